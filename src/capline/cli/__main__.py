@@ -1,0 +1,5 @@
+"""`python -m capline.cli` is `capline`."""
+
+from capline.cli.main import main
+
+main()

@@ -1,0 +1,66 @@
+"""From policies to rules: which logs an attempt looks at, and how long each log keeps its hits.
+
+A log is named `namespace:log`, a channel's `namespace:log/channel`. Its hits are kept for the widest window that any policy, in
+any segment or channel, has on it: then a changed limit, or a subject that changes segment, finds a true history.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capline.model.errors import PolicyError, UnknownNameError
+from capline.model.policy import Look, Policy, Rule, check_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["DEFAULT_NAMESPACE", "Rules"]
+
+DEFAULT_NAMESPACE = "capline"
+
+
+class Rules:
+    """An immutable set of policies, and the rule of each for every segment and channel."""
+
+    def __init__(self, policies: Iterable[Policy], namespace: str = DEFAULT_NAMESPACE) -> None:
+        self.namespace = check_name(namespace, "namespace")
+        self.policies: dict[str, Policy] = {}
+        self._keep_us: dict[str, int] = {}
+        self._channels: dict[str, set[str]] = {}
+        for policy in policies:
+            if not isinstance(policy, Policy):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+                raise PolicyError(f"policies are Policy objects, not {type(policy).__name__}; write Policy('promo', ['3/day'])")
+            if policy.name in self.policies:
+                raise PolicyError(f"two policies are named {policy.name!r}; a name is one policy")
+            self.policies[policy.name] = policy
+            widest_us = max(limit.window_us for limit in policy.all_limits())
+            self._keep_us[policy.log] = max(self._keep_us.get(policy.log, 0), widest_us)
+            self._channels.setdefault(policy.log, set()).update(policy.channels)
+
+    def policy(self, name: str) -> Policy:
+        """The policy of this name; raises `UnknownNameError` that lists those there are."""
+        try:
+            return self.policies[name]
+        except (KeyError, TypeError):
+            listed = ", ".join(sorted(self.policies)) or "none"
+            raise UnknownNameError(f"no policy {name!r}; there are: {listed}") from None
+
+    def rule(self, name: str, segment: str | None, channel: str | None) -> Rule:
+        """The policy as it binds an attempt; raises `UnknownNameError` for a policy, segment or channel nobody defined."""
+        policy = self.policy(name)
+        log, keep_us = f"{self.namespace}:{policy.log}", self._keep_us[policy.log]
+        looks = (Look(log, policy.limits_for(segment), keep_us),)
+        if channel is not None:
+            looks += (Look(f"{log}/{channel}", policy.limits_on(channel), keep_us),)
+        elif not looks[0].limits:
+            raise UnknownNameError(f"policy {name!r} limits channels only; name one: {', '.join(sorted(policy.channels))}")
+        channel_logs = tuple(f"{log}/{other}" for other in sorted(self._channels[policy.log]))
+        return Rule(name, looks, channel_logs, policy.layout)
+
+    def logs(self) -> list[str]:
+        """The name of every log that any policy writes."""
+        names: list[str] = []
+        for log, channels in self._channels.items():
+            names.append(f"{self.namespace}:{log}")
+            names += [f"{self.namespace}:{log}/{channel}" for channel in sorted(channels)]
+        return names

@@ -1,0 +1,55 @@
+"""An attempt: what is asked of the limiter, before it is resolved to a rule."""
+
+from __future__ import annotations
+
+from operator import index
+
+import msgspec
+
+from capline.model.errors import InvalidTypeError, InvalidValueError
+from capline.model.limit import LARGEST_QUOTA
+from capline.model.subject import Subject
+
+__all__ = ["LONGEST_ID_BYTES", "Attempt", "check_cost", "check_id"]
+
+LONGEST_ID_BYTES = 512
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """One question for `decide_batch`: may this subject have `cost` units under this policy, now?
+
+    The same `id` is one consumption: a retry gets the first answer back and consumes nothing more.
+    """
+
+    policy: str
+    subject: Subject
+    cost: int = 1
+    id: str | None = None
+    segment: str | None = None
+    channel: str | None = None
+
+
+def check_cost(cost: int) -> int:
+    """Return the cost as an `int` of 1 to 2^53-1, or raise."""
+    if isinstance(cost, (bool, float)):
+        raise InvalidTypeError(f"a cost is a whole number of units, not {cost!r}")
+    try:
+        units = index(cost)
+    except TypeError:
+        raise InvalidTypeError(f"a cost is a whole number of units, not {cost!r}") from None
+    if not 1 <= units <= LARGEST_QUOTA:
+        raise InvalidValueError(f"a cost is 1 to {LARGEST_QUOTA} units, not {units}")
+    return units
+
+
+def check_id(attempt_id: str) -> bytes:
+    """Return the id's UTF-8 bytes, 1 to 512 of them, or raise."""
+    if not isinstance(attempt_id, str):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+        raise InvalidTypeError(f"an attempt's id is text, not {attempt_id!r}")
+    try:
+        data = attempt_id.encode()
+    except UnicodeEncodeError:
+        raise InvalidValueError(f"id {attempt_id[:40]!r} has a lone surrogate, which UTF-8 cannot carry") from None
+    if not 1 <= len(data) <= LONGEST_ID_BYTES:
+        raise InvalidValueError(f"an attempt's id is 1 to {LONGEST_ID_BYTES} bytes of UTF-8, not {len(data)}")
+    return data

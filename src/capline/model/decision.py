@@ -1,0 +1,49 @@
+"""The answer to an attempt."""
+
+from __future__ import annotations
+
+import msgspec
+
+from capline.model.limit import Limit
+
+__all__ = ["Decision"]
+
+
+class Decision(msgspec.Struct, frozen=True, gc=False):
+    """The answer to one attempt; true when allowed.
+
+    `limit`           the binding limit: refused, the one that holds longest; allowed, the one with the least left
+    `remaining`       units that would still be allowed after this answer, the least over all limits
+    `retry_after_us`  microseconds until *this cost* would fit, were nothing else recorded; 0 when allowed, None for never
+    `reset_after_us`  microseconds until the last recorded hit is out of the widest window, so until the log is empty
+    `hit`             the stamp under which the hit was recorded, to name it in `refund`; None when nothing was recorded
+    `origin`          who answered: `"store"`, or what stood in for it
+    `wait_us`         `schedule` only: microseconds from the asking to the slot
+    """
+
+    allowed: bool
+    limit: Limit | None
+    remaining: int
+    retry_after_us: int | None
+    reset_after_us: int | None
+    hit: int | None
+    origin: str = "store"
+    wait_us: int = 0
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+    @property
+    def retry_after(self) -> float | None:
+        """`retry_after_us` in seconds."""
+        return None if self.retry_after_us is None else self.retry_after_us / 1e6
+
+    @property
+    def reset_after(self) -> float | None:
+        """`reset_after_us` in seconds."""
+        return None if self.reset_after_us is None else self.reset_after_us / 1e6
+
+    @property
+    def wait(self) -> float:
+        """`wait_us` in seconds."""
+        return self.wait_us / 1e6

@@ -1,0 +1,79 @@
+"""The error tree: one root, and a name for each kind of trouble.
+
+A refusal is a value (`Decision.allowed` is false), never an exception; only `acquire` and the decorators raise
+`LimitExceeded`. Every message is one line that says what is wrong, where, and how to mend it.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CampaignError",
+    "CaplineError",
+    "IdConflictError",
+    "InvalidTypeError",
+    "InvalidValueError",
+    "LimitExceeded",
+    "PolicyError",
+    "SegmentError",
+    "StoreDamagedError",
+    "StoreError",
+    "StoreFullError",
+    "StoreVersionError",
+    "UnknownNameError",
+]
+
+
+class CaplineError(Exception):
+    """The root of everything that capline raises."""
+
+
+class InvalidValueError(CaplineError, ValueError):
+    """A value that can never be right: a negative cost, a window of 0, an empty subject."""
+
+
+class InvalidTypeError(CaplineError, TypeError):
+    """A value of the wrong type: a float for a cost, a list for a subject."""
+
+
+class UnknownNameError(InvalidValueError):
+    """A policy, segment or channel that nobody defined; the message lists those that exist."""
+
+
+class PolicyError(InvalidValueError):
+    """A policy, or a file of policies, that contradicts itself; the message names file and line."""
+
+
+class SegmentError(InvalidValueError):
+    """A segment source or snapshot that cannot be used; nothing was replaced by it."""
+
+
+class CampaignError(InvalidValueError):
+    """A campaign file, audience or sender that cannot be used; nothing was consumed for it."""
+
+
+class IdConflictError(InvalidValueError):
+    """The same attempt id came back with another cost: it cannot be a retry of the same attempt."""
+
+
+class StoreError(CaplineError):
+    """A store could not answer. Whether the attempt was recorded is said in the message."""
+
+
+class StoreFullError(StoreError):
+    """The disk (or the stated largest size) is full; the attempt was not recorded."""
+
+
+class StoreDamagedError(StoreError):
+    """A stored value or file is not what was written; it is left as it is and nothing is admitted on it."""
+
+
+class StoreVersionError(StoreError):
+    """A store that another version of capline wrote; it is left as it is."""
+
+
+class LimitExceeded(CaplineError):  # noqa: N818 - a public name, and the word that the field uses
+    """`acquire` could not have its slot within the timeout. `decision` holds the refusal."""
+
+    def __init__(self, message: str, decision: object = None) -> None:
+        super().__init__(message)
+        self.decision = decision

@@ -1,0 +1,192 @@
+"""A policy: a named, ordered set of limits that must all hold over one log of one subject.
+
+A subject's segment picks other limits, but never another log: whoever moves from one segment to another keeps their
+history. A channel has limits of its own over a log of its own, beside the policy's log, which counts across channels; an
+attempt on a channel is decided against both and recorded in both, or in neither.
+
+`Rule` is what a store is handed: the policy resolved for one segment and channel, as the list of logs to look at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from capline.model.errors import CaplineError, InvalidTypeError, PolicyError, UnknownNameError
+from capline.model.limit import Limit
+
+__all__ = ["ALGORITHMS", "LAYOUTS", "MOST_LIMITS", "NAME_FORM", "Look", "Policy", "Rule", "check_name"]
+
+ALGORITHMS = ("sliding_log",)
+LAYOUTS = ("subject", "bucket")
+MOST_LIMITS = 16
+"""Limits in one set: each costs a look at every decision."""
+
+MOST_NAMES = 1024
+"""Segments or channels in one policy."""
+
+NAME_FORM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
+"""Names become parts of keys, labels and file names: 1 to 64 of letters, digits, `_`, `.`, `-`."""
+
+
+class Look(msgspec.Struct, frozen=True):
+    """One log that an attempt looks at: its name, the limits that must hold over it, and how long its hits are kept.
+
+    `keep_us` is the widest window that any policy, in any segment, has on that log: hits are trimmed by that age alone.
+    """
+
+    log: str
+    limits: tuple[Limit, ...]
+    keep_us: int
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """A policy as it binds one attempt: every look must hold, then a hit is recorded in each log.
+
+    The first look is the policy's own log; `channel_logs` names all of its channels' logs, where a refund has to search.
+    """
+
+    policy: str
+    looks: tuple[Look, ...]
+    channel_logs: tuple[str, ...] = ()
+    layout: str = "subject"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Policy:
+    """A named set of limits; see the module's text for segments and channels.
+
+    `limits` (and every value of `by_segment` and `channels`) is a list of `Limit` or of text such as `"3/day"`.
+    `log` shares a log between policies: those that name the same one count each other's hits.
+    Raises `PolicyError` (a `ValueError`) or `InvalidTypeError` for anything that could not be decided on.
+
+    >>> Policy("promo", ["1/day", "2/week"], by_segment={"active": ["3/day", "10/week"]}).limits_for("active")[0].quota
+    3
+    """
+
+    name: str
+    limits: tuple[Limit, ...]
+    by_segment: Mapping[str, tuple[Limit, ...]]
+    channels: Mapping[str, tuple[Limit, ...]]
+    algorithm: str
+    count_denied: bool
+    layout: str
+    log: str
+
+    def __init__(
+        self,
+        name: str,
+        limits: Sequence[Limit | str],
+        by_segment: Mapping[str, Sequence[Limit | str]] | None = None,
+        channels: Mapping[str, Sequence[Limit | str]] | None = None,
+        algorithm: str = "sliding_log",
+        count_denied: bool = False,
+        layout: str = "subject",
+        log: str | None = None,
+    ) -> None:
+        where = f"policy {name!r}"
+        values = {
+            "name": check_name(name, "policy"),
+            "limits": _limits(limits, where),
+            "by_segment": _named_limits(by_segment, where, "segment"),
+            "channels": _named_limits(channels, where, "channel"),
+            "algorithm": _one_of(algorithm, ALGORITHMS, f"{where}: algorithm"),
+            "count_denied": _false(count_denied, f"{where}: count_denied"),
+            "layout": _one_of(layout, LAYOUTS, f"{where}: layout"),
+            "log": check_name(name if log is None else log, "log"),
+        }
+        if not (values["limits"] or values["channels"]):
+            raise PolicyError(f"{where} has no limit at all; give it at least one, like ['3/day']")
+        for field, value in values.items():
+            object.__setattr__(self, field, value)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.limits))
+
+    def limits_for(self, segment: str | None) -> tuple[Limit, ...]:
+        """The limits across channels for a subject in this segment; None is a subject in no segment.
+
+        A policy that does not differ by segment takes any; one that does refuses a name it does not list.
+        """
+        if segment is None or not self.by_segment:
+            return self.limits
+        try:
+            return self.by_segment[segment]
+        except KeyError:
+            raise _unknown("segment", segment, self.name, self.by_segment) from None
+
+    def limits_on(self, channel: str) -> tuple[Limit, ...]:
+        """The limits of one channel alone."""
+        try:
+            return self.channels[channel]
+        except KeyError:
+            raise _unknown("channel", channel, self.name, self.channels) from None
+
+    def all_limits(self) -> Iterator[Limit]:
+        """Every limit that may count over the policy's own log or a channel's."""
+        yield from self.limits
+        for limits in (*self.by_segment.values(), *self.channels.values()):
+            yield from limits
+
+
+def check_name(name: str, what: str) -> str:
+    """Return the name, or raise a `PolicyError`: names become parts of keys and labels."""
+    if not isinstance(name, str) or not NAME_FORM.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+        raise PolicyError(
+            f"{what} name {name!r} is not 1 to 64 letters, digits, '_', '.' or '-' (not starting with '.' or '-')",
+        )
+    return name
+
+
+def _limits(limits: Sequence[Limit | str], where: str) -> tuple[Limit, ...]:
+    if isinstance(limits, (str, Limit)) or not isinstance(limits, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+        raise InvalidTypeError(f"{where}: limits come as a list, like ['3/day', '10/week'], not {limits!r}")
+    try:
+        parsed = tuple(limit if isinstance(limit, Limit) else Limit.parse(limit) for limit in limits)
+    except InvalidTypeError as error:
+        raise InvalidTypeError(f"{where}: {error}") from None
+    except CaplineError as error:
+        raise PolicyError(f"{where}: {error}") from None
+    if len(parsed) > MOST_LIMITS:
+        raise PolicyError(f"{where}: {len(parsed)} limits in one set; at most {MOST_LIMITS}")
+    if len({limit.window_us for limit in parsed}) < len(parsed):
+        raise PolicyError(f"{where}: two limits over the same window; keep the smaller quota")
+    return parsed
+
+
+def _named_limits(
+    named: Mapping[str, Sequence[Limit | str]] | None,
+    where: str,
+    what: str,
+) -> Mapping[str, tuple[Limit, ...]]:
+    if named is None:
+        return {}
+    if not isinstance(named, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+        raise InvalidTypeError(f"{where}: limits by {what} come as a mapping, not {named!r}")
+    if len(named) > MOST_NAMES:
+        raise PolicyError(f"{where}: {len(named)} {what}s; at most {MOST_NAMES}")
+    parsed = {check_name(name, what): _limits(limits, f"{where}, {what} {name!r}") for name, limits in named.items()}
+    for name, limits in parsed.items():
+        if not limits:
+            raise PolicyError(f"{where}, {what} {name!r} has no limit at all; give it one, like '3/day', or leave it out")
+    return parsed
+
+
+def _one_of(value: str, known: tuple[str, ...], where: str) -> str:
+    if value not in known:
+        raise PolicyError(f"{where} {value!r} is not known; use {' or '.join(known)}")
+    return value
+
+
+def _false(value: bool, where: str) -> bool:
+    if value is not False:
+        raise PolicyError(f"{where} is not offered yet; leave it out")
+    return value
+
+
+def _unknown(what: str, name: str, policy: str, known: Mapping[str, object]) -> UnknownNameError:
+    listed = ", ".join(sorted(known)) or "none"
+    return UnknownNameError(f"policy {policy!r} has no {what} {name!r}; it has: {listed}")

@@ -1,0 +1,1 @@
+"""Where logs live: one protocol, one module a store, chosen by URL."""

@@ -1,0 +1,128 @@
+"""Many decisions as columns: what `decide_many` answers for a whole batch."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from capline.model.decision import Decision
+from capline.model.errors import StoreDamagedError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from capline.model.errors import CaplineError
+    from capline.model.limit import Limit
+
+__all__ = ["NEVER_US", "NO_HIT", "Decisions"]
+
+NEVER_US = -1
+"""In `retry_after_us`: this cost never fits (a `Decision` says None)."""
+
+NO_HIT = -1
+"""In `hit`: nothing was recorded (a `Decision` says None)."""
+
+
+_DTYPES = (np.bool_, np.int16, np.int64, np.int64, np.int64, np.int64)
+
+
+class Decisions:
+    """The answers to a batch, one row an attempt, in the order asked.
+
+    allowed         bool    the verdicts
+    limit_index     int16   into `limits`, the binding limit of each row; -1 for none
+    remaining       int64   as in `Decision`
+    retry_after_us  int64   `NEVER_US` (-1) for never
+    reset_after_us  int64
+    hit             int64   `NO_HIT` (-1) where nothing was recorded
+    errors          dict    row -> why that row has no answer; such a row is not allowed and nothing is known of its hit
+    """
+
+    __slots__ = ("allowed", "errors", "hit", "limit_index", "limits", "origin", "remaining", "reset_after_us", "retry_after_us")
+
+    def __init__(
+        self,
+        limits: tuple[Limit, ...],
+        allowed: NDArray[np.bool_],
+        limit_index: NDArray[np.int16],
+        remaining: NDArray[np.int64],
+        retry_after_us: NDArray[np.int64],
+        reset_after_us: NDArray[np.int64],
+        hit: NDArray[np.int64],
+        errors: dict[int, CaplineError] | None = None,
+        origin: str = "store",
+    ) -> None:
+        self.limits = limits
+        self.allowed = allowed
+        self.limit_index = limit_index
+        self.remaining = remaining
+        self.retry_after_us = retry_after_us
+        self.reset_after_us = reset_after_us
+        self.hit = hit
+        self.errors = errors or {}
+        self.origin = origin
+
+    @classmethod
+    def of(cls, decisions: Sequence[Decision], limits: tuple[Limit, ...]) -> Decisions:
+        """Turn rows into columns; every binding limit must be among `limits`. About 0.3 µs a row."""
+        n = len(decisions)
+        # Limits are looked up by identity first: the same few objects come back row after row.
+        index_of = {id(limit): i for i, limit in enumerate(limits)}
+        index_of[id(None)] = -1
+        return cls(
+            limits,
+            np.fromiter([d.allowed for d in decisions], np.bool_, n),
+            np.fromiter([index_of[id(d.limit)] for d in decisions], np.int16, n),
+            np.fromiter([d.remaining for d in decisions], np.int64, n),
+            np.fromiter([NEVER_US if d.retry_after_us is None else d.retry_after_us for d in decisions], np.int64, n),
+            np.fromiter([NEVER_US if d.reset_after_us is None else d.reset_after_us for d in decisions], np.int64, n),
+            np.fromiter([NO_HIT if d.hit is None else d.hit for d in decisions], np.int64, n),
+        )
+
+    def pack(self) -> bytes:
+        """The columns as bytes, for a receipt; limits are left to whoever unpacks."""
+        columns = (self.allowed, self.limit_index, self.remaining, self.retry_after_us, self.reset_after_us, self.hit)
+        return zlib.compress(b"".join(column.tobytes() for column in columns), level=1)
+
+    @classmethod
+    def unpack(cls, data: bytes, limits: tuple[Limit, ...]) -> Decisions:
+        """The columns that `pack` wrote; raises `StoreDamagedError` where it did not."""
+        try:
+            raw = zlib.decompress(data)
+        except zlib.error as error:
+            raise StoreDamagedError(f"a receipt is damaged ({error}); its batch cannot be answered again") from None
+        row_bytes = sum(np.dtype(dtype).itemsize for dtype in _DTYPES)
+        n, rest = divmod(len(raw), row_bytes)
+        if rest:
+            raise StoreDamagedError("a receipt is damaged: not whole rows; its batch cannot be answered again")
+        columns: list[NDArray[Any]] = []
+        offset = 0
+        for dtype in _DTYPES:
+            columns.append(np.frombuffer(raw, dtype, n, offset).copy())
+            offset += columns[-1].nbytes
+        return cls(limits, *columns)
+
+    def __len__(self) -> int:
+        return len(self.allowed)
+
+    def __getitem__(self, row: int) -> Decision:
+        if row in self.errors:
+            raise self.errors[row]
+        index, retry, reset, hit = (
+            int(column[row]) for column in (self.limit_index, self.retry_after_us, self.reset_after_us, self.hit)
+        )
+        return Decision(
+            bool(self.allowed[row]),
+            None if index < 0 else self.limits[index],
+            int(self.remaining[row]),
+            None if retry == NEVER_US else retry,
+            None if reset == NEVER_US else reset,
+            None if hit == NO_HIT else hit,
+            self.origin,
+        )
+
+    def __iter__(self) -> Iterator[Decision]:
+        return (self[row] for row in range(len(self)))

@@ -1,0 +1,325 @@
+"""`lmdb:///path`: durable logs in one file, shared by every process and thread of the machine. The default store.
+
+    table     key                                              value
+    meta      "format"                                         which layout this is
+              "log:" + name                                    u32 number of that log, u64 longest window on it (microseconds)
+    logs      u32 log, subject                                 a packed log (`capline.store.packed`), or the head of a paged one
+    pages     u32 log, subject, u32 page                       sealed pages of long logs (`capline.store.paged`)
+    receipts  16-byte hash of the receipt's name               u64 expiry, then the answers
+
+    subject   "i" + u64 for an integer; "t" + UTF-8 for text; "h" + 32-byte hash for text longer than 400 bytes
+
+Numbers in keys are big-endian, so integer subjects lie in their order: a campaign in the order of ids walks the file.
+A decision is one write transaction, so exact among processes; LMDB's lock is robust, so a killed process blocks nobody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from array import array
+from bisect import bisect_right
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from capline.model.errors import StoreError
+from capline.model.subject import Subject, check_subject
+from capline.store.lmdb_env import Environment, open_environment
+from capline.store.local import ROWS_A_TRANSACTION, Books, LocalStore, LocalTerms, LogRef, StoredLog
+from capline.store.log import ColumnLog
+from capline.store.packed import PAGED, pack_log, pack_unit_log, read_words, unpack_log
+from capline.store.paged import LEAD_WORDS, TAIL_HITS, PagedLog
+from capline.store.protocol import Ask, Batch
+from capline.store.unit import decide_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    import lmdb
+
+    from capline.model.clock import Clock
+    from capline.model.decision import Decision
+    from capline.model.limit import Limit
+
+__all__ = ["LmdbStore"]
+
+_T = TypeVar("_T")
+_U32 = struct.Struct(">I")
+_U64 = struct.Struct(">Q")
+_LOG_META = struct.Struct(">IQ")
+_INTEGER = struct.Struct(">cQ")
+LONGEST_PLAIN_BYTES = 400
+SWEEP_EVERY = 64
+"""After so many new subjects, half as many logs are looked at on the way, in turn, and the stale ones removed."""
+SWEEP_ROWS = 4096
+
+
+class _Place(msgspec.Struct):
+    """A log's number, as the first four bytes of its keys."""
+
+    prefix: bytes
+
+
+class LmdbStore(LocalStore):
+    """See the module's text. Threads and processes may share the file; a fork opens it anew."""
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        *,
+        durability: str = "relaxed",
+        most_bytes: int | None = None,
+    ) -> None:
+        super().__init__(clock)
+        self._environment: Environment | None = open_environment(path, durability, most_bytes)
+        self._path = path
+        self._fresh = 0
+        self._sweep_from = b""
+
+    def _transact(self, work: Callable[[Books], _T]) -> _T:
+        return self._run(lambda txn: work(_LmdbBooks(self, txn)))
+
+    def _run(self, work: Callable[[lmdb.Transaction], _T]) -> _T:
+        if self._environment is None:
+            raise StoreError(f"{self._path}: this limiter was closed; make a new one")
+        answer = self._environment.run(work)
+        if self._fresh >= SWEEP_EVERY:
+            rows = min(self._fresh // 2, SWEEP_ROWS)
+            self._fresh = 0
+            self._environment.run(lambda txn: self._sweep_rows(txn, rows))
+        return answer
+
+    def note_fresh(self) -> None:
+        """A subject was met that has no log: the pace at which old ones are swept."""
+        self._fresh += 1
+
+    def table(self, name: bytes) -> lmdb._Database:  # pyright: ignore[reportPrivateUsage] - py-lmdb's only name for it
+        """A table of the open environment; a fork or a reopening gives new ones."""
+        if self._environment is None:
+            raise StoreError(f"{self._path}: this limiter was closed; make a new one")
+        return self._environment.tables[name]
+
+    def _ref(self, name: str, limits: tuple[Limit, ...], keep_us: int) -> LogRef:
+        key = b"log:" + name.encode()
+
+        def work(txn: lmdb.Transaction) -> bytes:
+            meta = self.table(b"meta")
+            found = txn.get(key, db=meta)
+            number, kept_us = _LOG_META.unpack(found) if found else (txn.stat(meta)["entries"], 0)
+            if keep_us > kept_us:
+                txn.put(key, _LOG_META.pack(number, keep_us), db=meta)
+            return _U32.pack(number)
+
+        return LogRef(name, limits, keep_us, _Place(self._run(work)))
+
+    def decide_unit(self, terms: LocalTerms, subject: Subject) -> Decision:
+        """See `Store`; about 4 µs."""
+        subject = check_subject(subject)
+        if terms.unit is None:
+            return self.decide(terms, subject, 1, 0)
+        key = log_key(terms.refs[0], subject)
+        return self._run(lambda txn: self._unit(txn, terms, subject, key))
+
+    def _unit(self, txn: lmdb.Transaction, terms: LocalTerms, subject: Subject, key: bytes) -> Decision:
+        logs = self.table(b"logs")
+        value = txn.get(key, None, logs)
+        now_us = self._clock.now_us()
+        if value is None:
+            stamps: array[int] = array("Q")
+            self._fresh += 1
+        else:
+            kind, stamps = read_words(value)
+            if kind or not stamps:
+                return self._step(_LmdbBooks(self, txn), Ask(terms, subject))
+        decision = decide_unit(stamps, 0, terms.unit, now_us)  # pyright: ignore[reportArgumentType] - asked by the callers
+        stamp_us = decision.hit
+        if stamp_us is not None:
+            if stamps:
+                cutoff_us = max(now_us, stamps[-1]) - terms.refs[0].keep_us
+                if stamps[0] <= cutoff_us:
+                    del stamps[: bisect_right(stamps, cutoff_us)]
+            stamps.append(stamp_us)
+            if len(stamps) > TAIL_HITS:
+                log = ColumnLog()
+                log.stamps, log.floor_us = stamps, stamp_us
+                _LmdbBooks(self, txn).save(terms.refs[0], subject, log)
+            else:
+                txn.put(key, pack_unit_log(stamps), True, True, False, logs)  # noqa: FBT003 - dupdata, overwrite, append
+        return decision
+
+    def _decide_rows(self, books: Books, batch: Batch, rows: range) -> list[Decision]:
+        terms = batch.terms
+        if not isinstance(books, _LmdbBooks) or batch.cost != 1 or any(one.unit is None for one in terms):
+            return super()._decide_rows(books, batch, rows)
+        subjects, codes, unit, txn = batch.subjects, batch.codes, self._unit, books.txn
+        if codes is None:
+            bound, ref = terms[0], terms[0].refs[0]
+            return [unit(txn, bound, subject, log_key(ref, subject)) for subject in subjects[rows.start : rows.stop]]
+        ref = terms[0].refs[0]
+        return [unit(txn, terms[codes[row]], subjects[row], log_key(ref, subjects[row])) for row in rows]
+
+    def erase(self, logs: Sequence[str], subject: Subject) -> int:
+        """See `Store`."""
+
+        def work(txn: lmdb.Transaction) -> int:
+            books, held = _LmdbBooks(self, txn), 0
+            for name in logs:
+                found = txn.get(b"log:" + name.encode(), db=self.table(b"meta"))
+                if found:
+                    held += books.remove(_U32.pack(_LOG_META.unpack(found)[0]) + subject_key(subject))
+            return held
+
+        return self._run(work)
+
+    def sweep(self) -> int:
+        """See `Store`; a few thousand rows a transaction, so that decisions go on in between."""
+        removed, self._sweep_from = 0, b""
+        while True:
+            removed += self._run(lambda txn: self._sweep_rows(txn, ROWS_A_TRANSACTION))
+            if not self._sweep_from:
+                return removed
+
+    def _sweep_rows(self, txn: lmdb.Transaction, rows: int) -> int:
+        """Look at so many logs from where the last sweep stopped; remove the stale ones, and at the end the stale receipts."""
+        now_us = self._clock.now_us()
+        books = _LmdbBooks(self, txn)
+        keep_us: dict[bytes, int] = {}
+        for key, value in txn.cursor(self.table(b"meta")):
+            if key.startswith(b"log:"):
+                number, kept_us = _LOG_META.unpack(value)
+                keep_us[_U32.pack(number)] = kept_us
+        stale: list[bytes] = []
+        seen, cursor = 0, txn.cursor(self.table(b"logs"))
+        more = cursor.set_range(self._sweep_from)
+        while more and seen < rows:
+            key, value = cursor.item()
+            if is_stale(value, now_us - keep_us.get(key[:4], now_us)):
+                stale.append(key)
+            seen, more = seen + 1, cursor.next()
+        self._sweep_from = cursor.key() if more else b""
+        for key in stale:
+            books.remove(key)
+        if not more:
+            receipts = self.table(b"receipts")
+            expired = [key for key, value in txn.cursor(receipts) if _U64.unpack_from(value)[0] <= now_us]
+            for key in expired:
+                txn.delete(key, db=receipts)
+        return len(stale)
+
+    def close(self) -> None:
+        """See `Store`; what was decided is then on disk."""
+        if self._environment is not None:
+            self._environment.leave()
+            self._environment = None
+
+
+class _LmdbBooks:
+    """The logs as one transaction sees them."""
+
+    __slots__ = ("_store", "txn")
+
+    def __init__(self, store: LmdbStore, txn: lmdb.Transaction) -> None:
+        self._store = store
+        self.txn = txn
+
+    def load(self, ref: LogRef, subject: Subject) -> StoredLog:
+        """See `Books`."""
+        key = log_key(ref, subject)
+        value = self.txn.get(key, db=self._store.table(b"logs"))
+        if value is None:
+            self._store.note_fresh()
+            return ColumnLog()
+        return self._open(key, value)
+
+    def save(self, ref: LogRef, subject: Subject, log: StoredLog) -> None:
+        """See `Books`."""
+        key = log_key(ref, subject)
+        if isinstance(log, ColumnLog) and len(log) > TAIL_HITS:
+            log.pack()
+            log = PagedLog(log, _LmdbPages(self, key))
+        value = log.value() if isinstance(log, PagedLog) else pack_log(log)  # pyright: ignore[reportArgumentType] - these are the two
+        self.txn.put(key, value, db=self._store.table(b"logs"))
+
+    def remove(self, key: bytes) -> bool:
+        """Remove a log and its pages; whether there was one."""
+        value = self.txn.pop(key, db=self._store.table(b"logs"))
+        if value is None:
+            return False
+        if value[0] & PAGED:
+            log = self._open(key, value)
+            if isinstance(log, PagedLog):
+                log.remove_pages()
+        return True
+
+    def receipt(self, name: bytes) -> bytes | None:
+        """See `Books`."""
+        value = self.txn.get(name, db=self._store.table(b"receipts"))
+        if value is None or _U64.unpack_from(value)[0] <= self._store.now_us():
+            return None
+        return value[_U64.size :]
+
+    def keep_receipt(self, name: bytes, value: bytes, expires_us: int) -> None:
+        """See `Books`."""
+        self.txn.put(name, _U64.pack(expires_us) + value, db=self._store.table(b"receipts"))
+
+    def page(self, key: bytes) -> bytes | None:
+        """A page's value."""
+        return self.txn.get(key, db=self._store.table(b"pages"))
+
+    def put_page(self, key: bytes, value: bytes | None) -> None:
+        """Keep a page, or remove it."""
+        if value is None:
+            self.txn.delete(key, db=self._store.table(b"pages"))
+        else:
+            self.txn.put(key, value, db=self._store.table(b"pages"))
+
+    def _open(self, key: bytes, value: bytes) -> StoredLog:
+        kind, words = read_words(value)
+        if not kind & PAGED:
+            return unpack_log(kind, words)[0]
+        tail, lead = unpack_log(kind, words, LEAD_WORDS)
+        return PagedLog(tail, _LmdbPages(self, key), lead)
+
+
+class _LmdbPages:
+    """The pages of the log with this key."""
+
+    __slots__ = ("_books", "_key")
+
+    def __init__(self, books: _LmdbBooks, key: bytes) -> None:
+        self._books = books
+        self._key = key
+
+    def read(self, number: int) -> bytes | None:
+        """See `Pages`."""
+        return self._books.page(self._key + _U32.pack(number))
+
+    def write(self, number: int, value: bytes | None) -> None:
+        """See `Pages`."""
+        self._books.put_page(self._key + _U32.pack(number), value)
+
+
+def subject_key(subject: Subject) -> bytes:
+    """A subject as the tail of a key; see the module's text."""
+    if isinstance(subject, int):
+        return _INTEGER.pack(b"i", subject)
+    text = subject.encode()
+    return b"t" + text if len(text) <= LONGEST_PLAIN_BYTES else b"h" + hashlib.blake2b(text, digest_size=32).digest()
+
+
+def log_key(ref: LogRef, subject: Subject) -> bytes:
+    """The key of a subject's log."""
+    return ref.place.prefix + subject_key(subject)  # pyright: ignore[reportAttributeAccessIssue] - `_ref` put a _Place there
+
+
+def is_stale(value: bytes, cutoff_us: int) -> bool:
+    """Is every hit as old as the cutoff, and the log's time not ahead of it? A damaged value is left for its reader to report."""
+    try:
+        kind, words = read_words(value)
+        log, _ = unpack_log(kind, words, LEAD_WORDS if kind & PAGED else 0)
+    except StoreError:
+        return False
+    return max(log.last_us(), log.floor_us) <= cutoff_us

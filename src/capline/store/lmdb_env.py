@@ -1,0 +1,262 @@
+"""One LMDB environment, opened once in a process however many limiters name it, and looked after.
+
+What LMDB itself leaves to its user:
+
+- **Damage.** A file that is not ours, of another version, or shorter than it says is refused before it is mapped, untouched.
+- **Room.** The map is written through memory (half the cost of a decision), so its room is allocated before it is used: a full
+  disk is an error at the time of growing, never a SIGBUS. A map that fills up grows by doubling, then by a gigabyte.
+- **Sharing.** Another process may have grown it: the new size is taken over. Threads take turns, as writers do anyway.
+- **Forks.** A child must not use its parent's environment: it is closed there, and opened anew when used.
+
+Durability: `relaxed` leaves writing to the kernel. A killed process loses nothing. After a power loss, what the kernel had not
+written is gone (Linux: by default what is younger than some 30 s), and as pages reach the disk in any order the file may be
+damaged. `full` syncs at each transaction and loses nothing that was answered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import lmdb
+
+from capline.model.errors import (
+    InvalidValueError,
+    StoreDamagedError,
+    StoreError,
+    StoreFullError,
+    StoreVersionError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["DURABILITIES", "Environment", "open_environment"]
+
+_T = TypeVar("_T")
+
+DURABILITIES = ("relaxed", "full")
+FORMAT = b"capline lmdb 1"
+FIRST_BYTES = 16 << 20
+MOST_GROWTH_BYTES = 1 << 30
+LEAST_GROWTH_BYTES = 1 << 20
+DATABASES = (b"meta", b"logs", b"pages", b"receipts")
+
+# LMDB's meta page: a 16-byte page header, then magic, version, address, map size, two tables (the first one's first field is
+# the page size), the last page's number and the transaction's.
+_META = struct.Struct("<16xIIQQI92xQQ")
+_MAGIC = 0xBEEFC0DE
+_DATA_VERSION = 1
+
+_open: dict[tuple[int, int], Environment] = {}
+_opening = threading.Lock()
+
+
+class Environment:
+    """An open environment with its tables; `run` is the only way in. Made by `open_environment`."""
+
+    def __init__(self, path: Path, durability: str, most_bytes: int | None) -> None:
+        self.path = path
+        self.durability = durability
+        self.users = 0
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        self._env: lmdb.Environment | None = None
+        self.tables: dict[bytes, lmdb._Database] = {}  # pyright: ignore[reportPrivateUsage] - py-lmdb's only name for it
+        self._enter()
+
+    def run(self, work: Callable[[lmdb.Transaction], _T]) -> _T:
+        """Run `work` in one write transaction: committed when it returns, dropped when it raises; again if the map had to grow."""
+        with self._lock:
+            while True:
+                env = self._env or self._enter()
+                try:
+                    txn = env.begin(write=True)
+                    try:
+                        answer = work(txn)
+                        txn.commit()
+                    except BaseException:
+                        txn.abort()
+                        raise
+                    else:
+                        return answer
+                except lmdb.MapFullError:
+                    self._grow(env)
+                except lmdb.MapResizedError:
+                    env.set_mapsize(0)
+                except lmdb.DiskError as error:
+                    raise StoreFullError(f"{self.path}: the disk refused a write ({error}); nothing was recorded") from None
+                except (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.PanicError) as error:
+                    raise StoreDamagedError(f"{self.path}: the file is damaged ({error}); restore it or start a new one") from None
+                except lmdb.Error as error:
+                    raise StoreError(f"{self.path}: {error}; nothing was recorded") from None
+
+    def leave(self) -> None:
+        """One user less; the last one closes the file, which is then wholly on disk."""
+        with _opening:
+            self.users -= 1
+            if self.users == 0:
+                with self._lock:
+                    if self._env is not None:
+                        with contextlib.suppress(lmdb.Error):
+                            self._env.sync(True)  # noqa: FBT003 - py-lmdb takes it by position
+                        self._env.close()
+                        self._env = None
+                for key, environment in list(_open.items()):
+                    if environment is self:
+                        del _open[key]
+
+    def drop_in_child(self) -> None:
+        """In a child process after a fork: close what the parent had mapped, touching nothing shared; opened anew at next use."""
+        self._lock = threading.Lock()
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+
+    def _enter(self) -> lmdb.Environment:
+        data = self.path / "data.mdb"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            size_bytes = _check_file(data)
+            env = lmdb.open(
+                str(self.path),
+                map_size=max(size_bytes, FIRST_BYTES),
+                max_dbs=len(DATABASES),
+                max_readers=512,
+                writemap=True,
+                meminit=False,
+                sync=self.durability == "full",
+                metasync=self.durability == "full",
+            )
+        except OSError as error:
+            raise StoreError(f"{self.path}: {error.strerror or error}; name a directory that can be written") from None
+        except (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError) as error:
+            raise StoreDamagedError(f"{data}: not a readable store ({error}); it is left as it is") from None
+        except lmdb.Error as error:
+            raise StoreError(f"{self.path}: cannot be opened ({error})") from None
+        try:
+            self._allocate(env.info()["map_size"])
+            self.tables = {name: env.open_db(name) for name in DATABASES}
+            with env.begin(write=True, db=self.tables[b"meta"]) as txn:
+                found = txn.get(b"format")
+                if found is None and txn.stat(self.tables[b"meta"])["entries"] == 0:
+                    txn.put(b"format", FORMAT)
+                elif found != FORMAT:
+                    raise StoreVersionError(
+                        f"{data}: written as {(found or b'another format').decode('ascii', 'replace')!r}, "
+                        f"this capline reads {FORMAT.decode()!r}; it is left as it is",
+                    )
+        except BaseException:
+            env.close()
+            raise
+        self._env = env
+        return env
+
+    def _grow(self, env: lmdb.Environment) -> None:
+        now_bytes: int = env.info()["map_size"]
+        step = min(now_bytes, MOST_GROWTH_BYTES)
+        while True:
+            next_bytes = now_bytes + step
+            if self._most_bytes is not None and next_bytes > self._most_bytes:
+                next_bytes = self._most_bytes
+            if next_bytes <= now_bytes:
+                raise StoreFullError(
+                    f"{self.path}: holds its largest size, {now_bytes} bytes; nothing was recorded; "
+                    "sweep it or raise max_bytes",
+                )
+            try:
+                self._allocate(next_bytes)
+            except StoreFullError:
+                step //= 2
+                if step < LEAST_GROWTH_BYTES:
+                    raise
+            else:
+                env.set_mapsize(next_bytes)
+                return
+
+    def _allocate(self, size_bytes: int) -> None:
+        """Give every byte of the map its place on the disk, so that no write through memory can find the disk full."""
+        fd = os.open(self.path / "data.mdb", os.O_RDWR)
+        try:
+            stat = os.fstat(fd)
+            if stat.st_size < size_bytes or stat.st_blocks * 512 < size_bytes:
+                os.posix_fallocate(fd, 0, size_bytes)
+        except OSError as error:
+            raise StoreFullError(
+                f"{self.path}: no room for a map of {size_bytes} bytes ({error.strerror}); nothing was recorded; free some disk space",
+            ) from None
+        finally:
+            os.close(fd)
+
+
+def open_environment(path: Path, durability: str, most_bytes: int | None = None) -> Environment:
+    """The environment at this directory, made if there is none; each caller lets go with `leave`.
+
+    Raises `StoreDamagedError`, `StoreVersionError`, `StoreFullError` or `StoreError`; a file that is refused is not touched.
+    """
+    with _opening:
+        key = _identity(path)
+        environment = _open.get(key) if key else None
+        if environment is None:
+            environment = Environment(path, durability, most_bytes)
+            key = _identity(path)
+            if key is None:
+                raise StoreError(f"{path}: vanished while it was opened")
+            _open[key] = environment
+        elif environment.durability != durability:
+            raise InvalidValueError(
+                f"{path} is open in this process with durability {environment.durability!r}; use the same for both",
+            )
+        environment.users += 1
+        return environment
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        stat = (path / "data.mdb").stat()
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino
+
+
+def _check_file(data: Path) -> int:
+    """The file's size if it is a whole LMDB file, 0 if there is none; raises before anything maps it."""
+    try:
+        with data.open("rb") as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            head = file.read(_META.size)
+            if not head and not size_bytes:
+                return 0
+            if len(head) < _META.size:
+                raise StoreDamagedError(f"{data}: {size_bytes} bytes are too short for a store; it is left as it is")
+            page_bytes = _META.unpack(head)[4]
+            file.seek(page_bytes if page_bytes in (4096, 8192, 16384, 32768, 65536) else 4096)
+            second = file.read(_META.size)
+    except FileNotFoundError:
+        return 0
+    metas = [_META.unpack(meta) for meta in (head, second) if len(meta) == _META.size]
+    for magic, version, _, _, _, _, _ in metas:
+        if magic != _MAGIC:
+            raise StoreDamagedError(f"{data}: not an LMDB file, or its head is damaged; it is left as it is")
+        if version != _DATA_VERSION:
+            raise StoreVersionError(f"{data}: LMDB data version {version}, this capline reads {_DATA_VERSION}; it is left as it is")
+    last_page = max(metas, key=lambda meta: meta[6])[5]
+    if size_bytes < (last_page + 1) * page_bytes:
+        raise StoreDamagedError(
+            f"{data}: {size_bytes} bytes, but its last page ends at {(last_page + 1) * page_bytes}: it was cut off; it is left as it is",
+        )
+    return size_bytes
+
+
+def _after_fork_in_child() -> None:
+    global _opening  # noqa: PLW0603 - the parent's lock may be held for ever
+    _opening = threading.Lock()
+    for environment in list(_open.values()):
+        environment.drop_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

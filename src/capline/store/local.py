@@ -1,0 +1,281 @@
+"""The verbs over any store on this machine, written once: load the logs, judge them, save what changed, all in one transaction.
+
+A store adds only where logs live. `_transact(work)` runs `work(books)` as one atomic step that nobody else sees half of, and
+may run it again (after a map has grown), so `work` touches nothing but its books.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+
+from capline.model.errors import CaplineError, IdConflictError
+from capline.store.columns import Decisions
+from capline.store.protocol import Ask, Batch, Recorded
+from capline.store.unit import UnitTerms, unit_terms
+from capline.window.log import NEVER, Hit, LogView
+from capline.window.sliding_log import first_answer, judge, lift, peek, place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from capline.model.clock import Clock
+    from capline.model.decision import Decision
+    from capline.model.limit import Limit
+    from capline.model.policy import Rule
+    from capline.model.subject import Subject
+
+__all__ = ["Books", "LocalStore", "LocalTerms", "LogRef", "StoredLog"]
+
+_T = TypeVar("_T")
+ROWS_A_TRANSACTION = 8192
+"""Rows of a batch decided in one transaction, so that other processes get their turn in between."""
+
+
+class StoredLog(LogView, Protocol):
+    """A log that can be changed: see `capline.store.log.ColumnLog` for what each call means."""
+
+    def record(self, stamp_us: int, units: int, floor_us: int, fingerprint: int = 0) -> None: ...  # noqa: D102 - ColumnLog's
+    def units_at(self, stamp_us: int) -> int: ...  # noqa: D102 - ColumnLog's
+    def refund(self, stamp_us: int) -> bool: ...  # noqa: D102 - ColumnLog's
+    def find(self, fingerprint: int, cutoff_us: int) -> int: ...  # noqa: D102 - ColumnLog's
+    def trim(self, cutoff_us: int) -> None: ...  # noqa: D102 - ColumnLog's
+    def recorded(self) -> Iterator[tuple[int, int, int]]: ...  # noqa: D102 - ColumnLog's
+
+
+class LogRef(msgspec.Struct):
+    """One log of a rule as a store knows it: `place` is the store's own handle of it."""
+
+    name: str
+    limits: tuple[Limit, ...]
+    keep_us: int
+    place: object = None
+
+
+class LocalTerms(msgspec.Struct):
+    """A rule with its handles. `unit` is the short way's form, where the rule allows it."""
+
+    rule: Rule
+    refs: tuple[LogRef, ...]
+    channel_refs: tuple[LogRef, ...]
+    unit: UnitTerms | None
+    place: object = None
+
+
+class Books(Protocol):
+    """The logs as one transaction sees them."""
+
+    def load(self, ref: LogRef, subject: Subject) -> StoredLog:
+        """The subject's log, empty if it has none."""
+        ...
+
+    def save(self, ref: LogRef, subject: Subject, log: StoredLog) -> None:
+        """Keep the changed log."""
+        ...
+
+    def receipt(self, name: bytes) -> bytes | None:
+        """What was kept under this name, if it has not expired."""
+        ...
+
+    def keep_receipt(self, name: bytes, value: bytes, expires_us: int) -> None:
+        """Keep the value under this name until then."""
+        ...
+
+
+class LocalStore(ABC):
+    """Every verb of `Store`, over `_transact`, `_ref`, `erase`, `sweep` and `close`, which a store on this machine adds."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    @abstractmethod
+    def _transact(self, work: Callable[[Books], _T]) -> _T: ...
+
+    @abstractmethod
+    def _ref(self, name: str, limits: tuple[Limit, ...], keep_us: int) -> LogRef: ...
+
+    def now_us(self) -> int:
+        """The clock's now."""
+        return self._clock.now_us()
+
+    def terms(self, rule: Rule) -> LocalTerms:
+        """See `Store`."""
+        keep_us = rule.looks[0].keep_us
+        return LocalTerms(
+            rule,
+            tuple(self._ref(look.log, look.limits, look.keep_us) for look in rule.looks),
+            tuple(self._ref(name, (), keep_us) for name in rule.channel_logs),
+            unit_terms(rule),
+        )
+
+    def decide(self, terms: LocalTerms, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        """See `Store`."""
+        return self._transact(lambda books: self._step(books, Ask(terms, subject, cost, fingerprint)))
+
+    def decide_unit(self, terms: LocalTerms, subject: Subject) -> Decision:
+        """See `Store`."""
+        return self._transact(lambda books: self._step(books, Ask(terms, subject)))
+
+    def peek(self, terms: LocalTerms, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        """See `Store`."""
+        return self._transact(lambda books: self._look(books, Ask(terms, subject, cost, fingerprint)))
+
+    def place(
+        self,
+        terms: LocalTerms,
+        subject: Subject,
+        cost: int,
+        fingerprint: int,
+        max_wait_us: int | None,
+    ) -> Decision:
+        """See `Store`."""
+        return self._transact(
+            lambda books: self._step(books, Ask(terms, subject, cost, fingerprint), slot=True, max_wait_us=max_wait_us),
+        )
+
+    def refund(self, terms: LocalTerms, subject: Subject, stamp_us: int) -> bool:
+        """See `Store`."""
+        return self._transact(lambda books: self._refund(books, terms, subject, stamp_us))
+
+    def decide_batch(self, asks: Sequence[Ask]) -> list[Decision | CaplineError]:
+        """See `Store`; one transaction for every few thousand items."""
+        answers: list[Decision | CaplineError] = []
+        for first in range(0, len(asks), ROWS_A_TRANSACTION):
+            part = asks[first : first + ROWS_A_TRANSACTION]
+            answers += self._transact(lambda books, part=part: [self._caught(books, ask) for ask in part])
+        return answers
+
+    def decide_many(self, batch: Batch) -> Decisions:
+        """See `Store`; with a receipt one transaction for all, else one for every few thousand rows."""
+        if batch.receipt is not None:
+            return self._with_receipt(batch, batch.receipt)
+        return self._columns(batch, self._decide_rows)
+
+    def peek_many(self, batch: Batch) -> Decisions:
+        """See `Store`."""
+        return self._columns(batch, self._peek_rows)
+
+    def refund_many(self, terms: LocalTerms, subjects: Sequence[Subject], stamps_us: Sequence[int]) -> NDArray[np.bool_]:
+        """See `Store`; one transaction."""
+        return self._transact(
+            lambda books: np.fromiter(
+                (self._refund(books, terms, subject, stamp) for subject, stamp in zip(subjects, stamps_us, strict=True)),
+                np.bool_,
+                len(subjects),
+            ),
+        )
+
+    def recorded(self, terms: LocalTerms, subject: Subject) -> list[list[Recorded]]:
+        """See `Store`."""
+        return self._transact(
+            lambda books: [[Recorded(*hit) for hit in books.load(ref, subject).recorded()] for ref in terms.refs],
+        )
+
+    def _caught(self, books: Books, ask: Ask) -> Decision | CaplineError:
+        try:
+            return self._step(books, ask)
+        except IdConflictError as error:
+            return error
+
+    def _step(self, books: Books, ask: Ask, *, slot: bool = False, max_wait_us: int | None = None) -> Decision:
+        """One attempt: what `capline.window.sliding_log.step` says, on stored logs."""
+        refs: tuple[LogRef, ...] = ask.terms.refs
+        now_us = self._clock.now_us()
+        logs = [books.load(ref, ask.subject) for ref in refs]
+        looks = [(log, ref.limits) for log, ref in zip(logs, refs, strict=True)]
+        if ask.fingerprint:
+            known_us = logs[0].find(ask.fingerprint, now_us - refs[0].keep_us)
+            if known_us != NEVER:
+                return first_answer(looks, Hit(known_us, logs[0].units_at(known_us)), ask.cost, now_us, slot=slot)
+        decision = place(looks, ask.cost, now_us, max_wait_us) if slot else judge(looks, ask.cost, now_us)
+        if decision.hit is None:
+            return decision
+        time_us = max(now_us, max(log.floor_us for log in logs))
+        floor_us = lift(time_us, decision.hit)
+        for i, (ref, log) in enumerate(zip(refs, logs, strict=True)):
+            log.trim(time_us - ref.keep_us)
+            log.record(decision.hit, ask.cost, floor_us, 0 if i else ask.fingerprint)
+            books.save(ref, ask.subject, log)
+        return decision
+
+    def _look(self, books: Books, ask: Ask) -> Decision:
+        refs: tuple[LogRef, ...] = ask.terms.refs
+        now_us = self._clock.now_us()
+        looks = [(books.load(ref, ask.subject), ref.limits) for ref in refs]
+        if ask.fingerprint:
+            log = looks[0][0]
+            known_us = log.find(ask.fingerprint, now_us - refs[0].keep_us)
+            if known_us != NEVER:
+                return first_answer(looks, Hit(known_us, log.units_at(known_us)), ask.cost, now_us)
+        return peek(judge(looks, ask.cost, now_us))
+
+    def _refund(self, books: Books, terms: LocalTerms, subject: Subject, stamp_us: int) -> bool:
+        """A hit names its stamp only, so every channel's log is searched for it: at most one has it."""
+        ref = terms.refs[0]
+        log = books.load(ref, subject)
+        if stamp_us <= self._clock.now_us() - ref.keep_us or not log.refund(stamp_us):
+            return False
+        books.save(ref, subject, log)
+        for channel_ref in terms.channel_refs:
+            log = books.load(channel_ref, subject)
+            if log.refund(stamp_us):
+                books.save(channel_ref, subject, log)
+        return True
+
+    def _decide_rows(self, books: Books, batch: Batch, rows: range) -> list[Decision]:
+        terms, codes, subjects, cost = batch.terms, batch.codes, batch.subjects, batch.cost
+        if codes is None:
+            return [self._step(books, Ask(terms[0], subjects[row], cost)) for row in rows]
+        return [self._step(books, Ask(terms[codes[row]], subjects[row], cost)) for row in rows]
+
+    def _peek_rows(self, books: Books, batch: Batch, rows: range) -> list[Decision]:
+        terms, codes, subjects, cost = batch.terms, batch.codes, batch.subjects, batch.cost
+        return [self._look(books, Ask(terms[0 if codes is None else codes[row]], subjects[row], cost)) for row in rows]
+
+    def _columns(self, batch: Batch, decide: Callable[[Books, Batch, range], list[Decision]]) -> Decisions:
+        answers: list[Decision] = []
+        for first in range(0, len(batch.subjects), ROWS_A_TRANSACTION):
+            rows = range(first, min(first + ROWS_A_TRANSACTION, len(batch.subjects)))
+            answers += self._transact(lambda books, rows=rows: decide(books, batch, rows))
+        return Decisions.of(answers, _limits_of(batch))
+
+    def _with_receipt(self, batch: Batch, receipt: str) -> Decisions:
+        name = hashlib.blake2b(receipt.encode(), digest_size=16).digest()
+        asked = _digest(batch)
+        limits = _limits_of(batch)
+
+        def work(books: Books) -> Decisions:
+            kept = books.receipt(name)
+            if kept is not None:
+                if kept[: len(asked)] != asked:
+                    raise IdConflictError(f"receipt {receipt!r} was given for another batch; a new batch takes a new receipt")
+                return Decisions.unpack(kept[len(asked) :], limits)
+            answers = Decisions.of(self._decide_rows(books, batch, range(len(batch.subjects))), limits)
+            keep_us = max(terms.refs[0].keep_us for terms in batch.terms)
+            books.keep_receipt(name, asked + answers.pack(), self._clock.now_us() + keep_us)
+            return answers
+
+        return self._transact(work)
+
+
+def _limits_of(batch: Batch) -> tuple[Limit, ...]:
+    """Every limit that can bind a row, each object once."""
+    seen = {id(limit): limit for terms in batch.terms for ref in terms.refs for limit in ref.limits}
+    return tuple(seen.values())
+
+
+def _digest(batch: Batch) -> bytes:
+    """What was asked, so that a receipt cannot answer another question."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(msgspec.msgpack.encode([batch.subjects, batch.cost]))
+    digest.update(b"" if batch.codes is None else np.asarray(batch.codes, np.uint16).tobytes())
+    for terms in batch.terms:
+        digest.update(msgspec.msgpack.encode([(ref.name, [str(limit) for limit in ref.limits]) for ref in terms.refs]))
+    return digest.digest()

@@ -1,0 +1,158 @@
+"""`memory://`: logs in this process, one lock, gone with the process. For tests, simulations and single-process services.
+
+A decision of one unit on an existing log takes the short way: one lock, one dictionary look-up, `decide_unit`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from capline.model.subject import Subject, check_subject
+from capline.store.local import Books, LocalStore, LocalTerms, LogRef, StoredLog
+from capline.store.log import ColumnLog
+from capline.store.unit import decide_unit
+
+if TYPE_CHECKING:
+    from capline.model.clock import Clock
+    from capline.model.decision import Decision
+    from capline.model.limit import Limit
+    from capline.model.policy import Rule
+
+__all__ = ["MemoryStore"]
+
+_T = TypeVar("_T")
+SWEEP_EVERY = 64
+"""Each so many new subjects, a few old ones are looked at on the way."""
+SWEEP_ROWS = 128
+
+
+class _Shelf(msgspec.Struct):
+    """All logs of one name, by subject, and the longest that any rule keeps them."""
+
+    logs: dict[Subject, ColumnLog] = {}
+    keep_us: int = 0
+    unswept: list[Subject] = []
+
+
+class MemoryStore(LocalStore):
+    """See the module's text. Threads may share it; processes may not."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self._now_us = clock.now_us
+        self._shelves: dict[str, _Shelf] = {}
+        self._receipts: dict[bytes, tuple[int, bytes]] = {}
+        self._lock = threading.Lock()
+        self._acquire, self._release = self._lock.acquire, self._lock.release
+        self._fresh = 0
+
+    def _ref(self, name: str, limits: tuple[Limit, ...], keep_us: int) -> LogRef:
+        with self._lock:
+            shelf = self._shelves.setdefault(name, _Shelf())
+            shelf.keep_us = max(shelf.keep_us, keep_us)
+        return LogRef(name, limits, keep_us, shelf)
+
+    def terms(self, rule: Rule) -> LocalTerms:
+        """See `Store`."""
+        terms = super().terms(rule)
+        shelf = terms.refs[0].place
+        if isinstance(shelf, _Shelf):
+            terms.place = shelf.logs
+        return terms
+
+    def _transact(self, work: Callable[[Books], _T]) -> _T:
+        with self._lock:
+            return work(self)
+
+    def decide_unit(self, terms: LocalTerms, subject: Subject) -> Decision:
+        """See `Store`; about 0.7 µs."""
+        logs: dict[Subject, ColumnLog] = terms.place  # pyright: ignore[reportAssignmentType] - what `terms` put there
+        unit = terms.unit
+        kind = type(subject)
+        if unit is not None and (kind is str or kind is int):
+            self._acquire()
+            try:
+                log = logs.get(subject)
+                if log is not None and log.before is None:
+                    stamps = log.stamps
+                    start = log.start
+                    if len(stamps) > start and stamps[-1] == log.floor_us:
+                        now_us = self._now_us()
+                        decision = decide_unit(stamps, start, unit, now_us)
+                        stamp_us = decision.hit
+                        if stamp_us is not None:
+                            cutoff_us = max(now_us, log.floor_us) - terms.refs[0].keep_us
+                            if stamps[start] <= cutoff_us:
+                                log.trim(cutoff_us)
+                            stamps.append(stamp_us)
+                            log.floor_us = stamp_us
+                        return decision
+            finally:
+                self._release()
+        return self.decide(terms, check_subject(subject), 1, 0)
+
+    def load(self, ref: LogRef, subject: Subject) -> ColumnLog:
+        """See `Books`."""
+        shelf: _Shelf = ref.place  # pyright: ignore[reportAssignmentType] - what `_ref` put there
+        log = shelf.logs.get(subject)
+        return ColumnLog() if log is None else log
+
+    def save(self, ref: LogRef, subject: Subject, log: StoredLog) -> None:
+        """See `Books`."""
+        shelf: _Shelf = ref.place  # pyright: ignore[reportAssignmentType] - what `_ref` put there
+        if subject not in shelf.logs:
+            shelf.logs[subject] = log  # pyright: ignore[reportArgumentType] - it came from `load`
+            self._fresh += 1
+            if self._fresh % SWEEP_EVERY == 0:
+                self._sweep_a_little(shelf)
+
+    def receipt(self, name: bytes) -> bytes | None:
+        """See `Books`."""
+        expires_us, value = self._receipts.get(name, (0, b""))
+        return value if expires_us > self._clock.now_us() else None
+
+    def keep_receipt(self, name: bytes, value: bytes, expires_us: int) -> None:
+        """See `Books`."""
+        self._receipts[name] = (expires_us, value)
+
+    def erase(self, logs: Sequence[str], subject: Subject) -> int:
+        """See `Store`."""
+        with self._lock:
+            return sum(self._shelves[name].logs.pop(subject, None) is not None for name in logs if name in self._shelves)
+
+    def sweep(self) -> int:
+        """See `Store`."""
+        now_us = self._clock.now_us()
+        removed = 0
+        with self._lock:
+            for shelf in self._shelves.values():
+                removed += _drop_stale(shelf, list(shelf.logs), now_us)
+            self._receipts = {name: kept for name, kept in self._receipts.items() if kept[0] > now_us}
+        return removed
+
+    def _sweep_a_little(self, shelf: _Shelf) -> None:
+        """Look at a few subjects of the shelf in turn, so that memory follows the subjects that are alive."""
+        if not shelf.unswept:
+            shelf.unswept = list(shelf.logs)
+        part = shelf.unswept[-SWEEP_ROWS:]
+        del shelf.unswept[-SWEEP_ROWS:]
+        _drop_stale(shelf, part, self._clock.now_us())
+
+    def close(self) -> None:
+        """Nothing to let go of; the logs stay for as long as the store is referred to."""
+
+
+def _drop_stale(shelf: _Shelf, subjects: list[Subject], now_us: int) -> int:
+    """Remove the logs of these subjects whose every hit is out of every window, and whose time has not run ahead."""
+    stale = [
+        subject
+        for subject in subjects
+        if (log := shelf.logs.get(subject)) is not None and max(log.last_us(), log.floor_us) + shelf.keep_us <= now_us
+    ]
+    for subject in stale:
+        del shelf.logs[subject]
+    return len(stale)

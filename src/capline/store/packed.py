@@ -1,0 +1,119 @@
+"""A log as bytes, for stores that keep bytes. Little-endian; every value carries a checksum of all of it.
+
+     0      1      2          4            8
+    +------+------+----------+------------+---------------------------------------------------------------+
+    | kind | form | 0        | CRC-32     | words of 8 bytes                                              |
+    +------+------+----------+------------+---------------------------------------------------------------+
+
+    kind   bits: UNITS 1, IDS 2, FLOOR 4, PAGED 8          form   1: this layout
+    words  [floor]           with FLOOR: the floor, where it is not the last stamp
+           [total]           with UNITS: units of all hits here
+           [first, next, sealed]   with PAGED: see `capline.store.paged`
+           stamps * n
+           before * n        with UNITS: units of the hits before each
+           ids * n           with IDS: fingerprints of the attempts' ids, 0 for none
+
+A usual log, every hit one unit, is 8 bytes and 8 more for each hit. The CRC starts from kind and form, so it covers them. A
+value that does not check is an error: nothing is ever admitted on it.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from zlib import crc32
+
+from capline.model.errors import StoreDamagedError, StoreVersionError
+from capline.store.log import ColumnLog
+
+__all__ = ["FLOOR", "FORM", "IDS", "PAGED", "UNITS", "pack_log", "pack_unit_log", "pack_words", "read_words", "unpack_log"]
+
+UNITS, IDS, FLOOR, PAGED = 1, 2, 4, 8
+FORM = 1
+_HEAD = struct.Struct("<BBHI")
+HEAD_BYTES = _HEAD.size
+_SEED = [kind | FORM << 8 for kind in range(16)]
+_UNIT_SEED = _SEED[0]
+_pack_head = _HEAD.pack
+_unpack_head = _HEAD.unpack_from
+
+if sys.byteorder != "little":  # pragma: no cover - no such machine is supported by the wheels that we stand on
+    raise ImportError("capline's packed logs are little-endian, and so must the machine be")
+
+
+def pack_words(kind: int, words: array[int]) -> bytes:
+    """Put the head before the words."""
+    body = words.tobytes()
+    return _pack_head(kind, FORM, 0, crc32(body, _SEED[kind])) + body
+
+
+def pack_unit_log(stamps: array[int]) -> bytes:
+    """A log whose every hit is one unit, without ids, its floor at its last stamp: the usual one."""
+    body = stamps.tobytes()
+    return _pack_head(0, FORM, 0, crc32(body, _UNIT_SEED)) + body
+
+
+def read_words(value: bytes) -> tuple[int, array[int]]:
+    """The kind and the words of a value; raises `StoreDamagedError` or `StoreVersionError`. About 0.4 µs."""
+    if len(value) < HEAD_BYTES:
+        raise _damaged("shorter than its head")
+    kind, form, zero, crc = _unpack_head(value)
+    if form != FORM:
+        raise StoreVersionError(f"a stored log has form {form}, this capline reads form {FORM}; it is left as it is")
+    body = value[HEAD_BYTES:]
+    if kind >= len(_SEED) or zero or len(body) % 8:
+        raise _damaged("no such kind")
+    if crc32(body, _SEED[kind]) != crc:
+        raise _damaged("its checksum does not match")
+    words = array("Q")
+    words.frombytes(body)
+    return kind, words
+
+
+def pack_log(log: ColumnLog, kind: int = 0, lead: tuple[int, ...] = ()) -> bytes:
+    """The log as a value, of the least kind that holds it; `lead` are the words that PAGED adds."""
+    if log.start:
+        log.pack()
+    stamps = log.stamps
+    words = array("Q")
+    if log.floor_us != log.last_us():
+        kind |= FLOOR
+        words.append(log.floor_us)
+    if log.before is not None:
+        kind |= UNITS
+        words.append(log.total)
+    words.extend(lead)
+    words.extend(stamps)
+    if log.before is not None:
+        words.extend(log.before)
+    if log.ids:
+        kind |= IDS
+        named = {stamp_us: fingerprint for fingerprint, stamp_us in log.ids.items()}
+        words.extend(named.get(stamp_us, 0) for stamp_us in stamps)
+    return pack_words(kind, words)
+
+
+def unpack_log(kind: int, words: array[int], lead: int = 0) -> tuple[ColumnLog, tuple[int, ...]]:
+    """The log that `pack_log` wrote, and its `lead` words."""
+    log = ColumnLog()
+    extra = bool(kind & FLOOR) + bool(kind & UNITS)
+    columns = 1 + bool(kind & UNITS) + bool(kind & IDS)
+    n, rest = divmod(len(words) - extra - lead, columns)
+    if rest or n < 0 or (not n and not kind & (FLOOR | PAGED)):
+        raise _damaged("its columns differ in length")
+    first = extra + lead
+    log.stamps = words[first : first + n]
+    log.floor_us = words[0] if kind & FLOOR else log.stamps[-1]
+    if kind & UNITS:
+        log.total = words[extra - 1]
+        log.before = words[first + n : first + 2 * n]
+    if kind & IDS:
+        log.ids = {
+            fingerprint: stamp for stamp, fingerprint in zip(log.stamps, words[-n:], strict=True) if fingerprint
+        }
+    return log, tuple(words[extra:first])
+
+
+def _damaged(why: str) -> StoreDamagedError:
+    return StoreDamagedError(f"a stored log is damaged: {why}; nothing is decided on it and it is left as it is")

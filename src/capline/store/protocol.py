@@ -1,0 +1,124 @@
+"""What a limiter asks of a store: the same verbs whatever is behind them, each attempt one atomic step.
+
+A store is handed each `Rule` once, through `terms`, and gives back its own form of it, which then comes with every attempt.
+The conformance suite in `capline.testing` is the law for every store; it compares each with `capline.window`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from capline.model.subject import Subject
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from capline.model.decision import Decision
+    from capline.model.errors import CaplineError
+    from capline.model.policy import Rule
+    from capline.store.columns import Decisions
+
+__all__ = ["Ask", "Batch", "Recorded", "Store", "Terms"]
+
+Terms = Any
+"""A rule in the store's own form: opaque to everyone else."""
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """One attempt, resolved and checked. `fingerprint` is 64 bits of the attempt's id, 0 where it has none."""
+
+    terms: Terms
+    subject: Subject
+    cost: int = 1
+    fingerprint: int = 0
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Many attempts of one policy, as columns.
+
+    `terms[codes[i]]` binds `subjects[i]` (no codes: `terms[0]` binds all); `cost` is the same for all.
+    A `receipt` makes the batch safe to resend: the store keeps the answers under that name, with the hits, in one step, and
+    answers the same batch with them for as long as the widest window.
+    """
+
+    terms: tuple[Terms, ...]
+    subjects: Sequence[Subject]
+    codes: Sequence[int] | None = None
+    cost: int = 1
+    receipt: str | None = None
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """One hit as it stands in a log."""
+
+    stamp_us: int
+    units: int
+    fingerprint: int = 0
+
+
+class Store(Protocol):
+    """The verbs. Subjects and costs come checked; a store raises `StoreError` where it cannot answer."""
+
+    def terms(self, rule: Rule) -> Terms:
+        """The rule in the store's own form; called once for each rule, and again when policies are reloaded."""
+        ...
+
+    def decide(self, terms: Terms, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        """Decide and record."""
+        ...
+
+    def decide_unit(self, terms: Terms, subject: Subject) -> Decision:
+        """`decide` with a cost of 1 and no id: the short way. The store checks the subject itself."""
+        ...
+
+    def peek(self, terms: Terms, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        """What `decide` would answer; records nothing."""
+        ...
+
+    def place(self, terms: Terms, subject: Subject, cost: int, fingerprint: int, max_wait_us: int | None) -> Decision:
+        """Take the next free instant, if it is at most `max_wait_us` away."""
+        ...
+
+    def refund(self, terms: Terms, subject: Subject, stamp_us: int) -> bool:
+        """Give the hit with this stamp back; False where there is none within the widest window, or it was given back."""
+        ...
+
+    def decide_batch(self, asks: Sequence[Ask]) -> list[Decision | CaplineError]:
+        """Many attempts of any policies, in order; an item that fails is its error, and fails no other."""
+        ...
+
+    def decide_many(self, batch: Batch) -> Decisions:
+        """Many attempts of one policy, in order, as columns."""
+        ...
+
+    def peek_many(self, batch: Batch) -> Decisions:
+        """What `decide_many` would answer to each alone; records nothing."""
+        ...
+
+    def refund_many(self, terms: Terms, subjects: Sequence[Subject], stamps_us: Sequence[int]) -> NDArray[np.bool_]:
+        """`refund` for many hits of one policy."""
+        ...
+
+    def recorded(self, terms: Terms, subject: Subject) -> list[list[Recorded]]:
+        """For each look of the rule, the hits in its log, oldest first, refunded ones with 0 units."""
+        ...
+
+    def erase(self, logs: Sequence[str], subject: Subject) -> int:
+        """Forget the subject in each of these logs; returns how many held something."""
+        ...
+
+    def sweep(self) -> int:
+        """Remove every log whose last hit is older than the widest window on it; returns how many."""
+        ...
+
+    def now_us(self) -> int:
+        """The instant that the store would decide at."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files and connections. Safe to call twice."""
+        ...

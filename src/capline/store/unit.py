@@ -1,0 +1,63 @@
+"""The short way of the rule, for what nearly every attempt is: one unit, on one log in which every hit is one unit.
+
+It gives the very answers of `capline.window` (the conformance suite and the state machine hold it to that) by three facts:
+a hit's position is its units; a refusal of one unit leaves 0 remaining; and with no slot in the future the log's floor is its
+last stamp.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+
+from capline.model.decision import Decision
+from capline.model.limit import Limit
+from capline.model.policy import Rule
+
+__all__ = ["UnitTerms", "decide_unit", "unit_terms"]
+
+UnitTerms = tuple[tuple[tuple[int, int, Limit], ...], int]
+"""(quota, window_us, limit) for each limit of the only log, and the widest of these windows."""
+
+
+def unit_terms(rule: Rule) -> UnitTerms | None:
+    """The rule for `decide_unit`; None where it does not apply (a channel, a quota of 0)."""
+    if len(rule.looks) != 1:
+        return None
+    limits = rule.looks[0].limits
+    if not all(limit.quota for limit in limits):
+        return None
+    return (
+        tuple((limit.quota, limit.window_us, limit) for limit in limits),
+        max(limit.window_us for limit in limits),
+    )
+
+
+def decide_unit(stamps: array[int], start: int, terms: UnitTerms, now_us: int) -> Decision:
+    """Decide one unit on `stamps[start:]`, all of one unit, none in the future; O(1) a limit, O(log n) for what remains."""
+    limits, widest_us = terms
+    n = len(stamps)
+    if n == start:
+        quota, _, tightest = limits[0]
+        for other, _, limit in limits:
+            if other < quota:
+                quota, tightest = other, limit
+        return Decision(True, tightest, quota - 1, 0, widest_us, now_us)
+    last_us = stamps[-1]
+    stamp_us = now_us if now_us > last_us else last_us + 1
+    oldest_us = stamps[start]
+    left = tightest = binding = None
+    fits_us = stamp_us
+    for quota, window_us, limit in limits:
+        i = n - quota
+        if i >= start and stamps[i] + window_us > fits_us:
+            fits_us = stamps[i] + window_us
+            binding = limit
+        elif binding is None:
+            cutoff_us = stamp_us - window_us
+            used = n - (start if oldest_us > cutoff_us else bisect_right(stamps, cutoff_us, start))
+            if left is None or quota - used < left:
+                left, tightest = quota - used, limit
+    if binding is None and left is not None:
+        return Decision(True, tightest, left - 1, 0, stamp_us + widest_us - now_us, stamp_us)
+    return Decision(False, binding, 0, fits_us - now_us, max(0, last_us + widest_us - now_us), None)

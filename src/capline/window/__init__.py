@@ -1,0 +1,1 @@
+"""Pure functions over logs: the executable specification that every store is compared with."""

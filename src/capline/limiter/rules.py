@@ -57,6 +57,10 @@ class Rules:
         channel_logs = tuple(f"{log}/{other}" for other in sorted(self._channels[policy.log]))
         return Rule(name, looks, channel_logs, policy.layout)
 
+    def keep_us(self, log: str) -> int:
+        """How long a log, by its full name, keeps its hits."""
+        return self._keep_us[log.removeprefix(f"{self.namespace}:").split("/")[0]]
+
     def logs(self) -> list[str]:
         """The name of every log that any policy writes."""
         names: list[str] = []

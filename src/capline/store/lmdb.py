@@ -54,6 +54,7 @@ LONGEST_PLAIN_BYTES = 400
 SWEEP_EVERY = 64
 """After so many new subjects, half as many logs are looked at on the way, in turn, and the stale ones removed."""
 SWEEP_ROWS = 4096
+ONE_HIT_BYTES = 16
 
 
 class _Place(msgspec.Struct):
@@ -89,7 +90,8 @@ class LmdbStore(LocalStore):
         if self._fresh >= SWEEP_EVERY:
             rows = min(self._fresh // 2, SWEEP_ROWS)
             self._fresh = 0
-            self._environment.run(lambda txn: self._sweep_rows(txn, rows))
+            # One more window of grace: a clock that jumped ahead for a moment must not cost a history.
+            self._environment.run(lambda txn: self._sweep_rows(txn, rows, windows=2))
         return answer
 
     def note_fresh(self) -> None:
@@ -182,8 +184,11 @@ class LmdbStore(LocalStore):
             if not self._sweep_from:
                 return removed
 
-    def _sweep_rows(self, txn: lmdb.Transaction, rows: int) -> int:
-        """Look at so many logs from where the last sweep stopped; remove the stale ones, and at the end the stale receipts."""
+    def _sweep_rows(self, txn: lmdb.Transaction, rows: int, windows: int = 1) -> int:
+        """Look at so many logs from where the last sweep stopped; remove those older than so many of their widest windows.
+
+        At the end of the table, remove the receipts that expired.
+        """
         now_us = self._clock.now_us()
         books = _LmdbBooks(self, txn)
         keep_us: dict[bytes, int] = {}
@@ -196,7 +201,7 @@ class LmdbStore(LocalStore):
         more = cursor.set_range(self._sweep_from)
         while more and seen < rows:
             key, value = cursor.item()
-            if is_stale(value, now_us - keep_us.get(key[:4], now_us)):
+            if is_stale(value, now_us - windows * keep_us.get(key[:4], now_us)):
                 stale.append(key)
             seen, more = seen + 1, cursor.next()
         self._sweep_from = cursor.key() if more else b""
@@ -229,10 +234,7 @@ class _LmdbBooks:
         """See `Books`."""
         key = log_key(ref, subject)
         value = self.txn.get(key, db=self._store.table(b"logs"))
-        if value is None:
-            self._store.note_fresh()
-            return ColumnLog()
-        return self._open(key, value)
+        return ColumnLog() if value is None else self._open(key, value)
 
     def save(self, ref: LogRef, subject: Subject, log: StoredLog) -> None:
         """See `Books`."""
@@ -242,6 +244,8 @@ class _LmdbBooks:
             log = PagedLog(log, _LmdbPages(self, key))
         value = log.value() if isinstance(log, PagedLog) else pack_log(log)  # pyright: ignore[reportArgumentType] - these are the two
         self.txn.put(key, value, db=self._store.table(b"logs"))
+        if len(value) == ONE_HIT_BYTES:
+            self._store.note_fresh()
 
     def remove(self, key: bytes) -> bool:
         """Remove a log and its pages; whether there was one."""

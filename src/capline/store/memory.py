@@ -140,7 +140,8 @@ class MemoryStore(LocalStore):
             shelf.unswept = list(shelf.logs)
         part = shelf.unswept[-SWEEP_ROWS:]
         del shelf.unswept[-SWEEP_ROWS:]
-        _drop_stale(shelf, part, self._clock.now_us())
+        # One more window of grace: a clock that jumped ahead for a moment must not cost a history.
+        _drop_stale(shelf, part, self._clock.now_us() - shelf.keep_us)
 
     def close(self) -> None:
         """Nothing to let go of; the logs stay for as long as the store is referred to."""

@@ -1,0 +1,609 @@
+"""The conformance suite: what every store must do, told in examples. Random histories are the state machine's part.
+
+Each check is a method; `conformance(url)` makes a pytest class of them for one store. Time is a `ManualClock`, so no check sleeps,
+but for the few that run real threads and processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import multiprocessing
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from capline.limiter.aio import AsyncLimiter
+from capline.limiter.limiter import Limiter
+from capline.model.attempt import Attempt
+from capline.model.clock import ManualClock
+from capline.model.decision import Decision
+from capline.model.errors import CaplineError, IdConflictError, LimitExceeded, StoreError, UnknownNameError
+from capline.model.policy import Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+__all__ = ["StoreConformance", "conformance"]
+
+SECOND = 1_000_000
+MINUTE = 60 * SECOND
+DAY = 86_400 * SECOND
+START_US = 1_700_000_000 * SECOND
+
+
+def conformance(url: str, *, asynchronous: bool = False) -> type[StoreConformance]:
+    """A test class that holds the store at this URL to the law; `{tmp}` in it becomes an empty directory of each test's own.
+
+    `asynchronous` asks through `AsyncLimiter` instead. A store whose URL names a file or a server is also asked by several
+    processes at once; one that lives in a process is not.
+    """
+    return type("Conformance", (StoreConformance,), {"store_url": url, "asynchronous": asynchronous})
+
+
+class StoreConformance:
+    """The checks. A subclass names the store."""
+
+    store_url = ""
+    asynchronous = False
+
+    @pytest.fixture(autouse=True)
+    def _setting(self, tmp_path: Path) -> Iterator[None]:
+        self.url = self.store_url.format(tmp=tmp_path)
+        self.clock = ManualClock(START_US)
+        self._open: list[Any] = []
+        yield
+        for limiter in self._open:
+            limiter.close()
+
+    def limiter(self, *policies: Policy, clock: Any = None) -> Any:
+        """A limiter on the store; further ones share its logs where the store is shared at all."""
+        kind = _Awaited if self.asynchronous else Limiter
+        limiter = kind(self.url, policies=policies, clock=clock or self.clock)
+        self._open.append(limiter)
+        return limiter
+
+    def one(self, *limits: str, **options: Any) -> Any:
+        """A limiter of one policy, "p"."""
+        return self.limiter(Policy("p", list(limits), **options))
+
+    def at(self, seconds: float) -> None:
+        """Set the clock to so many seconds after the start."""
+        self.clock.advance_us(START_US + round(seconds * SECOND) - self.clock.now_us())
+
+    # --- the rule ---------------------------------------------------------------------------------------------
+
+    def test_ten_per_two_seconds(self) -> None:
+        limiter = self.one("10/2s")
+        for i in range(5):
+            self.at(i / 8)
+            assert limiter.decide("p", "s")
+        self.at(1.3)
+        assert all(limiter.decide("p", "s") for _ in range(5))
+        self.at(1.4)
+        eleventh = limiter.decide("p", "s")
+        assert not eleventh
+        assert eleventh.retry_after == pytest.approx(0.6)
+
+    def test_a_cost_above_the_quota_is_refused_for_ever(self) -> None:
+        decision = self.one("10/2s").decide("p", "s", 11)
+        assert (decision.allowed, decision.retry_after_us, decision.remaining, decision.hit) == (False, None, 10, None)
+
+    def test_two_per_minute(self) -> None:
+        limiter = self.one("2/min")
+        assert limiter.decide("p", "s")
+        self.at(10)
+        assert limiter.decide("p", "s")
+        self.at(20)
+        refused = limiter.decide("p", "s")
+        assert (refused.allowed, refused.remaining, refused.retry_after) == (False, 0, 40.0)
+        assert refused.reset_after == 50.0
+
+    def test_two_limits_hold_together_and_a_refusal_burns_neither(self) -> None:
+        limiter = self.one("1/s", "2/min")
+        assert [bool(limiter.decide("p", "s")) for _ in range(2)] == [True, False]
+        self.at(1)
+        assert limiter.decide("p", "s")
+
+    def test_three_limits(self) -> None:
+        limiter = self.one("2/s", "10/min", "20/h")
+        for second in range(10):
+            self.at(second)
+            assert limiter.decide("p", "s")
+        self.at(10)
+        refused = limiter.decide("p", "s")
+        assert (refused.allowed, refused.remaining, refused.retry_after, str(refused.limit)) == (False, 0, 50.0, "10/minute")
+
+    def test_a_hit_exactly_as_old_as_the_window_is_out(self) -> None:
+        limiter = self.one("2/10s")
+        verdicts: list[bool] = []
+        for second in (0, 1, 9, 10):
+            self.at(second)
+            verdicts.append(bool(limiter.decide("p", "s")))
+        assert verdicts == [True, True, False, True]
+
+    def test_a_full_window_frees_at_once(self) -> None:
+        limiter = self.one("3/10s")
+        assert [bool(limiter.decide("p", "s")) for _ in range(3)] == [True] * 3
+        self.at(9)
+        assert [bool(limiter.decide("p", "s")) for _ in range(2)] == [False] * 2
+        self.at(10)
+        assert [bool(limiter.decide("p", "s")) for _ in range(4)] == [True, True, True, False]
+
+    def test_refused_one_microsecond_before_retry_after_and_allowed_at_it(self) -> None:
+        limiter = self.one("5/10s", "8/min")
+        for seconds, cost in ((0, 2), (1, 2), (3, 1), (11.5, 2)):
+            self.at(seconds)
+            assert limiter.decide("p", "s", cost)
+        for cost in (1, 2, 3, 5):
+            refused = limiter.peek("p", "s", cost)
+            if refused:
+                continue
+            self.clock.advance_us(refused.retry_after_us - 1)
+            assert not limiter.peek("p", "s", cost)
+            self.clock.advance_us(1)
+            assert limiter.peek("p", "s", cost)
+            self.at(11.5)
+
+    def test_two_hits_in_one_instant_are_two_hits(self) -> None:
+        limiter = self.one("3/day")
+        decisions = [limiter.decide("p", "s") for _ in range(4)]
+        assert [decision.remaining for decision in decisions] == [2, 1, 0, 0]
+        stamps = [decision.hit for decision in decisions[:3]]
+        assert stamps == sorted(set(stamps))
+
+    def test_a_quota_of_zero_always_refuses(self) -> None:
+        decision = self.one("0/day").decide("p", "s")
+        assert (decision.allowed, decision.retry_after_us, decision.remaining) == (False, None, 0)
+
+    def test_a_cost_of_a_million_writes_no_million_entries(self) -> None:
+        limiter = self.one("1000000/2s")
+        assert limiter.decide("p", "s", 999_999)
+        assert limiter.decide("p", "s").remaining == 0
+        assert not limiter.decide("p", "s")
+        assert [hit.units for hit in limiter.explain("p", "s").hits] == [999_999, 1]
+        self.at(2)
+        assert limiter.decide("p", "s", 1_000_000 - 1)
+
+    def test_what_a_decision_says(self) -> None:
+        limiter = self.one("3/day", "4/week")
+        first = limiter.decide("p", "s")
+        assert (first.remaining, first.retry_after_us, str(first.limit)) == (2, 0, "3/day")
+        assert (first.reset_after_us, first.hit, first.origin) == (7 * DAY, START_US, "store")
+        self.clock.advance_us(DAY)
+        second = limiter.decide("p", "s", 3)
+        assert (second.remaining, str(second.limit)) == (0, "3/day")
+        third = limiter.decide("p", "s")
+        assert (third.allowed, str(third.limit), third.retry_after_us) == (False, "4/week", 6 * DAY)
+
+    def test_subjects_and_policies_do_not_meet(self) -> None:
+        limiter = self.limiter(Policy("a", ["1/day"]), Policy("b", ["1/day"]))
+        for policy in ("a", "b"):
+            for subject in ("42", 42, "4", "2", 0, 2**64 - 1, "é", "e\u0301", "{x}", "}{", "a\0b", "x" * 512, "x" * 511 + "y"):
+                assert limiter.decide(policy, subject), (policy, subject)
+                assert not limiter.decide(policy, subject)
+
+    # --- the clock --------------------------------------------------------------------------------------------
+
+    def test_a_clock_that_steps_back_gives_no_room(self) -> None:
+        limiter = self.one("2/10s")
+        self.at(100)
+        first, second = limiter.decide("p", "s"), limiter.decide("p", "s")
+        self.at(0)
+        refused = limiter.decide("p", "s")
+        assert (refused.allowed, refused.retry_after) == (False, 110.0)
+        self.at(110)
+        third = limiter.decide("p", "s")
+        assert third
+        assert first.hit < second.hit < third.hit
+
+    def test_retry_after_holds_when_the_clock_has_stepped_back(self) -> None:
+        limiter = self.one("1/10s")
+        self.at(50)
+        assert limiter.decide("p", "s")
+        self.at(20)
+        refused = limiter.decide("p", "s")
+        self.clock.advance_us(refused.retry_after_us - 1)
+        assert not limiter.decide("p", "s")
+        self.clock.advance_us(1)
+        assert limiter.decide("p", "s")
+
+    # --- segments, channels, changed limits -------------------------------------------------------------------
+
+    def test_a_subject_that_changes_segment_keeps_its_history(self) -> None:
+        limiter = self.one("1/day", by_segment={"active": ["3/day"], "idle": ["1/week"]})
+        assert limiter.decide("p", 1, segment="active")
+        assert limiter.decide("p", 1, segment="active")
+        assert not limiter.decide("p", 1)
+        self.at(2 * 86_400)
+        assert limiter.decide("p", 1)
+        assert not limiter.decide("p", 1, segment="idle")
+
+    def test_a_changed_limit_finds_a_true_history(self) -> None:
+        limiter = self.limiter(Policy("p", ["1/day"], by_segment={"other": ["9/week"]}))
+        for day in range(3):
+            self.at(day * 86_400)
+            assert limiter.decide("p", "s")
+        limiter.use([Policy("p", ["4/week"])])
+        assert limiter.decide("p", "s").remaining == 0
+        assert not limiter.decide("p", "s")
+        limiter.use([Policy("p", ["2/week"])])
+        assert limiter.decide("p", "s").remaining == 0
+        limiter.use([Policy("p", ["6/week"])])
+        assert limiter.decide("p", "s").remaining == 1
+
+    def test_channels_and_the_overall_limit_are_one_step(self) -> None:
+        limiter = self.one("3/day", channels={"push": ["2/day"], "email": ["1/day", "4/week"]})
+        assert limiter.decide("p", "s", channel="push")
+        assert limiter.decide("p", "s", channel="email")
+        refused = limiter.decide("p", "s", channel="email")
+        assert (refused.allowed, str(refused.limit)) == (False, "1/day")
+        assert limiter.peek("p", "s", channel="push").remaining == 0
+        assert limiter.decide("p", "s", channel="push")
+        assert str(limiter.decide("p", "s", channel="push").limit) == "3/day"
+        assert not limiter.decide("p", "s")
+
+    def test_a_refund_on_a_channel_gives_back_both(self) -> None:
+        limiter = self.one("2/day", channels={"push": ["1/day"], "email": ["2/day"]})
+        hit = limiter.decide("p", "s", channel="push").hit
+        assert limiter.decide("p", "s", channel="email")
+        assert limiter.refund("p", "s", hit) is True
+        assert limiter.decide("p", "s", channel="push").remaining == 0
+
+    def test_policies_that_share_a_log_count_each_others_hits(self) -> None:
+        limiter = self.limiter(Policy("a", ["2/day"], log="all"), Policy("b", ["3/week"], log="all"))
+        assert limiter.decide("a", "s")
+        assert limiter.decide("b", "s")
+        assert not limiter.decide("a", "s")
+        self.at(2 * 86_400)
+        assert limiter.decide("b", "s").remaining == 0
+
+    # --- refund, id, peek, erase ------------------------------------------------------------------------------
+
+    def test_a_refund_gives_back_exactly_that_hit_once(self) -> None:
+        limiter = self.one("3/day")
+        hits = [limiter.decide("p", "s").hit for _ in range(3)]
+        assert [limiter.refund("p", "s", hits[1]) for _ in range(2)] == [True, False]
+        again = limiter.decide("p", "s")
+        assert again
+        assert again.hit not in hits
+        assert limiter.refund("p", "s", hits[1]) is False
+        assert limiter.refund("p", "s", 12345) is False
+        assert limiter.refund("p", "s", None) is False
+        assert limiter.refund("p", "stranger", hits[0]) is False
+        assert not limiter.decide("p", "s")
+
+    def test_a_refund_of_the_newest_hit_never_frees_its_stamp_for_another(self) -> None:
+        limiter = self.one("1/day")
+        first = limiter.decide("p", "s").hit
+        assert limiter.refund("p", "s", first)
+        second = limiter.decide("p", "s").hit
+        assert second != first
+        assert limiter.refund("p", "s", first) is False
+        assert not limiter.decide("p", "s")
+
+    def test_a_refund_of_a_cost_gives_back_all_of_it(self) -> None:
+        limiter = self.one("10/day")
+        hit = limiter.decide("p", "s", 7).hit
+        assert not limiter.decide("p", "s", 4)
+        assert limiter.refund("p", "s", hit)
+        assert limiter.decide("p", "s", 10)
+
+    def test_a_hit_out_of_every_window_is_not_refunded(self) -> None:
+        limiter = self.one("1/day")
+        hit = limiter.decide("p", "s").hit
+        self.clock.advance_us(DAY - 1)
+        assert limiter.refund("p", "s", hit) is True
+        hit = limiter.decide("p", "s").hit
+        self.clock.advance_us(DAY)
+        assert limiter.refund("p", "s", hit) is False
+
+    def test_the_same_id_is_one_consumption(self) -> None:
+        limiter = self.one("2/day")
+        first = limiter.decide("p", "s", id="m1")
+        assert limiter.decide("p", "s").remaining == 0
+        assert limiter.decide("p", "s", id="m1") == first
+        assert limiter.peek("p", "s", id="m1").hit == first.hit
+        assert not limiter.decide("p", "s", id="m2")
+        self.clock.advance_us(DAY)
+        renewed = limiter.decide("p", "s", id="m1")
+        assert renewed
+        assert renewed.hit != first.hit
+
+    def test_the_same_id_with_another_cost_is_an_error(self) -> None:
+        limiter = self.one("9/day")
+        limiter.decide("p", "s", 2, id="m1")
+        with pytest.raises(IdConflictError):
+            limiter.decide("p", "s", 3, id="m1")
+        assert limiter.peek("p", "s").remaining == 6
+
+    def test_a_refunded_id_is_free_again(self) -> None:
+        limiter = self.one("1/day")
+        first = limiter.decide("p", "s", id="m1").hit
+        assert limiter.refund("p", "s", first)
+        again = limiter.decide("p", "s", id="m1")
+        assert again
+        assert again.hit != first
+
+    def test_peek_and_refusals_change_nothing(self) -> None:
+        limiter = self.one("2/10s", "3/min")
+        limiter.decide("p", "s")
+        before = limiter.explain("p", "s")
+        for _ in range(5):
+            assert limiter.peek("p", "s").remaining == 0
+            assert not limiter.decide("p", "s", 2)
+        assert limiter.explain("p", "s") == before
+        peeked = limiter.peek("p", "s")
+        decided = limiter.decide("p", "s")
+        assert peeked.hit is None
+        assert _but_hit(peeked) == _but_hit(decided)
+
+    def test_erase_forgets_a_subject_in_every_policy(self) -> None:
+        limiter = self.limiter(Policy("a", ["1/day"]), Policy("b", ["1/day"], channels={"push": ["1/day"]}))
+        limiter.decide("a", "s")
+        limiter.decide("b", "s", channel="push")
+        limiter.decide("a", "other")
+        assert limiter.erase("s") == 3
+        assert limiter.erase("s") == 0
+        assert limiter.decide("a", "s")
+        assert limiter.decide("b", "s", channel="push")
+        assert not limiter.decide("a", "other")
+
+    def test_explain_tells_what_counts_and_when_it_frees(self) -> None:
+        limiter = self.one("3/min", "4/h")
+        limiter.decide("p", "s", 2)
+        self.at(90)
+        limiter.decide("p", "s")
+        why = limiter.explain("p", "s")
+        assert [(str(state.limit), state.used, state.remaining) for state in why.limits] == [("3/minute", 1, 2), ("4/hour", 3, 1)]
+        assert why.limits[1].frees == ((START_US + 3600 * SECOND, 2), (START_US + 3690 * SECOND, 1))
+        assert [(hit.stamp_us - START_US, hit.units) for hit in why.hits] == [(0, 2), (90 * SECOND, 1)]
+
+    def test_sweep_removes_what_is_out_of_every_window_and_nothing_else(self) -> None:
+        limiter = self.one("2/day", "3/week")
+        for subject in range(50):
+            limiter.decide("p", subject)
+        self.at(86_400)
+        for subject in range(10):
+            limiter.decide("p", subject)
+        self.clock.advance_us(6 * DAY - 1)
+        assert limiter.sweep() == 0
+        self.clock.advance_us(1)
+        assert limiter.sweep() == 40
+        assert limiter.peek("p", 5).remaining == 1
+
+    # --- slots ------------------------------------------------------------------------------------------------
+
+    def test_each_waiter_gets_its_own_slot_in_order(self) -> None:
+        limiter = self.one("2/10s")
+        waits = [limiter.schedule("p", "s").wait_us for _ in range(6)]
+        assert waits == sorted(waits)
+        assert waits[0] == 0
+        assert [round(wait / SECOND) for wait in waits] == [0, 0, 10, 10, 20, 20]
+        stamps = [hit.stamp_us for hit in limiter.explain("p", "s").hits]
+        assert all(later - earlier >= 10 * SECOND for earlier, later in zip(stamps, stamps[2:], strict=False))
+
+    def test_nobody_jumps_the_queue(self) -> None:
+        limiter = self.one("1/10s")
+        limiter.schedule("p", "s")
+        limiter.schedule("p", "s")
+        self.at(10 - 1e-6)
+        assert not limiter.decide("p", "s")
+        assert limiter.decide("p", "s").retry_after_us == 10 * SECOND + 1
+        self.at(20)
+        assert limiter.decide("p", "s")
+
+    def test_a_wait_that_is_too_long_takes_nothing(self) -> None:
+        limiter = self.one("1/10s")
+        limiter.decide("p", "s")
+        late = limiter.schedule("p", "s", max_wait=9.999999)
+        assert (late.allowed, late.hit, late.retry_after) == (False, None, 10.0)
+        assert limiter.schedule("p", "s", max_wait=10).wait == 10.0
+
+    def test_a_slot_given_back_is_taken_by_the_next(self) -> None:
+        limiter = self.one("1/10s")
+        limiter.decide("p", "s")
+        slot = limiter.schedule("p", "s")
+        assert limiter.refund("p", "s", slot.hit)
+        next_slot = limiter.schedule("p", "s")
+        assert next_slot.wait_us - slot.wait_us in (0, 1)
+        assert next_slot.hit != slot.hit
+
+    def test_acquire_past_its_timeout_raises_and_takes_nothing(self) -> None:
+        limiter = self.one("1/h")
+        limiter.decide("p", "s")
+        if self.asynchronous:
+            with pytest.raises(LimitExceeded):
+                limiter.run(_acquired(limiter.inner))
+        else:
+            with pytest.raises(LimitExceeded, match="1/hour"), limiter.acquire("p", "s", timeout=1):
+                pass
+        assert len(limiter.explain("p", "s").hits) == 1
+
+    # --- many -------------------------------------------------------------------------------------------------
+
+    def test_a_batch_equals_the_same_attempts_one_by_one(self) -> None:
+        attempts = [
+            Attempt("p", subject, cost, id=id, segment=segment)
+            for subject in ("a", "b", 7)
+            for cost, id, segment in ((1, None, None), (2, "x", "new"), (1, None, "new"), (2, "x", None), (9, None, None))
+        ]
+        policy = Policy("p", ["3/day", "5/week"], by_segment={"new": ["4/day"]})
+        batched = self.limiter(policy).decide_batch(attempts)
+        other = Limiter("memory://", policies=[policy], clock=self.clock)
+        single = [
+            other.decide(one.policy, one.subject, one.cost, one.id, segment=one.segment) for one in attempts
+        ]
+        assert batched == single
+
+    def test_one_bad_item_fails_no_other(self) -> None:
+        limiter = self.one("1/day")
+        answers = limiter.decide_batch([Attempt("p", "a"), Attempt("p", ""), Attempt("?", "a"), Attempt("p", "b", 0), Attempt("p", "b")])
+        assert [isinstance(answer, CaplineError) for answer in answers] == [False, True, True, True, False]
+        assert answers[0].allowed
+        assert answers[4].allowed
+
+    def test_columns_equal_single_decisions(self) -> None:
+        policy = Policy("p", ["2/day", "3/week"], by_segment={"new": ["1/day"], "vip": ["5/day"]})
+        limiter = self.limiter(policy)
+        subjects = np.array([5, 3, 5, 5, 9, 3, 2**32], dtype=np.uint64)
+        codes = np.array([0, 1, 0, 0, 2, 1, 0])
+        names = (None, "new", "vip")
+        many = limiter.decide_many("p", subjects, segment=names, codes=codes)
+        other = Limiter("memory://", policies=[policy], clock=self.clock)
+        single = [other.decide("p", int(s), segment=names[c]) for s, c in zip(subjects, codes, strict=True)]
+        assert list(many) == single
+        assert many.allowed.dtype == np.bool_
+        assert many.allowed.tolist() == [one.allowed for one in single]
+        peeked = limiter.peek_many("p", subjects, segment=names, codes=codes)
+        assert list(peeked) == [other.peek("p", int(s), segment=names[c]) for s, c in zip(subjects, codes, strict=True)]
+
+    def test_a_bad_subject_among_many_is_its_own_error(self) -> None:
+        many = self.one("1/day").decide_many("p", ["a", "", "b", "\ud800", "a"])
+        assert many.allowed.tolist() == [True, False, True, False, False]
+        assert sorted(many.errors) == [1, 3]
+        assert many.errors[3].args[0].startswith("subject")
+
+    def test_a_receipt_makes_a_batch_safe_to_repeat(self) -> None:
+        limiter = self.one("2/day")
+        first = limiter.decide_many("p", range(100), receipt="r/1")
+        limiter.decide_many("p", range(50))
+        again = limiter.decide_many("p", range(100), receipt="r/1")
+        assert list(again) == list(first)
+        assert limiter.peek_many("p", range(100)).allowed.sum() == 50
+        with pytest.raises(IdConflictError):
+            limiter.decide_many("p", range(99), receipt="r/1")
+        self.clock.advance_us(DAY)
+        assert list(limiter.decide_many("p", range(100), receipt="r/1")) != list(first)
+
+    def test_many_refunds(self) -> None:
+        limiter = self.one("1/day")
+        many = limiter.decide_many("p", range(10))
+        assert limiter.refund_many("p", range(0, 10, 2), many.hit[::2]).tolist() == [True] * 5
+        assert limiter.refund_many("p", range(0, 4), many.hit[:4]).tolist() == [False, True, False, True]
+        assert limiter.peek_many("p", range(10)).allowed.tolist() == [True, True, True, True, True, False, True, False, True, False]
+
+    def test_a_long_log_is_as_exact_as_a_short_one(self) -> None:
+        limiter = self.one("1000/min", "700/10s")
+        for second in (0, 5, 12):
+            self.at(second)
+            limiter.decide_many("p", ["s"] * 400)
+        assert limiter.peek("p", "s").remaining == 0
+        assert limiter.peek("p", "s").retry_after == 48.0
+        assert len(limiter.explain("p", "s").hits) == 1000
+        hit = limiter.explain("p", "s").hits[3].stamp_us
+        assert [limiter.refund("p", "s", hit) for _ in range(2)] == [True, False]
+        assert [bool(limiter.decide("p", "s")) for _ in range(2)] == [True, False]
+        self.at(60.001)
+        assert limiter.peek("p", "s").remaining == 1000 - 601 - 1
+        self.at(200)
+        assert limiter.sweep() == 1
+        assert limiter.decide("p", "s").remaining == 699
+
+    # --- bad input --------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("subject", ["", "\ud800", "x" * 513, -1, 2**64, None, 1.0, True, b"x", ["x"]])
+    def test_a_subject_that_cannot_be_one(self, subject: Any) -> None:
+        with pytest.raises(CaplineError) as caught:
+            self.one("1/day").decide("p", subject)
+        assert isinstance(caught.value, ValueError | TypeError)
+
+    @pytest.mark.parametrize("cost", [0, -1, 1.0, float("nan"), True, "1", None, 2**53, 10**18])
+    def test_a_cost_that_cannot_be_one(self, cost: Any) -> None:
+        limiter = self.one("1/day")
+        with pytest.raises(CaplineError) as caught:
+            limiter.decide("p", "s", cost)
+        assert isinstance(caught.value, ValueError | TypeError)
+        assert limiter.decide("p", "s")
+
+    @pytest.mark.parametrize(
+        "names",
+        [{"policy": "?"}, {"policy": ["p"]}, {"segment": "?"}, {"channel": "?"}, {"channel": ""}, {"id": ""}, {"id": 5}, {"id": "x" * 513}],
+    )
+    def test_a_name_that_nobody_defined(self, names: dict[str, Any]) -> None:
+        limiter = self.one("1/day", by_segment={"new": ["1/day"]})
+        policy = names.get("policy", "p")
+        with pytest.raises(CaplineError):
+            limiter.decide(policy, "s", **{name: value for name, value in names.items() if name != "policy"})
+        assert limiter.peek("p", "s").remaining == 0
+
+    def test_an_unknown_name_lists_the_known_ones(self) -> None:
+        with pytest.raises(UnknownNameError, match="it has: active, new"):
+            self.one("1/day", by_segment={"new": ["1/day"], "active": ["1/day"]}).decide("p", "s", segment="actve")
+
+    def test_a_closed_limiter_says_so(self) -> None:
+        limiter = self.one("1/day")
+        limiter.decide("p", "s")
+        limiter.close()
+        limiter.close()
+        if not self.url.startswith("memory:"):
+            with pytest.raises(StoreError, match="closed"):
+                limiter.decide("p", "s")
+
+    # --- at once ----------------------------------------------------------------------------------------------
+
+    def test_a_hundred_threads_get_exactly_five(self) -> None:
+        limiter = self.limiter(Policy("p", ["5/min"]), clock=None)
+        allowed: list[int] = []
+        gate = threading.Barrier(100)
+
+        def ask() -> None:
+            gate.wait()
+            allowed.append(bool(limiter.inner_limiter.decide("p", "s") if self.asynchronous else limiter.decide("p", "s")))
+
+        threads = [threading.Thread(target=ask) for _ in range(100)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sum(allowed) == 5
+
+    def test_four_processes_get_exactly_the_quota(self) -> None:
+        if self.url.startswith("memory:"):
+            return  # a memory store is one process's own
+        self.one("50/h")
+        context = multiprocessing.get_context("spawn")
+        with context.Pool(4) as pool:
+            counts = pool.starmap(_ask_from_another_process, [(self.url, 100)] * 4)
+        assert sum(counts) == 50
+
+
+class _Awaited:
+    """An `AsyncLimiter` asked from synchronous checks: each call runs to its end on a loop of its own."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.inner = AsyncLimiter(*args, **options)
+        self.inner_limiter = self.inner._limiter  # noqa: SLF001 - threads ask past the loop, which belongs to one thread  # pyright: ignore[reportPrivateUsage]
+        self._runner = asyncio.Runner()
+
+    def run(self, awaitable: Any) -> Any:
+        return self._runner.run(awaitable)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        verb = getattr(self.inner, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            answer = verb(*args, **options)
+            return self._runner.run(answer) if inspect.isawaitable(answer) else answer
+
+        return call
+
+    def close(self) -> None:
+        self._runner.run(self.inner.close())
+
+
+async def _acquired(limiter: AsyncLimiter) -> None:
+    async with limiter.acquire("p", "s", timeout=1):
+        pass
+
+
+def _but_hit(decision: Decision) -> tuple[object, ...]:
+    return decision.allowed, decision.limit, decision.remaining, decision.retry_after_us, decision.reset_after_us
+
+
+def _ask_from_another_process(url: str, times: int) -> int:
+    with Limiter(url, policies=[Policy("p", ["50/h"])]) as limiter:
+        return sum(bool(limiter.decide("p", "s")) for _ in range(times))

@@ -1,0 +1,187 @@
+"""A Hypothesis state machine that drives a store and the reference side by side, and compares every answer.
+
+Subjects are few and quotas small, so that logs fill, windows slide, ids repeat and clocks step back within a few steps. Two of the
+subjects only ever see attempts of one unit and no refund, as most logs do: stores keep such logs in a form of their own.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from capline.limiter.limiter import Limiter
+from capline.model.clock import ManualClock
+from capline.model.errors import IdConflictError
+from capline.model.policy import Policy
+from capline.testing.reference import Reference
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from unittest import TestCase
+
+    from capline.model.decision import Decision
+
+__all__ = ["state_machine"]
+
+START_US = 1_700_000_000_000_000
+
+POLICY_SETS = (
+    [Policy("p", ["3/10us", "7/50us"])],
+    [Policy("p", ["5/20us"], by_segment={"new": ["2/10us"], "vip": ["9/20us", "12/100us"]})],
+    [Policy("p", ["6/30us", "9/60us"], channels={"push": ["2/20us"], "email": ["1/10us", "3/90us"]})],
+    [Policy("p", ["200/1000us", "600/9000us"])],
+    [Policy("p", ["2/10us"])],
+    [Policy("p", ["4/40us"], by_segment={"none": ["0/10us"]})],
+)
+WIDER = [Policy("p", ["8/60us"], by_segment={"new": ["1/5us"], "vip": ["3/15us"], "none": ["1/5us"]}, channels={"push": ["1/5us"], "email": ["2/9us"]})]
+
+plain_subjects = st.sampled_from(["plain", 8])
+subjects = st.sampled_from(["a", 7, "long" * 120])
+every_subject = st.one_of(plain_subjects, subjects)
+gaps = st.lists(st.integers(0, 12), min_size=1, max_size=12)
+costs = st.one_of(st.just(1), st.just(1), st.integers(1, 8), st.just(250))
+ids = st.one_of(st.none(), st.none(), st.sampled_from(["x", "y", "z"]))
+
+
+def state_machine(url: str, *, steps: int = 10_000) -> type[TestCase]:
+    """A test case that drives the store at this URL (with `{tmp}` for an empty directory) for at least so many steps."""
+
+    class Machine(StoreMachine):
+        store_url = url
+
+    a_run = 50
+    case: Any = Machine.TestCase
+    case.settings = settings(
+        max_examples=-(-steps // a_run),
+        stateful_step_count=a_run,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    return case
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Every rule asks both, and both must answer alike."""
+
+    store_url = "memory://"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tmp = Path(tempfile.mkdtemp(prefix="capline-machine-"))
+        self.clock = ManualClock(START_US)
+        self.hits: list[tuple[str | int, int]] = []
+
+    @initialize(policies=st.sampled_from(POLICY_SETS))
+    def start(self, policies: list[Policy]) -> None:
+        self.policy = policies[0]
+        self.limiter = Limiter(self.store_url.format(tmp=self.tmp), policies, clock=self.clock)
+        self.reference = Reference(policies, self.clock)
+
+    def teardown(self) -> None:
+        if hasattr(self, "limiter"):
+            self.limiter.close()
+        shutil.rmtree(self.tmp, ignore_errors=True)
+
+    def names(self, data: st.DataObject) -> dict[str, Any]:
+        """A segment and a channel that the policy has, or none."""
+        return {
+            "segment": data.draw(st.sampled_from([None, *self.policy.by_segment])),
+            "channel": data.draw(st.sampled_from([None, *self.policy.channels])),
+        }
+
+    def compare(self, mine: Callable[[], Decision], theirs: Callable[[], Decision], subject: str | int) -> None:
+        try:
+            expected = theirs()
+        except IdConflictError:
+            try:
+                mine()
+            except IdConflictError:
+                return
+            raise AssertionError("the reference refused the id, the store did not") from None
+        assert mine() == expected
+        self.note(subject, expected)
+
+    def note(self, subject: str | int, decision: Decision) -> None:
+        """Remember a hit that may be refunded later."""
+        if decision.hit is not None and subject not in ("plain", 8):
+            self.hits.append((subject, decision.hit))
+
+    @rule(data=st.data(), subject=subjects, cost=costs, id=ids)
+    def decide(self, data: st.DataObject, subject: str | int, cost: int, id: str | None) -> None:
+        names = self.names(data)
+        self.compare(
+            lambda: self.limiter.decide("p", subject, cost, id, **names),
+            lambda: self.reference.decide("p", subject, cost, id, **names),
+            subject,
+        )
+
+    @rule(subject=every_subject, gaps_us=gaps)
+    def decide_as_time_goes(self, subject: str | int, gaps_us: list[int]) -> None:
+        for gap_us in gaps_us:
+            self.clock.advance_us(gap_us)
+            self.compare(lambda: self.limiter.decide("p", subject), lambda: self.reference.decide("p", subject), subject)
+
+    @rule(subject=every_subject, times=st.integers(1, 170))
+    def decide_again_and_again(self, subject: str | int, times: int) -> None:
+        mine = self.limiter.decide_many("p", [subject] * times)
+        for row in range(times):
+            expected = self.reference.decide("p", subject)
+            assert mine[row] == expected
+            self.note(subject, expected)
+
+    @rule(data=st.data(), subject=subjects, cost=costs, id=ids)
+    def peek(self, data: st.DataObject, subject: str | int, cost: int, id: str | None) -> None:
+        names = self.names(data)
+        before = len(self.hits)
+        self.compare(
+            lambda: self.limiter.peek("p", subject, cost, id, **names),
+            lambda: self.reference.peek("p", subject, cost, id, **names),
+            subject,
+        )
+        del self.hits[before:]
+
+    @rule(data=st.data(), subject=subjects, cost=costs, max_wait=st.sampled_from([None, 0, 20e-6, 1.0]))
+    def schedule(self, data: st.DataObject, subject: str | int, cost: int, max_wait: float | None) -> None:
+        names = self.names(data)
+        self.compare(
+            lambda: self.limiter.schedule("p", subject, cost, max_wait=max_wait, **names),
+            lambda: self.reference.schedule("p", subject, cost, max_wait=max_wait, **names),
+            subject,
+        )
+
+    @precondition(lambda self: bool(self.hits))
+    @rule(data=st.data())
+    def refund(self, data: st.DataObject) -> None:
+        subject, hit = data.draw(st.sampled_from(self.hits[-12:]))
+        assert self.limiter.refund("p", subject, hit) == self.reference.refund("p", subject, hit)
+
+    @rule(by_us=st.one_of(st.integers(0, 15), st.integers(0, 2000), st.integers(-30, -1)))
+    def move_clock(self, by_us: int) -> None:
+        self.clock.advance_us(by_us)
+
+    @precondition(lambda self: len(self.hits) > 12)
+    @rule(data=st.data())
+    def refund_an_old_one(self, data: st.DataObject) -> None:
+        subject, hit = data.draw(st.sampled_from(self.hits[:-12]))
+        assert self.limiter.refund("p", subject, hit) == self.reference.refund("p", subject, hit)
+
+    @rule()
+    def sweep(self) -> None:
+        self.limiter.sweep()
+        self.reference.sweep()
+
+    @rule(subject=every_subject)
+    def erase(self, subject: str | int) -> None:
+        self.limiter.erase(subject)
+        self.reference.erase(subject)
+
+    @rule(subject=every_subject)
+    def same_history(self, subject: str | int) -> None:
+        mine = [(hit.stamp_us, hit.units) for hit in self.limiter.explain("p", subject).hits]
+        assert mine == self.reference.hits("p", subject)

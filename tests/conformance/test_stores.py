@@ -1,0 +1,9 @@
+"""Every store, held to the law: one line each."""
+
+from capline.testing import conformance
+
+TestMemory = conformance("memory://")
+TestMemoryAsync = conformance("memory://", asynchronous=True)
+TestLmdb = conformance("lmdb://{tmp}/store")
+TestLmdbFull = conformance("lmdb://{tmp}/store?durability=full")
+TestLmdbAsync = conformance("lmdb://{tmp}/store", asynchronous=True)

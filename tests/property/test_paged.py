@@ -1,0 +1,120 @@
+"""A paged log, with pages of 4 hits so that every seam is crossed often, answers every look as the plain value does."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capline.store import paged
+from capline.store.log import ColumnLog
+from capline.store.packed import PAGED, pack_log, read_words, unpack_log
+from capline.window import log as window
+
+Step = tuple[str, int, int]
+unit_steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("record unit"), st.integers(1, 3), st.just(1)),
+        st.tuples(st.just("record unit"), st.integers(1, 3), st.just(1)),
+        st.tuples(st.just("trim"), st.integers(0, 40), st.just(0)),
+    ),
+    min_size=20,
+    max_size=100,
+)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("record"), st.integers(1, 9), st.sampled_from([1, 1, 1, 1, 2, 5, 1000])),
+        st.tuples(st.just("record unit"), st.integers(1, 3), st.just(1)),
+        st.tuples(st.just("refund"), st.integers(0, 60), st.just(0)),
+        st.tuples(st.just("trim"), st.integers(0, 120), st.just(0)),
+        st.tuples(st.just("insert"), st.integers(1, 60), st.sampled_from([1, 3])),
+    ),
+    min_size=10,
+    max_size=80,
+)
+
+
+class Shelf:
+    def __init__(self) -> None:
+        self.values: dict[int, bytes] = {}
+
+    def read(self, number: int) -> bytes | None:
+        return self.values.get(number)
+
+    def write(self, number: int, value: bytes | None) -> None:
+        if value is None:
+            del self.values[number]
+        else:
+            self.values[number] = value
+
+
+def reopened(value: bytes, shelf: Shelf) -> paged.PagedLog:
+    kind, words = read_words(value)
+    if kind & PAGED:
+        tail, lead = unpack_log(kind, words, paged.LEAD_WORDS)
+        return paged.PagedLog(tail, shelf, lead)
+    return paged.PagedLog(unpack_log(kind, words)[0], shelf)
+
+
+def apply(step: Step, log: paged.PagedLog, plain: window.Log, now_us: int) -> tuple[window.Log, int]:
+    verb, n, units = step
+    if verb.startswith("record"):
+        now_us += n
+        fingerprint = now_us if units > 1 else 0
+        log.record(now_us, units, now_us, fingerprint)
+        return window.record(plain, window.Hit(now_us, units, str(fingerprint).encode() if fingerprint else b""), now_us), now_us
+    if verb == "refund" and plain.hits:
+        stamp = plain.hits[-1 - n % len(plain.hits)].stamp_us
+        after, done = window.refund(plain, stamp)
+        assert log.refund(stamp) is done
+        assert log.refund(stamp) is False
+        return after, now_us
+    if verb == "trim" and plain.hits and plain.hits[-1].stamp_us > now_us - n:
+        log.trim(now_us - n)
+        return window.trim(plain, now_us - n), now_us
+    if verb == "insert" and plain.hits:
+        stamp = plain.free_stamp(max(plain.hits[0].stamp_us, now_us - n))
+        log.record(stamp, units, 0)
+        return window.record(plain, window.Hit(stamp, units), 0), max(now_us, stamp)
+    return plain, now_us
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.one_of(steps, unit_steps))
+def test_every_look_agrees_with_the_plain_value_across_seals_trims_refunds_and_reopenings(script: list[Step]) -> None:
+    with patch.object(paged, "PAGE_HITS", 4), patch.object(paged, "TAIL_HITS", 6):
+        shelf, now_us, plain = Shelf(), 1000, window.Log()
+        first = ColumnLog()
+        first.record(now_us, 1, now_us)
+        log = paged.PagedLog(first, shelf)
+        plain = window.record(plain, window.Hit(now_us, 1), now_us)
+        for step in script:
+            plain, now_us = apply(step, log, plain, now_us)
+            log = reopened(log.value(), shelf)
+            oldest_us = plain.hits[0].stamp_us
+            assert log.newest_us() == plain.newest_us()
+            assert log.floor_us == plain.floor_us
+            for cutoff_us in (now_us - 1, now_us - 7, now_us - 30, oldest_us, oldest_us - 1):
+                if cutoff_us >= oldest_us - 1:
+                    assert log.units_after(cutoff_us) == plain.units_after(cutoff_us)
+            total = plain.units_after(oldest_us - 1)
+            for k in {1, 2, 5, 11, total // 2 + 1, total}:
+                if 1 <= k <= total:
+                    assert log.stamp_of_unit(k) == plain.stamp_of_unit(k)
+            for hit in plain.hits[:: 1 + len(plain.hits) // 5]:
+                assert log.units_at(hit.stamp_us) == hit.units
+                assert log.free_stamp(hit.stamp_us) == plain.free_stamp(hit.stamp_us)
+                if hit.id:
+                    assert log.find(int(hit.id), oldest_us - 1) == hit.stamp_us
+        kept = [(stamp, units) for stamp, units, _ in log.recorded() if stamp >= plain.hits[0].stamp_us]
+        assert kept == [(hit.stamp_us, hit.units) for hit in plain.hits]
+        log.remove_pages()
+        assert not shelf.values
+
+
+def test_a_short_log_stays_one_value_of_eight_bytes_a_hit() -> None:
+    log = ColumnLog()
+    for stamp in range(10):
+        log.record(stamp, 1, stamp)
+    assert len(pack_log(log)) == 8 + 10 * 8

@@ -57,6 +57,20 @@ def reopened(value: bytes, shelf: Shelf) -> paged.PagedLog:
     return paged.PagedLog(unpack_log(kind, words)[0], shelf)
 
 
+def check_unit_pages(value: bytes, shelf: Shelf, plain: window.Log) -> None:
+    kind, words = read_words(value)
+    if kind == PAGED and not words[paged.LEAD_WORDS - 1]:
+        pages = paged.UnitPages(words, shelf)
+        stamps = [pages[i] for i in range(len(pages))]
+        kept = [hit.stamp_us for hit in plain.hits]
+        assert stamps[len(stamps) - len(kept) :] == kept
+        assert pages[-1] == kept[-1]
+        for cutoff_us in {*stamps[::3], stamps[0] - 1, stamps[-1]}:
+            assert pages.position(cutoff_us, 0) == sum(stamp <= cutoff_us for stamp in stamps)
+        if pages.usable(stamps[0]):
+            assert len(words) - paged.LEAD_WORDS < paged.TAIL_HITS
+
+
 def apply(step: Step, log: paged.PagedLog, plain: window.Log, now_us: int) -> tuple[window.Log, int]:
     verb, n, units = step
     if verb.startswith("record"):
@@ -98,6 +112,7 @@ def test_every_look_agrees_with_the_plain_value_across_seals_trims_refunds_and_r
             for cutoff_us in (now_us - 1, now_us - 7, now_us - 30, oldest_us, oldest_us - 1):
                 if cutoff_us >= oldest_us - 1:
                     assert log.units_after(cutoff_us) == plain.units_after(cutoff_us)
+            check_unit_pages(log.value(), shelf, plain)
             total = plain.units_after(oldest_us - 1)
             for k in {1, 2, 5, 11, total // 2 + 1, total}:
                 if 1 <= k <= total:

@@ -21,15 +21,13 @@ from array import array
 from bisect import bisect_right
 from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
-
 from capline.model.errors import StoreError
 from capline.model.subject import Subject, check_subject
 from capline.store.lmdb_env import Environment, open_environment
 from capline.store.local import ROWS_A_TRANSACTION, Books, LocalStore, LocalTerms, LogRef, StoredLog
 from capline.store.log import ColumnLog
-from capline.store.packed import PAGED, pack_log, pack_unit_log, read_words, unpack_log
-from capline.store.paged import LEAD_WORDS, TAIL_HITS, PagedLog
+from capline.store.packed import PAGED, pack_log, pack_unit_log, pack_words, read_unit_log, read_words, unpack_log
+from capline.store.paged import LEAD_WORDS, TAIL_HITS, PagedLog, UnitPages
 from capline.store.protocol import Ask, Batch
 from capline.store.unit import decide_unit
 
@@ -50,17 +48,13 @@ _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 _LOG_META = struct.Struct(">IQ")
 _INTEGER = struct.Struct(">cQ")
+_INTEGER_KEY = struct.Struct(">4scQ")
+_NO_STAMPS: array[int] = array("Q")
 LONGEST_PLAIN_BYTES = 400
 SWEEP_EVERY = 64
 """After so many new subjects, half as many logs are looked at on the way, in turn, and the stale ones removed."""
 SWEEP_ROWS = 4096
 ONE_HIT_BYTES = 16
-
-
-class _Place(msgspec.Struct):
-    """A log's number, as the first four bytes of its keys."""
-
-    prefix: bytes
 
 
 class LmdbStore(LocalStore):
@@ -115,7 +109,7 @@ class LmdbStore(LocalStore):
                 txn.put(key, _LOG_META.pack(number, keep_us), db=meta)
             return _U32.pack(number)
 
-        return LogRef(name, limits, keep_us, _Place(self._run(work)))
+        return LogRef(name, limits, keep_us, self._run(work))
 
     def decide_unit(self, terms: LocalTerms, subject: Subject) -> Decision:
         """See `Store`; about 4 µs."""
@@ -126,23 +120,18 @@ class LmdbStore(LocalStore):
         return self._run(lambda txn: self._unit(txn, terms, subject, key))
 
     def _unit(self, txn: lmdb.Transaction, terms: LocalTerms, subject: Subject, key: bytes) -> Decision:
+        unit, keep_us = terms.unit, terms.refs[0].keep_us
         logs = self.table(b"logs")
         value = txn.get(key, None, logs)
         now_us = self._clock.now_us()
-        if value is None:
-            stamps: array[int] = array("Q")
-            self._fresh += 1
-        else:
-            kind, stamps = read_words(value)
-            if kind or not stamps:
-                return self._step(_LmdbBooks(self, txn), Ask(terms, subject))
-        decision = decide_unit(stamps, 0, terms.unit, now_us)  # pyright: ignore[reportArgumentType] - asked by the callers
+        stamps = _NO_STAMPS[:] if value is None else read_unit_log(value)
+        if stamps is None or unit is None:
+            return self._paged_unit(txn, terms, subject, key, value or b"", now_us)
+        decision = decide_unit(stamps, 0, unit, now_us)
         stamp_us = decision.hit
         if stamp_us is not None:
-            if stamps:
-                cutoff_us = max(now_us, stamps[-1]) - terms.refs[0].keep_us
-                if stamps[0] <= cutoff_us:
-                    del stamps[: bisect_right(stamps, cutoff_us)]
+            if stamps and stamps[0] <= stamp_us - keep_us:
+                del stamps[: bisect_right(stamps, max(now_us, stamps[-1]) - keep_us)]
             stamps.append(stamp_us)
             if len(stamps) > TAIL_HITS:
                 log = ColumnLog()
@@ -150,18 +139,71 @@ class LmdbStore(LocalStore):
                 _LmdbBooks(self, txn).save(terms.refs[0], subject, log)
             else:
                 txn.put(key, pack_unit_log(stamps), True, True, False, logs)  # noqa: FBT003 - dupdata, overwrite, append
+                if value is None:
+                    self._fresh += 1
         return decision
 
+    def _paged_unit(  # noqa: PLR0917 - the rest of one method
+        self,
+        txn: lmdb.Transaction,
+        terms: LocalTerms,
+        subject: Subject,
+        key: bytes,
+        value: bytes,
+        now_us: int,
+    ) -> Decision:
+        """`_unit` on a paged log, where it takes no more than a hit at the end of the tail; else, and on any other log, `_step`."""
+        books = _LmdbBooks(self, txn)
+        if value and value[0] == PAGED and terms.unit is not None:
+            _, words = read_words(value)
+            if not words[LEAD_WORDS - 1]:
+                stamps = UnitPages(words, _LmdbPages(books, key))
+                if stamps.usable(max(now_us, words[-1]) - terms.refs[0].keep_us):
+                    decision = decide_unit(stamps, 0, terms.unit, now_us, UnitPages.position)
+                    if decision.hit is not None:
+                        words.append(decision.hit)
+                        txn.put(key, pack_words(PAGED, words), db=self.table(b"logs"))
+                    return decision
+        return self._step(books, Ask(terms, subject))
+
     def _decide_rows(self, books: Books, batch: Batch, rows: range) -> list[Decision]:
-        terms = batch.terms
-        if not isinstance(books, _LmdbBooks) or batch.cost != 1 or any(one.unit is None for one in terms):
+        """Many rows of one unit in one transaction, so at one instant: then all first hits are the same few bytes."""
+        bound = batch.terms
+        if not isinstance(books, _LmdbBooks) or batch.cost != 1 or any(terms.unit is None for terms in bound):
             return super()._decide_rows(books, batch, rows)
-        subjects, codes, unit, txn = batch.subjects, batch.codes, self._unit, books.txn
-        if codes is None:
-            bound, ref = terms[0], terms[0].refs[0]
-            return [unit(txn, bound, subject, log_key(ref, subject)) for subject in subjects[rows.start : rows.stop]]
-        ref = terms[0].refs[0]
-        return [unit(txn, terms[codes[row]], subjects[row], log_key(ref, subjects[row])) for row in rows]
+        txn, logs, now_us = books.txn, self.table(b"logs"), self._clock.now_us()
+        prefix = _prefix(bound[0].refs[0])
+        keep_us = bound[0].refs[0].keep_us
+        firsts = [decide_unit(_NO_STAMPS, 0, terms.unit, now_us) for terms in bound if terms.unit is not None]
+        first_value = pack_unit_log(array("Q", (now_us,)))
+        get, put, integer_key, subjects, codes = txn.get, txn.put, _INTEGER_KEY.pack, batch.subjects, batch.codes
+        answers: list[Decision] = []
+        fresh = 0
+        for row in rows:
+            subject = subjects[row]
+            code = 0 if codes is None else codes[row]
+            key = integer_key(prefix, b"i", subject) if type(subject) is int else prefix + subject_key(subject)
+            value = get(key, None, logs)
+            if value is None:
+                put(key, first_value, True, True, False, logs)  # noqa: FBT003 - dupdata, overwrite, append
+                answers.append(firsts[code])
+                fresh += 1
+                continue
+            stamps = read_unit_log(value)
+            unit = bound[code].unit
+            if stamps is None or unit is None or len(stamps) >= TAIL_HITS:
+                answers.append(self._step(books, Ask(bound[code], subject)))
+                continue
+            decision = decide_unit(stamps, 0, unit, now_us)
+            stamp_us = decision.hit
+            if stamp_us is not None:
+                if stamps[0] <= stamp_us - keep_us:
+                    del stamps[: bisect_right(stamps, max(now_us, stamps[-1]) - keep_us)]
+                stamps.append(stamp_us)
+                put(key, pack_unit_log(stamps), True, True, False, logs)  # noqa: FBT003 - dupdata, overwrite, append
+            answers.append(decision)
+        self._fresh += fresh
+        return answers
 
     def erase(self, logs: Sequence[str], subject: Subject) -> int:
         """See `Store`."""
@@ -316,7 +358,11 @@ def subject_key(subject: Subject) -> bytes:
 
 def log_key(ref: LogRef, subject: Subject) -> bytes:
     """The key of a subject's log."""
-    return ref.place.prefix + subject_key(subject)  # pyright: ignore[reportAttributeAccessIssue] - `_ref` put a _Place there
+    return _prefix(ref) + subject_key(subject)
+
+
+def _prefix(ref: LogRef) -> bytes:
+    return ref.place  # pyright: ignore[reportReturnType] - what `_ref` put there
 
 
 def is_stale(value: bytes, cutoff_us: int) -> bool:

@@ -8,7 +8,7 @@
     kind   bits: UNITS 1, IDS 2, FLOOR 4, PAGED 8          form   1: this layout
     words  [floor]           with FLOOR: the floor, where it is not the last stamp
            [total]           with UNITS: units of all hits here
-           [first, next, sealed]   with PAGED: see `capline.store.paged`
+           lead words        of heads (with PAGED) and pages: see `capline.store.paged`
            stamps * n
            before * n        with UNITS: units of the hits before each
            ids * n           with IDS: fingerprints of the attempts' ids, 0 for none
@@ -27,7 +27,7 @@ from zlib import crc32
 from capline.model.errors import StoreDamagedError, StoreVersionError
 from capline.store.log import ColumnLog
 
-__all__ = ["FLOOR", "FORM", "IDS", "PAGED", "UNITS", "pack_log", "pack_unit_log", "pack_words", "read_words", "unpack_log"]
+__all__ = ["FLOOR", "FORM", "IDS", "PAGED", "UNITS", "pack_log", "pack_unit_log", "pack_words", "read_unit_log", "read_words", "unpack_log"]
 
 UNITS, IDS, FLOOR, PAGED = 1, 2, 4, 8
 FORM = 1
@@ -37,6 +37,7 @@ _SEED = [kind | FORM << 8 for kind in range(16)]
 _UNIT_SEED = _SEED[0]
 _pack_head = _HEAD.pack
 _unpack_head = _HEAD.unpack_from
+_unpack_pair = struct.Struct("<II").unpack_from
 
 if sys.byteorder != "little":  # pragma: no cover - no such machine is supported by the wheels that we stand on
     raise ImportError("capline's packed logs are little-endian, and so must the machine be")
@@ -71,8 +72,26 @@ def read_words(value: bytes) -> tuple[int, array[int]]:
     return kind, words
 
 
+def read_unit_log(value: bytes) -> array[int] | None:
+    """The stamps of a log whose every hit is one unit and whose floor is its last stamp; None for any other kind.
+
+    Raises `StoreDamagedError` for a value that does not check. About 0.3 µs.
+    """
+    if len(value) <= HEAD_BYTES:
+        return None
+    head, crc = _unpack_pair(value)
+    if head != _UNIT_SEED:
+        return None
+    body = value[HEAD_BYTES:]
+    if crc32(body, _UNIT_SEED) != crc or len(body) % 8:
+        raise _damaged("its checksum does not match")
+    stamps = array("Q")
+    stamps.frombytes(body)
+    return stamps
+
+
 def pack_log(log: ColumnLog, kind: int = 0, lead: tuple[int, ...] = ()) -> bytes:
-    """The log as a value, of the least kind that holds it; `lead` are the words that PAGED adds."""
+    """The log as a value, of the least kind that holds it; `lead` are words that go before its columns."""
     if log.start:
         log.pack()
     stamps = log.stamps

@@ -1,36 +1,32 @@
 """A long log on a store that keeps values: a short tail that every hit rewrites, and sealed pages that nobody rewrites.
 
-    head    kind PAGED, lead words [first, next, sealed, mixed], then the newest 32 to 160 hits, as in `capline.store.packed`
-    page p  128 hits, for each p in first..next-1; units are counted from the page's own start
-    index   for every sealed page, its first stamp, then for every page, the units sealed before it
+    head    kind PAGED, lead words [first, next, sealed, mixed], then the newest 32 to 96 hits, as in `capline.store.packed`
+    page p  lead word [base], then 64 hits, for each p in first..next-1
 
-`sealed` is the units in all pages ever sealed, so a unit has a place in the whole log: the k-th newest unit is found by one
-bisection of the index and one of a page, a cutoff likewise. The usual log does without the index: while every page holds 128
-units (`mixed` is 0) a place names its page, and the widest window ends in the first page, as older ones are trimmed. So a
-decision reads the head and a page, and writes the head: its cost does not grow with the quota. Every 128 hits seal a page and
-rewrite the index, 16 bytes a page. What a sealed page would have to be rewritten for, a refund of an old hit, rewrites the log.
+`base` is the units sealed before the page and `sealed` those in all pages ever sealed, so a unit has a place in the whole log.
+While every page holds 64 units (`mixed` is 0) a place names its page. The widest window ends in the first page, as pages out of
+it are removed. So a decision reads the head and one page, and writes the head: its cost does not grow with the quota. A narrower
+window that ends between, and a place among mixed pages, is found by bisection over pages, some 10 reads in a log of 100,000.
+What a sealed page would have to be rewritten for, a refund of an old hit, rewrites the log.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from capline.model.errors import StoreDamagedError
 from capline.store.log import ColumnLog
-from capline.store.packed import PAGED, pack_log, pack_words, read_words, unpack_log
+from capline.store.packed import IDS, PAGED, UNITS, pack_log, read_words, unpack_log
 from capline.window.log import NEVER
 
-__all__ = ["INDEX", "PAGE_HITS", "TAIL_HITS", "PagedLog", "Pages"]
+__all__ = ["LEAD_WORDS", "PAGE_HITS", "TAIL_HITS", "PagedLog", "Pages", "UnitPages"]
 
-PAGE_HITS = 128
-TAIL_HITS = 160
+PAGE_HITS = 64
+TAIL_HITS = 96
 """A tail that grows past this seals its oldest `PAGE_HITS`; what stays is never empty, so it answers for the newest hit."""
-
-INDEX = (1 << 32) - 1
-"""The index is kept as the page of this number."""
 
 LEAD_WORDS = 4
 
@@ -50,15 +46,13 @@ class Pages(Protocol):
 class PagedLog:
     """A `StoredLog` over a tail and sealed pages; see the module's text."""
 
-    __slots__ = ("_counts", "_first", "_firsts", "_mixed", "_next", "_pages", "_seen", "_sealed", "tail")
+    __slots__ = ("_first", "_mixed", "_next", "_pages", "_sealed", "_seen", "tail")
 
     def __init__(self, tail: ColumnLog, pages: Pages, lead: tuple[int, ...] = (0, 0, 0, 0)) -> None:
         self.tail = tail
         self._pages = pages
         self._first, self._next, self._sealed, self._mixed = lead
-        self._firsts: array[int] | None = None
-        self._counts: array[int] = array("Q")
-        self._seen: dict[int, ColumnLog] = {}
+        self._seen: dict[int, tuple[ColumnLog, int]] = {}
 
     @property
     def floor_us(self) -> int:
@@ -80,13 +74,10 @@ class PagedLog:
         tail = self.tail
         if tail.stamps[tail.start] <= cutoff_us or self._first == self._next:
             return tail.units_after(cutoff_us)
-        total = self._sealed + tail.units_after(NEVER)
-        oldest = self._read(0)
-        if not self._mixed and cutoff_us < oldest.stamps[-1]:
-            return total - (self._first + 1) * PAGE_HITS + oldest.units_after(cutoff_us)
-        p = bisect_right(self._index()[0], cutoff_us) - 1
-        page = self._read(max(0, p))
-        return total - self._end(max(0, p)) + page.units_after(cutoff_us)
+        page, base = self._read(self._first)
+        if cutoff_us >= page.stamps[-1]:
+            page, base = self._last(lambda page, _: page.stamps[0] <= cutoff_us)
+        return self._sealed + tail.units_after(NEVER) - base - page.units_after(NEVER) + page.units_after(cutoff_us)
 
     def stamp_of_unit(self, k: int) -> int:
         """See `LogView`."""
@@ -94,11 +85,13 @@ class PagedLog:
         if k <= tail_units or self._first == self._next:
             return self.tail.stamp_of_unit(k)
         place = self._sealed + tail_units - k
+        if place < self._read(self._first)[1]:
+            return NEVER
         if self._mixed:
-            p = bisect_right(self._index()[1], place) - 1 if place >= 0 else -1
+            page, base = self._last(lambda _, base: base <= place)
         else:
-            p = place // PAGE_HITS - self._first
-        return NEVER if p < 0 else self._read(p).stamp_of_unit(self._end(p) - place)
+            page, base = self._read(place // PAGE_HITS)
+        return page.stamp_of_unit(base + page.units_after(NEVER) - place)
 
     def free_stamp(self, stamp_us: int) -> int:
         """See `LogView`."""
@@ -114,7 +107,9 @@ class PagedLog:
 
     def units_at(self, stamp_us: int) -> int:
         """See `ColumnLog`."""
-        return self._holding(stamp_us).units_at(stamp_us)
+        if stamp_us >= self.tail.stamps[self.tail.start] or self._first == self._next:
+            return self.tail.units_at(stamp_us)
+        return self._last(lambda page, _: page.stamps[0] <= stamp_us)[0].units_at(stamp_us)
 
     def refund(self, stamp_us: int) -> bool:
         """See `ColumnLog`; a hit in the tail costs no more than there, an older one rewrites the log."""
@@ -136,24 +131,16 @@ class PagedLog:
 
     def trim(self, cutoff_us: int) -> None:
         """Remove every page that is wholly as old as the cutoff, and then what is that old of the tail."""
-        if self._first < self._next:
-            gone = 0
-            while gone < self._next - self._first and self._read(gone).stamps[-1] <= cutoff_us:
-                gone += 1
-            if gone:
-                firsts, counts = self._index()
-                for number in range(self._first, self._first + gone):
-                    self._pages.write(number, None)
-                del firsts[:gone], counts[:gone]
-                self._first += gone
-                self._write_index()
+        while self._first < self._next and self._read(self._first)[0].stamps[-1] <= cutoff_us:
+            self._pages.write(self._first, None)
+            self._first += 1
         if self._first == self._next and self.tail.last_us() > cutoff_us:
             self.tail.trim(cutoff_us)
 
     def recorded(self) -> Iterator[tuple[int, int, int]]:
         """See `ColumnLog`."""
-        for p in range(self._next - self._first):
-            yield from self._read(p).recorded()
+        for number in range(self._first, self._next):
+            yield from self._read(number)[0].recorded()
         yield from self.tail.recorded()
 
     def value(self) -> bytes:
@@ -165,49 +152,39 @@ class PagedLog:
         return pack_log(self.tail, PAGED, (self._first, self._next, self._sealed, self._mixed))
 
     def remove_pages(self) -> None:
-        """Remove every page and the index, for a log that is erased or swept."""
+        """Remove every page, for a log that is erased or swept."""
         for number in range(self._first, self._next):
             self._pages.write(number, None)
-        if self._first < self._next:
-            self._pages.write(INDEX, None)
         self._first = self._next
 
     def _seal(self) -> None:
-        firsts, counts = self._index()
         tail, page = self.tail, ColumnLog()
         tail.pack()
         page.stamps = tail.stamps[:PAGE_HITS]
         page.floor_us = page.stamps[-1]
-        if tail.before is None:
-            units = PAGE_HITS
-        else:
-            units = tail.before[PAGE_HITS] - tail.before[0]
-            page.before = array("Q", (before - tail.before[0] for before in tail.before[:PAGE_HITS]))
-            page.total = units
+        units = PAGE_HITS
+        if tail.before is not None:
+            start, end = tail.before[0], tail.before[PAGE_HITS]
+            page.total = units = end - start
+            page.before = array("Q", (before - start for before in tail.before[:PAGE_HITS]))
+            tail.before = array("Q", (before - end for before in tail.before[PAGE_HITS:]))
+            tail.total -= end
+            self._mixed = 1
         if tail.ids:
             cut_us = page.stamps[-1]
             page.ids = {fingerprint: us for fingerprint, us in tail.ids.items() if us <= cut_us} or None
             tail.ids = {fingerprint: us for fingerprint, us in tail.ids.items() if us > cut_us} or None
-        self._pages.write(self._next, pack_log(page))
-        firsts.append(page.stamps[0])
-        counts.append(self._sealed)
+        del tail.stamps[:PAGE_HITS]
+        self._pages.write(self._next, pack_log(page, lead=(self._sealed,)))
         self._next += 1
         self._sealed += units
-        self._mixed |= int(units != PAGE_HITS or page.before is not None)
-        del tail.stamps[:PAGE_HITS]
-        if tail.before is not None:
-            base = tail.before[PAGE_HITS]
-            tail.before = array("Q", (before - base for before in tail.before[PAGE_HITS:]))
-            tail.total -= base
-        self._write_index()
 
     def _dissolve(self) -> None:
         """Take every page back into the tail; `value` seals them anew."""
         whole = self._whole()
         self.remove_pages()
-        self.tail = whole
+        self.tail, self._seen = whole, {}
         self._first = self._next = self._sealed = self._mixed = 0
-        self._firsts, self._counts, self._seen = None, array("Q"), {}
 
     def _whole(self) -> ColumnLog:
         """The whole log in one piece; O(n)."""
@@ -217,45 +194,83 @@ class PagedLog:
         whole.floor_us = self.tail.floor_us
         return whole
 
-    def _holding(self, stamp_us: int) -> ColumnLog:
-        """The tail or the page in whose range of stamps this one falls."""
-        if stamp_us >= self.tail.stamps[self.tail.start] or self._first == self._next:
-            return self.tail
-        p = bisect_right(self._index()[0], stamp_us) - 1
-        return self._read(max(0, p))
+    def _last(self, holds: Callable[[ColumnLog, int], bool]) -> tuple[ColumnLog, int]:
+        """The last page that this holds for, where it holds up to some page and for none after; the first, if for none."""
+        low, high = self._first, self._next
+        while high - low > 1:
+            middle = (low + high) // 2
+            if holds(*self._read(middle)):
+                low = middle
+            else:
+                high = middle
+        return self._read(low)
 
     def _newest_first(self) -> Iterator[ColumnLog]:
-        return (self._read(p) for p in range(self._next - self._first - 1, -1, -1))
+        return (self._read(number)[0] for number in range(self._next - 1, self._first - 1, -1))
 
-    def _end(self, p: int) -> int:
-        """The units sealed up to and with page p."""
-        if not self._mixed:
-            return (self._first + p + 1) * PAGE_HITS
-        counts = self._index()[1]
-        return counts[p + 1] if p + 1 < len(counts) else self._sealed
+    def _read(self, number: int) -> tuple[ColumnLog, int]:
+        """A page, and the units sealed before it."""
+        seen = self._seen.get(number)
+        if seen is None:
+            kind, words = _page_words(self._pages, number)
+            page, (base,) = unpack_log(kind, words, 1)
+            seen = self._seen[number] = page, base
+        return seen
 
-    def _read(self, p: int) -> ColumnLog:
-        number = self._first + p
-        page = self._seen.get(number)
-        if page is None:
-            value = self._pages.read(number)
-            if value is None:
-                raise StoreDamagedError(f"a stored log is damaged: page {number} is missing; nothing is decided on it")
-            page = self._seen[number] = unpack_log(*read_words(value))[0]
-        return page
 
-    def _index(self) -> tuple[array[int], array[int]]:
-        if self._firsts is None:
-            count = self._next - self._first
-            words: array[int] = array("Q")
-            if count:
-                value = self._pages.read(INDEX)
-                words = read_words(value)[1] if value is not None else words
-                if len(words) != 2 * count:
-                    raise StoreDamagedError("a stored log is damaged: its index does not fit; nothing is decided on it")
-            self._firsts, self._counts = words[:count], words[count:]
-        return self._firsts, self._counts
+class UnitPages:
+    """The stamps of a paged log whose every hit is one unit, as one sequence for `decide_unit`: the short way through it.
 
-    def _write_index(self) -> None:
-        firsts, counts = self._index()
-        self._pages.write(INDEX, pack_words(0, firsts + counts) if firsts else None)
+    Only for heads of kind PAGED alone, with `mixed` 0. `usable` is false where the log needs more than a hit at the end of its
+    tail: pages to seal or to remove, which `PagedLog` does.
+    """
+
+    __slots__ = ("_count", "_first", "_oldest", "_pages", "_words")
+
+    def __init__(self, words: array[int], pages: Pages) -> None:
+        self._words = words
+        self._pages = pages
+        self._first = words[0]
+        self._count = (words[1] - words[0]) * PAGE_HITS
+        self._oldest = _page_words(pages, words[0])[1]
+
+    def usable(self, cutoff_us: int) -> bool:
+        """Is the first page still in use, and the tail short enough for one more?"""
+        return len(self._words) - LEAD_WORDS < TAIL_HITS and self._oldest[-1] > cutoff_us
+
+    def __len__(self) -> int:
+        return self._count + len(self._words) - LEAD_WORDS
+
+    def __getitem__(self, i: int) -> int:
+        i -= self._count
+        if i >= 0:
+            return self._words[LEAD_WORDS + i]
+        if i < -self._count:  # only -1 is asked for from the end
+            return self._words[-1]
+        page, place = divmod(i + self._count, PAGE_HITS)
+        return (self._oldest if page == 0 else _page_words(self._pages, self._first + page)[1])[1 + place]
+
+    def position(self, cutoff_us: int, _start: int) -> int:
+        """How many of the stamps are as old as the cutoff or older: `bisect_right`, by page."""
+        if self._words[LEAD_WORDS] <= cutoff_us:
+            return self._count + bisect_right(self._words, cutoff_us, LEAD_WORDS) - LEAD_WORDS
+        low, high, page = 0, self._count // PAGE_HITS, self._oldest
+        if cutoff_us >= page[-1]:
+            while high - low > 1:
+                middle = (low + high) // 2
+                words = _page_words(self._pages, self._first + middle)[1]
+                if words[1] <= cutoff_us:
+                    low, page = middle, words
+                else:
+                    high = middle
+        return low * PAGE_HITS + bisect_right(page, cutoff_us, 1) - 1
+
+
+def _page_words(pages: Pages, number: int) -> tuple[int, array[int]]:
+    value = pages.read(number)
+    if value is None:
+        raise StoreDamagedError(f"a stored log is damaged: page {number} is missing; nothing is decided on it")
+    kind, words = read_words(value)
+    if len(words) < 1 + PAGE_HITS or kind & ~(UNITS | IDS):
+        raise StoreDamagedError(f"a stored log is damaged: page {number} is not one; nothing is decided on it")
+    return kind, words

@@ -7,17 +7,25 @@ last stamp.
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from capline.model.decision import Decision
 from capline.model.limit import Limit
 from capline.model.policy import Rule
 
-__all__ = ["UnitTerms", "decide_unit", "unit_terms"]
+__all__ = ["Stamps", "UnitTerms", "decide_unit", "unit_terms"]
 
 UnitTerms = tuple[tuple[tuple[int, int, Limit], ...], int]
 """(quota, window_us, limit) for each limit of the only log, and the widest of these windows."""
+
+
+class Stamps(Protocol):
+    """Stamps in order: an array, or pages of them. Asked for `[i]` from `start` on, and for `[-1]`."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, i: int, /) -> int: ...
 
 
 def unit_terms(rule: Rule) -> UnitTerms | None:
@@ -33,8 +41,17 @@ def unit_terms(rule: Rule) -> UnitTerms | None:
     )
 
 
-def decide_unit(stamps: array[int], start: int, terms: UnitTerms, now_us: int) -> Decision:
-    """Decide one unit on `stamps[start:]`, all of one unit, none in the future; O(1) a limit, O(log n) for what remains."""
+def decide_unit(
+    stamps: Stamps,
+    start: int,
+    terms: UnitTerms,
+    now_us: int,
+    position: Callable[[Any, int, int], int] = bisect_right,
+) -> Decision:
+    """Decide one unit on `stamps[start:]`, all of one unit, none in the future; O(1) a limit, O(log n) for what remains.
+
+    `position` is `bisect_right` for these stamps.
+    """
     limits, widest_us = terms
     n = len(stamps)
     if n == start:
@@ -55,7 +72,7 @@ def decide_unit(stamps: array[int], start: int, terms: UnitTerms, now_us: int) -
             binding = limit
         elif binding is None:
             cutoff_us = stamp_us - window_us
-            used = n - (start if oldest_us > cutoff_us else bisect_right(stamps, cutoff_us, start))
+            used = n - (start if oldest_us > cutoff_us else position(stamps, cutoff_us, start))
             if left is None or quota - used < left:
                 left, tightest = quota - used, limit
     if binding is None and left is not None:

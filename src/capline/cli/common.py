@@ -1,4 +1,4 @@
-"""What every command shares: the two consoles, JSON answers, and one place that turns an error into one line and exit 2."""
+"""What every command shares: the two consoles, JSON answers, and the option for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ __all__ = ["BAD_INPUT", "INTERRUPTED", "JsonOption", "answer_json", "note", "out
 BAD_INPUT = 2
 INTERRUPTED = 130
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Answer in JSON, for machines; nothing else on standard output.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Answer in JSON, for machines; nothing else on standard output.")
+]
 
 out = Console(highlight=False)
 """Answers, for people: standard output."""

@@ -1,7 +1,7 @@
-"""`capline decide | peek | refund | explain | erase | sweep`: one subject at a time, on the same store as everyone else.
+"""`capline decide | peek | refund | explain | erase | sweep`: one subject at a time, on the store of everyone else.
 
-A subject of digits alone is an integer, as campaigns have them; `--text` makes it text. A refusal is an answer, so exit 0; with
-`--exit-code` a refused `decide` or `peek` exits 1, for shell scripts.
+A subject of digits alone is an integer, as campaigns have them; `--text` makes it text. A refusal is an answer, so exit
+0; with `--exit-code` a refused `decide` or `peek` exits 1, for shell scripts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from capline.model.errors import InvalidValueError
 from capline.model.subject import LARGEST_ID, Subject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from capline.limiter.explain import Explanation
     from capline.model.decision import Decision
@@ -33,7 +33,9 @@ PoliciesOption = Annotated[
 ]
 StoreOption = Annotated[str, typer.Option("--store", "-s", envvar="CAPLINE_STORE", help="The store's URL.")]
 PolicyArgument = Annotated[str, typer.Argument(help="The policy's name.", show_default=False)]
-SubjectArgument = Annotated[str, typer.Argument(help="Who is limited: text, or digits for an integer.", show_default=False)]
+SubjectArgument = Annotated[
+    str, typer.Argument(help="Who is limited: text, or digits for an integer.", show_default=False)
+]
 TextOption = Annotated[bool, typer.Option("--text", help="Take a subject of digits as text.")]
 SegmentOption = Annotated[str | None, typer.Option("--segment", help="The subject's segment.")]
 ChannelOption = Annotated[str | None, typer.Option("--channel", help="The channel of the attempt.")]
@@ -54,7 +56,7 @@ def register(app: typer.Typer) -> None:
     app.command("sweep")(sweep)
 
 
-def decide(  # noqa: PLR0917 - a command's options
+def decide(
     policy: PolicyArgument,
     subject: SubjectArgument,
     policies: PoliciesOption = DEFAULT_POLICIES,
@@ -79,7 +81,7 @@ def decide(  # noqa: PLR0917 - a command's options
         _show(decision, limiter.now_us(), json=json, exit_code=exit_code)
 
 
-def peek(  # noqa: PLR0917 - a command's options
+def peek(
     policy: PolicyArgument,
     subject: SubjectArgument,
     policies: PoliciesOption = DEFAULT_POLICIES,
@@ -156,7 +158,9 @@ def explain(
         table.add_row(str(state.limit), state.log, str(state.used), str(state.remaining), frees)
     out.print(table)
     for hit in why.hits:
-        out.print(f"  hit {hit.stamp_us}  {_when(hit.stamp_us)}  {hit.units} unit(s){'' if hit.units else ', refunded'}")
+        out.print(
+            f"  hit {hit.stamp_us}  {_when(hit.stamp_us)}  {hit.units} unit(s){'' if hit.units else ', refunded'}"
+        )
 
 
 def erase(
@@ -200,7 +204,7 @@ def sweep(
 
 
 @contextmanager
-def _limiter(policies: Path, store: str) -> Iterator[Limiter]:
+def _limiter(policies: Path, store: str) -> Generator[Limiter]:
     with Limiter.from_file(policies, store) as limiter:
         yield limiter
 

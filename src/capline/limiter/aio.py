@@ -1,7 +1,7 @@
 """`AsyncLimiter`: the same verbs, awaited.
 
-On the stores of this machine a decision takes microseconds, less than handing it to a thread would, so it runs where it is
-awaited; batches run in a thread. Every check and every look-up is `Limiter`'s own.
+On the stores of this machine a decision takes microseconds, less than handing it to a thread would, so it runs where it
+is awaited; batches run in a thread. Every check and every look-up is `Limiter`'s own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from capline.limiter.rules import DEFAULT_NAMESPACE
 from capline.model.errors import LimitExceeded
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Iterable, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -59,7 +59,7 @@ class AsyncLimiter:
     ) -> Self:
         """See `Limiter.from_file`."""
         limiter = cls.__new__(cls)
-        limiter._limiter = Limiter.from_file(path, url, clock=clock, on_store_error=on_store_error)
+        limiter._limiter = Limiter.from_file(path, url, clock=clock, on_store_error=on_store_error)  # noqa: SLF001 - its own class
         return limiter
 
     async def decide(
@@ -116,7 +116,7 @@ class AsyncLimiter:
         timeout: float | None = None,  # noqa: ASYNC109 - the wait is known beforehand: past it nothing is taken
         segment: str | None = None,
         channel: str | None = None,
-    ) -> AsyncIterator[Decision]:
+    ) -> AsyncGenerator[Decision]:
         """See `Limiter.acquire`; cancelling the wait gives the slot back."""
         slot = await self.schedule(policy, subject, cost, max_wait=timeout, segment=segment, channel=channel)
         if not slot.allowed:
@@ -137,14 +137,16 @@ class AsyncLimiter:
         policy: str,
         subjects: Sequence[Subject] | NDArray[np.integer[Any]],
         *,
-        segment: str | None | Sequence[str | None] = None,
+        segment: str | Sequence[str | None] | None = None,
         codes: Sequence[int] | NDArray[np.integer[Any]] | None = None,
         channel: str | None = None,
         cost: int = 1,
         receipt: str | None = None,
     ) -> Decisions:
         """See `Limiter.decide_many`."""
-        verb = partial(self._limiter.decide_many, segment=segment, codes=codes, channel=channel, cost=cost, receipt=receipt)
+        verb = partial(
+            self._limiter.decide_many, segment=segment, codes=codes, channel=channel, cost=cost, receipt=receipt
+        )
         return await asyncio.to_thread(verb, policy, subjects)
 
     async def peek_many(
@@ -152,7 +154,7 @@ class AsyncLimiter:
         policy: str,
         subjects: Sequence[Subject] | NDArray[np.integer[Any]],
         *,
-        segment: str | None | Sequence[str | None] = None,
+        segment: str | Sequence[str | None] | None = None,
         codes: Sequence[int] | NDArray[np.integer[Any]] | None = None,
         channel: str | None = None,
         cost: int = 1,

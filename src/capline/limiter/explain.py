@@ -18,7 +18,7 @@ __all__ = ["Explanation", "LimitState", "explain"]
 
 
 class LimitState(msgspec.Struct, frozen=True):
-    """One limit as it stands: `frees` lists (instant in microseconds since 1970, units) for every hit that counts, soonest first."""
+    """One limit as it stands; `frees` is (microseconds since 1970, units) of every hit that counts, soonest first."""
 
     log: str
     limit: Limit
@@ -28,7 +28,10 @@ class LimitState(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """The answer to why: `decision` is what a `decide` of one unit would answer at `now_us`; `hits` is the log, oldest first."""
+    """The answer to why.
+
+    `decision` is what a `decide` of one unit would answer at `now_us`; `hits` is the log, oldest first.
+    """
 
     policy: str
     subject: Subject

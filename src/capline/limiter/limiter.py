@@ -24,14 +24,13 @@ from capline.model.errors import (
     StoreError,
 )
 from capline.model.subject import Subject, check_subject
-from capline.policy.file import PolicyFile
 from capline.policy.watch import PolicyWatch
 from capline.store.columns import NEVER_US, NO_HIT, Decisions
 from capline.store.open import open_store
 from capline.store.protocol import Ask, Batch, Terms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -56,12 +55,13 @@ class Limiter:
     `url`             `memory://` or `lmdb:///path` (see `capline.store.open`)
     `policies`        the policies that the verbs name
     `clock`           where time comes from; default the machine's wall clock
-    `on_store_error`  what a decision is when the store cannot answer: `"raise"` a `StoreError`, `"allow"`, or `"deny"`; such a
+    `on_store_error`  what a decision is when the store cannot answer: `"raise"` a `StoreError`, `"allow"`, or `"deny"`;
+    such a
                       decision says so in its `origin` ("fallback") and never names a limit: an outage is not a refusal
     `namespace`       keeps the logs of unrelated limiters apart in one store
 
-    A limiter may be shared by threads, and on lmdb the file by processes. Bad input raises a `CaplineError` that is also a
-    `ValueError` or a `TypeError`. Use it as a context manager, or `close` it.
+    A limiter may be shared by threads, and on lmdb the file by processes. Bad input raises a `CaplineError` that is
+    also a `ValueError` or a `TypeError`. Use it as a context manager, or `close` it.
 
     >>> from capline import Limiter, Policy
     >>> with Limiter("memory://", policies=[Policy("promo", ["3/day", "10/week"])]) as limiter:
@@ -97,7 +97,7 @@ class Limiter:
         clock: Clock | None = None,
         on_store_error: str = "raise",
     ) -> Self:
-        """A limiter of the policies in a YAML file, and in its namespace; `reload` takes over what was changed there."""
+        """A limiter of the policies in a YAML file, in its namespace; `reload` takes over what was changed there."""
         watch = PolicyWatch(Path(path))
         file = watch.current
         limiter = cls(url, file.policies, clock=clock, on_store_error=on_store_error, namespace=file.namespace)
@@ -130,16 +130,16 @@ class Limiter:
     ) -> Decision:
         """May the subject have `cost` units now? Consumes them when allowed, nothing when refused.
 
-        The same `id` on the same log is one consumption: for as long as the widest window a retry gets the first answer back.
-        The same id with another cost raises `IdConflictError`. Costs O(1) a limit, whatever the quota.
+        The same `id` on the same log is one consumption: for as long as the widest window a retry gets the first answer
+        back. The same id with another cost raises `IdConflictError`. Costs O(1) a limit, whatever the quota.
         """
         try:
             terms = self._terms.get((policy, segment, channel)) or self._bind(policy, segment, channel)
             if cost is _ONE and id is None:
                 return self._decide_unit(terms, subject)
             return self._store.decide(terms, check_subject(subject), check_cost(cost), _fingerprint(id))
-        except StoreError:
-            return self._outage()
+        except StoreError as error:
+            return self._outage(error)
         except TypeError as error:
             raise _typed(error, policy, segment, channel) from None
 
@@ -157,8 +157,8 @@ class Limiter:
         terms = self._bound(policy, segment, channel)
         try:
             return self._store.peek(terms, check_subject(subject), check_cost(cost), _fingerprint(id))
-        except StoreError:
-            return self._outage()
+        except StoreError as error:
+            return self._outage(error)
 
     def refund(self, policy: str, subject: Subject, hit: int | None) -> bool:
         """Give back the hit that a decision named, in the policy's log and its channel's; True once, False after.
@@ -182,15 +182,15 @@ class Limiter:
     ) -> Decision:
         """Take the next free instant, behind everyone who has taken theirs: `wait` seconds from now.
 
-        Not allowed, and nothing taken, where it is more than `max_wait` seconds away or the cost can never fit. A slot that is
-        not used is given back by `refund`.
+        Not allowed, and nothing taken, where it is more than `max_wait` seconds away or the cost can never fit. A slot
+        that is not used is given back by `refund`.
         """
         terms = self._bound(policy, segment, channel)
         max_wait_us = None if max_wait is None else _seconds_us(max_wait, "max_wait")
         try:
             return self._store.place(terms, check_subject(subject), check_cost(cost), _fingerprint(id), max_wait_us)
-        except StoreError:
-            return self._outage()
+        except StoreError as error:
+            return self._outage(error)
 
     @contextmanager
     def acquire(
@@ -202,7 +202,7 @@ class Limiter:
         timeout: float | None = None,
         segment: str | None = None,
         channel: str | None = None,
-    ) -> Iterator[Decision]:
+    ) -> Generator[Decision]:
         """`schedule`, then sleep until the slot; raises `LimitExceeded` at once where it lies past the timeout.
 
         An interrupted sleep gives the slot back. What happens inside the block does not: the call was made.
@@ -218,21 +218,26 @@ class Limiter:
         yield slot
 
     def decide_batch(self, attempts: Sequence[Attempt]) -> list[Decision | CaplineError]:
-        """Decide attempts of any policies, in order, each by itself: one bad item is an error in its place and fails no other."""
+        """Decide attempts of any policies, in order, each by itself.
+
+        One bad item is an error in its place, and fails no other.
+        """
         answers: list[Decision | CaplineError | None] = [None] * len(attempts)
         asks: list[Ask] = []
         rows: list[int] = []
         for row, attempt in enumerate(attempts):
             try:
                 terms = self._bound(attempt.policy, attempt.segment, attempt.channel)
-                asks.append(Ask(terms, check_subject(attempt.subject), check_cost(attempt.cost), _fingerprint(attempt.id)))
+                asks.append(
+                    Ask(terms, check_subject(attempt.subject), check_cost(attempt.cost), _fingerprint(attempt.id))
+                )
                 rows.append(row)
             except CaplineError as error:
                 answers[row] = error
         try:
             decided = self._store.decide_batch(asks)
-        except StoreError:
-            decided = [self._outage()] * len(asks)
+        except StoreError as error:
+            decided = [self._outage(error)] * len(asks)
         for row, answer in zip(rows, decided, strict=True):
             answers[row] = answer
         return [answer for answer in answers if answer is not None]
@@ -242,7 +247,7 @@ class Limiter:
         policy: str,
         subjects: Sequence[Subject] | NDArray[np.integer[Any]],
         *,
-        segment: str | None | Sequence[str | None] = None,
+        segment: str | Sequence[str | None] | None = None,
         codes: Sequence[int] | NDArray[np.integer[Any]] | None = None,
         channel: str | None = None,
         cost: int = 1,
@@ -250,10 +255,10 @@ class Limiter:
     ) -> Decisions:
         """Decide one attempt for each subject, in order, as columns; about 2 µs a row on lmdb.
 
-        With `codes`, `segment` is a list of names and `codes[i]` points into it: the segment of `subjects[i]`. The same subject
-        twice is two attempts, in sequence. A subject that cannot be one is an entry in `errors` and fails no other.
-        A `receipt` makes the call safe to repeat: for as long as the widest window the same batch under the same receipt gets the
-        first answers back and consumes nothing; another batch under it raises `IdConflictError`.
+        With `codes`, `segment` is a list of names and `codes[i]` points into it: the segment of `subjects[i]`. The same
+        subject twice is two attempts, in sequence. A subject that cannot be one is an entry in `errors` and fails no
+        other. A `receipt` makes the call safe to repeat: for as long as the widest window the same batch under the same
+        receipt gets the first answers back and consumes nothing; another batch under it raises `IdConflictError`.
         """
         return self._many(policy, subjects, segment, codes, channel, cost, receipt, consume=True)
 
@@ -262,7 +267,7 @@ class Limiter:
         policy: str,
         subjects: Sequence[Subject] | NDArray[np.integer[Any]],
         *,
-        segment: str | None | Sequence[str | None] = None,
+        segment: str | Sequence[str | None] | None = None,
         codes: Sequence[int] | NDArray[np.integer[Any]] | None = None,
         channel: str | None = None,
         cost: int = 1,
@@ -292,23 +297,25 @@ class Limiter:
         segment: str | None = None,
         channel: str | None = None,
     ) -> Explanation:
-        """Why an attempt would be allowed or refused now: the limits in force, the hits that count, when each unit frees."""
+        """Why an attempt would be allowed or refused now: limits in force, hits that count, when each unit frees."""
         terms = self._bound(policy, segment, channel)
         subject = check_subject(subject)
         decision = self._store.peek(terms, subject, 1, 0)
         logs = self._store.recorded(terms, subject)
-        return explain(self._rules.rule(policy, self._known(policy, segment), channel), subject, self.now_us(), decision, logs)
+        return explain(
+            self._rules.rule(policy, self._known(policy, segment), channel), subject, self.now_us(), decision, logs
+        )
 
     def erase(self, subject: Subject) -> int:
         """Forget the subject in every policy of this limiter; returns how many logs held something."""
         return self._store.erase(self._rules.logs(), check_subject(subject))
 
     def sweep(self) -> int:
-        """Remove the logs of subjects whose every hit is out of every window; returns how many. Decisions go on meanwhile."""
+        """Remove the logs whose every hit is out of every window; returns how many. Decisions go on meanwhile."""
         return self._store.sweep()
 
     def use(self, policies: Iterable[Policy]) -> None:
-        """Put other policies in force, as one: a decision sees all of the old ones or all of the new. Histories stay."""
+        """Put other policies in force, as one: a decision sees all of the old or all of the new; histories stay."""
         rules = Rules(policies, self._rules.namespace)
         # In this order a racing decision may bind an old name once more, but never mixes old and new in one rule.
         self._rules, self._terms = rules, {}
@@ -316,21 +323,17 @@ class Limiter:
     def reload(self) -> bool:
         """Take over the policy file if it changed; True when it did.
 
-        A broken or missing file raises its `PolicyError` and leaves the last good policies in force.
+        A broken or missing file, or one of another namespace, raises its `PolicyError`; the last good policies stay.
         """
         if self._watch is None:
-            raise PolicyError("this limiter has no policy file to reload; make it with Limiter.from_file, or call use()")
+            raise PolicyError(
+                "this limiter has no policy file to reload; make it with Limiter.from_file, or call use()"
+            )
         changed = self._watch.poll()
         if self._watch.error is not None:
             raise self._watch.error
         if changed:
-            file: PolicyFile = self._watch.current
-            if file.namespace != self._rules.namespace:
-                raise PolicyError(
-                    f"the namespace changed from {self._rules.namespace!r} to {file.namespace!r}, which would forget every "
-                    "history; start a new limiter for a new namespace",
-                )
-            self.use(file.policies)
+            self.use(self._watch.current.policies)
         return changed
 
     def close(self) -> None:
@@ -350,7 +353,7 @@ class Limiter:
             raise _typed(error, policy, segment, channel) from None
 
     def _bind(self, policy: str, segment: str | None, channel: str | None) -> Terms:
-        """The store's terms for these names; kept, but for segments that the policy does not tell apart: those have no bound."""
+        """The store's terms for these names, kept; segments that the policy does not tell apart are one."""
         known = self._terms
         key = (policy, self._known(policy, segment), channel)
         terms = known.get(key)
@@ -366,17 +369,25 @@ class Limiter:
         channels = self._rules.policy(policy).channels
         return self._bound(policy, None, None if self._rules.policy(policy).limits else next(iter(channels)))
 
-    def _outage(self) -> Decision:
-        """Inside `except StoreError`: the policy's choice, or the error itself."""
+    def _outage(self, error: StoreError) -> Decision:
+        """The choice for an outage, or the error itself."""
         if self._on_store_error == "raise":
-            raise  # noqa: PLE0704 - the error being handled
-        return Decision(self._on_store_error == "allow", None, 0, 0 if self._on_store_error == "allow" else None, None, None, "fallback")
+            raise error
+        return Decision(
+            self._on_store_error == "allow",
+            None,
+            0,
+            0 if self._on_store_error == "allow" else None,
+            None,
+            None,
+            "fallback",
+        )
 
-    def _many(  # noqa: PLR0917 - one private way for two public verbs
+    def _many(
         self,
         policy: str,
         subjects: Sequence[Subject] | NDArray[np.integer[Any]],
-        segment: str | None | Sequence[str | None],
+        segment: str | Sequence[str | None] | None,
         codes: Sequence[int] | NDArray[np.integer[Any]] | None,
         channel: str | None,
         cost: int,
@@ -398,15 +409,17 @@ class Limiter:
         checked, errors = _check_subjects(subjects)
         if errors:
             good = [row for row in range(len(checked)) if row not in errors]
-            part = Batch(terms, [checked[row] for row in good], codes and [codes[row] for row in good], check_cost(cost), receipt)
+            part = Batch(
+                terms, [checked[row] for row in good], codes and [codes[row] for row in good], check_cost(cost), receipt
+            )
             return _spread(self._columns(part, consume=consume), good, len(checked), errors)
         return self._columns(Batch(terms, checked, codes, check_cost(cost), receipt), consume=consume)
 
     def _columns(self, batch: Batch, *, consume: bool) -> Decisions:
         try:
             return self._store.decide_many(batch) if consume else self._store.peek_many(batch)
-        except StoreError:
-            answer = self._outage()
+        except StoreError as error:
+            answer = self._outage(error)
             columns = Decisions.of([answer] * len(batch.subjects), ())
             columns.origin = answer.origin
             return columns
@@ -455,12 +468,15 @@ def _plain(values: Sequence[Any] | NDArray[Any]) -> list[Any]:
     return values.tolist() if isinstance(values, np.ndarray) else list(values)
 
 
-def _check_subjects(subjects: Sequence[Subject] | NDArray[np.integer[Any]]) -> tuple[list[Subject], dict[int, CaplineError]]:
+def _check_subjects(
+    subjects: Sequence[Subject] | NDArray[np.integer[Any]],
+) -> tuple[list[Subject], dict[int, CaplineError]]:
     """The subjects as a list, and what is wrong with some of them, by row."""
     if isinstance(subjects, np.ndarray):
         if subjects.ndim != 1 or (subjects.size and subjects.dtype.kind not in "iu"):
             raise InvalidTypeError(
-                f"an array of subjects has one dimension of integers, not {subjects.ndim} of {subjects.dtype}; give text as a list",
+                f"an array of subjects has one dimension of integers, not {subjects.ndim} of {subjects.dtype}; "
+                "give text as a list",
             )
         if not subjects.size or subjects.dtype.kind == "u" or int(subjects.min()) >= 0:
             return subjects.tolist(), {}

@@ -1,7 +1,8 @@
 """From policies to rules: which logs an attempt looks at, and how long each log keeps its hits.
 
-A log is named `namespace:log`, a channel's `namespace:log/channel`. Its hits are kept for the widest window that any policy, in
-any segment or channel, has on it: then a changed limit, or a subject that changes segment, finds a true history.
+A log is named `namespace:log`, a channel's `namespace:log/channel`. Its hits are kept for the widest window that any
+policy, in any segment or channel, has on it: then a changed limit, or a subject that changes segment, finds a true
+history.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class Rules:
         self._channels: dict[str, set[str]] = {}
         for policy in policies:
             if not isinstance(policy, Policy):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-                raise PolicyError(f"policies are Policy objects, not {type(policy).__name__}; write Policy('promo', ['3/day'])")
+                raise PolicyError(
+                    f"policies are Policy objects, not {type(policy).__name__}; write Policy('promo', ['3/day'])"
+                )
             if policy.name in self.policies:
                 raise PolicyError(f"two policies are named {policy.name!r}; a name is one policy")
             self.policies[policy.name] = policy
@@ -46,14 +49,16 @@ class Rules:
             raise UnknownNameError(f"no policy {name!r}; there are: {listed}") from None
 
     def rule(self, name: str, segment: str | None, channel: str | None) -> Rule:
-        """The policy as it binds an attempt; raises `UnknownNameError` for a policy, segment or channel nobody defined."""
+        """The policy as it binds an attempt; raises `UnknownNameError` for a name that nobody defined."""
         policy = self.policy(name)
         log, keep_us = f"{self.namespace}:{policy.log}", self._keep_us[policy.log]
         looks = (Look(log, policy.limits_for(segment), keep_us),)
         if channel is not None:
             looks += (Look(f"{log}/{channel}", policy.limits_on(channel), keep_us),)
         elif not looks[0].limits:
-            raise UnknownNameError(f"policy {name!r} limits channels only; name one: {', '.join(sorted(policy.channels))}")
+            raise UnknownNameError(
+                f"policy {name!r} limits channels only; name one: {', '.join(sorted(policy.channels))}"
+            )
         channel_logs = tuple(f"{log}/{other}" for other in sorted(self._channels[policy.log]))
         return Rule(name, looks, channel_logs, policy.layout)
 

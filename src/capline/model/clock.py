@@ -13,7 +13,7 @@ from capline.model.errors import InvalidTypeError, InvalidValueError
 __all__ = ["LATEST_US", "Clock", "ManualClock", "SystemClock"]
 
 LATEST_US = 1 << 53
-"""The last instant a stamp may name (the year 2255): the largest integer that a double, so a Lua number, still holds."""
+"""The last instant a stamp may name (the year 2255): the largest integer that a double still holds."""
 
 
 class Clock(Protocol):

@@ -14,7 +14,8 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
     `limit`           the binding limit: refused, the one that holds longest; allowed, the one with the least left
     `remaining`       units that would still be allowed after this answer, the least over all limits
-    `retry_after_us`  microseconds until *this cost* would fit, were nothing else recorded; 0 when allowed, None for never
+    `retry_after_us`  microseconds until *this cost* would fit, were nothing else recorded; 0 when allowed, None for
+    never
     `reset_after_us`  microseconds until the last recorded hit is out of the widest window, so until the log is empty
     `hit`             the stamp under which the hit was recorded, to name it in `refund`; None when nothing was recorded
     `origin`          who answered: `"store"`, or what stood in for it

@@ -71,7 +71,7 @@ class StoreVersionError(StoreError):
     """A store that another version of capline wrote; it is left as it is."""
 
 
-class LimitExceeded(CaplineError):  # noqa: N818 - a public name, and the word that the field uses
+class LimitExceeded(CaplineError):  # noqa: N818 - a public name, and the word of the field
     """`acquire` could not have its slot within the timeout. `decision` holds the refusal."""
 
     def __init__(self, message: str, decision: object = None) -> None:

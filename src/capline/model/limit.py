@@ -2,8 +2,8 @@
 
     3/day    100/minute    5 per 10s    1/250ms    10/7 days
 
-Equal limits are equal however they were written: `10/7 days` is `10/week`, and prints so. Months and years have no fixed
-length and are refused; `30 days` says what is meant.
+Equal limits are equal however they were written: `10/7 days` is `10/week`, and prints so. Months and years have no
+fixed length and are refused; `30 days` says what is meant.
 """
 
 from __future__ import annotations
@@ -34,12 +34,24 @@ _UNITS_US = {
 _SPELLINGS = {
     **{name: name for name in _UNITS_US},
     **{f"{name}s": name for name in ("second", "minute", "hour", "day", "week")},
-    **{"usec": "us", "microsecond": "us", "microseconds": "us", "µs": "us"},
-    **{"msec": "ms", "millisecond": "ms", "milliseconds": "ms"},
-    **{"s": "second", "sec": "second", "secs": "second"},
-    **{"m": "minute", "min": "minute", "mins": "minute"},
-    **{"h": "hour", "hr": "hour", "hrs": "hour"},
-    **{"d": "day", "w": "week"},
+    "usec": "us",
+    "microsecond": "us",
+    "microseconds": "us",
+    "µs": "us",
+    "msec": "ms",
+    "millisecond": "ms",
+    "milliseconds": "ms",
+    "s": "second",
+    "sec": "second",
+    "secs": "second",
+    "m": "minute",
+    "min": "minute",
+    "mins": "minute",
+    "h": "hour",
+    "hr": "hour",
+    "hrs": "hour",
+    "d": "day",
+    "w": "week",
 }
 _SHORT = {"second": "s", "minute": "min", "hour": "h"}
 _FORM = re.compile(r"\s*([0-9][0-9_]*)\s*(?:/|\bper\b)\s*([0-9][0-9_]*)?\s*([^\W\d_]+)\s*", re.IGNORECASE)
@@ -74,13 +86,14 @@ class Limit(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def parse(cls, text: str) -> Limit:
-        """Read `quota/window` or `quota per window`; raises `InvalidValueError` or `InvalidTypeError` that says the mend."""
+        """Read `quota/window` or `quota per window`; raises an error that says the mend."""
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             raise InvalidTypeError(f"a limit is text like '3/day', not {text!r}")
         match = _FORM.fullmatch(text) if len(text) <= _LONGEST_TEXT else None
         if match is None:
             raise InvalidValueError(
-                f"limit {text[:_LONGEST_TEXT]!r} is not 'quota/window'; write it like '3/day', '100/minute' or '5 per 10s'",
+                f"limit {text[:_LONGEST_TEXT]!r} is not 'quota/window'; "
+                "write it like '3/day', '100/minute' or '5 per 10s'",
             )
         quota, count, word = match.groups()
         unit = _SPELLINGS.get(word.lower())

@@ -1,8 +1,8 @@
 """A policy: a named, ordered set of limits that must all hold over one log of one subject.
 
 A subject's segment picks other limits, but never another log: whoever moves from one segment to another keeps their
-history. A channel has limits of its own over a log of its own, beside the policy's log, which counts across channels; an
-attempt on a channel is decided against both and recorded in both, or in neither.
+history. A channel has limits of its own over a log of its own, beside the policy's log, which counts across channels;
+an attempt on a channel is decided against both and recorded in both, or in neither.
 
 `Rule` is what a store is handed: the policy resolved for one segment and channel, as the list of logs to look at.
 """
@@ -46,7 +46,8 @@ class Look(msgspec.Struct, frozen=True):
 class Rule(msgspec.Struct, frozen=True):
     """A policy as it binds one attempt: every look must hold, then a hit is recorded in each log.
 
-    The first look is the policy's own log; `channel_logs` names all of its channels' logs, where a refund has to search.
+    The first look is the policy's own log; `channel_logs` names all of its channels' logs, where a refund has to
+    search.
     """
 
     policy: str
@@ -171,7 +172,9 @@ def _named_limits(
     parsed = {check_name(name, what): _limits(limits, f"{where}, {what} {name!r}") for name, limits in named.items()}
     for name, limits in parsed.items():
         if not limits:
-            raise PolicyError(f"{where}, {what} {name!r} has no limit at all; give it one, like '3/day', or leave it out")
+            raise PolicyError(
+                f"{where}, {what} {name!r} has no limit at all; give it one, like '3/day', or leave it out"
+            )
     return parsed
 
 

@@ -20,7 +20,9 @@ def check_subject(subject: Subject) -> Subject:
         try:
             size_bytes = len(subject.encode())
         except UnicodeEncodeError:
-            raise InvalidValueError(f"subject {subject[:40]!r} has a lone surrogate, which UTF-8 cannot carry") from None
+            raise InvalidValueError(
+                f"subject {subject[:40]!r} has a lone surrogate, which UTF-8 cannot carry"
+            ) from None
         if 1 <= size_bytes <= LONGEST_TEXT_BYTES:
             return subject
         raise InvalidValueError(f"a subject is 1 to {LONGEST_TEXT_BYTES} bytes of UTF-8, not {size_bytes}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +11,8 @@ from capline.model.decision import Decision
 from capline.model.errors import StoreDamagedError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from numpy.typing import NDArray
 
     from capline.model.errors import CaplineError
@@ -41,7 +42,17 @@ class Decisions:
     errors          dict    row -> why that row has no answer; such a row is not allowed and nothing is known of its hit
     """
 
-    __slots__ = ("allowed", "errors", "hit", "limit_index", "limits", "origin", "remaining", "reset_after_us", "retry_after_us")
+    __slots__ = (
+        "allowed",
+        "errors",
+        "hit",
+        "limit_index",
+        "limits",
+        "origin",
+        "remaining",
+        "reset_after_us",
+        "retry_after_us",
+    )
 
     def __init__(
         self,
@@ -103,7 +114,8 @@ class Decisions:
         for dtype in _DTYPES:
             columns.append(np.frombuffer(raw, dtype, n, offset).copy())
             offset += columns[-1].nbytes
-        return cls(limits, *columns)
+        allowed, limit_index, remaining, retry_after_us, reset_after_us, hit = columns
+        return cls(limits, allowed, limit_index, remaining, retry_after_us, reset_after_us, hit)
 
     def __len__(self) -> int:
         return len(self.allowed)

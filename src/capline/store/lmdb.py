@@ -2,8 +2,9 @@
 
     table     key                                              value
     meta      "format"                                         which layout this is
-              "log:" + name                                    u32 number of that log, u64 longest window on it (microseconds)
-    logs      u32 log, subject                                 a packed log (`capline.store.packed`), or the head of a paged one
+              "log:" + name                                    u32 number of that log, u64 longest window on it (us)
+    logs      u32 log, subject                                 a packed log (`capline.store.packed`), or the head of a
+    paged one
     pages     u32 log, subject, u32 page                       sealed pages of long logs (`capline.store.paged`)
     receipts  16-byte hash of the receipt's name               u64 expiry, then the answers
 
@@ -19,11 +20,11 @@ import hashlib
 import struct
 from array import array
 from bisect import bisect_right
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from capline.model.errors import StoreError
 from capline.model.subject import Subject, check_subject
-from capline.store.lmdb_env import Environment, open_environment
+from capline.store.lmdb_env import Environment, Transaction, open_environment
 from capline.store.local import ROWS_A_TRANSACTION, Books, LocalStore, LocalTerms, LogRef, StoredLog
 from capline.store.log import ColumnLog
 from capline.store.packed import PAGED, pack_log, pack_unit_log, pack_words, read_unit_log, read_words, unpack_log
@@ -34,8 +35,6 @@ from capline.store.unit import decide_unit
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
-
-    import lmdb
 
     from capline.model.clock import Clock
     from capline.model.decision import Decision
@@ -77,7 +76,7 @@ class LmdbStore(LocalStore):
     def _transact(self, work: Callable[[Books], _T]) -> _T:
         return self._run(lambda txn: work(_LmdbBooks(self, txn)))
 
-    def _run(self, work: Callable[[lmdb.Transaction], _T]) -> _T:
+    def _run(self, work: Callable[[Transaction], _T]) -> _T:
         if self._environment is None:
             raise StoreError(f"{self._path}: this limiter was closed; make a new one")
         answer = self._environment.run(work)
@@ -92,7 +91,7 @@ class LmdbStore(LocalStore):
         """A subject was met that has no log: the pace at which old ones are swept."""
         self._fresh += 1
 
-    def table(self, name: bytes) -> lmdb._Database:  # pyright: ignore[reportPrivateUsage] - py-lmdb's only name for it
+    def table(self, name: bytes) -> Any:
         """A table of the open environment; a fork or a reopening gives new ones."""
         if self._environment is None:
             raise StoreError(f"{self._path}: this limiter was closed; make a new one")
@@ -101,7 +100,7 @@ class LmdbStore(LocalStore):
     def _ref(self, name: str, limits: tuple[Limit, ...], keep_us: int) -> LogRef:
         key = b"log:" + name.encode()
 
-        def work(txn: lmdb.Transaction) -> bytes:
+        def work(txn: Transaction) -> bytes:
             meta = self.table(b"meta")
             found = txn.get(key, db=meta)
             number, kept_us = _LOG_META.unpack(found) if found else (txn.stat(meta)["entries"], 0)
@@ -119,7 +118,7 @@ class LmdbStore(LocalStore):
         key = log_key(terms.refs[0], subject)
         return self._run(lambda txn: self._unit(txn, terms, subject, key))
 
-    def _unit(self, txn: lmdb.Transaction, terms: LocalTerms, subject: Subject, key: bytes) -> Decision:
+    def _unit(self, txn: Transaction, terms: LocalTerms, subject: Subject, key: bytes) -> Decision:
         unit, keep_us = terms.unit, terms.refs[0].keep_us
         logs = self.table(b"logs")
         value = txn.get(key, None, logs)
@@ -138,21 +137,21 @@ class LmdbStore(LocalStore):
                 log.stamps, log.floor_us = stamps, stamp_us
                 _LmdbBooks(self, txn).save(terms.refs[0], subject, log)
             else:
-                txn.put(key, pack_unit_log(stamps), True, True, False, logs)  # noqa: FBT003 - dupdata, overwrite, append
+                txn.put(key, pack_unit_log(stamps), True, True, False, logs)
                 if value is None:
                     self._fresh += 1
         return decision
 
-    def _paged_unit(  # noqa: PLR0917 - the rest of one method
+    def _paged_unit(
         self,
-        txn: lmdb.Transaction,
+        txn: Transaction,
         terms: LocalTerms,
         subject: Subject,
         key: bytes,
         value: bytes,
         now_us: int,
     ) -> Decision:
-        """`_unit` on a paged log, where it takes no more than a hit at the end of the tail; else, and on any other log, `_step`."""
+        """`_unit` on a paged log that takes no more than a hit at the end of its tail; on any other log, `_step`."""
         books = _LmdbBooks(self, txn)
         if value and value[0] == PAGED and terms.unit is not None:
             _, words = read_words(value)
@@ -185,7 +184,7 @@ class LmdbStore(LocalStore):
             key = integer_key(prefix, b"i", subject) if type(subject) is int else prefix + subject_key(subject)
             value = get(key, None, logs)
             if value is None:
-                put(key, first_value, True, True, False, logs)  # noqa: FBT003 - dupdata, overwrite, append
+                put(key, first_value, True, True, False, logs)
                 answers.append(firsts[code])
                 fresh += 1
                 continue
@@ -200,7 +199,7 @@ class LmdbStore(LocalStore):
                 if stamps[0] <= stamp_us - keep_us:
                     del stamps[: bisect_right(stamps, max(now_us, stamps[-1]) - keep_us)]
                 stamps.append(stamp_us)
-                put(key, pack_unit_log(stamps), True, True, False, logs)  # noqa: FBT003 - dupdata, overwrite, append
+                put(key, pack_unit_log(stamps), True, True, False, logs)
             answers.append(decision)
         self._fresh += fresh
         return answers
@@ -208,7 +207,7 @@ class LmdbStore(LocalStore):
     def erase(self, logs: Sequence[str], subject: Subject) -> int:
         """See `Store`."""
 
-        def work(txn: lmdb.Transaction) -> int:
+        def work(txn: Transaction) -> int:
             books, held = _LmdbBooks(self, txn), 0
             for name in logs:
                 found = txn.get(b"log:" + name.encode(), db=self.table(b"meta"))
@@ -226,8 +225,8 @@ class LmdbStore(LocalStore):
             if not self._sweep_from:
                 return removed
 
-    def _sweep_rows(self, txn: lmdb.Transaction, rows: int, windows: int = 1) -> int:
-        """Look at so many logs from where the last sweep stopped; remove those older than so many of their widest windows.
+    def _sweep_rows(self, txn: Transaction, rows: int, windows: int = 1) -> int:
+        """Look at so many logs from where the last sweep stopped; remove those older than so many widest windows.
 
         At the end of the table, remove the receipts that expired.
         """
@@ -268,7 +267,7 @@ class _LmdbBooks:
 
     __slots__ = ("_store", "txn")
 
-    def __init__(self, store: LmdbStore, txn: lmdb.Transaction) -> None:
+    def __init__(self, store: LmdbStore, txn: Transaction) -> None:
         self._store = store
         self.txn = txn
 
@@ -284,7 +283,7 @@ class _LmdbBooks:
         if isinstance(log, ColumnLog) and len(log) > TAIL_HITS:
             log.pack()
             log = PagedLog(log, _LmdbPages(self, key))
-        value = log.value() if isinstance(log, PagedLog) else pack_log(log)  # pyright: ignore[reportArgumentType] - these are the two
+        value = log.value() if isinstance(log, PagedLog) else pack_log(log)  # pyright: ignore[reportArgumentType] - the two
         self.txn.put(key, value, db=self._store.table(b"logs"))
         if len(value) == ONE_HIT_BYTES:
             self._store.note_fresh()
@@ -366,7 +365,10 @@ def _prefix(ref: LogRef) -> bytes:
 
 
 def is_stale(value: bytes, cutoff_us: int) -> bool:
-    """Is every hit as old as the cutoff, and the log's time not ahead of it? A damaged value is left for its reader to report."""
+    """Tell whether every hit is as old as the cutoff, and the log's time not ahead of it.
+
+    A damaged value is left for its reader to report.
+    """
     try:
         kind, words = read_words(value)
         log, _ = unpack_log(kind, words, LEAD_WORDS if kind & PAGED else 0)

@@ -2,15 +2,17 @@
 
 What LMDB itself leaves to its user:
 
-- **Damage.** A file that is not ours, of another version, or shorter than it says is refused before it is mapped, untouched.
-- **Room.** The map is written through memory (half the cost of a decision), so its room is allocated before it is used: a full
+- **Damage.** A file that is not ours, of another version, or shorter than it says is refused before it is mapped,
+untouched.
+- **Room.** The map is written through memory (half the cost of a decision), so its room is allocated before it is used:
+a full
   disk is an error at the time of growing, never a SIGBUS. A map that fills up grows by doubling, then by a gigabyte.
 - **Sharing.** Another process may have grown it: the new size is taken over. Threads take turns, as writers do anyway.
 - **Forks.** A child must not use its parent's environment: it is closed there, and opened anew when used.
 
-Durability: `relaxed` leaves writing to the kernel. A killed process loses nothing. After a power loss, what the kernel had not
-written is gone (Linux: by default what is younger than some 30 s), and as pages reach the disk in any order the file may be
-damaged. `full` syncs at each transaction and loses nothing that was answered.
+Durability: `relaxed` leaves writing to the kernel. A killed process loses nothing. After a power loss, what the kernel
+had not written is gone (Linux: by default what is younger than some 30 s), and as pages reach the disk in any order the
+file may be damaged. `full` syncs at each transaction and loses nothing that was answered.
 """
 
 from __future__ import annotations
@@ -19,8 +21,7 @@ import contextlib
 import os
 import struct
 import threading
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import lmdb
 
@@ -34,8 +35,9 @@ from capline.model.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-__all__ = ["DURABILITIES", "Environment", "open_environment"]
+__all__ = ["DURABILITIES", "Environment", "Transaction", "open_environment"]
 
 _T = TypeVar("_T")
 
@@ -46,11 +48,31 @@ MOST_GROWTH_BYTES = 1 << 30
 LEAST_GROWTH_BYTES = 1 << 20
 DATABASES = (b"meta", b"logs", b"pages", b"receipts")
 
-# LMDB's meta page: a 16-byte page header, then magic, version, address, map size, two tables (the first one's first field is
-# the page size), the last page's number and the transaction's.
+# LMDB's meta page: a 16-byte page header, then magic, version, address, map size, two tables (the first one's first
+# field is the page size), the last page's number and the transaction's.
 _META = struct.Struct("<16xIIQQI92xQQ")
 _MAGIC = 0xBEEFC0DE
 _DATA_VERSION = 1
+
+
+class Transaction(Protocol):
+    """What the store uses of py-lmdb's transaction, which hands out bytes as it is opened here."""
+
+    def get(self, key: bytes, default: bytes | None = None, db: Any = None) -> bytes | None: ...  # noqa: D102 - py-lmdb's
+    def put(  # noqa: D102 - py-lmdb's
+        self,
+        key: bytes,
+        value: bytes,
+        dupdata: bool = True,
+        overwrite: bool = True,
+        append: bool = False,
+        db: Any = None,
+    ) -> bool: ...
+    def pop(self, key: bytes, db: Any = None) -> bytes | None: ...  # noqa: D102 - py-lmdb's
+    def delete(self, key: bytes, value: bytes = b"", db: Any = None) -> bool: ...  # noqa: D102 - py-lmdb's
+    def cursor(self, db: Any = None) -> Any: ...  # noqa: D102 - py-lmdb's
+    def stat(self, db: Any) -> dict[str, int]: ...  # noqa: D102 - py-lmdb's
+
 
 _open: dict[tuple[int, int], Environment] = {}
 _opening = threading.Lock()
@@ -66,16 +88,19 @@ class Environment:
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._env: lmdb.Environment | None = None
-        self.tables: dict[bytes, lmdb._Database] = {}  # pyright: ignore[reportPrivateUsage] - py-lmdb's only name for it
+        self.tables: dict[bytes, lmdb._Database] = {}  # pyright: ignore[reportPrivateUsage] - its only name
         self._enter()
 
-    def run(self, work: Callable[[lmdb.Transaction], _T]) -> _T:
-        """Run `work` in one write transaction: committed when it returns, dropped when it raises; again if the map had to grow."""
+    def run(self, work: Callable[[Transaction], _T]) -> _T:
+        """Run `work` in one write transaction: committed when it returns, dropped when it raises.
+
+        It runs again where the map had to grow, so it changes nothing but what it does through the transaction.
+        """
         with self._lock:
             while True:
                 env = self._env or self._enter()
                 try:
-                    txn = env.begin(write=True)
+                    txn: Any = env.begin(write=True)
                     try:
                         answer = work(txn)
                         txn.commit()
@@ -89,9 +114,13 @@ class Environment:
                 except lmdb.MapResizedError:
                     env.set_mapsize(0)
                 except lmdb.DiskError as error:
-                    raise StoreFullError(f"{self.path}: the disk refused a write ({error}); nothing was recorded") from None
+                    raise StoreFullError(
+                        f"{self.path}: the disk refused a write ({error}); nothing was recorded"
+                    ) from None
                 except (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.PanicError) as error:
-                    raise StoreDamagedError(f"{self.path}: the file is damaged ({error}); restore it or start a new one") from None
+                    raise StoreDamagedError(
+                        f"{self.path}: the file is damaged ({error}); restore it or start a new one"
+                    ) from None
                 except lmdb.Error as error:
                     raise StoreError(f"{self.path}: {error}; nothing was recorded") from None
 
@@ -103,7 +132,7 @@ class Environment:
                 with self._lock:
                     if self._env is not None:
                         with contextlib.suppress(lmdb.Error):
-                            self._env.sync(True)  # noqa: FBT003 - py-lmdb takes it by position
+                            self._env.sync(True)
                         self._env.close()
                         self._env = None
                 for key, environment in list(_open.items()):
@@ -111,7 +140,7 @@ class Environment:
                         del _open[key]
 
     def drop_in_child(self) -> None:
-        """In a child process after a fork: close what the parent had mapped, touching nothing shared; opened anew at next use."""
+        """In a child after a fork: close what the parent mapped, touching nothing shared; the next use opens anew."""
         self._lock = threading.Lock()
         if self._env is not None:
             self._env.close()
@@ -122,6 +151,8 @@ class Environment:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             size_bytes = _check_file(data)
+            if size_bytes:
+                _check_format(self.path)
             env = lmdb.open(
                 str(self.path),
                 map_size=max(size_bytes, FIRST_BYTES),
@@ -142,14 +173,7 @@ class Environment:
             self._allocate(env.info()["map_size"])
             self.tables = {name: env.open_db(name) for name in DATABASES}
             with env.begin(write=True, db=self.tables[b"meta"]) as txn:
-                found = txn.get(b"format")
-                if found is None and txn.stat(self.tables[b"meta"])["entries"] == 0:
-                    txn.put(b"format", FORMAT)
-                elif found != FORMAT:
-                    raise StoreVersionError(
-                        f"{data}: written as {(found or b'another format').decode('ascii', 'replace')!r}, "
-                        f"this capline reads {FORMAT.decode()!r}; it is left as it is",
-                    )
+                txn.put(b"format", FORMAT, overwrite=False)
         except BaseException:
             env.close()
             raise
@@ -187,7 +211,8 @@ class Environment:
                 os.posix_fallocate(fd, 0, size_bytes)
         except OSError as error:
             raise StoreFullError(
-                f"{self.path}: no room for a map of {size_bytes} bytes ({error.strerror}); nothing was recorded; free some disk space",
+                f"{self.path}: no room for a map of {size_bytes} bytes ({error.strerror}); nothing was recorded; "
+                "free some disk space",
             ) from None
         finally:
             os.close(fd)
@@ -196,7 +221,8 @@ class Environment:
 def open_environment(path: Path, durability: str, most_bytes: int | None = None) -> Environment:
     """The environment at this directory, made if there is none; each caller lets go with `leave`.
 
-    Raises `StoreDamagedError`, `StoreVersionError`, `StoreFullError` or `StoreError`; a file that is refused is not touched.
+    Raises `StoreDamagedError`, `StoreVersionError`, `StoreFullError` or `StoreError`; a file that is refused is not
+    touched.
     """
     with _opening:
         key = _identity(path)
@@ -223,6 +249,23 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return stat.st_dev, stat.st_ino
 
 
+def _check_format(path: Path) -> None:
+    """Read, without a lock and without writing a byte, whether the file is of our format or has nothing in it yet."""
+    with lmdb.open(str(path), readonly=True, lock=False, max_dbs=len(DATABASES)) as env, env.begin() as txn:
+        if not env.stat()["entries"]:
+            return
+        try:
+            found = bytes(txn.get(b"format", db=env.open_db(b"meta", txn, create=False)) or b"")
+        except lmdb.NotFoundError:
+            raise StoreVersionError(f"{path}: an LMDB file of something else; it is left as it is") from None
+    # A process that is making the file at this moment has made its tables, and writes the format next.
+    if found and found != FORMAT:
+        raise StoreVersionError(
+            f"{path}: written as {found.decode('ascii', 'replace')!r}, this capline reads {FORMAT.decode()!r}; "
+            "it is left as it is",
+        )
+
+
 def _check_file(data: Path) -> int:
     """The file's size if it is a whole LMDB file, 0 if there is none; raises before anything maps it."""
     try:
@@ -243,11 +286,14 @@ def _check_file(data: Path) -> int:
         if magic != _MAGIC:
             raise StoreDamagedError(f"{data}: not an LMDB file, or its head is damaged; it is left as it is")
         if version != _DATA_VERSION:
-            raise StoreVersionError(f"{data}: LMDB data version {version}, this capline reads {_DATA_VERSION}; it is left as it is")
+            raise StoreVersionError(
+                f"{data}: LMDB data version {version}, this capline reads {_DATA_VERSION}; it is left as it is"
+            )
     last_page = max(metas, key=lambda meta: meta[6])[5]
     if size_bytes < (last_page + 1) * page_bytes:
         raise StoreDamagedError(
-            f"{data}: {size_bytes} bytes, but its last page ends at {(last_page + 1) * page_bytes}: it was cut off; it is left as it is",
+            f"{data}: {size_bytes} bytes, but its last page ends at {(last_page + 1) * page_bytes}: it was cut off; "
+            "it is left as it is",
         )
     return size_bytes
 

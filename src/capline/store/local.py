@@ -1,20 +1,21 @@
-"""The verbs over any store on this machine, written once: load the logs, judge them, save what changed, all in one transaction.
+"""The verbs over any store on this machine, written once: load logs, judge them, save what changed, in one transaction.
 
-A store adds only where logs live. `_transact(work)` runs `work(books)` as one atomic step that nobody else sees half of, and
-may run it again (after a map has grown), so `work` touches nothing but its books.
+A store adds only where logs live. `_transact(work)` runs `work(books)` as one atomic step that nobody else sees half
+of, and may run it again (after a map has grown), so `work` touches nothing but its books.
 """
 
 from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 
 from capline.model.errors import CaplineError, IdConflictError
+from capline.model.limit import Limit
+from capline.model.policy import Rule
 from capline.store.columns import Decisions
 from capline.store.protocol import Ask, Batch, Recorded
 from capline.store.unit import UnitTerms, unit_terms
@@ -22,14 +23,12 @@ from capline.window.log import NEVER, Hit, LogView
 from capline.window.sliding_log import first_answer, judge, lift, peek, place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from capline.model.clock import Clock
     from capline.model.decision import Decision
-    from capline.model.limit import Limit
-    from capline.model.policy import Rule
     from capline.model.subject import Subject
 
 __all__ = ["Books", "LocalStore", "LocalTerms", "LogRef", "StoredLog"]
@@ -90,7 +89,7 @@ class Books(Protocol):
 
 
 class LocalStore(ABC):
-    """Every verb of `Store`, over `_transact`, `_ref`, `erase`, `sweep` and `close`, which a store on this machine adds."""
+    """Every verb of `Store`, over `_transact`, `_ref`, `erase`, `sweep` and `close`, which a store adds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -162,11 +161,16 @@ class LocalStore(ABC):
         """See `Store`."""
         return self._columns(batch, self._peek_rows)
 
-    def refund_many(self, terms: LocalTerms, subjects: Sequence[Subject], stamps_us: Sequence[int]) -> NDArray[np.bool_]:
+    def refund_many(
+        self, terms: LocalTerms, subjects: Sequence[Subject], stamps_us: Sequence[int]
+    ) -> NDArray[np.bool_]:
         """See `Store`; one transaction."""
         return self._transact(
             lambda books: np.fromiter(
-                (self._refund(books, terms, subject, stamp) for subject, stamp in zip(subjects, stamps_us, strict=True)),
+                (
+                    self._refund(books, terms, subject, stamp)
+                    for subject, stamp in zip(subjects, stamps_us, strict=True)
+                ),
                 np.bool_,
                 len(subjects),
             ),
@@ -197,7 +201,7 @@ class LocalStore(ABC):
         decision = place(looks, ask.cost, now_us, max_wait_us) if slot else judge(looks, ask.cost, now_us)
         if decision.hit is None:
             return decision
-        time_us = max(now_us, max(log.floor_us for log in logs))
+        time_us = max([now_us, *(log.floor_us for log in logs)])
         floor_us = lift(time_us, decision.hit)
         for i, (ref, log) in enumerate(zip(refs, logs, strict=True)):
             log.trim(time_us - ref.keep_us)
@@ -255,7 +259,9 @@ class LocalStore(ABC):
             kept = books.receipt(name)
             if kept is not None:
                 if kept[: len(asked)] != asked:
-                    raise IdConflictError(f"receipt {receipt!r} was given for another batch; a new batch takes a new receipt")
+                    raise IdConflictError(
+                        f"receipt {receipt!r} was given for another batch; a new batch takes a new receipt"
+                    )
                 return Decisions.unpack(kept[len(asked) :], limits)
             answers = Decisions.of(self._decide_rows(books, batch, range(len(batch.subjects))), limits)
             keep_us = max(terms.refs[0].keep_us for terms in batch.terms)

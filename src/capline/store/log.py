@@ -5,16 +5,20 @@
              (total: units of all hits)      until then a hit's position is its units, and a look is one index
     ids      fingerprint -> stamp            only once an attempt had an id
 
-Trimming moves `start` forward and gives the memory back in strides, so that it costs O(1) a hit whatever the log's length.
+Trimming moves `start` forward and gives the memory back in strides, so that it costs O(1) a hit whatever the log's
+length.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from capline.window.log import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["ColumnLog"]
 
@@ -63,10 +67,8 @@ class ColumnLog:
 
     def stamp_of_unit(self, k: int) -> int:
         """See `LogView`; O(1) by position while every hit is one unit, else O(log n)."""
-        if self.before is None:
-            i = len(self.stamps) - k
-        else:
-            i = bisect_right(self.before, self.total - k, self.start) - 1
+        before = self.before
+        i = len(self.stamps) - k if before is None else bisect_right(before, self.total - k, self.start) - 1
         return self.stamps[i] if i >= self.start else NEVER
 
     def free_stamp(self, stamp_us: int) -> int:

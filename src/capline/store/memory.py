@@ -1,4 +1,4 @@
-"""`memory://`: logs in this process, one lock, gone with the process. For tests, simulations and single-process services.
+"""`memory://`: logs in this process, one lock, gone with the process. For tests, simulations, single-process services.
 
 A decision of one unit on an existing log takes the short way: one lock, one dictionary look-up, `decide_unit`.
 """
@@ -6,7 +6,6 @@ A decision of one unit on an existing log takes the short way: one lock, one dic
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -17,6 +16,8 @@ from capline.store.log import ColumnLog
 from capline.store.unit import decide_unit
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from capline.model.clock import Clock
     from capline.model.decision import Decision
     from capline.model.limit import Limit
@@ -122,7 +123,9 @@ class MemoryStore(LocalStore):
     def erase(self, logs: Sequence[str], subject: Subject) -> int:
         """See `Store`."""
         with self._lock:
-            return sum(self._shelves[name].logs.pop(subject, None) is not None for name in logs if name in self._shelves)
+            return sum(
+                self._shelves[name].logs.pop(subject, None) is not None for name in logs if name in self._shelves
+            )
 
     def sweep(self) -> int:
         """See `Store`."""

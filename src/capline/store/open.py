@@ -1,6 +1,6 @@
 """From a URL to a store: `memory://`, `lmdb:///absolute/path`, `lmdb://relative/path`.
 
-    lmdb:///var/lib/capline?durability=full&max_bytes=8_000_000_000
+lmdb:///var/lib/capline?durability=full&max_bytes=8_000_000_000
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ LEAST_MOST_BYTES = 16 << 20
 
 
 def open_store(url: str, clock: Clock) -> Store:
-    """Open the store that the URL names; raises `InvalidValueError` for a URL that names none, `StoreError` for one that fails."""
+    """Open the store that the URL names.
+
+    Raises `InvalidValueError` for a URL that names none, and `StoreError` for a store that cannot be opened.
+    """
     if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
         raise InvalidTypeError(f"a store is named by a URL like 'lmdb:///path' or 'memory://', not {url!r}")
     try:
@@ -62,11 +65,15 @@ def _most_bytes(url: str, value: str | None) -> int | None:
     if value is None:
         return None
     if not value.replace("_", "").isdecimal() or int(value) < LEAST_MOST_BYTES:
-        raise InvalidValueError(f"store URL {url!r}: max_bytes is a number of at least {LEAST_MOST_BYTES}, not {value!r}")
+        raise InvalidValueError(
+            f"store URL {url!r}: max_bytes is a number of at least {LEAST_MOST_BYTES}, not {value!r}"
+        )
     return int(value)
 
 
 def _refuse_rest(url: str, options: dict[str, str], known: tuple[str, ...]) -> None:
     for name in options:
         if name not in known:
-            raise InvalidValueError(f"store URL {url!r}: unknown option {name!r}; it takes: {', '.join(known) or 'none'}")
+            raise InvalidValueError(
+                f"store URL {url!r}: unknown option {name!r}; it takes: {', '.join(known) or 'none'}"
+            )

@@ -13,8 +13,8 @@
            before * n        with UNITS: units of the hits before each
            ids * n           with IDS: fingerprints of the attempts' ids, 0 for none
 
-A usual log, every hit one unit, is 8 bytes and 8 more for each hit. The CRC starts from kind and form, so it covers them. A
-value that does not check is an error: nothing is ever admitted on it.
+A usual log, every hit one unit, is 8 bytes and 8 more for each hit. The CRC starts from kind and form, so it covers
+them. A value that does not check is an error: nothing is ever admitted on it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,19 @@ from zlib import crc32
 from capline.model.errors import StoreDamagedError, StoreVersionError
 from capline.store.log import ColumnLog
 
-__all__ = ["FLOOR", "FORM", "IDS", "PAGED", "UNITS", "pack_log", "pack_unit_log", "pack_words", "read_unit_log", "read_words", "unpack_log"]
+__all__ = [
+    "FLOOR",
+    "FORM",
+    "IDS",
+    "PAGED",
+    "UNITS",
+    "pack_log",
+    "pack_unit_log",
+    "pack_words",
+    "read_unit_log",
+    "read_words",
+    "unpack_log",
+]
 
 UNITS, IDS, FLOOR, PAGED = 1, 2, 4, 8
 FORM = 1
@@ -38,6 +50,7 @@ _UNIT_SEED = _SEED[0]
 _pack_head = _HEAD.pack
 _unpack_head = _HEAD.unpack_from
 _unpack_pair = struct.Struct("<II").unpack_from
+
 
 if sys.byteorder != "little":  # pragma: no cover - no such machine is supported by the wheels that we stand on
     raise ImportError("capline's packed logs are little-endian, and so must the machine be")
@@ -128,9 +141,7 @@ def unpack_log(kind: int, words: array[int], lead: int = 0) -> tuple[ColumnLog, 
         log.total = words[extra - 1]
         log.before = words[first + n : first + 2 * n]
     if kind & IDS:
-        log.ids = {
-            fingerprint: stamp for stamp, fingerprint in zip(log.stamps, words[-n:], strict=True) if fingerprint
-        }
+        log.ids = {fingerprint: stamp for stamp, fingerprint in zip(log.stamps, words[-n:], strict=True) if fingerprint}
     return log, tuple(words[extra:first])
 
 

@@ -1,32 +1,36 @@
 """A long log on a store that keeps values: a short tail that every hit rewrites, and sealed pages that nobody rewrites.
 
-    head    kind PAGED, lead words [first, next, sealed, mixed], then the newest 32 to 96 hits, as in `capline.store.packed`
+    head    kind PAGED, lead words [first, next, sealed, mixed], then the newest 32 to 96 hits, as in
+    `capline.store.packed`
     page p  lead word [base], then 64 hits, for each p in first..next-1
 
-`base` is the units sealed before the page and `sealed` those in all pages ever sealed, so a unit has a place in the whole log.
-While every page holds 64 units (`mixed` is 0) a place names its page. The widest window ends in the first page, as pages out of
-it are removed. So a decision reads the head and one page, and writes the head: its cost does not grow with the quota. A narrower
-window that ends between, and a place among mixed pages, is found by bisection over pages, some 10 reads in a log of 100,000.
-What a sealed page would have to be rewritten for, a refund of an old hit, rewrites the log.
+`base` is the units sealed before the page and `sealed` those in all pages ever sealed, so a unit has a place in the
+whole log. While every page holds 64 units (`mixed` is 0) a place names its page. The widest window ends in the first
+page, as pages out of it are removed. So a decision reads the head and one page, and writes the head: its cost does not
+grow with the quota. A narrower window that ends between, and a place among mixed pages, is found by bisection over
+pages, some 10 reads in a log of 100,000. What a sealed page would have to be rewritten for, a refund of an old hit,
+rewrites the log.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from capline.model.errors import StoreDamagedError
 from capline.store.log import ColumnLog
 from capline.store.packed import IDS, PAGED, UNITS, pack_log, read_words, unpack_log
 from capline.window.log import NEVER
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
 __all__ = ["LEAD_WORDS", "PAGE_HITS", "TAIL_HITS", "PagedLog", "Pages", "UnitPages"]
 
 PAGE_HITS = 64
 TAIL_HITS = 96
-"""A tail that grows past this seals its oldest `PAGE_HITS`; what stays is never empty, so it answers for the newest hit."""
+"""A tail that grows past this seals its oldest `PAGE_HITS`; what stays is never empty: it answers for the newest."""
 
 LEAD_WORDS = 4
 
@@ -195,7 +199,7 @@ class PagedLog:
         return whole
 
     def _last(self, holds: Callable[[ColumnLog, int], bool]) -> tuple[ColumnLog, int]:
-        """The last page that this holds for, where it holds up to some page and for none after; the first, if for none."""
+        """The last page that this holds for, given that it holds up to some page; the first, if for none."""
         low, high = self._first, self._next
         while high - low > 1:
             middle = (low + high) // 2
@@ -219,10 +223,10 @@ class PagedLog:
 
 
 class UnitPages:
-    """The stamps of a paged log whose every hit is one unit, as one sequence for `decide_unit`: the short way through it.
+    """The stamps of a paged log whose every hit is one unit, as one sequence: the short way through it.
 
-    Only for heads of kind PAGED alone, with `mixed` 0. `usable` is false where the log needs more than a hit at the end of its
-    tail: pages to seal or to remove, which `PagedLog` does.
+    Only for heads of kind PAGED alone, with `mixed` 0. `usable` is false where the log needs more than a hit at the end
+    of its tail: pages to seal or to remove, which `PagedLog` does.
     """
 
     __slots__ = ("_count", "_first", "_oldest", "_pages", "_words")
@@ -235,7 +239,7 @@ class UnitPages:
         self._oldest = _page_words(pages, words[0])[1]
 
     def usable(self, cutoff_us: int) -> bool:
-        """Is the first page still in use, and the tail short enough for one more?"""
+        """Tell whether the first page is still in use and the tail short enough for one more."""
         return len(self._words) - LEAD_WORDS < TAIL_HITS and self._oldest[-1] > cutoff_us
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
 """What a limiter asks of a store: the same verbs whatever is behind them, each attempt one atomic step.
 
-A store is handed each `Rule` once, through `terms`, and gives back its own form of it, which then comes with every attempt.
-The conformance suite in `capline.testing` is the law for every store; it compares each with `capline.window`.
+A store is handed each `Rule` once, through `terms`, and gives back its own form of it, which then comes with every
+attempt. The conformance suite in `capline.testing` is the law for every store; it compares each with `capline.window`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Batch(msgspec.Struct, frozen=True):
     """Many attempts of one policy, as columns.
 
     `terms[codes[i]]` binds `subjects[i]` (no codes: `terms[0]` binds all); `cost` is the same for all.
-    A `receipt` makes the batch safe to resend: the store keeps the answers under that name, with the hits, in one step, and
-    answers the same batch with them for as long as the widest window.
+    A `receipt` makes the batch safe to resend: the store keeps the answers under that name, with the hits, in one step,
+    and answers the same batch with them for as long as the widest window.
     """
 
     terms: tuple[Terms, ...]
@@ -84,7 +84,7 @@ class Store(Protocol):
         ...
 
     def refund(self, terms: Terms, subject: Subject, stamp_us: int) -> bool:
-        """Give the hit with this stamp back; False where there is none within the widest window, or it was given back."""
+        """Give the hit with this stamp back; False where there is none in the widest window, or it was given back."""
         ...
 
     def decide_batch(self, asks: Sequence[Ask]) -> list[Decision | CaplineError]:

@@ -1,19 +1,22 @@
 """The short way of the rule, for what nearly every attempt is: one unit, on one log in which every hit is one unit.
 
-It gives the very answers of `capline.window` (the conformance suite and the state machine hold it to that) by three facts:
-a hit's position is its units; a refusal of one unit leaves 0 remaining; and with no slot in the future the log's floor is its
-last stamp.
+It gives the very answers of `capline.window` (the conformance suite and the state machine hold it to that) by three
+facts: a hit's position is its units; a refusal of one unit leaves 0 remaining; and with no slot in the future the log's
+floor is its last stamp.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from capline.model.decision import Decision
 from capline.model.limit import Limit
-from capline.model.policy import Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from capline.model.policy import Rule
 
 __all__ = ["Stamps", "UnitTerms", "decide_unit", "unit_terms"]
 
@@ -48,7 +51,7 @@ def decide_unit(
     now_us: int,
     position: Callable[[Any, int, int], int] = bisect_right,
 ) -> Decision:
-    """Decide one unit on `stamps[start:]`, all of one unit, none in the future; O(1) a limit, O(log n) for what remains.
+    """Decide one unit on `stamps[start:]`, all of one unit, none in the future; O(1) a limit, O(log n) for `remaining`.
 
     `position` is `bisect_right` for these stamps.
     """

@@ -1,6 +1,7 @@
 """The reference: the verbs of a limiter over the pure functions of `capline.window`, one plain value a log.
 
-It is what every store is compared with. It shares the rule with the stores' long way, and nothing with how they keep logs.
+It is what every store is compared with. It shares the rule with the stores' long way, and nothing with how they keep
+logs.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class Reference:
     ) -> Decision:
         """Decide and record."""
         rule = self._rules.rule(policy, segment, channel)
-        return self._store(rule, subject, *step(self._load(rule, subject), rule, cost, self._clock.now_us(), (id or "").encode()))
+        return self._store(
+            rule, subject, *step(self._load(rule, subject), rule, cost, self._clock.now_us(), (id or "").encode())
+        )
 
     def schedule(
         self,

@@ -1,8 +1,8 @@
 """The log of one subject as a plain value: the specification's own, written to be read rather than to be fast.
 
-A log is its hits in order of their stamps, and a floor: the latest instant that the log has witnessed, below which its time
-never falls again. A refunded hit stays, with 0 units, until it is trimmed by age like any other: its stamp is its identity,
-and must not come back as another hit's.
+A log is its hits in order of their stamps, and a floor: the latest instant that the log has witnessed, below which its
+time never falls again. A refunded hit stays, with 0 units, until it is trimmed by age like any other: its stamp is its
+identity, and must not come back as another hit's.
 
 Every question about limits is one of two looks, which any other form of log can answer as well:
 
@@ -92,7 +92,7 @@ def record(log: Log, hit: Hit, floor_us: int) -> Log:
 
 
 def refund(log: Log, stamp_us: int) -> tuple[Log, bool]:
-    """The log with this one hit given back, and whether there was such a hit, not yet refunded. Its id is free again."""
+    """The log with this one hit given back, and whether there was one, not yet refunded. Its id is free again."""
     if not any(hit.stamp_us == stamp_us and hit.units for hit in log.hits):
         return log, False
     hits = tuple(Hit(stamp_us, 0) if hit.stamp_us == stamp_us else hit for hit in log.hits)

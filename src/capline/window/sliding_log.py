@@ -4,23 +4,28 @@
         (units of hits with a stamp in (t - W, t])  +  c  <=  q
     and then one hit is recorded at t. Otherwise nothing at all is recorded. A hit exactly W old is out.
 
-Read by position this is one look a limit: of the newest q - c + 1 units, the oldest must be out of the window, so the attempt
-fits from `stamp_of_unit(q - c + 1) + W` on. That instant minus now is `retry_after`; the latest over all limits is the next free
-instant, which `schedule` takes. Both answers come from the same look, whatever the quota and whatever the costs.
+Read by position this is one look a limit: of the newest q - c + 1 units, the oldest must be out of the window, so the
+attempt fits from `stamp_of_unit(q - c + 1) + W` on. That instant minus now is `retry_after`; the latest over all limits
+is the next free instant, which `schedule` takes. Both answers come from the same look, whatever the quota and whatever
+the costs.
 
-Time, per log, never runs back: t is at least the floor, and a stamp is later than every live hit's (two hits in one instant are
-two hits, a microsecond apart). Where a slot is taken in the future, a plain attempt is refused until then: nobody jumps the queue.
+Time, per log, never runs back: t is at least the floor, and a stamp is later than every live hit's (two hits in one
+instant are two hits, a microsecond apart). Where a slot is taken in the future, a plain attempt is refused until then:
+nobody jumps the queue.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from capline.model.decision import Decision
 from capline.model.errors import IdConflictError
 from capline.model.limit import Limit
-from capline.model.policy import Rule
 from capline.window.log import NEVER, Hit, Log, LogView, find, record, trim
+
+if TYPE_CHECKING:
+    from capline.model.policy import Rule
 
 __all__ = ["Looks", "first_answer", "judge", "lift", "peek", "place", "step"]
 
@@ -44,7 +49,7 @@ def judge(looks: Looks, cost: int, now_us: int) -> Decision:
 
 
 def place(looks: Looks, cost: int, now_us: int, max_wait_us: int | None) -> Decision:
-    """The next free instant for this cost, behind every slot already taken; refused past `max_wait_us` (None: no bound)."""
+    """The next free instant for this cost, behind every slot taken; refused past `max_wait_us` (None: no bound)."""
     time_us, newest_us = _time(looks, now_us)
     fits_us, binding = _fits_at(looks, cost)
     if fits_us is None:
@@ -56,10 +61,11 @@ def place(looks: Looks, cost: int, now_us: int, max_wait_us: int | None) -> Deci
 
 
 def first_answer(looks: Looks, hit: Hit, cost: int, now_us: int, *, slot: bool = False) -> Decision:
-    """The answer that this hit was recorded with, for a retry of its attempt; raises `IdConflictError` on another cost."""
+    """The answer that this hit was recorded with, for a retry; raises `IdConflictError` on another cost."""
     if hit.units != cost:
         raise IdConflictError(
-            f"this id was recorded with a cost of {hit.units}, not {cost}; a retry repeats the attempt, a new attempt takes a new id",
+            f"this id was recorded with a cost of {hit.units}, not {cost}; "
+            "a retry repeats the attempt, a new attempt takes a new id",
         )
     left, binding, widest_us = 1 << 62, None, 0
     for log, limits in looks:
@@ -80,7 +86,7 @@ def first_answer(looks: Looks, hit: Hit, cost: int, now_us: int, *, slot: bool =
     )
 
 
-def step(  # noqa: PLR0913 - the whole question: logs, rule, cost, time, id, and what a slot may wait
+def step(
     logs: tuple[Log, ...],
     rule: Rule,
     cost: int,
@@ -90,7 +96,7 @@ def step(  # noqa: PLR0913 - the whole question: logs, rule, cost, time, id, and
     slot: bool = False,
     max_wait_us: int | None = None,
 ) -> tuple[tuple[Log, ...], Decision]:
-    """One attempt as a pure function: the logs it leaves, and its answer. `slot` asks for the next free instant instead."""
+    """One attempt as a pure function: the logs it leaves, and its answer. `slot` asks for the next free instant."""
     looks = [(log, look.limits) for log, look in zip(logs, rule.looks, strict=True)]
     known = find(trim(logs[0], now_us - rule.looks[0].keep_us), attempt_id) if attempt_id else None
     if known is not None:
@@ -98,7 +104,7 @@ def step(  # noqa: PLR0913 - the whole question: logs, rule, cost, time, id, and
     decision = place(looks, cost, now_us, max_wait_us) if slot else judge(looks, cost, now_us)
     if decision.hit is None:
         return logs, decision
-    time_us = max(now_us, max(log.floor_us for log in logs))
+    time_us = max([now_us, *(log.floor_us for log in logs)])
     hit, floor_us = Hit(decision.hit, cost, attempt_id), lift(time_us, decision.hit)
     return (
         tuple(
@@ -109,7 +115,7 @@ def step(  # noqa: PLR0913 - the whole question: logs, rule, cost, time, id, and
 
 
 def lift(time_us: int, stamp_us: int) -> int:
-    """The floor that a hit leaves: its own stamp, so that time goes on from there; a slot in the future lifts it to now only."""
+    """The floor that a hit leaves: its own stamp, so that time goes on from there; a slot in the future, only now."""
     return stamp_us if stamp_us <= time_us + 1 else time_us
 
 
@@ -128,13 +134,13 @@ def peek(decision: Decision) -> Decision:
 def _time(looks: Looks, now_us: int) -> tuple[int, int]:
     """This attempt's now, never below a floor; and the newest live stamp of any of its logs."""
     return (
-        max(now_us, max((log.floor_us for log, _ in looks), default=0)),
+        max([now_us, *(log.floor_us for log, _ in looks)]),
         max((log.newest_us() for log, _ in looks), default=NEVER),
     )
 
 
 def _stamp(looks: Looks, time_us: int, newest_us: int) -> int:
-    """The first stamp from this instant on that is later than every live hit and names no other hit in any of the logs."""
+    """The first stamp from this instant on that is later than every live hit and names no other hit in any log."""
     stamp_us = max(time_us, newest_us + 1)
     while True:
         free_us = max(log.free_stamp(stamp_us) for log, _ in looks)
@@ -156,7 +162,7 @@ def _fits_at(looks: Looks, cost: int) -> tuple[int | None, Limit | None]:
     return fits_us, binding
 
 
-def _answer(  # noqa: PLR0913 - the parts of one answer
+def _answer(
     looks: Looks,
     stamp_us: int,
     cost: int,

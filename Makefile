@@ -1,0 +1,47 @@
+# capline: the commands. `make` alone lists them; each one makes what it needs first.
+#
+# Everything runs from .venv, which tools/setup.sh makes from requirements.lock and makes again only when the lock changes.
+# Settings: PYTHON=/path/to/python3 (3.11 or newer) makes .venv from that interpreter; PYTEST_ARGS="-k lmdb" picks tests.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+.PHONY: help setup demo test lint bench lock clean
+
+BIN := .venv/bin
+PYTEST_WORKERS ?= 2
+PYTEST_ARGS ?=
+
+# What a shell brings along must not decide what runs: only .venv does.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+# pyright ships whole in its wheel: it asks nobody whether there is a newer one.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+
+setup: ## make .venv with the package, its extras and the tools; does nothing when it is up to date
+	@bash tools/setup.sh setup
+
+demo: setup ## see the main job done on real data; the report lands in build/demo
+	@$(BIN)/capline demo
+
+test: lint ## lint, then every test
+	@bash tools/setup.sh test
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+lint: setup ## ruff, pyright strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --warnings
+	$(BIN)/lint-imports --no-cache --no-logo
+
+bench: setup ## run the benchmark programs, one after the other
+	@set -e; for program in bench/[!_]*.py; do echo "== $$program"; $(BIN)/python "$$program"; done
+
+lock: ## write requirements.lock anew from pyproject.toml; UPGRADE=1 takes the newest of everything
+	@bash tools/lock.sh
+
+clean: ## remove .venv, build results and caches
+	rm -rf .venv build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
+	find src tests bench tools examples -name __pycache__ -type d -prune -exec rm -rf {} +

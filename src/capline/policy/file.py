@@ -1,0 +1,135 @@
+"""The policy file: YAML text in, policies out, or every fault with its line.
+
+    namespace: marketing                      optional; "capline" unless said
+    policies:
+      promo:
+        limits: [1/day, 2/week]               subjects in no segment
+        by_segment: {new: [1/day, 3/week]}    optional
+        channels: {push: [2/day]}             optional
+        log: promo                            optional, as are layout, algorithm and count_denied
+
+The rule: a file is taken whole or not at all, and a refusal tells all that is wrong with it, so that it is mended in
+one go. Three steps, each in its module: bytes to text and the error here, text to a tree in `tree`, tree to policies in
+`form`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from capline.model.errors import InvalidTypeError, PolicyError
+from capline.policy.form import read_form
+from capline.policy.tree import read_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capline.model.policy import Policy
+    from capline.policy.tree import Fault
+
+__all__ = ["LARGEST_FILE_BYTES", "PolicyFile", "PolicyFileError", "load", "loads", "read_bytes"]
+
+LARGEST_FILE_BYTES = 1 << 20
+
+_MOST_LINES_TOLD = 12
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFile:
+    """What a policy file says: the namespace of all its keys, and its policies in the order of the file."""
+
+    namespace: str
+    policies: tuple[Policy, ...]
+
+
+class PolicyFileError(PolicyError):
+    """A policy file that cannot be used; nothing of it was taken.
+
+    The message is one line: file, line, place, what is wrong and the mend of the first fault, then where others are.
+    `faults` has them all, as (line, text) in the order of the file; line 0 is the file as a whole.
+    """
+
+    def __init__(self, message: str, faults: Sequence[Fault] = ()) -> None:
+        super().__init__(message)
+        self.faults = tuple(faults)
+
+    @classmethod
+    def of(cls, name: str, faults: Sequence[Fault]) -> PolicyFileError:
+        """Make the error of all these faults (at least one) in the file of this name."""
+        ordered = sorted(faults, key=lambda fault: fault[0])
+        (line, text), rest = ordered[0], ordered[1:]
+        message = f"{name}:{line}: {text}" if line else f"{name}: {text}"
+        if rest:
+            lines = [str(n) for n in dict.fromkeys(line for line, _ in rest)]
+            told = ", ".join(lines[:_MOST_LINES_TOLD]) + (", …" if len(lines) > _MOST_LINES_TOLD else "")
+            message += f" (and {len(rest)} more: {'line' if len(lines) == 1 else 'lines'} {told})"
+        return cls("".join(c if c.isprintable() else repr(c)[1:-1] for c in message), ordered)
+
+
+def load(path: str | os.PathLike[str]) -> PolicyFile:
+    """Read a policy file of at most 1 MiB of UTF-8; raises `PolicyFileError` with every fault and its line.
+
+    Costs about 1 ms for a file of ten policies, in proportion for more.
+    """
+    data, _ = read_bytes(path)
+    return loads(data, name=os.fspath(path))
+
+
+def loads(text: str | bytes, name: str = "policies.yaml") -> PolicyFile:
+    """Read policies from text, or from its UTF-8 bytes; `name` is what errors call it. Else as `load`."""
+    if isinstance(text, bytes):
+        text = _decoded(text, name)
+    elif not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+        raise InvalidTypeError(f"policies come as text or bytes, not {type(text).__name__}; for a file use load(path)")
+    if len(text) > LARGEST_FILE_BYTES:
+        raise _too_large(name)
+    root, faults = read_tree(text)
+    namespace, policies = read_form(root, faults)
+    if faults:
+        raise PolicyFileError.of(name, faults)
+    return PolicyFile(namespace, policies)
+
+
+def read_bytes(path: str | os.PathLike[str]) -> tuple[bytes, os.stat_result]:
+    """Read the file's bytes, and its state from before that; raises `PolicyFileError` where there is no such file.
+
+    Waits for nothing: a pipe or a device is refused, since it could keep the reader forever.
+    """
+    try:
+        name = os.fsdecode(path)
+    except TypeError:
+        raise InvalidTypeError(f"a policy file is named by its path, not by {path!r}") from None
+    try:
+        with open(name, "rb", opener=_open_at_once) as file:
+            state = os.fstat(file.fileno())
+            if not stat.S_ISREG(state.st_mode):
+                raise PolicyFileError.of(name, [(0, "not a regular file; name a file that holds the policies")])
+            data = file.read(LARGEST_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        if isinstance(error, PolicyFileError):
+            raise
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise PolicyFileError.of(name, [(0, f"cannot be read: {reason}")]) from None
+    if len(data) > LARGEST_FILE_BYTES:
+        raise _too_large(name)
+    return data, state
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _decoded(data: bytes, name: str) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        fault = f"byte 0x{data[error.start]:02X} is not UTF-8; save the file as UTF-8"
+        raise PolicyFileError.of(name, [(line, fault)]) from None
+
+
+def _too_large(name: str) -> PolicyFileError:
+    return PolicyFileError.of(name, [(0, f"larger than {LARGEST_FILE_BYTES} bytes; a policy file is a few pages")])

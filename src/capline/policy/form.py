@@ -1,0 +1,241 @@
+"""The form of a policy file: from the tree of its text to policies, or to faults that each know their line.
+
+The rule: nothing is guessed and nothing passed over. What a limit, a name or an option may be is the model's law
+(`capline.model`): each piece is tried against it alone, and what the model says is put behind the line and the place of
+that piece. Only the shape of the file is judged here.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from capline.model.errors import CaplineError
+from capline.model.limit import Limit
+from capline.model.policy import Policy, check_name
+from capline.policy.tree import Items, Node, Table, Text, Unusable, clipped, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capline.policy.tree import Fault
+
+__all__ = ["DEFAULT_NAMESPACE", "read_form"]
+
+DEFAULT_NAMESPACE = "capline"
+
+_FILE_KEYS = ("namespace", "policies")
+_POLICY_KEYS = ("limits", "by_segment", "channels", "log", "layout", "algorithm", "count_denied")
+_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_STAND_IN = "_"
+"""The name under which a piece is tried, so that what has a bad name still has its other faults told."""
+
+_TRIED_AS = f"policy {_STAND_IN!r}"
+
+
+def read_form(root: Node | None, faults: list[Fault]) -> tuple[str, tuple[Policy, ...]]:
+    """Give a tree's namespace and policies, and add to `faults`; where there are any, do not use what is given.
+
+    Costs O(nodes): about 15 microseconds for each limit.
+    """
+    return _Form(faults).file(root)
+
+
+class _Form:
+    """One pass over the tree. Each method gives what it read, or None (or less) after noting a fault."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        self.faults = faults
+
+    def file(self, root: Node | None) -> tuple[str, tuple[Policy, ...]]:
+        namespace = DEFAULT_NAMESPACE
+        if root is None or (isinstance(root, Text) and root.is_null):
+            if not self.faults:
+                self._fault(0, "", "the file is empty; begin it with 'policies:'")
+            return namespace, ()
+        entries = self._entries(root, "", "the file", "policies: {promo: {limits: [3/day]}}", _FILE_KEYS)
+        if entries is None:
+            return namespace, ()
+        if "namespace" in entries:
+            namespace = self._name(entries["namespace"][1], "", "namespace") or namespace
+        if "policies" not in entries:
+            self._fault(root.line, "", "no 'policies:' in the file; add it, with a policy below it")
+            return namespace, ()
+        return namespace, self._policies(entries["policies"][1])
+
+    def _policies(self, node: Node) -> tuple[Policy, ...]:
+        entries = self._entries(node, "", "policies", "promo: {limits: [3/day]}")
+        if entries == {}:
+            self._fault(node.line, "", "policies: there is none; define one, like promo: {limits: [3/day]}")
+        policies: list[Policy] = []
+        for name, (line, value) in (entries or {}).items():
+            policy = self._policy(name, line, value)
+            if policy is not None:
+                self._same_layout(policy, policies, line)
+                policies.append(policy)
+        return tuple(policies)
+
+    def _policy(self, name: str, line: int, node: Node) -> Policy | None:
+        where = f"policy {shown(name)}"
+        faults_before = len(self.faults)
+        self._check_name(name, "policy", line, "")
+        entries = self._entries(node, where, "", "{limits: [3/day]}", _POLICY_KEYS)
+        if entries is None:
+            return None
+        parts: dict[str, Any] = {"limits": ()}
+        for key, (_, value) in entries.items():
+            match key:
+                case "limits":
+                    limits = parts[key] = self._limits(value, where)
+                    if limits:
+                        self._try(value.line, where, limits=limits)
+                case "by_segment" | "channels":
+                    parts[key] = self._named_limits(value, where, key, "segment" if key == "by_segment" else "channel")
+                case _:
+                    parts[key] = self._option(value, where, key)
+        if len(self.faults) > faults_before:
+            return None
+        # The pieces are sound; what only shows in the whole is found on the policy's own line.
+        return self._try(line, where, where, name, **parts)
+
+    def _limits(self, node: Node, where: str) -> tuple[Limit, ...] | None:
+        """Read a list of limits, each tried alone; None where one of them, or the list, is a fault."""
+        if not isinstance(node, Items):
+            mend = f"; write [{node.text}]" if isinstance(node, Text) and _is_limit(node.text) else ""
+            self._misshapen(node, where, "limits", "a list of limits, like [3/day, 10/week]", mend)
+            return None
+        limits: list[Limit] = []
+        for item in node.items:
+            if not isinstance(item, Text) or item.is_null:
+                self._misshapen(item, where, "a limit", "text, like 3/day")
+                continue
+            try:
+                limits.append(Limit.parse(item.text))
+            except CaplineError as error:
+                self._fault(item.line, where, str(error))
+        return tuple(limits) if len(limits) == len(node.items) else None
+
+    def _named_limits(self, node: Node, where: str, key: str, what: str) -> dict[str, tuple[Limit, ...]]:
+        entries = self._entries(node, where, key, f"{what}_1: [3/day]")
+        named: dict[str, tuple[Limit, ...]] = {}
+        for name, (line, value) in (entries or {}).items():
+            self._check_name(name, what, line, where)
+            within = f"{where}, {what} {shown(name)}"
+            limits = self._limits(value, within)
+            if limits is not None:
+                option: dict[str, Any] = {key: {_STAND_IN: limits}}
+                self._try(value.line, within, f"{_TRIED_AS}, {what} {_STAND_IN!r}", limits=["1/day"], **option)
+                named[name] = limits
+        return named
+
+    def _option(self, node: Node, where: str, key: str) -> str | bool | None:
+        if key == "log":
+            return self._name(node, where, key)
+        if not isinstance(node, Text) or node.is_null:
+            self._misshapen(node, where, key, "one word")
+            return None
+        value: str | bool = node.text
+        if key == "count_denied":
+            if not node.plain or value.lower() not in _BOOLEANS:
+                self._misshapen(node, where, key, "true or false")
+                return None
+            value = _BOOLEANS[value.lower()]
+        else:
+            value = clipped(value)
+        option: dict[str, Any] = {key: value}
+        self._try(node.line, where, limits=["1/day"], **option)
+        return value
+
+    def _name(self, node: Node, where: str, what: str) -> str | None:
+        if not isinstance(node, Text) or node.is_null:
+            self._misshapen(node, where, what, "a name, or leave it out")
+            return None
+        self._check_name(node.text, what, node.line, where)
+        return node.text
+
+    def _check_name(self, name: str, what: str, line: int, where: str) -> None:
+        try:
+            check_name(clipped(name), what)
+        except CaplineError as error:
+            self._fault(line, where, str(error))
+
+    def _same_layout(self, policy: Policy, others: Sequence[Policy], line: int) -> None:
+        """Policies that share a log must find it in the same place, or they would not count each other's hits."""
+        for other in others:
+            if other.log == policy.log and other.layout != policy.layout:
+                problem = f"shares log {policy.log!r} with policy {other.name!r} but not its layout; give both the same"
+                self._fault(line, f"policy {policy.name!r}", problem)
+                return
+
+    def _entries(
+        self,
+        node: Node,
+        where: str,
+        what: str,
+        like: str,
+        known: tuple[str, ...] | None = None,
+    ) -> dict[str, tuple[int, Node]] | None:
+        """Give a mapping's entries by key, each with its key's line; a key that is not `known` is a fault."""
+        if not isinstance(node, Table):
+            self._misshapen(node, where, what, f"a mapping, like {like}")
+            return None
+        entries: dict[str, tuple[int, Node]] = {}
+        for key, value in node.entries:
+            if key.is_null:
+                self._fault(key.line, where, "a key is empty or null; write a name, or quote it")
+            elif known is not None and key.text not in known:
+                self._fault(key.line, where, f"unknown key {shown(key.text)}; {_nearest(key.text, known)}")
+            else:
+                entries[key.text] = key.line, value
+        return entries
+
+    def _try(
+        self,
+        line: int,
+        where: str,
+        tried_as: str = _TRIED_AS,
+        name: str = _STAND_IN,
+        **parts: Any,
+    ) -> Policy | None:
+        """Ask the model for a policy of these parts; what it objects to is a fault, put at `where`."""
+        try:
+            return Policy(name, **parts)
+        except CaplineError as error:
+            said = str(error)
+            if said.startswith(tried_as):
+                self.faults.append((line, where + said.removeprefix(tried_as)))
+            else:
+                self._fault(line, where, said)
+            return None
+
+    def _misshapen(self, node: Node, where: str, what: str, wanted: str, mend: str = "") -> None:
+        match node:
+            case Unusable():
+                return  # reported when it was read
+            case Text() if node.is_null:
+                found = "nothing"
+            case Text():
+                found = shown(node.text)
+                if ":" in node.text and node.plain and not mend:
+                    mend = "; is there a space after the colon?"
+            case Items():
+                found = "a list"
+            case Table():
+                found = "a mapping"
+        self._fault(node.line, where, f"{what and what + ': '}expected {wanted}, found {found}{mend}")
+
+    def _fault(self, line: int, where: str, problem: str) -> None:
+        self.faults.append((line, f"{where}: {problem}" if where else problem))
+
+
+def _is_limit(text: str) -> bool:
+    try:
+        Limit.parse(text)
+    except CaplineError:
+        return False
+    return True
+
+
+def _nearest(key: str, known: tuple[str, ...]) -> str:
+    near = get_close_matches(key.lower().replace("-", "_").replace(" ", "_")[:64], known, n=1)
+    return f"did you mean {near[0]}?" if near else f"use {', '.join(known[:-1])} or {known[-1]}"

@@ -1,0 +1,119 @@
+"""A policy file that is followed: ask `poll` now and then, read `current` whenever.
+
+The rule: `current` is always a whole, good file. A new version is read and validated beside it and takes its place by
+one reference, so a reader never sees half of one; a version that is broken, or gone, changes nothing but `error`.
+
+Whether the file changed is told by its state (device, inode, size, mtime, ctime), one `stat` a poll. A file system's
+clock ticks coarsely: a second write in the same tick leaves that state the same. So a state is trusted only once it is
+older than two seconds; until then each poll reads the bytes and compares their hash.
+
+No thread and no timer: who owns the loop calls `poll`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Lock
+
+from capline.model.clock import Clock, SystemClock
+from capline.policy.file import PolicyFile, PolicyFileError, loads, read_bytes
+
+__all__ = ["PolicyWatch"]
+
+_SETTLED_US = 2_000_000
+
+_Signature = tuple[int, int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    file: PolicyFile
+    error: PolicyFileError | None
+
+
+class PolicyWatch:
+    """Follows one policy file; raises `PolicyFileError` when made on a file that is not good, and never afterwards.
+
+    Threads may share it. `poll` costs one `stat` (about 2 microseconds) while nothing changes.
+
+    A changed namespace is refused like a broken file: all logs would be left behind, and every subject would start
+    afresh. Restart to mean it.
+    """
+
+    __slots__ = ("_clock", "_digest", "_lock", "_name", "_path", "_seen", "_state")
+
+    def __init__(self, path: str | os.PathLike[str], clock: Clock | None = None) -> None:
+        self._clock = SystemClock() if clock is None else clock
+        data, _ = read_bytes(path)
+        self._name = os.fsdecode(path)
+        self._path = Path(self._name).absolute()  # so that a chdir does not change which file is meant
+        self._lock = Lock()
+        self._seen: _Signature | None = None  # None: read the bytes at the next poll
+        self._digest = _digest(data)
+        self._state = _State(loads(data, name=self._name), None)
+
+    @property
+    def current(self) -> PolicyFile:
+        """The last good file."""
+        return self._state.file
+
+    @property
+    def error(self) -> PolicyFileError | None:
+        """Why the file as it is now is not the current one; None when it is."""
+        return self._state.error
+
+    def poll(self) -> bool:
+        """Look whether the file changed; True when `current` was replaced. Never raises, whatever the file says."""
+        with self._lock:
+            try:
+                return self._poll()
+            except PolicyFileError as error:
+                self._state = replace(self._state, error=error)
+                return False
+
+    def _poll(self) -> bool:
+        now_us = self._clock.now_us()
+        if self._seen is not None and self._signature() == self._seen:
+            return False
+        self._seen = None
+        data, state = read_bytes(self._path)
+        signature = _signature_of(state)
+        if self._signature() != signature:
+            return False  # written while it was read: the next poll takes it whole
+        digest = _digest(data)
+        changed = digest != self._digest
+        error: PolicyFileError | None = None
+        if changed:
+            try:
+                self._take(loads(data, name=self._name), digest)
+            except PolicyFileError as refused:
+                changed, error = False, refused
+        self._state = replace(self._state, error=error)
+        if now_us - state.st_ctime_ns // 1000 > _SETTLED_US:
+            self._seen = signature
+        return changed
+
+    def _take(self, file: PolicyFile, digest: bytes) -> None:
+        before = self._state.file.namespace
+        if file.namespace != before:
+            change = f"namespace changed from {before!r} to {file.namespace!r}"
+            raise PolicyFileError.of(self._name, [(0, f"{change}: all logs would be left behind; restart to mean it")])
+        self._state = _State(file, None)
+        self._digest = digest
+
+    def _signature(self) -> _Signature | None:
+        try:
+            return _signature_of(self._path.stat())
+        except OSError:
+            return None
+
+
+def _signature_of(state: os.stat_result) -> _Signature:
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()

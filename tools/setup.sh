@@ -1,0 +1,162 @@
+#!/bin/bash
+# Make what a goal needs, and nothing twice:  tools/setup.sh setup | test
+#
+#   setup   .venv: an interpreter of 3.11 or newer, every package that requirements.lock names, by hash, and capline itself
+#           (editable, so that a change in src/ needs no new setup)
+#   test    the system packages that only tests use
+#
+# System packages are listed in tools/system-packages.txt; as root they are installed by apt, else a line says what to type.
+#
+# .venv/.capline-setup tells what .venv was made from. It is removed before the first change and written after the last, so
+# a setup that was interrupted is not taken for a whole one: without it .venv is made from nothing.
+#
+#     line 1  this folder      a venv holds absolute paths, so a copy or a move needs a new one
+#     line 2  the interpreter  version and build: a system upgrade leaves a venv that no longer runs
+#     line 3  requirements.lock's hash
+#     line 4  pyproject.toml's hash; when only this line differs, capline alone is installed again
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+goal=${1:-setup}
+venv=.venv
+stamp=$venv/.capline-setup
+
+# What the shell brings along must not reach pip or the interpreter.
+unset PYTHONPATH PYTHONHOME VIRTUAL_ENV PIP_USER PIP_TARGET PIP_PREFIX PIP_REQUIRE_VIRTUALENV PIP_CONSTRAINT
+export PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() { say "$*"; exit 1; }
+
+# Two setups in one folder (`make demo` beside `make test`) take turns; the lock goes when this process does.
+if command -v flock >/dev/null; then
+  exec 9<tools/setup.sh
+  flock 9
+fi
+
+# ---- the interpreter -------------------------------------------------------------------------------------------------
+
+new_enough() { "$1" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' </dev/null >/dev/null 2>&1; }
+makes_venv() { "$1" -c 'import ensurepip, venv' </dev/null >/dev/null 2>&1; }
+identity() { "$1" -c 'import sys; print(" ".join(sys.version.split()))' </dev/null 2>/dev/null; }
+
+# Debian's own build first: it is optimised by profile, and it is the one that apt's python3-venv fits. Where only apt could
+# complete it and we may not use apt, another interpreter that is complete comes first.
+choose_python() {
+  local candidate first=
+  local -a candidates=(/usr/bin/python3 python3 python3.14 python3.13 python3.12 python3.11)
+  if [[ -n ${PYTHON:-} ]]; then
+    new_enough "$PYTHON" || die "PYTHON=$PYTHON is not a Python 3.11 or newer; name one that is, or leave PYTHON out"
+    command -v "$PYTHON"
+    return
+  fi
+  for candidate in "${candidates[@]}"; do
+    new_enough "$candidate" || continue
+    if [[ $EUID -eq 0 ]] || makes_venv "$candidate"; then
+      command -v "$candidate"
+      return
+    fi
+    first=${first:-$candidate}
+  done
+  [[ -n $first ]] || die "no Python 3.11 or newer found; install one (Debian 12 and later: apt-get install python3), or name it: make setup PYTHON=/path/to/python3"
+  command -v "$first"
+}
+
+# ---- system packages -------------------------------------------------------------------------------------------------
+
+there() { # probe
+  local name
+  local -a names
+  [[ $1 != venv ]] || { makes_venv "$python"; return; }
+  IFS='|' read -ra names <<<"$1"
+  for name in "${names[@]}"; do command -v "$name" >/dev/null && return; done
+  return 1
+}
+
+# Without our lock's descriptor (9): a service that a package starts would keep it for good.
+apt_install() { # packages
+  export DEBIAN_FRONTEND=noninteractive
+  say "installing by apt: $*"
+  apt-get -qq -o DPkg::Lock::Timeout=300 update </dev/null >&2 9<&- &&
+    apt-get -qq -y -o DPkg::Lock::Timeout=300 --no-install-recommends install "$@" </dev/null >/dev/null 9<&-
+}
+
+system_packages() { # goal
+  local for_goal need package probe why
+  local -a wanted=() probes=() reasons=() needs=()
+  while read -r for_goal need package probe why; do
+    [[ $for_goal == "$1" ]] || continue
+    there "$probe" && continue
+    # Another Debian interpreter than the default one has a package of its own: python3.12-venv.
+    [[ $probe == venv && $python == /usr/bin/python3.* ]] && package=${python##*/}-venv
+    wanted+=("$package") probes+=("$probe") reasons+=("$why") needs+=("$need")
+  done <tools/system-packages.txt
+  [[ ${#wanted[@]} -gt 0 ]] || return 0
+
+  if [[ $EUID -eq 0 ]] && command -v apt-get >/dev/null; then
+    apt_install "${wanted[@]}" || say "apt could not install: ${wanted[*]}"
+  fi
+  local i how
+  for i in "${!wanted[@]}"; do
+    there "${probes[i]}" && continue
+    how="sudo apt-get install ${wanted[i]}"
+    [[ ${probes[i]} == venv && $python != /usr/bin/* ]] && how="make setup PYTHON=..., with a Python that has ensurepip ($python has not)"
+    if [[ ${needs[i]} == must ]]; then
+      die "${wanted[i]} is missing (${reasons[i]}); type: $how"
+    fi
+    say "note: ${wanted[i]} is missing (${reasons[i]}): what needs it is skipped; to have it, type: $how"
+  done
+}
+
+# ---- .venv -----------------------------------------------------------------------------------------------------------
+
+lock_hash() { sha256sum <requirements.lock; }
+project_hash() { sha256sum <pyproject.toml; }
+
+stamp_line() { sed -n "$1p" "$stamp" 2>/dev/null || true; }
+
+write_stamp() {
+  printf '%s\n' "$PWD" "$(identity $venv/bin/python)" "$(lock_hash)" "$(project_hash)" >$stamp.new
+  mv $stamp.new $stamp
+}
+
+# True when .venv may stay: made here, from this lock, by an interpreter that still runs and is the one asked for.
+venv_is_current() {
+  [[ -f $stamp && $(stamp_line 1) == "$PWD" && $(stamp_line 3) == "$(lock_hash)" ]] || return 1
+  [[ $(stamp_line 2) == "$(identity $venv/bin/python)" ]] || return 1
+  [[ -z ${PYTHON:-} || $(stamp_line 2) == "$(identity "$PYTHON")" ]]
+}
+
+# From what is installed and nothing else: a dependency that the lock does not know is an error here, not a download.
+install_capline() {
+  $venv/bin/python -m pip install --quiet --no-index --no-build-isolation --editable '.[dev]' </dev/null ||
+    die "capline did not install from what requirements.lock names; if pyproject.toml asks for more now, type: make lock"
+}
+
+make_venv() {
+  local python # read by there()
+  if venv_is_current; then
+    [[ $(stamp_line 4) != "$(project_hash)" ]] || return 0
+    say "pyproject.toml has changed: installing capline again"
+    rm -f $stamp
+    install_capline
+    write_stamp
+    return
+  fi
+  python=$(choose_python)
+  system_packages setup
+  say "making .venv with $python ($("$python" -c 'import platform; print(platform.python_version())')); a minute or so the first time"
+  rm -f $stamp # first, and alone: a removal that is interrupted must not leave it behind
+  rm -rf $venv
+  "$python" -m venv $venv </dev/null
+  $venv/bin/python -m pip install --quiet --progress-bar off --require-hashes -r requirements.lock </dev/null
+  install_capline
+  write_stamp
+  say "done"
+}
+
+case $goal in
+  setup) make_venv ;;
+  test) system_packages test ;;
+  *) die "unknown goal '$goal'; use setup or test" ;;
+esac

@@ -154,8 +154,8 @@ class Limiter:
         channel: str | None = None,
     ) -> Decision:
         """What `decide` would answer, with `hit` None; consumes nothing."""
-        terms = self._bound(policy, segment, channel)
         try:
+            terms = self._bound(policy, segment, channel)
             return self._store.peek(terms, check_subject(subject), check_cost(cost), _fingerprint(id))
         except StoreError as error:
             return self._outage(error)
@@ -185,9 +185,9 @@ class Limiter:
         Not allowed, and nothing taken, where it is more than `max_wait` seconds away or the cost can never fit. A slot
         that is not used is given back by `refund`.
         """
-        terms = self._bound(policy, segment, channel)
         max_wait_us = None if max_wait is None else _seconds_us(max_wait, "max_wait")
         try:
+            terms = self._bound(policy, segment, channel)
             return self._store.place(terms, check_subject(subject), check_cost(cost), _fingerprint(id), max_wait_us)
         except StoreError as error:
             return self._outage(error)
@@ -232,6 +232,8 @@ class Limiter:
                     Ask(terms, check_subject(attempt.subject), check_cost(attempt.cost), _fingerprint(attempt.id))
                 )
                 rows.append(row)
+            except StoreError as error:
+                answers[row] = self._outage(error)
             except CaplineError as error:
                 answers[row] = error
         try:
@@ -397,30 +399,35 @@ class Limiter:
     ) -> Decisions:
         if receipt is not None:
             check_id(receipt)
-        if codes is None:
-            if segment is not None and not isinstance(segment, str):
-                raise InvalidTypeError("segment is one name, or a list of names together with codes that point into it")
-            terms = (self._bound(policy, segment, channel),)
-        else:
-            if segment is None or isinstance(segment, str):
-                raise InvalidTypeError("codes point into a list of segment names: give it as segment=[...]")
-            codes = _check_codes(codes, len(subjects), len(segment))
-            terms = tuple(self._bound(policy, name, channel) for name in segment)
+        cost = check_cost(cost)
+        points = None if codes is None else _check_codes(codes, len(subjects), segment)
         checked, errors = _check_subjects(subjects)
-        if errors:
-            good = [row for row in range(len(checked)) if row not in errors]
-            part = Batch(
-                terms, [checked[row] for row in good], codes and [codes[row] for row in good], check_cost(cost), receipt
-            )
-            return _spread(self._columns(part, consume=consume), good, len(checked), errors)
-        return self._columns(Batch(terms, checked, codes, check_cost(cost), receipt), consume=consume)
+        good = [row for row in range(len(checked)) if row not in errors] if errors else None
+        if good is not None:
+            checked = [checked[row] for row in good]
+            points = None if points is None else [points[row] for row in good]
+        decisions = self._columns(policy, segment, channel, (checked, points, cost, receipt), consume=consume)
+        return decisions if good is None else _spread(decisions, good, len(subjects), errors)
 
-    def _columns(self, batch: Batch, *, consume: bool) -> Decisions:
+    def _columns(
+        self,
+        policy: str,
+        segment: str | Sequence[str | None] | None,
+        channel: str | None,
+        asked: tuple[list[Subject], list[int] | None, int, str | None],
+        *,
+        consume: bool,
+    ) -> Decisions:
+        subjects, points, cost, receipt = asked
+        names = [segment] if segment is None or isinstance(segment, str) else segment
+        if points is None and names is segment:
+            raise InvalidTypeError("segment is one name, or a list of names together with codes that point into it")
         try:
+            batch = Batch(tuple(self._bound(policy, name, channel) for name in names), subjects, points, cost, receipt)
             return self._store.decide_many(batch) if consume else self._store.peek_many(batch)
         except StoreError as error:
             answer = self._outage(error)
-            columns = Decisions.of([answer] * len(batch.subjects), ())
+            columns = Decisions.of([answer] * len(subjects), ())
             columns.origin = answer.origin
             return columns
 
@@ -492,8 +499,14 @@ def _check_subjects(
     return checked, errors
 
 
-def _check_codes(codes: Sequence[int] | NDArray[np.integer[Any]], rows: int, names: int) -> list[int]:
-    array = np.asarray(codes)
+def _check_codes(
+    codes: Sequence[int] | NDArray[np.integer[Any]],
+    rows: int,
+    segment: str | Sequence[str | None] | None,
+) -> list[int]:
+    if segment is None or isinstance(segment, str):
+        raise InvalidTypeError("codes point into a list of segment names: give it as segment=[...]")
+    array, names = np.asarray(codes), len(segment)
     if array.ndim != 1 or len(array) != rows:
         raise InvalidValueError(f"{len(array)} codes for {rows} subjects: one code for each")
     if rows and (array.dtype.kind not in "iu" or int(array.min()) < 0 or int(array.max()) >= names):

@@ -31,6 +31,7 @@ from capline.store.packed import PAGED, pack_log, pack_unit_log, pack_words, rea
 from capline.store.paged import LEAD_WORDS, TAIL_HITS, PagedLog, UnitPages
 from capline.store.protocol import Ask, Batch
 from capline.store.unit import decide_unit
+from capline.window.sliding_log import peek
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -165,15 +166,14 @@ class LmdbStore(LocalStore):
                     return decision
         return self._step(books, Ask(terms, subject))
 
-    def _decide_rows(self, books: Books, batch: Batch, rows: range) -> list[Decision]:
+    def _rows(self, books: Books, batch: Batch, rows: range, *, record: bool) -> list[Decision]:
         """Many rows of one unit in one transaction, so at one instant: then all first hits are the same few bytes."""
         bound = batch.terms
         if not isinstance(books, _LmdbBooks) or batch.cost != 1 or any(terms.unit is None for terms in bound):
-            return super()._decide_rows(books, batch, rows)
+            return super()._rows(books, batch, rows, record=record)
         txn, logs, now_us = books.txn, self.table(b"logs"), self._clock.now_us()
-        prefix = _prefix(bound[0].refs[0])
-        keep_us = bound[0].refs[0].keep_us
-        firsts = [decide_unit(_NO_STAMPS, 0, terms.unit, now_us) for terms in bound if terms.unit is not None]
+        prefix, keep_us = _prefix(bound[0].refs[0]), bound[0].refs[0].keep_us
+        firsts = [decide_unit(_NO_STAMPS, 0, terms.unit, now_us) for terms in bound]
         first_value = pack_unit_log(array("Q", (now_us,)))
         get, put, integer_key, subjects, codes = txn.get, txn.put, _INTEGER_KEY.pack, batch.subjects, batch.codes
         answers: list[Decision] = []
@@ -184,25 +184,28 @@ class LmdbStore(LocalStore):
             key = integer_key(prefix, b"i", subject) if type(subject) is int else prefix + subject_key(subject)
             value = get(key, None, logs)
             if value is None:
-                put(key, first_value, True, True, False, logs)
+                if record:
+                    put(key, first_value, True, True, False, logs)
+                    fresh += 1
                 answers.append(firsts[code])
-                fresh += 1
                 continue
             stamps = read_unit_log(value)
-            unit = bound[code].unit
-            if stamps is None or unit is None or len(stamps) >= TAIL_HITS:
-                answers.append(self._step(books, Ask(bound[code], subject)))
+            if stamps is None or len(stamps) >= TAIL_HITS:
+                ask = Ask(bound[code], subject)
+                answers.append(self._step(books, ask) if record else self._look(books, ask))
                 continue
-            decision = decide_unit(stamps, 0, unit, now_us)
+            decision = decide_unit(stamps, 0, bound[code].unit, now_us)
             stamp_us = decision.hit
-            if stamp_us is not None:
+            if stamp_us is not None and record:
                 if stamps[0] <= stamp_us - keep_us:
                     del stamps[: bisect_right(stamps, max(now_us, stamps[-1]) - keep_us)]
                 stamps.append(stamp_us)
                 put(key, pack_unit_log(stamps), True, True, False, logs)
             answers.append(decision)
-        self._fresh += fresh
-        return answers
+        if record:
+            self._fresh += fresh
+            return answers
+        return [peek(decision) if decision.hit is not None else decision for decision in answers]
 
     def erase(self, logs: Sequence[str], subject: Subject) -> int:
         """See `Store`."""

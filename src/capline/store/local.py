@@ -155,11 +155,11 @@ class LocalStore(ABC):
         """See `Store`; with a receipt one transaction for all, else one for every few thousand rows."""
         if batch.receipt is not None:
             return self._with_receipt(batch, batch.receipt)
-        return self._columns(batch, self._decide_rows)
+        return self._columns(batch, record=True)
 
     def peek_many(self, batch: Batch) -> Decisions:
         """See `Store`."""
-        return self._columns(batch, self._peek_rows)
+        return self._columns(batch, record=False)
 
     def refund_many(
         self, terms: LocalTerms, subjects: Sequence[Subject], stamps_us: Sequence[int]
@@ -233,21 +233,17 @@ class LocalStore(ABC):
                 books.save(channel_ref, subject, log)
         return True
 
-    def _decide_rows(self, books: Books, batch: Batch, rows: range) -> list[Decision]:
+    def _rows(self, books: Books, batch: Batch, rows: range, *, record: bool) -> list[Decision]:
+        """Decide these rows of a batch, or only look, in this transaction."""
         terms, codes, subjects, cost = batch.terms, batch.codes, batch.subjects, batch.cost
-        if codes is None:
-            return [self._step(books, Ask(terms[0], subjects[row], cost)) for row in rows]
-        return [self._step(books, Ask(terms[codes[row]], subjects[row], cost)) for row in rows]
+        answer = self._step if record else self._look
+        return [answer(books, Ask(terms[0 if codes is None else codes[row]], subjects[row], cost)) for row in rows]
 
-    def _peek_rows(self, books: Books, batch: Batch, rows: range) -> list[Decision]:
-        terms, codes, subjects, cost = batch.terms, batch.codes, batch.subjects, batch.cost
-        return [self._look(books, Ask(terms[0 if codes is None else codes[row]], subjects[row], cost)) for row in rows]
-
-    def _columns(self, batch: Batch, decide: Callable[[Books, Batch, range], list[Decision]]) -> Decisions:
+    def _columns(self, batch: Batch, *, record: bool) -> Decisions:
         answers: list[Decision] = []
         for first in range(0, len(batch.subjects), ROWS_A_TRANSACTION):
             rows = range(first, min(first + ROWS_A_TRANSACTION, len(batch.subjects)))
-            answers += self._transact(lambda books, rows=rows: decide(books, batch, rows))
+            answers += self._transact(lambda books, rows=rows: self._rows(books, batch, rows, record=record))
         return Decisions.of(answers, _limits_of(batch))
 
     def _with_receipt(self, batch: Batch, receipt: str) -> Decisions:
@@ -263,7 +259,7 @@ class LocalStore(ABC):
                         f"receipt {receipt!r} was given for another batch; a new batch takes a new receipt"
                     )
                 return Decisions.unpack(kept[len(asked) :], limits)
-            answers = Decisions.of(self._decide_rows(books, batch, range(len(batch.subjects))), limits)
+            answers = Decisions.of(self._rows(books, batch, range(len(batch.subjects)), record=True), limits)
             keep_us = max(terms.refs[0].keep_us for terms in batch.terms)
             books.keep_receipt(name, asked + answers.pack(), self._clock.now_us() + keep_us)
             return answers

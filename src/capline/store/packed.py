@@ -78,7 +78,8 @@ def read_words(value: bytes) -> tuple[int, array[int]]:
     body = value[HEAD_BYTES:]
     if kind >= len(_SEED) or zero or len(body) % 8:
         raise _damaged("no such kind")
-    if crc32(body, _SEED[kind]) != crc:
+    seed: int = _SEED[kind]
+    if crc32(body, seed) != crc:
         raise _damaged("its checksum does not match")
     words = array("Q")
     words.frombytes(body)

@@ -478,21 +478,18 @@ class StoreConformance:
     def test_columns_equal_single_decisions(self) -> None:
         policy = Policy("p", ["2/day", "3/week"], by_segment={"new": ["1/day"], "vip": ["5/day"]})
         limiter = self.limiter(policy)
-        subjects = np.array([5, 3, 5, 5, 9, 3, 2**32], dtype=np.uint64)
-        codes = np.array([0, 1, 0, 0, 2, 1, 0])
+        ids = [5, 3, 5, 5, 9, 3, 2**32]
+        points = [0, 1, 0, 0, 2, 1, 0]
+        subjects, codes = np.array(ids, dtype=np.uint64), np.array(points)
         names: list[str | None] = [None, "new", "vip"]
         many = limiter.decide_many("p", subjects, segment=names, codes=codes)
         other = Limiter("memory://", policies=[policy], clock=self.clock)
-        single = [
-            other.decide("p", int(s), segment=names[c]) for s, c in zip(subjects.tolist(), codes.tolist(), strict=True)
-        ]
+        single = [other.decide("p", s, segment=names[c]) for s, c in zip(ids, points, strict=True)]
         assert list(many) == single
         assert many.allowed.dtype == np.bool_
         assert many.allowed.tolist() == [one.allowed for one in single]
         peeked = limiter.peek_many("p", subjects, segment=names, codes=codes)
-        assert list(peeked) == [
-            other.peek("p", int(s), segment=names[c]) for s, c in zip(subjects.tolist(), codes.tolist(), strict=True)
-        ]
+        assert list(peeked) == [other.peek("p", s, segment=names[c]) for s, c in zip(ids, points, strict=True)]
 
     def test_a_bad_subject_among_many_is_its_own_error(self) -> None:
         many = self.one("1/day").decide_many("p", ["a", "", "b", "\ud800", "a"])

@@ -1,0 +1,340 @@
+"""The embedded store where things go wrong: damage, other versions, full disks, killed writers, forks, and maps that grow."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import lmdb
+import pytest
+
+from capline import (
+    InvalidValueError,
+    Limiter,
+    ManualClock,
+    Policy,
+    StoreDamagedError,
+    StoreError,
+    StoreFullError,
+    StoreVersionError,
+)
+from capline.store import lmdb_env, packed
+from capline.store.log import ColumnLog
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+POLICY = Policy("p", ["5/day", "9/week"])
+
+
+def opened(path: Path, options: str = "", policy: Policy = POLICY) -> Limiter:
+    return Limiter(f"lmdb://{path}{options}", [policy], clock=ManualClock(10**15))
+
+
+def filled(path: Path) -> Path:
+    with opened(path) as limiter:
+        limiter.decide_many("p", range(2000))
+    return path / "data.mdb"
+
+
+def set_meta(path: Path, key: bytes, value: bytes) -> None:
+    with lmdb.open(str(path), max_dbs=8) as env, env.begin(write=True) as txn:
+        txn.put(key, value, db=env.open_db(b"meta", txn))
+
+
+# --- damage and versions ------------------------------------------------------------------------------------------
+
+
+def test_decisions_outlive_the_process_that_made_them(tmp_path: Path) -> None:
+    filled(tmp_path)
+    with opened(tmp_path) as limiter:
+        assert limiter.peek("p", 7).remaining == 3
+
+
+@pytest.mark.parametrize("content", [b"x", b"not a database" * 1000, bytes(8192)])
+def test_a_file_that_is_not_ours_is_refused_and_not_touched(tmp_path: Path, content: bytes) -> None:
+    data = tmp_path / "data.mdb"
+    data.write_bytes(content)
+    with pytest.raises(StoreDamagedError, match="left as it is"):
+        opened(tmp_path)
+    assert data.read_bytes() == content
+
+
+def test_another_programs_lmdb_file_is_refused_and_not_touched(tmp_path: Path) -> None:
+    with lmdb.open(str(tmp_path), map_size=1 << 20) as env, env.begin(write=True) as txn:
+        txn.put(b"theirs", b"1")
+    before = (tmp_path / "data.mdb").read_bytes()
+    with pytest.raises(StoreVersionError, match="something else"):
+        opened(tmp_path)
+    assert (tmp_path / "data.mdb").read_bytes() == before
+
+
+def test_a_store_of_another_version_is_refused_and_not_touched(tmp_path: Path) -> None:
+    data = filled(tmp_path)
+    set_meta(tmp_path, b"format", b"capline lmdb 2")
+    before = data.read_bytes()
+    with pytest.raises(StoreVersionError, match="capline lmdb 2"):
+        opened(tmp_path)
+    assert data.read_bytes() == before
+
+
+def test_an_lmdb_data_version_of_another_kind_is_refused(tmp_path: Path) -> None:
+    data = filled(tmp_path)
+    with data.open("r+b") as file:
+        for page in (0, 4096):
+            file.seek(page + 20)
+            file.write((2).to_bytes(4, "little"))
+    with pytest.raises(StoreVersionError, match="data version 2"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize("keep", [0.02, 0.3, 0.0001])
+def test_a_file_that_was_cut_off_is_refused_before_it_is_mapped(tmp_path: Path, keep: float) -> None:
+    data = filled(tmp_path)
+    last_page = lmdb_env._META.unpack(data.read_bytes()[: lmdb_env._META.size])[5]
+    os.truncate(data, int((last_page + 1) * 4096 * keep))
+    with pytest.raises(StoreDamagedError, match="cut off|too short"):
+        opened(tmp_path)
+
+
+def test_a_damaged_value_is_an_error_and_never_an_admission(tmp_path: Path) -> None:
+    data = filled(tmp_path)
+    log = ColumnLog()
+    log.record(10**15, 1, 10**15)
+    value = packed.pack_log(log)
+    content = bytearray(data.read_bytes())
+    broken = value[:9] + bytes([value[9] ^ 1]) + value[10:]
+    data.write_bytes(content.replace(value, broken))
+    with opened(tmp_path) as limiter:
+        assert {limiter_answer(limiter, subject) for subject in range(2000)} == {"damaged"}
+        assert limiter_answer(limiter, 2000) == "allowed"
+        with pytest.raises(StoreDamagedError, match="nothing is decided on it"):
+            limiter.decide_many("p", range(2000))
+
+
+def limiter_answer(limiter: Limiter, subject: int) -> str:
+    try:
+        return "allowed" if limiter.decide("p", subject) else "refused"
+    except StoreDamagedError:
+        return "damaged"
+
+
+def test_every_single_flipped_bit_of_a_packed_log_is_noticed() -> None:
+    log = ColumnLog()
+    for stamp, units, fingerprint in ((5, 1, 0), (9, 7, 12345), (20, 2, 0)):
+        log.record(stamp, units, stamp, fingerprint)
+    for value in (packed.pack_log(log), packed.pack_unit_log(log.stamps)):
+        for bit in range(len(value) * 8):
+            broken = bytearray(value)
+            broken[bit // 8] ^= 1 << bit % 8
+            with pytest.raises(StoreError):
+                packed.unpack_log(*packed.read_words(bytes(broken)))
+            with pytest.raises(StoreError):
+                if packed.read_unit_log(bytes(broken)) is None:
+                    packed.read_words(bytes(broken))
+        for size in range(len(value)):
+            with pytest.raises(StoreError):
+                packed.unpack_log(*packed.read_words(value[:size]))
+
+
+# --- room -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_map_that_fills_up_grows_and_others_follow(tmp_path: Path) -> None:
+    with opened(tmp_path) as limiter:
+        first_bytes = (tmp_path / "data.mdb").stat().st_size
+        script = f"from capline import *; l = Limiter('lmdb://{tmp_path}', [Policy('p', ['5/day', '9/week'])]); "
+        script += "print(l.peek('p', 's').allowed, flush=True); input(); print(l.peek('p', 599_999).remaining)"
+        other = subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1, text=True)
+        assert other.stdout is not None
+        assert other.stdout.readline() == "True\n"
+        assert limiter.decide_many("p", range(600_000)).allowed.all()
+        assert (tmp_path / "data.mdb").stat().st_size >= 2 * first_bytes
+        assert other.communicate("\n", timeout=60)[0] == "4\n"
+
+
+def test_a_largest_size_is_kept_and_nothing_is_recorded_past_it(tmp_path: Path) -> None:
+    with opened(tmp_path, "?max_bytes=20_000_000") as limiter:
+        with pytest.raises(StoreFullError, match="largest size"):
+            limiter.decide_many("p", range(2_000_000))
+        decided = limiter.peek_many("p", range(2_000_000)).remaining
+        full = int((decided == 3).sum())
+        assert 0 < full < 2_000_000
+        assert (decided[:full] == 3).all()
+        assert (tmp_path / "data.mdb").stat().st_size <= 20_000_000
+
+
+def test_a_full_disk_is_one_clear_error_and_the_store_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    """RLIMIT_FSIZE makes the kernel refuse the file's growth as a full disk does, and needs no mount."""
+    script = f"""
+import resource, signal
+from capline import Limiter, Policy, StoreFullError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+limiter = Limiter("lmdb://{tmp_path}", [Policy("p", ["5/day", "9/week"])])
+resource.setrlimit(resource.RLIMIT_FSIZE, (24 << 20, resource.RLIM_INFINITY))
+try:
+    limiter.decide_many("p", range(2_000_000))
+except StoreFullError as error:
+    print("full:", error)
+held = limiter.peek_many("p", range(2_000_000)).remaining
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(int((held == 3).sum()) > 0, bool(limiter.decide_many("p", range(1_999_000, 2_000_000)).allowed.all()))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first.startswith("full:")
+    assert "nothing was recorded" in first
+    assert second == "True True"
+
+
+def test_the_room_of_the_map_is_allocated_so_that_a_full_disk_cannot_be_a_sigbus(tmp_path: Path) -> None:
+    stat = filled(tmp_path).stat()
+    assert stat.st_blocks * 512 >= stat.st_size
+
+
+# --- processes and threads ------------------------------------------------------------------------------------------
+
+HAMMER = """
+import sys
+from capline import Limiter, Policy
+limiter = Limiter("lmdb://" + sys.argv[1], [Policy("p", ["10000000/day"])])
+print("ready", flush=True)
+while True:
+    print(limiter.decide("p", "s").hit, flush=True)
+"""
+
+
+def test_no_acknowledged_decision_is_lost_by_kill_9(tmp_path: Path) -> None:
+    random.seed(7)
+    acknowledged: set[int] = set()
+    for _ in range(6):
+        writers = [
+            subprocess.Popen([sys.executable, "-c", HAMMER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+            for _ in range(2)
+        ]
+        heard: list[list[str]] = [[], []]
+        wanted = random.randint(20, 300)
+        enough = [threading.Event(), threading.Event()]
+        readers = [
+            threading.Thread(target=hear, args=(writer, words, wanted, event))
+            for writer, words, event in zip(writers, heard, enough, strict=True)
+        ]
+        for reader in readers:
+            reader.start()
+        assert all(event.wait(30) for event in enough)
+        for writer in writers:
+            writer.send_signal(signal.SIGKILL)
+            writer.wait()
+        for reader in readers:
+            reader.join()
+        stamps = [int(word) for words in heard for word in words if word != "ready"]
+        assert len(stamps) >= 2 * (wanted - 1)
+        assert not acknowledged & set(stamps)
+        acknowledged |= set(stamps)
+        with Limiter(f"lmdb://{tmp_path}", [Policy("p", ["10000000/day"])]) as limiter:
+            kept = [hit.stamp_us for hit in limiter.explain("p", "s").hits]
+            assert acknowledged <= set(kept)
+            assert kept == sorted(set(kept))
+            # A writer may have been killed between recording and answering, once each time.
+            assert len(kept) - len(acknowledged) <= 2 * 6
+
+
+def hear(writer: subprocess.Popen[str], words: list[str], wanted: int, enough: threading.Event) -> None:
+    """Take whole lines until the writer is gone; a line that the kill cut short was never an answer."""
+    with writer.stdout or open(os.devnull) as lines:  # noqa: PTH123 - a null stream where there is no pipe
+        for line in lines:
+            if line.endswith("\n"):
+                words.append(line[:-1])
+            if len(words) >= wanted:
+                enough.set()
+
+
+def test_a_child_after_a_fork_opens_the_store_anew_and_both_stay_exact(tmp_path: Path) -> None:
+    with Limiter(f"lmdb://{tmp_path}", [Policy("p", ["1000/day"])]) as limiter:
+        assert limiter.decide("p", "s")
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                status = 0 if all(limiter.decide("p", "s") for _ in range(300)) else 2
+            finally:
+                os._exit(status)
+        assert all(limiter.decide("p", "s") for _ in range(300))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert limiter.peek("p", "s").remaining == 1000 - 601 - 1
+
+
+def test_limiters_of_one_file_share_it_within_a_process(tmp_path: Path) -> None:
+    one, other = opened(tmp_path), opened(tmp_path)
+    assert one.decide("p", "s").remaining == 4
+    assert other.decide("p", "s").remaining == 3
+    one.close()
+    assert other.decide("p", "s").remaining == 2
+    with pytest.raises(InvalidValueError, match="durability"):
+        opened(tmp_path, "?durability=full")
+    other.close()
+    with opened(tmp_path, "?durability=full") as again:
+        assert again.decide("p", "s").remaining == 1
+
+
+def test_threads_that_make_a_map_grow_lose_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path) as limiter:
+        counts: list[int] = []
+
+        def ask(first: int) -> None:
+            counts.append(int(limiter.decide_many("p", range(first, first + 100_000)).allowed.sum()))
+
+        threads = [threading.Thread(target=ask, args=(n * 100_000,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert counts == [100_000] * 4
+        assert (limiter.peek_many("p", range(400_000)).remaining == 3).all()
+
+
+# --- what a URL may be ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "memory", "memory://x", "lmdb://", "postgres://x", "lmdb:///x?durability=fast", "lmdb:///x?max_bytes=1", "lmdb:///x?a=b"]
+    + ["lmdb:///x?durability", "memory://?a=b", "lmdb:///x?max_bytes=-5"],
+)
+def test_a_url_that_names_no_store_says_the_mend(url: str) -> None:
+    with pytest.raises(InvalidValueError, match="store URL"):
+        Limiter(url, [POLICY])
+
+
+def test_a_path_that_cannot_be_a_directory_is_a_store_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="directory"):
+        Limiter(f"lmdb://{tmp_path}/file/store", [POLICY])
+
+
+def test_a_relative_path_is_below_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Limiter("lmdb://below/here", [POLICY]) as limiter:
+        assert limiter.decide("p", "s")
+    assert (tmp_path / "below/here/data.mdb").exists()
+
+
+# --- an outage is the caller's choice, and never looks like a refusal ---------------------------------------------
+
+
+@pytest.mark.parametrize(("choice", "allowed"), [("allow", True), ("deny", False)])
+def test_the_choice_for_an_outage_is_marked_as_such(tmp_path: Path, choice: str, allowed: bool) -> None:
+    limiter = Limiter(f"lmdb://{tmp_path}", [POLICY], on_store_error=choice)
+    limiter.close()
+    answers = [limiter.decide("p", "s"), limiter.decide("p", "s", 2, id="x"), limiter.peek("p", "s")]
+    answers += list(limiter.decide_many("p", [1, 2, 3]))
+    for decision in answers:
+        assert (decision.allowed, decision.origin, decision.limit, decision.hit) == (allowed, "fallback", None, None)
+    with pytest.raises(InvalidValueError, match="on_store_error"):
+        Limiter("memory://", [POLICY], on_store_error="shrug")

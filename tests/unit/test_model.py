@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import capline
+from capline import CaplineError, Limit, ManualClock, Policy, PolicyError, SystemClock
+from capline.model.limit import LARGEST_QUOTA, LONGEST_WINDOW_US
+from capline.model.subject import check_subject
+
+DAY_US = 86_400_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "quota", "window_us", "shown"),
+    [
+        ("3/day", 3, DAY_US, "3/day"),
+        ("100/minute", 100, 60_000_000, "100/minute"),
+        ("5 per 10s", 5, 10_000_000, "5/10s"),
+        ("1/250ms", 1, 250_000, "1/250ms"),
+        ("10/7 days", 10, 7 * DAY_US, "10/week"),
+        ("10 / 2 weeks", 10, 14 * DAY_US, "10/2 weeks"),
+        ("1_000_000/2s", 1_000_000, 2_000_000, "1000000/2s"),
+        ("4/90 minutes", 4, 5_400_000_000, "4/90min"),
+        ("4/120 MIN", 4, 7_200_000_000, "4/2h"),
+        ("1/1us", 1, 1, "1/1us"),
+        ("7/µs", 7, 1, "7/1us"),
+        ("0/day", 0, DAY_US, "0/day"),
+    ],
+)
+def test_limits_are_read_and_shown(text: str, quota: int, window_us: int, shown: str) -> None:
+    limit = Limit.parse(text)
+    assert (limit.quota, limit.window_us, str(limit)) == (quota, window_us, shown)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "3", "3/", "/day", "3/fortnight", "3/month", "3/year", "-1/day", "1.5/day", "3/0s", "NaN/day", "inf/day", "3/day/day"]
+    + ["9007199254740992/day", "1/4000 days", "1/99999999999999999999s", "3 day", "x" * 100, "3//day", "3/-1s", "1e3/day"],
+)
+def test_text_that_is_no_limit_is_a_value_error_that_shows_it(text: str) -> None:
+    with pytest.raises(CaplineError, match="limit") as caught:
+        Limit.parse(text)
+    assert isinstance(caught.value, ValueError)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [None, 3, b"3/day", ["3/day"]])
+def test_a_limit_of_another_type_is_a_type_error(value: Any) -> None:
+    with pytest.raises(TypeError) as caught:
+        Limit.parse(value)
+    assert isinstance(caught.value, CaplineError)
+
+
+@pytest.mark.parametrize(("quota", "window_us"), [(-1, 1), (1, 0), (LARGEST_QUOTA + 1, 1), (1, LONGEST_WINDOW_US + 1)])
+def test_numbers_out_of_range_are_refused(quota: int, window_us: int) -> None:
+    with pytest.raises(ValueError, match="quota|window"):
+        Limit(quota, window_us)
+
+
+@pytest.mark.parametrize("numbers", [(1.0, 1), (1, 1.0), (True, 1), ("1", 1), (float("nan"), 1)])
+def test_numbers_of_another_type_are_refused(numbers: tuple[Any, Any]) -> None:
+    with pytest.raises(TypeError):
+        Limit(*numbers)
+
+
+@given(st.integers(0, LARGEST_QUOTA), st.integers(1, LONGEST_WINDOW_US))
+def test_the_shown_text_reads_back_as_an_equal_limit_with_the_same_hash(quota: int, window_us: int) -> None:
+    limit = Limit(quota, window_us)
+    again = Limit.parse(str(limit))
+    assert again == limit
+    assert hash(again) == hash(limit)
+
+
+def test_values_are_frozen() -> None:
+    with pytest.raises(AttributeError):
+        Limit.parse("3/day").quota = 4  # pyright: ignore[reportAttributeAccessIssue] - what is tested
+    with pytest.raises(AttributeError):
+        Policy("p", ["3/day"]).name = "q"  # pyright: ignore[reportAttributeAccessIssue] - what is tested
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": ""},
+        {"name": "a b"},
+        {"name": "-x"},
+        {"name": "x" * 65},
+        {"name": None},
+        {"limits": []},
+        {"limits": "3/day"},
+        {"limits": ["3/day", "4/24h"]},
+        {"limits": ["3/dy"]},
+        {"limits": [3]},
+        {"limits": None},
+        {"limits": [f"1/{n}s" for n in range(1, 18)]},
+        {"by_segment": {"new": []}},
+        {"by_segment": {"n w": ["1/day"]}},
+        {"by_segment": ["new"]},
+        {"channels": {"push": ["?"]}},
+        {"algorithm": "token_bucket"},
+        {"layout": "row"},
+        {"log": "a/b"},
+        {"count_denied": True},
+    ],
+)
+def test_a_policy_that_contradicts_itself_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(CaplineError) as caught:
+        Policy(**{"name": "p", "limits": ["3/day"], **wrong})
+    assert isinstance(caught.value, ValueError | TypeError)
+
+
+def test_equal_policies_are_equal_and_hash_alike() -> None:
+    one, other = Policy("p", ["1/week"]), Policy("p", [Limit.parse("1/7 days")])
+    assert one == other
+    assert hash(one) == hash(other)
+
+
+def test_a_policy_may_limit_channels_only_and_then_wants_one() -> None:
+    policy = Policy("p", [], channels={"push": ["1/day"]})
+    with capline.Limiter("memory://", [policy]) as limiter:
+        assert limiter.decide("p", "s", channel="push")
+        assert not limiter.decide("p", "s", channel="push")
+        with pytest.raises(CaplineError, match="name one: push"):
+            limiter.decide("p", "s")
+
+
+def test_policies_of_one_limiter_have_different_names() -> None:
+    with pytest.raises(PolicyError, match="two policies"):
+        capline.Limiter("memory://", [Policy("p", ["1/day"]), Policy("p", ["2/day"])])
+
+
+def test_a_segment_is_taken_by_a_policy_that_does_not_differ_by_segment() -> None:
+    with capline.Limiter("memory://", [Policy("p", ["1/day"])]) as limiter:
+        assert limiter.decide("p", "s", segment="anything")
+        assert not limiter.decide("p", "s", segment="else")
+
+
+def test_clocks() -> None:
+    clock = ManualClock(start_us=5)
+    clock.advance_us(10)
+    clock.advance_us(-3)
+    assert clock.now_us() == 12
+    with pytest.raises(ValueError, match="clock"):
+        clock.advance_us(-13)
+    for wrong in (1.5, "1", True):
+        with pytest.raises(TypeError):
+            ManualClock(wrong)  # pyright: ignore[reportArgumentType] - what is tested
+    assert 1_600_000_000_000_000 < SystemClock().now_us() < capline.model.clock.LATEST_US
+
+
+def test_numpy_integers_are_subjects_and_booleans_are_not() -> None:
+    assert check_subject(np.uint64(2**64 - 1)) == 2**64 - 1  # pyright: ignore[reportArgumentType] - what is tested
+    assert type(check_subject(np.int8(3))) is int  # pyright: ignore[reportArgumentType] - what is tested
+    for wrong in (True, np.bool_(True), np.float64(3)):  # noqa: FBT003 - the value itself
+        with pytest.raises(TypeError):
+            check_subject(wrong)  # pyright: ignore[reportArgumentType] - what is tested
+
+
+def test_every_error_is_a_capline_error() -> None:
+    errors = [value for name, value in vars(capline).items() if name.endswith(("Error", "Exceeded"))]
+    assert len(errors) > 8
+    assert all(issubclass(error, CaplineError) for error in errors)
+
+
+def test_importing_capline_pulls_in_none_of_the_optional_parts() -> None:
+    import subprocess  # noqa: PLC0415 - only this test looks at another interpreter
+    import sys  # noqa: PLC0415 - as above
+
+    code = "import sys, capline; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()  # noqa: S603 - our own interpreter
+    assert not {"pyroaring", "pyarrow", "typer", "rich", "httpx", "plotly", "lmdb", "hypothesis"} & set(loaded)

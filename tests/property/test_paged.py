@@ -35,6 +35,10 @@ steps = st.lists(
 )
 
 
+SEEN: dict[int, paged.SeenPages] = {}
+"""Kept over all examples, as a process keeps it: only the epoch tells whose pages they are."""
+
+
 class Shelf:
     def __init__(self) -> None:
         self.values: dict[int, bytes] = {}
@@ -59,39 +63,46 @@ def reopened(value: bytes, shelf: Shelf) -> paged.PagedLog:
 
 def check_unit_pages(value: bytes, shelf: Shelf, plain: window.Log) -> None:
     kind, words = read_words(value)
-    if kind == PAGED and not words[paged.LEAD_WORDS - 1]:
-        pages = paged.UnitPages(words, shelf)
+    if kind == PAGED and not words[paged.MIXED_WORD]:
+        seen = SEEN.setdefault(words[paged.LEAD_WORDS - 1], paged.SeenPages(words[paged.LEAD_WORDS - 1]))
+        pages = paged.UnitPages(words, shelf, seen)
         stamps = [pages[i] for i in range(len(pages))]
         kept = [hit.stamp_us for hit in plain.hits]
         assert stamps[len(stamps) - len(kept) :] == kept
-        assert pages[-1] == kept[-1]
+        assert pages.ends() == (len(stamps), stamps[0], stamps[-1])
         for cutoff_us in {*stamps[::3], stamps[0] - 1, stamps[-1]}:
             assert pages.position(cutoff_us, 0) == sum(stamp <= cutoff_us for stamp in stamps)
-        if pages.usable(stamps[0]):
-            assert len(words) - paged.LEAD_WORDS < paged.TAIL_HITS
 
 
-def apply(step: Step, log: paged.PagedLog, plain: window.Log, now_us: int) -> tuple[window.Log, int]:
+def apply(
+    step: Step, log: paged.PagedLog, plain: window.Log, now_us: int, shelf: Shelf
+) -> tuple[paged.PagedLog, window.Log, int]:
     verb, n, units = step
     if verb.startswith("record"):
         now_us += n
         fingerprint = now_us if units > 1 else 0
+        hit = window.Hit(now_us, units, str(fingerprint).encode() if fingerprint else b"")
+        kind, head = read_words(log.value())
+        if units == 1 and kind == PAGED and not head[paged.MIXED_WORD]:
+            short_way = paged.UnitPages(head, shelf, paged.SeenPages(head[paged.EPOCH_WORD]))
+            cutoff_us = plain.hits[0].stamp_us - 1
+            if short_way.usable(cutoff_us):
+                return reopened(short_way.record(now_us, cutoff_us), shelf), window.record(plain, hit, now_us), now_us
         log.record(now_us, units, now_us, fingerprint)
-        return window.record(plain, window.Hit(now_us, units, str(fingerprint).encode() if fingerprint else b""), now_us), now_us
+        return log, window.record(plain, hit, now_us), now_us
     if verb == "refund" and plain.hits:
         stamp = plain.hits[-1 - n % len(plain.hits)].stamp_us
-        after, done = window.refund(plain, stamp)
+        plain, done = window.refund(plain, stamp)
         assert log.refund(stamp) is done
         assert log.refund(stamp) is False
-        return after, now_us
     if verb == "trim" and plain.hits and plain.hits[-1].stamp_us > now_us - n:
         log.trim(now_us - n)
-        return window.trim(plain, now_us - n), now_us
+        plain = window.trim(plain, now_us - n)
     if verb == "insert" and plain.hits:
         stamp = plain.free_stamp(max(plain.hits[0].stamp_us, now_us - n))
         log.record(stamp, units, 0)
-        return window.record(plain, window.Hit(stamp, units), 0), max(now_us, stamp)
-    return plain, now_us
+        plain, now_us = window.record(plain, window.Hit(stamp, units), 0), max(now_us, stamp)
+    return log, plain, now_us
 
 
 @settings(max_examples=300, deadline=None)
@@ -104,7 +115,7 @@ def test_every_look_agrees_with_the_plain_value_across_seals_trims_refunds_and_r
         log = paged.PagedLog(first, shelf)
         plain = window.record(plain, window.Hit(now_us, 1), now_us)
         for step in script:
-            plain, now_us = apply(step, log, plain, now_us)
+            log, plain, now_us = apply(step, log, plain, now_us, shelf)
             log = reopened(log.value(), shelf)
             oldest_us = plain.hits[0].stamp_us
             assert log.newest_us() == plain.newest_us()

@@ -1,4 +1,4 @@
-"""The specification itself, held to the sentence that defines it: sum the units in the window, add the cost, compare."""
+"""The specification itself, held to the sentence that defines it: sum the units in the window, add the cost."""
 
 from __future__ import annotations
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Annotated
 
-import click
 import typer
 
+from capline import __version__
 from capline.cli import campaign, decisions, replay, segments
 from capline.cli.common import BAD_INPUT, INTERRUPTED, note
 from capline.model.errors import CaplineError
@@ -16,7 +17,6 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="capline",
-    help="Exact, fast, durable sliding-window limits.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -28,18 +28,37 @@ decisions.register(app)
 replay.register(app)
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"capline {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(  # pyright: ignore[reportUnusedFunction] - typer calls it
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Exact, fast, durable sliding-window limits."""
+
+
 def main() -> None:
-    """Run the command line; exits 0 on success, 2 on bad input with one line that says what to mend, 130 on Ctrl-C."""
+    """Run the command line.
+
+    Exits 0 on success, 2 on bad input with one line that says what to mend, 130 on Ctrl-C.
+    """
     try:
         status = app(standalone_mode=False)
     except CaplineError as error:
-        note.print(f"[bold red]capline:[/] {_plain(str(error))}", soft_wrap=True)
+        status = _refused(str(error))
+    except typer.TyperException as error:
+        message = error.format_message()
         status = BAD_INPUT
-    except click.ClickException as error:
-        error.show(sys.stderr)
-        status = error.exit_code
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        note.print("interrupted", style="yellow")
+        if message:  # none where a command without arguments has answered with its help
+            status = _refused(f"{message} ({' '.join(['capline', *_command()])} --help tells more)")
+    except typer.Abort:
         status = INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -47,6 +66,15 @@ def main() -> None:
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _plain(message: str) -> str:
-    """One line, with nothing in it read as markup."""
-    return " ".join(message.replace("[", r"\[").split("\n"))
+def _refused(message: str) -> int:
+    """Say on one line what is wrong, with nothing in it read as markup."""
+    line = " ".join(message.replace("[", r"\[").split("\n"))
+    note.print(f"[bold red]capline:[/] {line}", soft_wrap=True)
+    return BAD_INPUT
+
+
+def _command() -> list[str]:
+    """The words before the first option or value: the command whose help tells more."""
+    names = {command.name for command in (*app.registered_commands, *app.registered_groups)}
+    first = sys.argv[1:2]
+    return first if first and first[0] in names else []

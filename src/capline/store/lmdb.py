@@ -27,8 +27,8 @@ from capline.model.subject import Subject, check_subject
 from capline.store.lmdb_env import Environment, Transaction, open_environment
 from capline.store.local import ROWS_A_TRANSACTION, Books, LocalStore, LocalTerms, LogRef, StoredLog
 from capline.store.log import ColumnLog
-from capline.store.packed import PAGED, pack_log, pack_unit_log, pack_words, read_unit_log, read_words, unpack_log
-from capline.store.paged import LEAD_WORDS, TAIL_HITS, PagedLog, UnitPages
+from capline.store.packed import PAGED, pack_log, pack_unit_log, read_unit_log, read_words, unpack_log
+from capline.store.paged import EPOCH_WORD, LEAD_WORDS, MIXED_WORD, TAIL_HITS, PagedLog, SeenPages, UnitPages
 from capline.store.protocol import Ask, Batch
 from capline.store.unit import decide_unit
 from capline.window.sliding_log import peek
@@ -55,6 +55,8 @@ SWEEP_EVERY = 64
 """After so many new subjects, half as many logs are looked at on the way, in turn, and the stale ones removed."""
 SWEEP_ROWS = 4096
 ONE_HIT_BYTES = 16
+MOST_LONG_LOGS = 64
+"""Long logs whose pages a process keeps at hand: at most 64 pages of half a kilobyte each."""
 
 
 class LmdbStore(LocalStore):
@@ -73,6 +75,7 @@ class LmdbStore(LocalStore):
         self._path = path
         self._fresh = 0
         self._sweep_from = b""
+        self._seen: dict[bytes, SeenPages] = {}
 
     def _transact(self, work: Callable[[Books], _T]) -> _T:
         return self._run(lambda txn: work(_LmdbBooks(self, txn)))
@@ -153,18 +156,27 @@ class LmdbStore(LocalStore):
         now_us: int,
     ) -> Decision:
         """`_unit` on a paged log that takes no more than a hit at the end of its tail; on any other log, `_step`."""
-        books = _LmdbBooks(self, txn)
         if value and value[0] == PAGED and terms.unit is not None:
-            _, words = read_words(value)
-            if not words[LEAD_WORDS - 1]:
-                stamps = UnitPages(words, _LmdbPages(books, key))
-                if stamps.usable(max(now_us, words[-1]) - terms.refs[0].keep_us):
-                    decision = decide_unit(stamps, 0, terms.unit, now_us, UnitPages.position)
+            _, head = read_words(value)
+            if not head[MIXED_WORD]:
+                pages = _LmdbPages(txn, self.table(b"pages"), key)
+                stamps = UnitPages(head, pages, self._seen_pages(key, head[EPOCH_WORD]))
+                cutoff_us = max(now_us, head[-1]) - terms.refs[0].keep_us
+                if stamps.usable(cutoff_us):
+                    decision = decide_unit(stamps, 0, terms.unit, now_us, UnitPages.position, stamps.ends())
                     if decision.hit is not None:
-                        words.append(decision.hit)
-                        txn.put(key, pack_words(PAGED, words), db=self.table(b"logs"))
+                        head_value = stamps.record(decision.hit, cutoff_us)
+                        txn.put(key, head_value, True, True, False, self.table(b"logs"))
                     return decision
-        return self._step(books, Ask(terms, subject))
+        return self._step(_LmdbBooks(self, txn), Ask(terms, subject))
+
+    def _seen_pages(self, key: bytes, epoch: int) -> SeenPages:
+        seen = self._seen.get(key)
+        if seen is None or seen.epoch != epoch:
+            if len(self._seen) >= MOST_LONG_LOGS:
+                self._seen.clear()
+            seen = self._seen[key] = SeenPages(epoch)
+        return seen
 
     def _rows(self, books: Books, batch: Batch, rows: range, *, record: bool) -> list[Decision]:
         """Many rows of one unit in one transaction, so at one instant: then all first hits are the same few bytes."""
@@ -285,7 +297,7 @@ class _LmdbBooks:
         key = log_key(ref, subject)
         if isinstance(log, ColumnLog) and len(log) > TAIL_HITS:
             log.pack()
-            log = PagedLog(log, _LmdbPages(self, key))
+            log = PagedLog(log, _LmdbPages(self.txn, self._store.table(b"pages"), key))
         value = log.value() if isinstance(log, PagedLog) else pack_log(log)  # pyright: ignore[reportArgumentType] - the two
         self.txn.put(key, value, db=self._store.table(b"logs"))
         if len(value) == ONE_HIT_BYTES:
@@ -313,41 +325,35 @@ class _LmdbBooks:
         """See `Books`."""
         self.txn.put(name, _U64.pack(expires_us) + value, db=self._store.table(b"receipts"))
 
-    def page(self, key: bytes) -> bytes | None:
-        """A page's value."""
-        return self.txn.get(key, db=self._store.table(b"pages"))
-
-    def put_page(self, key: bytes, value: bytes | None) -> None:
-        """Keep a page, or remove it."""
-        if value is None:
-            self.txn.delete(key, db=self._store.table(b"pages"))
-        else:
-            self.txn.put(key, value, db=self._store.table(b"pages"))
-
     def _open(self, key: bytes, value: bytes) -> StoredLog:
         kind, words = read_words(value)
         if not kind & PAGED:
             return unpack_log(kind, words)[0]
         tail, lead = unpack_log(kind, words, LEAD_WORDS)
-        return PagedLog(tail, _LmdbPages(self, key), lead)
+        return PagedLog(tail, _LmdbPages(self.txn, self._store.table(b"pages"), key), lead)
 
 
 class _LmdbPages:
     """The pages of the log with this key."""
 
-    __slots__ = ("_books", "_key")
+    __slots__ = ("_key", "_table", "_txn")
 
-    def __init__(self, books: _LmdbBooks, key: bytes) -> None:
-        self._books = books
+    def __init__(self, txn: Transaction, table: Any, key: bytes) -> None:
+        self._txn = txn
+        self._table = table
         self._key = key
 
     def read(self, number: int) -> bytes | None:
         """See `Pages`."""
-        return self._books.page(self._key + _U32.pack(number))
+        return self._txn.get(self._key + _U32.pack(number), None, self._table)
 
     def write(self, number: int, value: bytes | None) -> None:
         """See `Pages`."""
-        self._books.put_page(self._key + _U32.pack(number), value)
+        key = self._key + _U32.pack(number)
+        if value is None:
+            self._txn.delete(key, db=self._table)
+        else:
+            self._txn.put(key, value, db=self._table)
 
 
 def subject_key(subject: Subject) -> bytes:

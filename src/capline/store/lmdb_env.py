@@ -50,7 +50,7 @@ DATABASES = (b"meta", b"logs", b"pages", b"receipts")
 
 # LMDB's meta page: a 16-byte page header, then magic, version, address, map size, two tables (the first one's first
 # field is the page size), the last page's number and the transaction's.
-_META = struct.Struct("<16xIIQQI92xQQ")
+META = struct.Struct("<16xIIQQI92xQQ")
 _MAGIC = 0xBEEFC0DE
 _DATA_VERSION = 1
 
@@ -58,8 +58,8 @@ _DATA_VERSION = 1
 class Transaction(Protocol):
     """What the store uses of py-lmdb's transaction, which hands out bytes as it is opened here."""
 
-    def get(self, key: bytes, default: bytes | None = None, db: Any = None) -> bytes | None: ...  # noqa: D102 - py-lmdb's
-    def put(  # noqa: D102 - py-lmdb's
+    def get(self, key: bytes, default: bytes | None = None, db: Any = None) -> bytes | None: ...
+    def put(
         self,
         key: bytes,
         value: bytes,
@@ -68,10 +68,10 @@ class Transaction(Protocol):
         append: bool = False,
         db: Any = None,
     ) -> bool: ...
-    def pop(self, key: bytes, db: Any = None) -> bytes | None: ...  # noqa: D102 - py-lmdb's
-    def delete(self, key: bytes, value: bytes = b"", db: Any = None) -> bool: ...  # noqa: D102 - py-lmdb's
-    def cursor(self, db: Any = None) -> Any: ...  # noqa: D102 - py-lmdb's
-    def stat(self, db: Any) -> dict[str, int]: ...  # noqa: D102 - py-lmdb's
+    def pop(self, key: bytes, db: Any = None) -> bytes | None: ...
+    def delete(self, key: bytes, value: bytes = b"", db: Any = None) -> bool: ...
+    def cursor(self, db: Any = None) -> Any: ...
+    def stat(self, db: Any) -> dict[str, int]: ...
 
 
 _open: dict[tuple[int, int], Environment] = {}
@@ -271,17 +271,17 @@ def _check_file(data: Path) -> int:
     try:
         with data.open("rb") as file:
             size_bytes = os.fstat(file.fileno()).st_size
-            head = file.read(_META.size)
+            head = file.read(META.size)
             if not head and not size_bytes:
                 return 0
-            if len(head) < _META.size:
+            if len(head) < META.size:
                 raise StoreDamagedError(f"{data}: {size_bytes} bytes are too short for a store; it is left as it is")
-            page_bytes = _META.unpack(head)[4]
+            page_bytes = META.unpack(head)[4]
             file.seek(page_bytes if page_bytes in (4096, 8192, 16384, 32768, 65536) else 4096)
-            second = file.read(_META.size)
+            second = file.read(META.size)
     except FileNotFoundError:
         return 0
-    metas = [_META.unpack(meta) for meta in (head, second) if len(meta) == _META.size]
+    metas = [META.unpack(meta) for meta in (head, second) if len(meta) == META.size]
     for magic, version, _, _, _, _, _ in metas:
         if magic != _MAGIC:
             raise StoreDamagedError(f"{data}: not an LMDB file, or its head is damaged; it is left as it is")
@@ -299,7 +299,7 @@ def _check_file(data: Path) -> int:
 
 
 def _after_fork_in_child() -> None:
-    global _opening  # noqa: PLW0603 - the parent's lock may be held for ever
+    global _opening
     _opening = threading.Lock()
     for environment in list(_open.values()):
         environment.drop_in_child()

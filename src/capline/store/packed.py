@@ -56,6 +56,10 @@ if sys.byteorder != "little":  # pragma: no cover - no such machine is supported
     raise ImportError("capline's packed logs are little-endian, and so must the machine be")
 
 
+def _fields(value: bytes) -> tuple[int, int, int, int]:
+    return _unpack_head(value)
+
+
 def pack_words(kind: int, words: array[int]) -> bytes:
     """Put the head before the words."""
     body = words.tobytes()
@@ -72,14 +76,13 @@ def read_words(value: bytes) -> tuple[int, array[int]]:
     """The kind and the words of a value; raises `StoreDamagedError` or `StoreVersionError`. About 0.4 µs."""
     if len(value) < HEAD_BYTES:
         raise _damaged("shorter than its head")
-    kind, form, zero, crc = _unpack_head(value)
+    kind, form, zero, crc = _fields(value)
     if form != FORM:
         raise StoreVersionError(f"a stored log has form {form}, this capline reads form {FORM}; it is left as it is")
     body = value[HEAD_BYTES:]
     if kind >= len(_SEED) or zero or len(body) % 8:
         raise _damaged("no such kind")
-    seed: int = _SEED[kind]
-    if crc32(body, seed) != crc:
+    if crc32(body, _SEED[kind]) != crc:
         raise _damaged("its checksum does not match")
     words = array("Q")
     words.frombytes(body)

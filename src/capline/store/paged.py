@@ -1,6 +1,6 @@
 """A long log on a store that keeps values: a short tail that every hit rewrites, and sealed pages that nobody rewrites.
 
-    head    kind PAGED, lead words [first, next, sealed, mixed], then the newest 32 to 96 hits, as in
+    head    kind PAGED, lead words [first, next, sealed, mixed, epoch], then the newest 32 to 96 hits, as in
     `capline.store.packed`
     page p  lead word [base], then 64 hits, for each p in first..next-1
 
@@ -14,25 +14,40 @@ rewrites the log.
 
 from __future__ import annotations
 
+import os
 from array import array
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Protocol
 
 from capline.model.errors import StoreDamagedError
 from capline.store.log import ColumnLog
-from capline.store.packed import IDS, PAGED, UNITS, pack_log, read_words, unpack_log
+from capline.store.packed import IDS, PAGED, UNITS, pack_log, pack_words, read_words, unpack_log
 from capline.window.log import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["LEAD_WORDS", "PAGE_HITS", "TAIL_HITS", "PagedLog", "Pages", "UnitPages"]
+__all__ = [
+    "EPOCH_WORD",
+    "LEAD_WORDS",
+    "MIXED_WORD",
+    "PAGE_HITS",
+    "TAIL_HITS",
+    "PagedLog",
+    "Pages",
+    "SeenPages",
+    "UnitPages",
+]
 
-PAGE_HITS = 64
-TAIL_HITS = 96
+PAGE_HITS = 32
+TAIL_HITS = 48
 """A tail that grows past this seals its oldest `PAGE_HITS`; what stays is never empty: it answers for the newest."""
 
-LEAD_WORDS = 4
+LEAD_WORDS = 5
+MIXED_WORD, EPOCH_WORD = 3, 4
+
+MOST_SEEN = 64
+"""Pages of one log that a process keeps: more than a few windows' ends and a bisection ask for."""
 
 
 class Pages(Protocol):
@@ -50,12 +65,12 @@ class Pages(Protocol):
 class PagedLog:
     """A `StoredLog` over a tail and sealed pages; see the module's text."""
 
-    __slots__ = ("_first", "_mixed", "_next", "_pages", "_sealed", "_seen", "tail")
+    __slots__ = ("_epoch", "_first", "_mixed", "_next", "_pages", "_sealed", "_seen", "tail")
 
-    def __init__(self, tail: ColumnLog, pages: Pages, lead: tuple[int, ...] = (0, 0, 0, 0)) -> None:
+    def __init__(self, tail: ColumnLog, pages: Pages, lead: tuple[int, ...] = (0,) * LEAD_WORDS) -> None:
         self.tail = tail
         self._pages = pages
-        self._first, self._next, self._sealed, self._mixed = lead
+        self._first, self._next, self._sealed, self._mixed, self._epoch = lead
         self._seen: dict[int, tuple[ColumnLog, int]] = {}
 
     @property
@@ -153,7 +168,7 @@ class PagedLog:
             self._seal()
         if self._first == self._next:
             return pack_log(self.tail)
-        return pack_log(self.tail, PAGED, (self._first, self._next, self._sealed, self._mixed))
+        return pack_log(self.tail, PAGED, (self._first, self._next, self._sealed, self._mixed, self._epoch))
 
     def remove_pages(self) -> None:
         """Remove every page, for a log that is erased or swept."""
@@ -179,6 +194,7 @@ class PagedLog:
             page.ids = {fingerprint: us for fingerprint, us in tail.ids.items() if us <= cut_us} or None
             tail.ids = {fingerprint: us for fingerprint, us in tail.ids.items() if us > cut_us} or None
         del tail.stamps[:PAGE_HITS]
+        self._epoch = self._epoch or int.from_bytes(os.urandom(8)) or 1
         self._pages.write(self._next, pack_log(page, lead=(self._sealed,)))
         self._next += 1
         self._sealed += units
@@ -188,7 +204,7 @@ class PagedLog:
         whole = self._whole()
         self.remove_pages()
         self.tail, self._seen = whole, {}
-        self._first = self._next = self._sealed = self._mixed = 0
+        self._first = self._next = self._sealed = self._mixed = self._epoch = 0
 
     def _whole(self) -> ColumnLog:
         """The whole log in one piece; O(n)."""
@@ -222,52 +238,104 @@ class PagedLog:
         return seen
 
 
+class SeenPages:
+    """Pages of one log that this process has read and checked, under one epoch; `hint` is where a narrow window last ended."""
+
+    __slots__ = ("epoch", "hint", "words")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.hint = 0
+        self.words: dict[int, array[int]] = {}
+
+
 class UnitPages:
     """The stamps of a paged log whose every hit is one unit, as one sequence: the short way through it.
 
-    Only for heads of kind PAGED alone, with `mixed` 0. `usable` is false where the log needs more than a hit at the end
-    of its tail: pages to seal or to remove, which `PagedLog` does.
+    Only for heads of kind PAGED alone, with `mixed` 0. It records as `PagedLog` does, but for what takes the last page
+    away.
     """
 
-    __slots__ = ("_count", "_first", "_oldest", "_pages", "_words")
+    __slots__ = ("_count", "_first", "_head", "_oldest", "_pages", "_seen")
 
-    def __init__(self, words: array[int], pages: Pages) -> None:
-        self._words = words
+    def __init__(self, head: array[int], pages: Pages, seen: SeenPages) -> None:
+        self._head = head
         self._pages = pages
-        self._first = words[0]
-        self._count = (words[1] - words[0]) * PAGE_HITS
-        self._oldest = _page_words(pages, words[0])[1]
+        self._seen = seen
+        self._first = first = head[0]
+        self._count = (head[1] - first) * PAGE_HITS
+        self._oldest = seen.words.get(first) or self._read(first)
 
     def usable(self, cutoff_us: int) -> bool:
-        """Tell whether the first page is still in use and the tail short enough for one more."""
-        return len(self._words) - LEAD_WORDS < TAIL_HITS and self._oldest[-1] > cutoff_us
+        """Tell whether a page is left when those as old as the cutoff are removed."""
+        return self._oldest[-1] > cutoff_us or self._head[1] - self._first > 1
+
+    def ends(self) -> tuple[int, int, int]:
+        """How many stamps, the first and the last."""
+        return self._count + len(self._head) - LEAD_WORDS, self._oldest[1], self._head[-1]
+
+    def record(self, stamp_us: int, cutoff_us: int) -> bytes:
+        """One more hit at the end, and the first page removed if it is out: the head's new value."""
+        head = self._head
+        if self._oldest[-1] <= cutoff_us:
+            self._pages.write(self._first, None)
+            self._seen.words.pop(self._first, None)
+            head[0] += 1
+        head.append(stamp_us)
+        if len(head) > LEAD_WORDS + TAIL_HITS:
+            page = array("Q", (head[2],)) + head[LEAD_WORDS : LEAD_WORDS + PAGE_HITS]
+            self._pages.write(head[1], pack_words(0, page))
+            del head[LEAD_WORDS : LEAD_WORDS + PAGE_HITS]
+            head[1] += 1
+            head[2] += PAGE_HITS
+        return pack_words(PAGED, head)
 
     def __len__(self) -> int:
-        return self._count + len(self._words) - LEAD_WORDS
+        return self._count + len(self._head) - LEAD_WORDS
 
     def __getitem__(self, i: int) -> int:
-        i -= self._count
-        if i >= 0:
-            return self._words[LEAD_WORDS + i]
-        if i < -self._count:  # only -1 is asked for from the end
-            return self._words[-1]
-        page, place = divmod(i + self._count, PAGE_HITS)
-        return (self._oldest if page == 0 else _page_words(self._pages, self._first + page)[1])[1 + place]
+        if i < PAGE_HITS:
+            return self._oldest[1 + i]
+        if i >= self._count:
+            return self._head[LEAD_WORDS + i - self._count]
+        page, place = divmod(i, PAGE_HITS)
+        return self._page(self._first + page)[1 + place]
 
     def position(self, cutoff_us: int, _start: int) -> int:
         """How many of the stamps are as old as the cutoff or older: `bisect_right`, by page."""
-        if self._words[LEAD_WORDS] <= cutoff_us:
-            return self._count + bisect_right(self._words, cutoff_us, LEAD_WORDS) - LEAD_WORDS
-        low, high, page = 0, self._count // PAGE_HITS, self._oldest
+        if self._head[LEAD_WORDS] <= cutoff_us:
+            return self._count + bisect_right(self._head, cutoff_us, LEAD_WORDS) - LEAD_WORDS
+        number, page = self._first, self._oldest
         if cutoff_us >= page[-1]:
-            while high - low > 1:
-                middle = (low + high) // 2
-                words = _page_words(self._pages, self._first + middle)[1]
-                if words[1] <= cutoff_us:
-                    low, page = middle, words
-                else:
-                    high = middle
-        return low * PAGE_HITS + bisect_right(page, cutoff_us, 1) - 1
+            number = self._seen.hint = self._search(cutoff_us)
+            page = self._page(number)
+        return (number - self._first) * PAGE_HITS + bisect_right(page, cutoff_us, 1) - 1
+
+    def _search(self, cutoff_us: int) -> int:
+        """The last page that begins at the cutoff or before it; the one found last time, or the next, is the first guess."""
+        low, high, hint = self._first, self._head[1], self._seen.hint
+        for number in (hint, hint + 1):
+            if low <= number < high:
+                page = self._page(number)
+                if page[1] <= cutoff_us < page[-1]:
+                    return number
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._page(middle)[1] <= cutoff_us:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _page(self, number: int) -> array[int]:
+        return self._seen.words.get(number) or self._read(number)
+
+    def _read(self, number: int) -> array[int]:
+        words = self._seen.words
+        if len(words) >= MOST_SEEN:
+            words.clear()
+        page = words[number] = _page_words(self._pages, number)[1]
+        return page
 
 
 def _page_words(pages: Pages, number: int) -> tuple[int, array[int]]:

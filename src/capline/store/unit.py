@@ -25,7 +25,7 @@ UnitTerms = tuple[tuple[tuple[int, int, Limit], ...], int]
 
 
 class Stamps(Protocol):
-    """Stamps in order: an array, or pages of them. Asked for `[i]` from `start` on, and for `[-1]`."""
+    """Stamps in order: an array, or pages of them."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, i: int, /) -> int: ...
@@ -50,22 +50,23 @@ def decide_unit(
     terms: UnitTerms,
     now_us: int,
     position: Callable[[Any, int, int], int] = bisect_right,
+    ends: tuple[int, int, int] | None = None,
 ) -> Decision:
     """Decide one unit on `stamps[start:]`, all of one unit, none in the future; O(1) a limit, O(log n) for `remaining`.
 
-    `position` is `bisect_right` for these stamps.
+    Pages of stamps bring what is dear to ask of them: `position`, their `bisect_right`, and `ends`, their number, first
+    and last.
     """
     limits, widest_us = terms
-    n = len(stamps)
+    n = len(stamps) if ends is None else ends[0]
     if n == start:
         quota, _, tightest = limits[0]
         for other, _, limit in limits:
             if other < quota:
                 quota, tightest = other, limit
         return Decision(True, tightest, quota - 1, 0, widest_us, now_us)
-    last_us = stamps[-1]
+    oldest_us, last_us = (stamps[start], stamps[-1]) if ends is None else ends[1:]
     stamp_us = now_us if now_us > last_us else last_us + 1
-    oldest_us = stamps[start]
     left = tightest = binding = None
     fits_us = stamp_us
     for quota, window_us, limit in limits:

@@ -1,0 +1,106 @@
+"""What every benchmark program shares: the machine in the header, the best of several rounds, one table, `--json`.
+
+A figure is the best round: noise on a shared machine only ever adds. Ratios are between figures of one run. Every
+program checks the answers of what it times, and exits 1 where one is wrong; a figure past its target is named, and is
+no error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Report", "best_seconds", "check"]
+
+
+@dataclass
+class Figure:
+    name: str
+    value: float
+    unit: str
+    target: str = ""
+    met: bool | None = None
+
+
+@dataclass
+class Report:
+    """The figures of one program."""
+
+    title: str
+    figures: list[Figure] = field(default_factory=list[Figure])
+    machine: str = ""
+
+    def __post_init__(self) -> None:
+        self.machine = machine_text()
+
+    def add(
+        self, name: str, value: float, unit: str, at_most: float | None = None, at_least: float | None = None
+    ) -> float:
+        """Keep one figure, with its target if it has one."""
+        met = None
+        target = ""
+        if at_most is not None:
+            target, met = f"at most {at_most:,g}", value <= at_most
+        if at_least is not None:
+            target, met = f"at least {at_least:,g}", value >= at_least
+        self.figures.append(Figure(name, value, unit, target, met))
+        return value
+
+    def show(self, *, as_json: bool) -> None:
+        """Print the figures."""
+        if as_json:
+            print(json.dumps(asdict(self)))
+            return
+        print(f"{self.title}\n{self.machine}\n")
+        width = max(len(figure.name) for figure in self.figures)
+        for figure in self.figures:
+            verdict = "" if figure.met is None else "  ok" if figure.met else "  FALLS SHORT"
+            shown = f"{figure.value:,.0f}" if figure.value >= 1000 else f"{figure.value:.3g}"
+            print(f"  {figure.name:<{width}}  {shown:>12} {figure.unit:<14} {figure.target}{verdict}".rstrip())
+        print()
+
+
+def arguments(description: str | None, **sizes: int) -> argparse.Namespace:
+    """The program's sizes as options, and `--json`."""
+    parser = argparse.ArgumentParser(description=(description or "").split("\n", maxsplit=1)[0])
+    for name, default in sizes.items():
+        parser.add_argument(f"--{name}", type=int, default=default, help="default: %(default)s")
+    parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
+    return parser.parse_args()
+
+
+def best_seconds(work: Callable[[], object], rounds: int = 5) -> float:
+    """The shortest of several rounds."""
+    best = float("inf")
+    for _ in range(rounds):
+        start = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def check(truth: bool, what: str) -> None:
+    """End the program where an answer is wrong: a fast wrong answer is no figure."""
+    if not truth:
+        print(f"WRONG ANSWER: {what}", file=sys.stderr)
+        sys.exit(1)
+
+
+def machine_text() -> str:
+    """One line on the machine."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    memory_kb = int(Path("/proc/meminfo").read_text(encoding="utf-8").split(maxsplit=2)[1])
+    return (
+        f"{models[0] if models else platform.machine()}, {len(models)} cores, {memory_kb / 1e6:.0f} GB; "
+        f"Linux {platform.release()}; {platform.python_implementation()} {platform.python_version()}"
+    )

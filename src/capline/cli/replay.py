@@ -1,0 +1,246 @@
+"""`capline demo` and `capline replay`: what a policy does to real events, in simulated time."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from capline.cli.common import INTERRUPTED, JsonOption, answer_json, note, out
+from capline.limiter.limiter import Limiter
+from capline.model.clock import ManualClock
+from capline.replay.engine import Tally, batches_of, replay
+from capline.replay.events import ReplayError, in_order, read_events
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.progress import ProgressColumn
+
+    from capline.replay.demo import DemoResult
+
+__all__ = ["register"]
+
+DEFAULT_DATA = Path("examples/data/cdnow_transactions.csv.gz")
+DEFAULT_OUT = Path("build/demo")
+DEFAULT_POLICIES = Path("policies.yaml")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("replay")(replay_file)
+    app.command("demo")(demo)
+
+
+def replay_file(
+    events: Annotated[Path, typer.Argument(help="The events: .csv or .csv.gz, with a header.", show_default=False)],
+    policy: Annotated[str, typer.Option("--policy", help="The policy's name.", show_default=False)],
+    policies: Annotated[
+        Path,
+        typer.Option("--policies", "-p", envvar="CAPLINE_POLICIES", help="The policy file.", show_default=True),
+    ] = DEFAULT_POLICIES,
+    subject_column: Annotated[str, typer.Option(help="The column of who is limited.")] = "subject",
+    time_column: Annotated[str, typer.Option(help="The column of times: ISO 8601, or seconds since 1970.")] = "time",
+    segment_column: Annotated[str | None, typer.Option(help="The column of segments, if there is one.")] = None,
+    sort: Annotated[bool, typer.Option("--sort", help="Sort by time first; holds all events in memory.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Count what this policy would have done to these events; consumes nothing anywhere.
+
+    Events are decided in order of time, in memory, each at its own time.
+
+    [bold]Examples[/]
+
+      capline replay events.csv --policy promo --policies policies.yaml
+
+      capline replay calls.csv.gz --policy psp --subject-column provider --time-column ts --sort --json
+    """
+    clock = ManualClock()
+    tally = Tally()
+    segments: list[str | None] = [None]
+    rows = in_order(read_events(events, subject_column, time_column, segment_column), events, sort=sort)
+    counted = _progress(SpinnerColumn(), TextColumn("{task.completed:,.0f} events"))
+    with Limiter.from_file(policies, "memory://", clock=clock) as limiter, counted:
+        task = counted.add_task("events", total=None)
+        for batch, decisions in replay(limiter, clock, policy, segments, batches_of(rows, segments)):
+            tally.add(batch, decisions)
+            counted.advance(task, len(decisions))
+    if json:
+        answer_json(_tallied(policy, tally, segments))
+    else:
+        _show_tally(policy, tally, segments)
+
+
+def demo(
+    data: Annotated[
+        Path,
+        typer.Option("--data", help="The purchases: a CSV with the columns customer_id and date."),
+    ] = DEFAULT_DATA,
+    out_dir: Annotated[Path, typer.Option("--out", help="Where store, segments and report go.")] = DEFAULT_OUT,
+    policies: Annotated[
+        Path | None,
+        typer.Option("--policies", help="A policy file of your own, with a policy promo.", show_default=False),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """See the main job done: eighteen months of real purchases, capped by segment, in seconds; with a report.
+
+    Segments by recency are made each morning, each purchase makes messages due, and each week a blast goes to everyone.
+
+    [bold]Examples[/]
+
+      capline demo
+
+      capline demo --policies my-policies.yaml --out build/mine --json
+    """
+    # The demo brings roaring bitmaps and the report along: other commands should not wait for them.
+    from capline.replay.demo import run_demo  # noqa: PLC0415
+    from capline.replay.report import check_report_parts, size_text, write_report  # noqa: PLC0415
+
+    if not data.exists():
+        raise ReplayError(f"{data}: no such file; run this in the project's folder, or name the purchases with --data")
+    check_report_parts()
+    bar = _progress(TextColumn("simulated days"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    try:
+        with bar:
+            task = bar.add_task("days", total=None)
+            result = run_demo(data, out_dir, policies, lambda done, days: bar.update(task, completed=done, total=days))
+    except KeyboardInterrupt:
+        note.print("interrupted: no report was written; the next run starts anew", style="yellow")
+        raise typer.Exit(INTERRUPTED) from None
+    report = out_dir / "report.html"
+    report_bytes = write_report(result, report)
+    if json:
+        answer_json({"report": str(report), "holds": result.holds, "result": result})
+    else:
+        _show_demo(result)
+        out.print(f"\nReport: [bold]{_plain(str(report))}[/] ({size_text(report_bytes)}; open it in a browser)")
+        _show_next(result, data, out_dir)
+    if not result.holds:
+        note.print("the check failed: these figures are wrong", style="bold red")
+        raise typer.Exit(1)
+
+
+def _progress(*columns: ProgressColumn) -> Progress:
+    """Make a progress line for people; where standard error is no terminal, nothing is written."""
+    return Progress(*columns, console=note, transient=True, disable=not note.is_terminal)
+
+
+def _show_demo(result: DemoResult) -> None:
+    from capline.replay.figures import NO_SEGMENT, by_window  # noqa: PLC0415 - as above
+    from capline.replay.report import size_text  # noqa: PLC0415 - as above
+
+    figures = result.figures
+    out.print(
+        f"{result.purchases:,} purchases by {result.customers:,} customers, {result.first_day} to {result.last_day}: "
+        f"{result.decisions:,} decisions in {result.seconds:.1f} s ({result.decisions_per_second:,}/s), "
+        f"a store of {size_text(result.store_bytes)}\n",
+    )
+    table = _table(("segment", "limits"), ("asked", "sent", "refused", *figures.windows))
+    table.caption, table.caption_justify = "last columns: refused by the limit over that window\n", "right"
+    for line in (*figures.segments, figures.total):
+        table.add_row(
+            line.name,
+            ", ".join(result.limits_by_segment.get("" if line.name == NO_SEGMENT else line.name, ())),
+            *(f"{count:,}" for count in (line.asked, line.sent, line.asked - line.sent)),
+            *(f"{by_window(line, window):,}" for window in figures.windows),
+            style="bold" if line is figures.total else None,
+        )
+    out.print(table)
+    checks = Table.grid(padding=(0, 2))
+    for check in result.checks:
+        mark = "[green]holds[/]" if check.holds else "[bold red]FAILS[/]"
+        checks.add_row(mark, f"{_plain(check.what)}\n[dim]{_plain(check.found)}[/]")
+    out.print(checks)
+
+
+def _show_next(result: DemoResult, data: Path, out_dir: Path) -> None:
+    """Name commands that work as typed, from the folder that this one ran in."""
+    program, policies = shlex.quote(_program()), shlex.quote(str(out_dir / "policies.yaml"))
+    store = shlex.quote(f"lmdb://{out_dir / 'store'}")
+    segment = next(
+        (f"--segment {name} " for name in ("churned", *result.policy_segments) if name in result.policy_segments), ""
+    )
+    here = f"{segment}--policies {policies} --store {store}"
+    columns = "--subject-column customer_id --time-column date --sort"
+    campaign = out_dir / "campaign.yaml"
+    planned = f"campaign plan {shlex.quote(str(campaign))}"
+    commands = [
+        *(
+            [("the next blast, forecast on the store as it is now; consumes nothing", planned)]
+            if campaign.exists()
+            else []
+        ),
+        ("one message to one customer, now; type it again until it is refused", f"decide promo 42 {here}"),
+        ("why: the limits, what counts, when it frees", f"explain promo 42 {here}"),
+        ("the segments of the last morning", f"segments show {shlex.quote(str(out_dir / 'segments'))}"),
+        (
+            "the purchases alone, one message each, against the same policy",
+            f"replay {shlex.quote(str(data))} --policy promo --policies {policies} {columns}",
+        ),
+    ]
+    out.print("\nNext, try:")
+    for why, command in commands:
+        out.print(f"  [dim]# {why}[/]")
+        out.print(f"  {_plain(f'{program} {command}')}", soft_wrap=True)
+
+
+def _program() -> str:
+    """Tell how this program is called from here: by its name where the PATH finds it, else by its path."""
+    called = Path(sys.argv[0])
+    found = shutil.which("capline")
+    if called.name != "capline" or (found is not None and called.exists() and called.samefile(found)):
+        return "capline"
+    return str(called.relative_to(Path.cwd()) if called.is_relative_to(Path.cwd()) else called)
+
+
+def _tallied(policy: str, tally: Tally, segments: Sequence[str | None]) -> dict[str, object]:
+    return {
+        "policy": policy,
+        "asked": tally.asked.total(),
+        "allowed": tally.asked.total() - tally.refused.total(),
+        "refused": tally.refused.total(),
+        "first_us": tally.first_us,
+        "last_us": tally.last_us,
+        "segments": [
+            {
+                "segment": segments[code],
+                "asked": asked,
+                "allowed": asked - sum(count for (of, _), count in tally.refused.items() if of == code),
+                "refused": {str(limit): count for (of, limit), count in tally.refused.items() if of == code},
+            }
+            for code, asked in sorted(tally.asked.items())
+        ],
+    }
+
+
+def _show_tally(policy: str, tally: Tally, segments: Sequence[str | None]) -> None:
+    limits = sorted({limit for _, limit in tally.refused}, key=lambda limit: (limit.window_us, limit.quota))
+    table = _table(("segment",), ("asked", "allowed", "refused", *(f"by {limit}" for limit in limits)))
+    for code, asked in sorted(tally.asked.items()):
+        counts = [tally.refused[code, limit] for limit in limits]
+        refused = sum(counts)
+        numbers = (asked, asked - refused, refused, *counts)
+        table.add_row(segments[code] or "(none)", *(f"{number:,}" for number in numbers))
+    out.print(f"policy {_plain(policy)}: {tally.asked.total():,} events, {tally.refused.total():,} of them refused")
+    out.print(table)
+
+
+def _table(words: Sequence[str], numbers: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for heading in words:
+        table.add_column(heading)
+    for heading in numbers:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def _plain(text: str) -> str:
+    """Text with nothing in it read as markup."""
+    return text.replace("[", r"\[")

@@ -1,0 +1,164 @@
+"""Events out of a CSV file: who (subject), when, and if there is a column for it, in which segment.
+
+The rule: every row is an event, or nothing is answered. A row that is short, has no subject or no readable time, or is
+earlier than the row before it is an error that names the file, the row and the mend; none is skipped or guessed.
+
+Times are ISO 8601 (`1997-01-12`, `2025-03-01T16:00:00+01:00`; without an offset they are UTC), or seconds since 1970,
+with or without a fraction. Subjects of digits alone are integers, as campaigns have them; everything else is text.
+
+The file is read as it is used, so memory does not grow with it; only sorting has to hold all of it. 1 to 2 µs a row.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import zlib
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+from capline.model.clock import LATEST_US
+from capline.model.errors import CaplineError, InvalidValueError
+from capline.model.subject import LARGEST_ID, Subject, check_subject
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+__all__ = ["Event", "ReplayError", "in_order", "instant_us", "read_events"]
+
+_SECONDS = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,6})0*)?")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_LONGEST_SHOWN = 40
+
+
+class ReplayError(InvalidValueError):
+    """A file of events that cannot be replayed; the message names the row."""
+
+
+class Event(NamedTuple):
+    """One row: `row` counts from 1, the header and blank lines left out; `at_us` is in microseconds since 1970."""
+
+    row: int
+    subject: Subject
+    at_us: int
+    segment: str | None
+
+
+def read_events(
+    path: Path,
+    subject_column: str,
+    time_column: str,
+    segment_column: str | None = None,
+) -> Iterator[Event]:
+    """Read `.csv` or `.csv.gz` row by row, in the order of the file; an empty segment is None.
+
+    Raises `ReplayError` for a file or a row that cannot be used, at that row: what was yielded before it stands.
+    """
+    with _reading(path) as reader:
+        header = next(reader, None)
+        if header is None:
+            raise ReplayError(f"{path}: empty; it begins with a header like {subject_column},{time_column}")
+        subject_at, time_at = _place(path, header, subject_column), _place(path, header, time_column)
+        segment_at = None if segment_column is None else _place(path, header, segment_column)
+        row = 0
+        for fields in reader:
+            if not fields:
+                continue
+            row += 1
+            if len(fields) != len(header):
+                raise ReplayError(f"{path}, row {row}: {len(fields)} fields, and the header has {len(header)}")
+            try:
+                subject = _subject(fields[subject_at])
+                at_us = instant_us(fields[time_at])
+            except CaplineError as error:
+                raise ReplayError(f"{path}, row {row}: {error}") from None
+            yield Event(row, subject, at_us, (fields[segment_at] or None) if segment_at is not None else None)
+        if not row:
+            raise ReplayError(f"{path}: no rows below the header; there is nothing to replay")
+
+
+def in_order(events: Iterable[Event], path: Path, *, sort: bool = False) -> Iterator[Event]:
+    """Pass on events in order of time: `sort` reads them all first, else a step back raises `ReplayError`.
+
+    Events of one instant keep the order of the file.
+    """
+    if sort:
+        yield from sorted(events, key=attrgetter("at_us"))
+        return
+    newest_us = 0
+    for event in events:
+        if event.at_us < newest_us:
+            raise ReplayError(
+                f"{path}, row {event.row}: earlier than the row before it; sort the file by time, or give --sort"
+            )
+        newest_us = event.at_us
+        yield event
+
+
+@lru_cache(maxsize=4096)
+def instant_us(text: str) -> int:
+    """Read an ISO 8601 date or time, or seconds since 1970, as microseconds since 1970; raises `InvalidValueError`."""
+    seconds = _SECONDS.fullmatch(text.strip())
+    if seconds:
+        at_us = int(seconds[1]) * 1_000_000 + int((seconds[2] or "").ljust(6, "0"))
+        if at_us > LATEST_US:
+            raise InvalidValueError(
+                f"time {text!r} is past the year 2255; numbers are seconds since 1970, not milliseconds"
+            )
+        return at_us
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InvalidValueError(
+            f"time {_shown(text)} is neither ISO 8601, like 2025-03-01T16:00:00Z, nor seconds since 1970",
+        ) from None
+    at_us = ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
+    if not 0 <= at_us <= LATEST_US:
+        raise InvalidValueError(f"time {text!r} is not between 1970 and 2255")
+    return at_us
+
+
+def _subject(text: str) -> Subject:
+    if text.isascii() and text.isdecimal() and int(text[:_LONGEST_SHOWN]) <= LARGEST_ID:
+        return int(text)
+    return check_subject(text)
+
+
+def _place(path: Path, header: Sequence[str], column: str) -> int:
+    found = [place for place, name in enumerate(header) if name.strip() == column]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ReplayError(f"{path}: {len(found)} columns are called {column!r}; give each a name of its own")
+    raise ReplayError(f"{path}: no column {_shown(column)}; there are: {_shown(', '.join(header))}")
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…")
+
+
+@contextmanager
+def _reading(path: Path) -> Generator[Iterator[list[str]]]:
+    """Open the file as rows of CSV; whatever is wrong with its bytes, at any row, becomes one `ReplayError`."""
+    try:
+        with path.open("rb") as raw, gzip.open(raw) if path.suffix == ".gz" else raw as data:
+            yield csv.reader(io.TextIOWrapper(data, encoding="utf-8-sig", newline=""), strict=True)
+    except FileNotFoundError:
+        raise ReplayError(f"{path}: no such file; name a CSV file of events") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ReplayError(f"{path}: not a whole gzip file ({error}); copy it again") from None
+    except UnicodeDecodeError as error:
+        raise ReplayError(
+            f"{path}: not UTF-8 text ({error.reason}); save it as UTF-8, or name it .gz if it is compressed"
+        ) from None
+    except csv.Error as error:
+        raise ReplayError(f"{path}: not readable as CSV ({error})") from None
+    except OSError as error:
+        raise ReplayError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None

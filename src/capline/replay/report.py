@@ -1,0 +1,275 @@
+"""The result as one HTML page that asks nobody for anything.
+
+Charts are drawn by Plotly, whose script the page carries: 4.8 MB, the price of charts that can be hovered, read on a
+phone and mailed as one file, from a library that others keep well. Nothing but that script comes from its Python
+package, so it is imported here alone, and only when a report is written.
+
+Two safeguards hold by themselves. Whatever is put into the page is escaped unless it is `Html`, which only this module
+makes; and a Content-Security-Policy in the page forbids every request, so that a slip cannot become one.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from importlib import resources
+from string import Template
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from capline.replay.charts import messages_by_week, people_by_segment, per_customer_week
+from capline.replay.events import ReplayError
+from capline.replay.figures import NO_SEGMENT, Figures, Line, by_window, limit_name
+from capline.replay.messages import MESSAGES
+from capline.replay.recency import SEGMENTS
+from capline.segment import files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from capline.replay.demo import DemoResult
+
+__all__ = ["Html", "check_report_parts", "render", "share", "size_text", "write_report"]
+
+_DAYS_A_MONTH = 365.25 / 12
+
+_SPREAD = ((0, 0), (1, 1), (2, 2), (3, 3), (4, 5), (6, 10), (11, None))
+"""The rows of the table below the dots: messages in a week, from and to."""
+
+_DEFINITIONS = {
+    NO_SEGMENT: "the day of the first purchase",
+    "new": "first purchase 1 to 30 days ago",
+    "active": "not new; last purchase 1 to 90 days ago",
+    "lapsing": "last purchase 91 to 180 days ago",
+    "churned": "last purchase more than 180 days ago",
+}
+
+
+class Html(str):
+    """Text that is HTML already, and goes into a page as it is."""
+
+    __slots__ = ()
+
+
+def check_report_parts() -> None:
+    """Raise `ReplayError` where a report could not be written, so that nobody waits for a run first."""
+    _plotly()
+
+
+def write_report(result: DemoResult, path: Path) -> int:
+    """Write the page, whole or not at all, and return its size in bytes. About 0.1 s."""
+    data = render(result).encode()
+    files.write(path, data)
+    return len(data)
+
+
+def render(result: DemoResult) -> str:
+    """Return the whole page. Raises `ReplayError` where the `report` extra is not installed."""
+    figures = result.figures
+    total = figures.total
+    refused = total.asked - total.sent
+    charts = {
+        "weeks": messages_by_week(figures),
+        "spread": per_customer_week(figures),
+        "people": people_by_segment(figures),
+    }
+    return _fill(
+        (resources.files("capline.replay") / "report.html").read_text(encoding="utf-8"),
+        title=f"capline demo: {refused:,} of {total.asked:,} messages held back",
+        period=f"{result.first_day} to {result.last_day}",
+        headline=f"The caps held back {share(refused, total.asked)} of {total.asked:,} messages",
+        lead=(
+            f"{result.purchases:,} purchases by {result.customers:,} customers over {_months(result)} months, replayed "
+            f"through the policy below: {total.sent:,} messages went out, {refused:,} did not."
+        ),
+        verdict=(
+            "Counted out afterwards: no customer was above any limit in any window."
+            if result.holds
+            else "The check failed: these figures are wrong. See “The answer, checked”."
+        ),
+        verdict_class="holds" if result.holds else "fails",
+        tiles=_tiles(result),
+        weeks_title=_weeks_title(figures),
+        spread_title=_spread_title(figures),
+        spread_table=_spread_table(figures),
+        segments_title=_segments_title(figures.segments),
+        segments_table=_lines_table("segment", figures.segments, figures, limits=result.limits_by_segment),
+        messages_title=_messages_title(figures.messages),
+        messages_table=_lines_table("message", figures.messages, figures),
+        people_title=_people_title(figures),
+        policy_table=_policy_table(result),
+        policy_text=result.policy_text.rstrip(),
+        checks_table=_checks_table(result),
+        purchases_count=f"{result.purchases:,}",
+        customers_count=f"{result.customers:,}",
+        plotly=_plotly(),
+        charts=_json(charts),
+    )
+
+
+def share(part: int, whole: int) -> str:
+    """Write a share in percent, one place after the point."""
+    return f"{part / whole:.1%}" if whole else "-"
+
+
+def size_text(size_bytes: int) -> str:
+    """Write a size: 16.8 MB."""
+    return f"{size_bytes / 1e6:.1f} MB"
+
+
+def _fill(template: str, **values: str) -> str:
+    """Fill the template, with every value escaped that is not `Html`."""
+    return Template(template).substitute({name: _escaped(value) for name, value in values.items()})
+
+
+def _escaped(value: str) -> str:
+    return value if isinstance(value, Html) else escape(value)
+
+
+def _table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    total: bool = False,
+    wrap: Sequence[int] = (),
+    text: Sequence[int] = (),
+) -> Html:
+    """Make a table; `total` sets off the last row, `wrap` and `text` name columns of sentences and of words."""
+
+    def cell(tag: str, place: int, value: str) -> str:
+        kind = ' class="wrap"' if place in wrap else ' class="text"' if place in text else ""
+        return f"<{tag}{kind}>{_escaped(value)}</{tag}>"
+
+    lines = ["".join(cell("td", place, value) for place, value in enumerate(row)) for row in rows]
+    body = "".join(f"<tr{' class=total' if total and line is lines[-1] else ''}>{line}</tr>" for line in lines)
+    head = "".join(cell("th", place, heading) for place, heading in enumerate(headings))
+    return Html(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+
+
+def _tiles(result: DemoResult) -> Html:
+    tiles = (
+        (f"{_months(result)} months", f"simulated, {result.days} days"),
+        (f"{result.customers:,}", "customers"),
+        (f"{result.decisions:,}", "decisions"),
+        (f"{result.seconds:.1f} s", "for all of it"),
+        (f"{result.decisions_per_second:,}", "decisions per second"),
+        (size_text(result.store_bytes), "store on disk"),
+    )
+    return Html("".join(f"<div><b>{escape(figure)}</b><span>{escape(words)}</span></div>" for figure, words in tiles))
+
+
+def _months(result: DemoResult) -> int:
+    return max(1, round(result.days / _DAYS_A_MONTH))
+
+
+def _weeks_title(figures: Figures) -> str:
+    half = len(figures.weeks) // 2
+    first, last = _refused_share(figures, 0, half), _refused_share(figures, half, None)
+    return f"Caps refused {first:.0%} of the messages in the first half of the time, {last:.0%} in the second"
+
+
+def _refused_share(figures: Figures, start: int, end: int | None) -> float:
+    weeks = figures.weeks[start:end]
+    refused = sum(sum(week.refused.values()) for week in weeks)
+    return refused / max(1, refused + sum(week.sent for week in weeks))
+
+
+def _spread_title(figures: Figures) -> str:
+    most, least = max(figures.without_caps), max(figures.with_caps)
+    return f"Without caps one customer would have had {most} messages in a week; with them nobody had more than {least}"
+
+
+def _spread_table(figures: Figures) -> Html:
+    columns = (figures.without_caps, figures.with_caps)
+    headings = ("messages in a week", "weeks without caps", "share", "weeks with caps", "share")
+    rows: list[list[str]] = []
+    for low, high in _SPREAD:
+        row = [f"{low}" if low == high else f"{low} or more" if high is None else f"{low} to {high}"]
+        for counts in columns:
+            count = sum(times for number, times in counts.items() if number >= low and (high is None or number <= high))
+            row += [f"{count:,}", f"{count / sum(counts.values()):.2%}"]
+        rows.append(row)
+    return _table(headings, rows)
+
+
+def _segments_title(lines: Sequence[Line]) -> str:
+    most, held, of_all = _most_refused(lines)
+    if not held:
+        return "No segment was refused anything"
+    who = "Customers without a segment" if most.name == NO_SEGMENT else f"{most.name.capitalize()} customers"
+    return f"{who} had {of_all} of all refusals: {share(held, most.asked)} of what was due to them"
+
+
+def _messages_title(lines: Sequence[Line]) -> str:
+    most, held, of_all = _most_refused(lines)
+    if not held:
+        return "No message was refused"
+    return f"The {most.name} had {of_all} of all refusals: {share(held, most.asked)} of it was held back"
+
+
+def _most_refused(lines: Sequence[Line]) -> tuple[Line, int, str]:
+    """Find the line with the most refusals: it, how many they are, and their share of all."""
+    most = max(lines, key=lambda line: line.asked - line.sent)
+    held = most.asked - most.sent
+    return most, held, share(held, sum(line.asked - line.sent for line in lines))
+
+
+def _lines_table(
+    what: str,
+    lines: Sequence[Line],
+    figures: Figures,
+    limits: dict[str, tuple[str, ...]] | None = None,
+) -> Html:
+    headings = [what, "due" if limits is None else "limits", "asked", "sent", "refused", "share"]
+    headings += [limit_name(window) for window in figures.windows]
+    second = {message.name: message.when for message in MESSAGES}
+    rows: list[list[str]] = []
+    for line in (*lines, figures.total):
+        if limits is not None:
+            words = ", ".join(limits.get("" if line.name == NO_SEGMENT else line.name, ()))
+        else:
+            words = second.get(line.name, "")
+        held = line.asked - line.sent
+        rows.append(
+            [line.name, words, f"{line.asked:,}", f"{line.sent:,}", f"{held:,}", share(held, line.asked)]
+            + [f"{by_window(line, window):,}" for window in figures.windows],
+        )
+    return _table(headings, rows, total=True, text=(1,))
+
+
+def _people_title(figures: Figures) -> str:
+    people = figures.weeks[-1].people
+    everyone = sum(people.values())
+    if not everyone:
+        return "Nobody had a segment yet"
+    most = max(people, key=lambda name: people[name])
+    return f"At the end {share(people[most], everyone)} of {everyone:,} customers are {most}"
+
+
+def _policy_table(result: DemoResult) -> Html:
+    rows = [
+        [name, _DEFINITIONS[name], ", ".join(result.limits_by_segment["" if name == NO_SEGMENT else name])]
+        for name in (NO_SEGMENT, *SEGMENTS)
+    ]
+    return _table(("segment", "who that is, each morning", "limits"), rows, text=(1, 2))
+
+
+def _checks_table(result: DemoResult) -> Html:
+    marks = {True: Html('<b class="holds">holds</b>'), False: Html('<b class="fails">FAILS</b>')}
+    rows = [[check.what, check.found, marks[check.holds]] for check in result.checks]
+    return _table(("what must hold", "what was found", ""), rows, wrap=(0, 1))
+
+
+def _json(value: object) -> Html:
+    """JSON that cannot end the script element it stands in."""
+    return Html(msgspec.json.encode(value).decode().replace("<", "\\u003c"))
+
+
+def _plotly() -> Html:
+    try:
+        # An optional part, which only a report needs; it brings no types along.
+        from plotly.offline import get_plotlyjs  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
+    except ModuleNotFoundError:
+        raise ReplayError("the report needs plotly: pip install 'capline[report]'") from None
+    return Html(get_plotlyjs())

@@ -1,0 +1,92 @@
+"""Reading with a bound, and writing whole or not at all: the few system calls that snapshots and bitmap files stand on.
+
+A file is written beside its name, forced to disk, renamed, and its directory forced to disk: whoever looks under the
+name, after any crash, finds the whole old file, the whole new one, or none. Every `OSError` leaves as a one-line
+`SegmentError`.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from capline.model.errors import SegmentError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+__all__ = ["beside", "create", "fsync_directory", "open_directory", "os_errors", "read", "write"]
+
+
+@contextmanager
+def os_errors(doing: str, path: str | Path) -> Generator[None]:
+    """Turn an `OSError` into a `SegmentError` that names the path and the system's reason."""
+    try:
+        yield
+    except OSError as error:
+        raise SegmentError(f"{path}: cannot {doing}: {error.strerror or error}") from error
+
+
+def read(path: str | Path, most_bytes: int, *, directory: int | None = None, shown: str | Path | None = None) -> bytes:
+    """Return a regular file's bytes; `SegmentError` above `most_bytes`, before any of it is read.
+
+    `directory` is an open directory that `path` is relative to, `shown` the name for messages.
+    """
+    shown = path if shown is None else shown
+    with os_errors("read it", shown):
+        # Not blocking: a named pipe in place of the file must not hang the reader.
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory)
+        with os.fdopen(handle, "rb") as file:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
+                raise SegmentError(f"{shown}: not a regular file")
+            if status.st_size > most_bytes:
+                raise SegmentError(f"{shown}: {status.st_size} bytes, where at most {most_bytes} can be right")
+            return file.read(most_bytes + 1)
+
+
+def open_directory(path: str | Path) -> int:
+    """Open a directory, so that its files are those of one directory even if the name is given to another meanwhile."""
+    with os_errors("open it as a directory", path):
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def create(path: Path, data: bytes) -> None:
+    """Write a new file and force it to disk; raises OSError, also where the name is taken."""
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write(path: str | Path, data: bytes) -> None:
+    """Replace or make a file, all at once."""
+    final = Path(path)
+    temporary = beside(final)
+    with os_errors("write it", path):
+        try:
+            create(temporary, data)
+            temporary.replace(final)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+        fsync_directory(final.parent)
+
+
+def beside(final: Path) -> Path:
+    """Make up a free hidden name on the same file system; one that a killed writer left behind may be deleted."""
+    return final.with_name(f".{final.name}.{secrets.token_hex(6)}.tmp")
+
+
+def fsync_directory(path: Path) -> None:
+    """Force a directory's entries to disk: without it a rename may be undone by a power loss."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

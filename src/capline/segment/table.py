@@ -1,0 +1,195 @@
+"""Columns out of CSV and Parquet: the only module that imports pyarrow, and a typed face for what it lacks types for.
+
+It reads, and says what is wrong with a *file*; what is wrong with a *value* is for `source`. Batches are some 100,000
+rows.
+
+Two traps that shape it. Arrow's reader of numbers in CSV takes `0x10` for 16 and ` 7` for 7, so CSV is read as text and
+checked. And a quote that is never closed makes Arrow swallow rows, up to the end of the file, into one value: every
+column is therefore read, also those not asked for, and a line break inside a value is an error.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from capline.model.errors import SegmentError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+    from pathlib import Path
+
+__all__ = [
+    "Columns",
+    "codes",
+    "first_not_decimal",
+    "first_null",
+    "is_integer",
+    "is_parquet",
+    "is_text",
+    "numbers",
+    "parquet_rows",
+    "read_columns",
+]
+
+# pyarrow ships no types: imported by name it is Any, said once here, where an import would be a hundred unknowns.
+_pa: Any = import_module("pyarrow")
+_compute: Any = import_module("pyarrow.compute")
+_csv: Any = import_module("pyarrow.csv")
+_parquet: Any = import_module("pyarrow.parquet")
+
+_CSV_SUFFIXES = (".csv", ".csv.gz")
+_PARQUET_SUFFIXES = (".parquet", ".pq")
+_BLOCK_BYTES = 4 << 20
+_BATCH_ROWS = 1 << 17
+
+
+class Columns(NamedTuple):
+    """A batch: the columns asked for, the number of its first row (from 1), and whether numbers in it are text."""
+
+    arrays: tuple[Any, ...]
+    first_row: int
+    is_text: bool
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether the name says Parquet."""
+    return path.name.endswith(_PARQUET_SUFFIXES)
+
+
+def parquet_rows(path: Path) -> int:
+    """How many rows a Parquet file says that it has."""
+    with _arrow_errors(path), _parquet.ParquetFile(path) as file:
+        return int(file.metadata.num_rows)
+
+
+def read_columns(path: Path, names: tuple[str, ...]) -> Iterator[Columns]:
+    """Read these columns, batch by batch; `SegmentError` for a file that is damaged, or lacks one of them."""
+    if is_parquet(path):
+        return _read_parquet(path, names)
+    if path.name.endswith(_CSV_SUFFIXES):
+        return _read_csv(path, names)
+    known = ", ".join((*_CSV_SUFFIXES, *_PARQUET_SUFFIXES))
+    raise SegmentError(f"{path}: its name does not say what it is; files of rows end in {known}")
+
+
+def _read_parquet(path: Path, names: tuple[str, ...]) -> Iterator[Columns]:
+    with _arrow_errors(path):
+        with _parquet.ParquetFile(path) as header:
+            _check_columns(path, names, header.schema_arrow.names)
+        with _parquet.ParquetFile(path, read_dictionary=list(names[1:]), page_checksum_verification=True) as file:
+            row = 1
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=list(names)):
+                there: list[str] = batch.schema.names
+                yield Columns(tuple(batch.column(there.index(name)) for name in names), row, is_text=False)
+                row += batch.num_rows
+
+
+def _read_csv(path: Path, names: tuple[str, ...]) -> Iterator[Columns]:
+    def keep_invalid(found: Any) -> str:
+        invalid.append(found)
+        return "error"
+
+    invalid: list[Any] = []
+    # One thread: it is as fast here (the parsing dominates), and only then does Arrow know the number of a bad row.
+    options = _csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)
+    rules = _csv.ParseOptions(invalid_row_handler=keep_invalid)
+    row = 1
+    with _arrow_errors(path, invalid):
+        with _csv.open_csv(path, read_options=options, parse_options=rules) as header:
+            there: list[str] = header.schema.names
+        _check_columns(path, names, there)
+        text = dict.fromkeys(there, _pa.string())
+        text.update(dict.fromkeys(names[1:], _pa.dictionary(_pa.int32(), _pa.string())))
+        with _csv.open_csv(
+            path,
+            read_options=options,
+            parse_options=rules,
+            convert_options=_csv.ConvertOptions(column_types=text, strings_can_be_null=False),
+        ) as reader:
+            for batch in reader:
+                _check_line_breaks(path, there, batch, row)
+                yield Columns(tuple(batch.column(there.index(name)) for name in names), row, is_text=True)
+                row += batch.num_rows
+
+
+def _check_columns(path: Path, names: tuple[str, ...], there: list[str]) -> None:
+    for name in names:
+        if there.count(name) != 1:
+            fault = "no column" if name not in there else "more than one column"
+            listed = ", ".join(there[:20]) + (", …" if len(there) > 20 else "")  # noqa: PLR2004 - one line's worth
+            raise SegmentError(f"{path}: {fault} {name!r}; its columns are: {listed}")
+
+
+def _check_line_breaks(path: Path, there: list[str], batch: Any, row: int) -> None:
+    for name, column in zip(there, batch.columns, strict=True):
+        values = column.dictionary if _pa.types.is_dictionary(column.type) else column
+        if _compute.any(_compute.match_substring(values, "\n")).as_py():
+            broken = _compute.match_substring(column.cast(_pa.string()), "\n")
+            raise SegmentError(
+                f"{path}, row {row + _first(broken)}: {name} has a line break inside quotes; "
+                "close the quote, or leave line breaks out",
+            )
+
+
+@contextmanager
+def _arrow_errors(path: Path, invalid: list[Any] | None = None) -> Generator[None]:
+    try:
+        yield
+    except SegmentError:
+        raise
+    except (_pa.ArrowException, OSError, ValueError) as error:
+        if invalid:
+            bad = invalid[0]
+            raise SegmentError(
+                f"{path}, row {bad.number - 1}: {bad.actual_columns} values where the header has "
+                f"{bad.expected_columns}: {bad.text[:60]!r}; mend the row, or get the whole file",
+            ) from None
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split()).rstrip(".")
+        raise SegmentError(
+            f"{path}: cannot be read: {reason}; it is damaged, cut short or not what it is named"
+        ) from None
+
+
+def first_null(column: Any) -> int | None:
+    """Find the place of the first null."""
+    return _first(column.is_null()) if column.null_count else None
+
+
+def first_not_decimal(column: Any, most_digits: int) -> int | None:
+    """Find the place of the first text that is not 1 to `most_digits` decimal digits."""
+    good = _compute.and_(
+        _compute.ascii_is_decimal(column),
+        _compute.less_equal(_compute.binary_length(column), most_digits),
+    )
+    return None if _compute.all(good).as_py() is not False else _first(_compute.invert(good))
+
+
+def is_integer(column: Any) -> bool:
+    """Whether the column's type is one of the eight integers."""
+    return bool(_pa.types.is_integer(column.type))
+
+
+def is_text(column: Any) -> bool:
+    """Whether the column holds text, dictionary-encoded or not."""
+    kind = column.type.value_type if _pa.types.is_dictionary(column.type) else column.type
+    return bool(_pa.types.is_string(kind) or _pa.types.is_large_string(kind) or _pa.types.is_string_view(kind))
+
+
+def numbers(column: Any) -> npt.NDArray[np.integer[Any]]:
+    """Convert a column of integers, or of decimal digits, without nulls, to an array."""
+    return (column if is_integer(column) else column.cast(_pa.uint64())).to_numpy(zero_copy_only=False)
+
+
+def codes(column: Any) -> tuple[npt.NDArray[np.integer[Any]], tuple[str, ...]]:
+    """Convert a column of text without nulls to codes and the texts they stand for."""
+    encoded = column if _pa.types.is_dictionary(column.type) else column.cast(_pa.string()).dictionary_encode()
+    return encoded.indices.to_numpy(zero_copy_only=False), tuple(encoded.dictionary.to_pylist())
+
+
+def _first(mask: Any) -> int:
+    return int(np.argmax(mask.to_numpy(zero_copy_only=False)))

@@ -1,0 +1,120 @@
+"""The report in a real browser: charts are drawn, nothing goes wrong, nothing is fetched."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shutil
+import subprocess
+from html import unescape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from capline.replay.demo import run_demo
+from capline.replay.report import write_report
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DATA = Path(__file__).parents[2] / "examples/data/cdnow_transactions.csv.gz"
+
+# Put into a copy of the page: notes every error, every forbidden request and every resource where --dump-dom shows it.
+PROBE = """<script>
+const notes = [];
+const note = (text) => { notes.push(text); document.documentElement.setAttribute("data-notes", notes.join(" | ")); };
+addEventListener("error", (event) => note("error: " + event.message), true);
+addEventListener("unhandledrejection", (event) => note("rejection: " + event.reason));
+document.addEventListener("securitypolicyviolation", (event) => note("forbidden: " + event.blockedURI));
+for (const level of ["error", "warn"]) console[level] = (...words) => note("console: " + words.join(" "));
+const fetched = (list) => list.getEntries().forEach((entry) => note("fetched: " + entry.name));
+new PerformanceObserver(fetched).observe({ type: "resource", buffered: true });
+</script>"""
+
+
+def browser() -> str:
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        found = shutil.which(name)
+        if found:
+            return found
+    pytest.fail("no browser for this test; as root `make test` installs it, else type: sudo apt-get install chromium")
+
+
+def dom_of(page: Path, tmp_path: Path, options: Sequence[str] = ()) -> str:
+    """What the page has become once its scripts ran; the browser itself is kept off the network."""
+    command = [
+        browser(),
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-sync",
+    ]
+    command += ["--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"]
+    command += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={tmp_path / 'profile'}"]
+    command += ["--window-size=1280,2400", "--virtual-time-budget=10000", *options, "--dump-dom", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)  # noqa: S603 - the browser
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def notes_of(dom: str) -> str:
+    found = re.search(r'<html[^>]* data-notes="([^"]*)"', dom)
+    return unescape(found[1]) if found else ""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report over every tenth customer, with the probe in it."""
+    place: Path = tmp_path_factory.mktemp("report")
+    with gzip.open(DATA, "rt") as file:
+        header, *rows = file.read().splitlines()
+    data = place / "slice.csv"
+    data.write_text("\n".join((header, *(row for row in rows if row.partition(",")[0].endswith("4")))))
+    page = place / "report.html"
+    write_report(run_demo(data, place / "out"), page)
+    page.write_text(page.read_text(encoding="utf-8").replace("<head>", "<head>" + PROBE, 1), encoding="utf-8")
+    return page
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_charts_are_drawn_and_nothing_goes_wrong(report: Path, tmp_path: Path, scheme: str) -> None:
+    dom = dom_of(report, tmp_path, [f"--blink-settings=preferredColorScheme={int(scheme == 'light')}"])
+    assert notes_of(dom) == ""
+    charts = re.findall(r'id="(weeks|spread|people)" role="img".*?(?=<section|</main>)', dom, re.DOTALL)
+    assert charts == ["weeks", "spread", "people"]
+    weeks, spread, people = re.split(r'id="(?:weeks|spread|people)" role="img"', dom)[1:]
+    assert 'class="main-svg"' in weeks
+    assert weeks.partition("</section>")[0].count('class="point"') >= 78 * 4
+    assert spread.partition("</section>")[0].count('class="point"') >= 10
+    assert people.partition("</section>")[0].count('class="fills"') == 4
+    for title in ("messages a week", "customer-weeks (logarithmic)", "customers", "week beginning"):
+        assert title in dom
+    assert ("rgb(86, 180, 233)" if scheme == "dark" else "rgb(0, 114, 178)") in weeks
+
+
+def test_on_a_phone_nothing_is_wider_than_the_page(report: Path, tmp_path: Path) -> None:
+    # A headless window is 500 pixels wide at the least, so the page is put into a frame of a phone's width.
+    narrow = report.with_name("phone.html")
+    narrow.write_text(
+        f'<iframe src="{report.name}" style="width:390px;height:5000px;border:0"></iframe><script>'
+        'onload = () => { const page = document.querySelector("iframe").contentDocument.documentElement;'
+        'document.body.dataset.widths = page.clientWidth + " " + page.scrollWidth; };</script>',
+    )
+    dom = dom_of(narrow, tmp_path, ["--allow-file-access-from-files"])
+    found = re.search(r'data-widths="(\d+) (\d+)"', dom)
+    assert found is not None
+    page_width, content_width = map(int, found.groups())
+    assert 350 < page_width <= 390
+    assert content_width == page_width
+
+
+def test_the_probe_sees_a_request_and_the_page_forbids_it(report: Path, tmp_path: Path) -> None:
+    slipped = report.with_name("slipped.html")
+    text = report.read_text(encoding="utf-8")
+    slipped.write_text(
+        text.replace("<footer>", '<img src="https://example.org/pixel.png"><footer>', 1), encoding="utf-8"
+    )
+    assert "forbidden: https://example.org/pixel.png" in notes_of(dom_of(slipped, tmp_path))

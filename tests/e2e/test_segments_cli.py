@@ -1,0 +1,166 @@
+"""`capline segments` by a real process: what it prints, what it exits with, and that errors are one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# The commands of this module alone, with the error handling that `capline.cli.main` gives them.
+PROGRAM = """
+import sys
+from capline.cli.segments import app
+from capline.model.errors import CaplineError
+try:
+    app(sys.argv[1:], prog_name="capline segments")
+except CaplineError as error:
+    print(f"capline: {error}", file=sys.stderr)
+    sys.exit(2)
+"""
+
+
+def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - this interpreter, this file's program
+        [sys.executable, "-c", PROGRAM, *arguments],
+        cwd=directory,
+        env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1"},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+def answer(directory: Path, *arguments: str) -> Any:
+    done = run(directory, *arguments, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("\n") == 1
+    return json.loads(done.stdout)
+
+
+def refusal(directory: Path, *arguments: str) -> str:
+    done = run(directory, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    return done.stderr.strip()
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "users.csv").write_text("id,segment\n1,new\n2,new\n4294967295,active\n7,active\n7,active\n")
+    (tmp_path / "both.csv").write_text("id,segment\n1,new\n1,active\n2,active\n")
+    return tmp_path
+
+
+@pytest.fixture
+def built(here: Path) -> Path:
+    answer(here, "build", "users.csv", "--out", "snapshots/one", "--version", "v1")
+    return here
+
+
+def test_build_and_show(here: Path) -> None:
+    told = answer(here, "build", "users.csv", "--out", "snapshots/one", "--version", "v1")
+    assert (told["path"], told["version"], told["cardinality"], told["exclusive"]) == ("snapshots/one", "v1", 4, True)
+    assert [(each["name"], each["cardinality"]) for each in told["segments"]] == [("active", 2), ("new", 2)]
+    shown = answer(here, "show", "snapshots/one")
+    assert shown == {**told, "verified": True}
+    text = run(here, "show", "snapshots/one").stdout
+    assert "snapshots/one: version v1, created " in text
+    assert ["active", "2"] in [line.split()[:2] for line in text.splitlines()]
+
+
+def test_build_by_an_order_and_not_without(here: Path) -> None:
+    told = refusal(here, "build", "both.csv", "--out", "x")
+    assert told.startswith("capline: 1 id is in two segments or more: 1 (active and new); mend the rows")
+    assert not (here / "x").exists()
+    built = answer(here, "build", "both.csv", "--out", "x", "--first-wins", "new, active")
+    assert [(each["name"], each["cardinality"]) for each in built["segments"]] == [("new", 1), ("active", 1)]
+    assert "segment 'active' is not in the order new" in refusal(
+        here, "build", "both.csv", "--out", "y", "--first-wins", "new"
+    )
+
+
+def test_build_from_other_columns_and_globs(here: Path) -> None:
+    for name in ("a", "b"):
+        (here / f"part-{name}.csv").write_text(f"user,tier\n{ord(name)},new\n")
+    told = answer(here, "build", "part-*.csv", "--out", "x", "--id-column", "user", "--segment-column", "tier")
+    assert told["cardinality"] == 2
+
+
+def test_build_refuses_bad_input_and_taken_names(built: Path) -> None:
+    (built / "bad.csv").write_text("id,segment\n1,new\n-2,new\n")
+    assert refusal(built, "build", "bad.csv", "--out", "x") == (
+        "capline: bad.csv, row 2: id -2 is negative; ids are 0 to 4294967295"
+    )
+    assert "none.csv: no such file" in refusal(built, "build", "none.csv", "--out", "x")
+    assert "there is a snapshot already" in refusal(built, "build", "users.csv", "--out", "snapshots/one")
+    told = answer(built, "build", "both.csv", "--out", "snapshots/one", "--first-wins", "new,active", "--replace")
+    assert answer(built, "show", "snapshots/one")["version"] == told["version"]
+
+
+def test_a_damaged_snapshot_is_one_line(built: Path) -> None:
+    path = built / "snapshots/one/new.roaring"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    for command in (["show"], ["contains"], ["members"]):
+        rest = {"contains": ["1"], "members": ["new"]}.get(command[0], [])
+        assert "does not match the SHA-256" in refusal(built, *command, "snapshots/one", *rest)
+
+
+def test_list(built: Path) -> None:
+    answer(built, "build", "users.csv", "--out", "snapshots/a-later-one", "--version", "v2")
+    (built / "snapshots/broken").mkdir()
+    (built / "snapshots/broken/manifest.json").write_text("{")
+    (built / "snapshots/.hidden.tmp").mkdir()
+    (built / "snapshots/something-else").mkdir()
+    told = answer(built, "list", "snapshots")
+    assert [each.get("version") for each in told] == ["v1", "v2", None]
+    assert "broken/manifest.json: not a segment manifest" in told[2]["error"]
+    text = run(built, "list", "snapshots")
+    assert [line.split()[0] for line in text.stdout.splitlines()] == ["snapshot", "one", "a-later-one", "broken"]
+    assert "not a segment manifest" in text.stderr
+    assert answer(built, "list", "snapshots/something-else") == []
+    assert "none: cannot list it: No such file" in refusal(built, "list", "none")
+
+
+def test_contains(built: Path) -> None:
+    assert run(built, "contains", "snapshots/one", "1", "4294967295", "3").stdout == (
+        "1\tnew\n4294967295\tactive\n3\t-\n"
+    )
+    assert answer(built, "contains", "snapshots/one", "7", "3") == {
+        "version": "v1",
+        "ids": [{"id": 7, "segment": "active"}, {"id": 3, "segment": None}],
+    }
+    assert "id 4294967296 is not 0 to 4294967295" in refusal(built, "contains", "snapshots/one", "4294967296")
+    for bad in ("x", "1.0", "9" * 5000, "٣"):
+        assert "is not a number from 0 to 4294967295" in refusal(built, "contains", "snapshots/one", bad)
+    assert "id '-1' is not a number" in refusal(built, "contains", "snapshots/one", "--", "-1")
+
+
+def test_members(built: Path) -> None:
+    page = run(built, "members", "snapshots/one", "active", "--limit", "1")
+    assert (page.stdout, page.stderr) == ("7\n", "2 in all; the next page: --after 7\n")
+    page = run(built, "members", "snapshots/one", "active", "--after", "7")
+    assert (page.stdout, page.stderr) == ("4294967295\n", "")
+    told = answer(built, "members", "snapshots/one", "--expression", "(active | new) - new", "--limit", "1")
+    assert told == {"version": "v1", "cardinality": 2, "ids": [7], "next": 7}
+    assert answer(built, "members", "snapshots/one", "new")["next"] is None
+    assert "no segment 'old'; there are: active, new" in refusal(built, "members", "snapshots/one", "old")
+    assert "column 8" in refusal(built, "members", "snapshots/one", "--expression", "new &  |")
+    for arguments in ([], ["new", "--expression", "new"]):
+        assert "one of the two" in refusal(built, "members", "snapshots/one", *arguments)
+
+
+def test_help_has_examples(here: Path) -> None:
+    for command in ("build", "show", "list", "contains", "members"):
+        told = run(here, command, "--help")
+        assert told.returncode == 0
+        assert "Examples" in told.stdout
+        assert f"capline segments {command}" in told.stdout

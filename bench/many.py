@@ -23,7 +23,7 @@ def main() -> None:
     rng = np.random.default_rng(7)
     population = np.arange(n, dtype=np.uint32)
     scattered = np.sort(rng.choice(np.arange(4 * n, dtype=np.uint32), n, replace=False))
-    codes: NDArray[np.int64] = rng.integers(0, 3, n, dtype=np.int64)  # pyright: ignore[reportUnknownMemberType] - NumPy's own stub
+    codes: NDArray[np.int64] = rng.integers(0, 3, n)  # pyright: ignore[reportUnknownMemberType] - NumPy's own stub
     clock = ManualClock(1_700_000_000_000_000)
 
     def timed(name: str, limiter: Limiter, ids: NDArray[np.uint32], expected: int, *, peek: bool = False) -> None:

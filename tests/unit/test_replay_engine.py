@@ -19,7 +19,7 @@ LIMITS = {None: [(1, 10_000_000), (3, 60_000_000)], "vip": [(2, 10_000_000), (9,
 
 
 def events(seed: int, rows: int = 3000) -> list[Event]:
-    random = Random(seed)  # noqa: S311 - rows to repeat, no secret
+    random = Random(seed)
     at_us = 0
     made: list[Event] = []
     for row in range(1, rows + 1):
@@ -83,7 +83,7 @@ def test_the_clock_shows_the_time_of_the_batch_and_no_other() -> None:
     shown: list[int] = []
     with Limiter("memory://", [POLICY], clock=clock) as limiter:
         for _ in replay(limiter, clock, "promo", [None], [Batch(at_us, [1], [0]) for at_us in (0, 5, 5, 7)]):
-            shown.append(clock.now_us())  # noqa: PERF401 - the clock moves as the replay is drawn from
+            shown.append(clock.now_us())
     assert shown == [0, 5, 5, 7]
 
 

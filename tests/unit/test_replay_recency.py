@@ -61,7 +61,7 @@ def test_a_snapshot_is_named_by_its_day() -> None:
 
 
 def test_random_purchases_against_the_sentences() -> None:
-    random = Random(1)  # noqa: S311 - purchases to repeat, no secret
+    random = Random(1)
     ids = sorted(random.sample(range(1 << 32), 60))
     recency = Recency(array(*ids))
     bought: dict[int, list[int]] = {}

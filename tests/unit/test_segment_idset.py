@@ -21,7 +21,7 @@ LARGEST = (1 << 32) - 1
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", program]
-    return subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - this interpreter, this file's text
+    return subprocess.run(command, check=True, capture_output=True, text=True)
 
 
 def test_importing_the_package_brings_neither_roaring_nor_arrow() -> None:
@@ -43,7 +43,7 @@ def test_a_missing_extra_is_named(missing: str) -> None:
 
 
 def test_the_package_has_no_other_names() -> None:
-    import capline.segment  # noqa: PLC0415 - the module itself is under test
+    import capline.segment
 
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = capline.segment.nonsense  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnknownMemberType, reportUnknownArgumentType] - it is not there on purpose

@@ -168,7 +168,7 @@ class TestDisk:
             "manifest.json",
             "new.roaring",
         ]
-        assert os.listdir(directory.parent) == ["one"]  # noqa: PTH208 - names alone
+        assert os.listdir(directory.parent) == ["one"]
 
     def test_the_manifest_says_what_is_there(self, directory: Path) -> None:
         told = json.loads((directory / "manifest.json").read_text())
@@ -450,7 +450,7 @@ class TestKilled:
             shutil.rmtree(final, ignore_errors=True)
             if is_there:
                 write_snapshot(snapshot, final)
-            with subprocess.Popen(  # noqa: S603 - this interpreter, this file's program
+            with subprocess.Popen(
                 [sys.executable, "-c", HELD_WRITER, str(stop), str(final)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -471,7 +471,7 @@ class TestKilled:
     def test_anywhere(self, tmp_path: Path) -> None:
         final = tmp_path / "one"
         for lines in (1, 7, 20):
-            with subprocess.Popen(  # noqa: S603 - this interpreter, this file's program
+            with subprocess.Popen(
                 [sys.executable, "-c", RESTLESS_WRITER, str(final)], stdout=subprocess.PIPE, text=True
             ) as writer:
                 assert writer.stdout is not None

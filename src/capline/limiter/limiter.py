@@ -30,7 +30,7 @@ from capline.store.open import open_store
 from capline.store.protocol import Ask, Batch, Terms
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -84,9 +84,9 @@ class Limiter:
         self._watch: PolicyWatch | None = None
         rules = Rules(policies, namespace)
         self._store: Store = open_store(url, clock or SystemClock())
-        self._decide_unit = self._store.decide_unit
         self._rules = rules
         self._terms: dict[tuple[str, str | None, str | None], Terms] = {}
+        self._short_ways: dict[str, Callable[[Subject], Decision]] = {}
 
     @classmethod
     def from_file(
@@ -134,9 +134,13 @@ class Limiter:
         back. The same id with another cost raises `IdConflictError`. Costs O(1) a limit, whatever the quota.
         """
         try:
+            if segment is None and channel is None and id is None and cost is _ONE:
+                short_way = self._short_ways.get(policy)
+                if short_way is not None:
+                    return short_way(subject)
             terms = self._terms.get((policy, segment, channel)) or self._bind(policy, segment, channel)
-            if cost is _ONE and id is None:
-                return self._decide_unit(terms, subject)
+            if id is None and cost is _ONE:
+                return terms.decide_unit(subject)
             return self._store.decide(terms, check_subject(subject), check_cost(cost), _fingerprint(id))
         except StoreError as error:
             return self._outage(error)
@@ -319,8 +323,9 @@ class Limiter:
     def use(self, policies: Iterable[Policy]) -> None:
         """Put other policies in force, as one: a decision sees all of the old or all of the new; histories stay."""
         rules = Rules(policies, self._rules.namespace)
-        # In this order a racing decision may bind an old name once more, but never mixes old and new in one rule.
-        self._rules, self._terms = rules, {}
+        # In this order a racing decision may be made under the old policies, but never mixes old and new in one rule,
+        # and leaves nothing old where later ones look.
+        self._rules, self._terms, self._short_ways = rules, {}, {}
 
     def reload(self) -> bool:
         """Take over the policy file if it changed; True when it did.
@@ -356,11 +361,13 @@ class Limiter:
 
     def _bind(self, policy: str, segment: str | None, channel: str | None) -> Terms:
         """The store's terms for these names, kept; segments that the policy does not tell apart are one."""
-        known = self._terms
+        known, short_ways = self._terms, self._short_ways
         key = (policy, self._known(policy, segment), channel)
         terms = known.get(key)
         if terms is None:
             terms = known[key] = self._store.terms(self._rules.rule(*key))
+        if key == (policy, None, None):
+            short_ways[policy] = terms.decide_unit
         return terms
 
     def _known(self, policy: str, segment: str | None) -> str | None:

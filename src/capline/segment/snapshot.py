@@ -1,8 +1,10 @@
 """A snapshot: one versioned, immutable set of disjoint segments; in memory an object that answers, on disk a directory.
 
-    segments/2025-03-01/           the snapshot; the name is the publisher's choice ├── manifest.json
-    format, version, instant; per segment name, file, cardinality, bytes, SHA-256; own seal ├── active.roaring
-    one file per segment: roaring's portable format, nothing before or after it ├── churned.roaring └── new.roaring
+    segments/2025-03-01/      the snapshot; the name is the publisher's choice
+    ├── manifest.json         format, version, instant; per segment name, file, cardinality, bytes, SHA-256; its own seal
+    ├── active.roaring        one file per segment: roaring's portable format, nothing before or after it
+    ├── churned.roaring
+    └── new.roaring
 
     manifest.json    {"format": "capline-segments", "format_version": 1, "version": "20250301T120000.000000Z",
                       "created_us": 1740830400000000, "exclusive": true,

@@ -30,7 +30,7 @@ from capline.store.log import ColumnLog
 from capline.store.packed import PAGED, pack_log, pack_unit_log, read_unit_log, read_words, unpack_log
 from capline.store.paged import EPOCH_WORD, LEAD_WORDS, MIXED_WORD, TAIL_HITS, PagedLog, SeenPages, UnitPages
 from capline.store.protocol import Ask, Batch
-from capline.store.unit import decide_unit
+from capline.store.unit import UnitTerms, decide_unit
 from capline.window.sliding_log import peek
 
 if TYPE_CHECKING:
@@ -114,22 +114,29 @@ class LmdbStore(LocalStore):
 
         return LogRef(name, limits, keep_us, self._run(work))
 
-    def decide_unit(self, terms: LocalTerms, subject: Subject) -> Decision:
-        """See `Store`; about 4 µs."""
-        subject = check_subject(subject)
-        if terms.unit is None:
-            return self.decide(terms, subject, 1, 0)
-        key = log_key(terms.refs[0], subject)
-        return self._run(lambda txn: self._unit(txn, terms, subject, key))
+    def _short_way(
+        self,
+        terms: LocalTerms,
+        unit: UnitTerms,
+        ref: LogRef,
+    ) -> Callable[[Subject], Decision]:
+        """One value read, `decide_unit`, one value written: 3 to 5 µs."""
+        prefix, run, short = _prefix(ref), self._run, self._unit
 
-    def _unit(self, txn: Transaction, terms: LocalTerms, subject: Subject, key: bytes) -> Decision:
-        unit, keep_us = terms.unit, terms.refs[0].keep_us
+        def decide(subject: Subject) -> Decision:
+            key = prefix + subject_key(check_subject(subject))
+            return run(lambda txn: short(txn, terms, unit, subject, key))
+
+        return decide
+
+    def _unit(self, txn: Transaction, terms: LocalTerms, unit: UnitTerms, subject: Subject, key: bytes) -> Decision:
+        keep_us = terms.refs[0].keep_us
         logs = self.table(b"logs")
         value = txn.get(key, None, logs)
         now_us = self._clock.now_us()
         stamps = _NO_STAMPS[:] if value is None else read_unit_log(value)
-        if stamps is None or unit is None:
-            return self._paged_unit(txn, terms, subject, key, value or b"", now_us)
+        if stamps is None:
+            return self._paged_unit(txn, terms, unit, subject, key, value or b"", now_us)
         decision = decide_unit(stamps, 0, unit, now_us)
         stamp_us = decision.hit
         if stamp_us is not None:
@@ -150,20 +157,21 @@ class LmdbStore(LocalStore):
         self,
         txn: Transaction,
         terms: LocalTerms,
+        unit: UnitTerms,
         subject: Subject,
         key: bytes,
         value: bytes,
         now_us: int,
     ) -> Decision:
         """`_unit` on a paged log that takes no more than a hit at the end of its tail; on any other log, `_step`."""
-        if value and value[0] == PAGED and terms.unit is not None:
+        if value and value[0] == PAGED:
             _, head = read_words(value)
             if not head[MIXED_WORD]:
                 pages = _LmdbPages(txn, self.table(b"pages"), key)
                 stamps = UnitPages(head, pages, self._seen_pages(key, head[EPOCH_WORD]))
                 cutoff_us = max(now_us, head[-1]) - terms.refs[0].keep_us
                 if stamps.usable(cutoff_us):
-                    decision = decide_unit(stamps, 0, terms.unit, now_us, UnitPages.position, stamps.ends())
+                    decision = decide_unit(stamps, 0, unit, now_us, UnitPages.position, stamps.ends())
                     if decision.hit is not None:
                         head_value = stamps.record(decision.hit, cutoff_us)
                         txn.put(key, head_value, True, True, False, self.table(b"logs"))
@@ -187,17 +195,19 @@ class LmdbStore(LocalStore):
         prefix, keep_us = _prefix(bound[0].refs[0]), bound[0].refs[0].keep_us
         firsts = [decide_unit(_NO_STAMPS, 0, terms.unit, now_us) for terms in bound]
         first_value = pack_unit_log(array("Q", (now_us,)))
-        get, put, integer_key, subjects, codes = txn.get, txn.put, _INTEGER_KEY.pack, batch.subjects, batch.codes
+        # A cursor stays on its page: neighbouring subjects, as campaigns ask for them, cost half a search each.
+        cursor = txn.cursor(logs)
+        get, put, integer_key, subjects, codes = cursor.get, cursor.put, _INTEGER_KEY.pack, batch.subjects, batch.codes
         answers: list[Decision] = []
         fresh = 0
         for row in rows:
             subject = subjects[row]
             code = 0 if codes is None else codes[row]
             key = integer_key(prefix, b"i", subject) if type(subject) is int else prefix + subject_key(subject)
-            value = get(key, None, logs)
+            value = get(key)
             if value is None:
                 if record:
-                    put(key, first_value, True, True, False, logs)
+                    put(key, first_value)
                     fresh += 1
                 answers.append(firsts[code])
                 continue
@@ -212,7 +222,7 @@ class LmdbStore(LocalStore):
                 if stamps[0] <= stamp_us - keep_us:
                     del stamps[: bisect_right(stamps, max(now_us, stamps[-1]) - keep_us)]
                 stamps.append(stamp_us)
-                put(key, pack_unit_log(stamps), True, True, False, logs)
+                put(key, pack_unit_log(stamps))
             answers.append(decision)
         if record:
             self._fresh += fresh

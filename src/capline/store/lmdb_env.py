@@ -58,7 +58,10 @@ _DATA_VERSION = 1
 class Transaction(Protocol):
     """What the store uses of py-lmdb's transaction, which hands out bytes as it is opened here."""
 
-    def get(self, key: bytes, default: bytes | None = None, db: Any = None) -> bytes | None: ...
+    def get(self, key: bytes, default: bytes | None = None, db: Any = None) -> bytes | None:
+        """The value, or the default."""
+        ...
+
     def put(
         self,
         key: bytes,
@@ -67,11 +70,25 @@ class Transaction(Protocol):
         overwrite: bool = True,
         append: bool = False,
         db: Any = None,
-    ) -> bool: ...
-    def pop(self, key: bytes, db: Any = None) -> bytes | None: ...
-    def delete(self, key: bytes, value: bytes = b"", db: Any = None) -> bool: ...
-    def cursor(self, db: Any = None) -> Any: ...
-    def stat(self, db: Any) -> dict[str, int]: ...
+    ) -> bool:
+        """Set the value; False where it was there and `overwrite` is off."""
+        ...
+
+    def pop(self, key: bytes, db: Any = None) -> bytes | None:
+        """Remove the value and return it."""
+        ...
+
+    def delete(self, key: bytes, value: bytes = b"", db: Any = None) -> bool:
+        """Remove the value; False where there was none."""
+        ...
+
+    def cursor(self, db: Any = None) -> Any:
+        """A cursor over the table."""
+        ...
+
+    def stat(self, db: Any) -> dict[str, int]:
+        """The table's figures."""
+        ...
 
 
 _open: dict[tuple[int, int], Environment] = {}
@@ -299,7 +316,7 @@ def _check_file(data: Path) -> int:
 
 
 def _after_fork_in_child() -> None:
-    global _opening
+    global _opening  # noqa: PLW0603 - the parent's lock may be held for ever in the child
     _opening = threading.Lock()
     for environment in list(_open.values()):
         environment.drop_in_child()

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 
+from capline.model.decision import Decision
 from capline.model.errors import CaplineError, IdConflictError
 from capline.model.limit import Limit
 from capline.model.policy import Rule
+from capline.model.subject import Subject, check_subject
 from capline.store.columns import Decisions
 from capline.store.protocol import Ask, Batch, Recorded
 from capline.store.unit import UnitTerms, unit_terms
@@ -23,13 +26,11 @@ from capline.window.log import NEVER, Hit, LogView
 from capline.window.sliding_log import first_answer, judge, lift, peek, place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from capline.model.clock import Clock
-    from capline.model.decision import Decision
-    from capline.model.subject import Subject
 
 __all__ = ["Books", "LocalStore", "LocalTerms", "LogRef", "StoredLog"]
 
@@ -39,14 +40,31 @@ ROWS_A_TRANSACTION = 8192
 
 
 class StoredLog(LogView, Protocol):
-    """A log that can be changed: see `capline.store.log.ColumnLog` for what each call means."""
+    """A log that can be changed; `capline.store.log.ColumnLog` says more on each call."""
 
-    def record(self, stamp_us: int, units: int, floor_us: int, fingerprint: int = 0) -> None: ...
-    def units_at(self, stamp_us: int) -> int: ...
-    def refund(self, stamp_us: int) -> bool: ...
-    def find(self, fingerprint: int, cutoff_us: int) -> int: ...
-    def trim(self, cutoff_us: int) -> None: ...
-    def recorded(self) -> Iterator[tuple[int, int, int]]: ...
+    def record(self, stamp_us: int, units: int, floor_us: int, fingerprint: int = 0) -> None:
+        """Add one hit."""
+        ...
+
+    def units_at(self, stamp_us: int) -> int:
+        """The units of the hit with this stamp; 0 for none."""
+        ...
+
+    def refund(self, stamp_us: int) -> bool:
+        """Give one hit back."""
+        ...
+
+    def find(self, fingerprint: int, cutoff_us: int) -> int:
+        """The stamp recorded under this id; `NEVER` for none."""
+        ...
+
+    def trim(self, cutoff_us: int) -> None:
+        """Forget what is as old as the cutoff or older."""
+        ...
+
+    def recorded(self) -> Iterator[tuple[int, int, int]]:
+        """Each hit as (stamp, units, fingerprint), oldest first."""
+        ...
 
 
 class LogRef(msgspec.Struct):
@@ -65,7 +83,7 @@ class LocalTerms(msgspec.Struct):
     refs: tuple[LogRef, ...]
     channel_refs: tuple[LogRef, ...]
     unit: UnitTerms | None
-    place: object = None
+    decide_unit: Callable[[Subject], Decision]
 
 
 class Books(Protocol):
@@ -98,6 +116,15 @@ class LocalStore(ABC):
     def _transact(self, work: Callable[[Books], _T]) -> _T: ...
 
     @abstractmethod
+    def _short_way(
+        self,
+        terms: LocalTerms,
+        unit: UnitTerms,
+        ref: LogRef,
+    ) -> Callable[[Subject], Decision]:
+        """One unit, no id, one log: `decide` for it as a function of the subject alone, with all else at hand."""
+
+    @abstractmethod
     def _ref(self, name: str, limits: tuple[Limit, ...], keep_us: int) -> LogRef: ...
 
     def now_us(self) -> int:
@@ -107,20 +134,21 @@ class LocalStore(ABC):
     def terms(self, rule: Rule) -> LocalTerms:
         """See `Store`."""
         keep_us = rule.looks[0].keep_us
-        return LocalTerms(
+
+        terms = LocalTerms(
             rule,
             tuple(self._ref(look.log, look.limits, look.keep_us) for look in rule.looks),
             tuple(self._ref(name, (), keep_us) for name in rule.channel_logs),
             unit_terms(rule),
+            lambda subject: self.decide(terms, check_subject(subject), 1, 0),
         )
+        if terms.unit is not None:
+            terms.decide_unit = self._short_way(terms, terms.unit, terms.refs[0])
+        return terms
 
     def decide(self, terms: LocalTerms, subject: Subject, cost: int, fingerprint: int) -> Decision:
         """See `Store`."""
         return self._transact(lambda books: self._step(books, Ask(terms, subject, cost, fingerprint)))
-
-    def decide_unit(self, terms: LocalTerms, subject: Subject) -> Decision:
-        """See `Store`."""
-        return self._transact(lambda books: self._step(books, Ask(terms, subject)))
 
     def peek(self, terms: LocalTerms, subject: Subject, cost: int, fingerprint: int) -> Decision:
         """See `Store`."""

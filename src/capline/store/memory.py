@@ -6,13 +6,16 @@ A decision of one unit on an existing log takes the short way: one lock, one dic
 from __future__ import annotations
 
 import threading
+from time import time_ns
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from capline.model.clock import SystemClock
 from capline.model.subject import Subject, check_subject
 from capline.store.local import Books, LocalStore, LocalTerms, LogRef, StoredLog
 from capline.store.log import ColumnLog
+from capline.store.protocol import Ask
 from capline.store.unit import decide_unit
 
 if TYPE_CHECKING:
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from capline.model.clock import Clock
     from capline.model.decision import Decision
     from capline.model.limit import Limit
-    from capline.model.policy import Rule
+    from capline.store.unit import UnitTerms
 
 __all__ = ["MemoryStore"]
 
@@ -44,11 +47,9 @@ class MemoryStore(LocalStore):
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
-        self._now_us = clock.now_us
         self._shelves: dict[str, _Shelf] = {}
         self._receipts: dict[bytes, tuple[int, bytes]] = {}
         self._lock = threading.Lock()
-        self._acquire, self._release = self._lock.acquire, self._lock.release
         self._fresh = 0
 
     def _ref(self, name: str, limits: tuple[Limit, ...], keep_us: int) -> LogRef:
@@ -57,44 +58,53 @@ class MemoryStore(LocalStore):
             shelf.keep_us = max(shelf.keep_us, keep_us)
         return LogRef(name, limits, keep_us, shelf)
 
-    def terms(self, rule: Rule) -> LocalTerms:
-        """See `Store`."""
-        terms = super().terms(rule)
-        shelf = terms.refs[0].place
-        if isinstance(shelf, _Shelf):
-            terms.place = shelf.logs
-        return terms
-
     def _transact(self, work: Callable[[Books], _T]) -> _T:
         with self._lock:
             return work(self)
 
-    def decide_unit(self, terms: LocalTerms, subject: Subject) -> Decision:
-        """See `Store`; about 0.7 µs."""
-        logs: dict[Subject, ColumnLog] = terms.place  # pyright: ignore[reportAssignmentType] - what `terms` put there
-        unit = terms.unit
-        kind = type(subject)
-        if unit is not None and (kind is str or kind is int):
-            self._acquire()
+    def _short_way(
+        self,
+        terms: LocalTerms,
+        unit: UnitTerms,
+        ref: LogRef,
+    ) -> Callable[[Subject], Decision]:
+        """One lock, one look-up, `decide_unit`: some 0.8 µs. A log that this cannot decide goes the long way."""
+        shelf: _Shelf = ref.place  # pyright: ignore[reportAssignmentType] - what `_ref` put there
+        logs, keep_us, now_us_of = shelf.logs, ref.keep_us, self._clock.now_us
+        wall_ns = time_ns if type(self._clock) is SystemClock else None
+        acquire, release = self._lock.acquire, self._lock.release
+
+        def decide(subject: Subject) -> Decision:
+            kind = type(subject)
+            if kind is not str and kind is not int:
+                subject = check_subject(subject)
+            acquire()
             try:
                 log = logs.get(subject)
-                if log is not None and log.before is None:
-                    stamps = log.stamps
-                    start = log.start
-                    if len(stamps) > start and stamps[-1] == log.floor_us:
-                        now_us = self._now_us()
-                        decision = decide_unit(stamps, start, unit, now_us)
-                        stamp_us = decision.hit
-                        if stamp_us is not None:
-                            cutoff_us = max(now_us, log.floor_us) - terms.refs[0].keep_us
-                            if stamps[start] <= cutoff_us:
-                                log.trim(cutoff_us)
-                            stamps.append(stamp_us)
-                            log.floor_us = stamp_us
-                        return decision
+                if log is None:
+                    log = ColumnLog()
+                    stamps, start = log.stamps, 0
+                    check_subject(subject)
+                else:
+                    stamps, start = log.stamps, log.start
+                    if log.before is not None or len(stamps) == start or stamps[-1] != log.floor_us:
+                        return self._step(self, Ask(terms, subject))
+                now_us = now_us_of() if wall_ns is None else wall_ns() // 1000
+                decision = decide_unit(stamps, start, unit, now_us)
+                stamp_us = decision.hit
+                if stamp_us is not None:
+                    is_new = len(stamps) == start
+                    if not is_new and stamps[start] <= stamp_us - keep_us:
+                        log.trim(max(now_us, log.floor_us) - keep_us)
+                    stamps.append(stamp_us)
+                    log.floor_us = stamp_us
+                    if is_new:
+                        self.save(ref, subject, log)
+                return decision
             finally:
-                self._release()
-        return self.decide(terms, check_subject(subject), 1, 0)
+                release()
+
+        return decide
 
     def load(self, ref: LogRef, subject: Subject) -> ColumnLog:
         """See `Books`."""

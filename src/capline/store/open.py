@@ -36,7 +36,7 @@ def open_store(url: str, clock: Clock) -> Store:
         _refuse_rest(url, options, ())
         if parts.netloc or parts.path:
             raise InvalidValueError(f"store URL {url!r}: memory:// takes no path")
-        from capline.store.memory import MemoryStore
+        from capline.store.memory import MemoryStore  # noqa: PLC0415 - only the store that is named is loaded
 
         return MemoryStore(clock)
     if parts.scheme == "lmdb":
@@ -44,7 +44,7 @@ def open_store(url: str, clock: Clock) -> Store:
         path = unquote(parts.netloc + parts.path)
         if not path:
             raise InvalidValueError(f"store URL {url!r}: name a directory, like 'lmdb:///var/lib/capline'")
-        from capline.store.lmdb import LmdbStore
+        from capline.store.lmdb import LmdbStore  # noqa: PLC0415 - only the store that is named is loaded
 
         return LmdbStore(
             Path(path),

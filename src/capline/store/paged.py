@@ -239,7 +239,7 @@ class PagedLog:
 
 
 class SeenPages:
-    """Pages of one log that this process has read and checked, under one epoch; `hint` is where a narrow window last ended."""
+    """Pages of one log that this process has read and checked, under one epoch; `hint` is where a window last ended."""
 
     __slots__ = ("epoch", "hint", "words")
 
@@ -312,7 +312,7 @@ class UnitPages:
         return (number - self._first) * PAGE_HITS + bisect_right(page, cutoff_us, 1) - 1
 
     def _search(self, cutoff_us: int) -> int:
-        """The last page that begins at the cutoff or before it; the one found last time, or the next, is the first guess."""
+        """The last page that begins at the cutoff or before it; the one found last time and its next are tried first."""
         low, high, hint = self._first, self._head[1], self._seen.hint
         for number in (hint, hint + 1):
             if low <= number < high:

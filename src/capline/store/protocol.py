@@ -6,7 +6,7 @@ attempt. The conformance suite in `capline.testing` is the law for every store; 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -24,14 +24,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Ask", "Batch", "Recorded", "Store", "Terms"]
 
-Terms = Any
-"""A rule in the store's own form: opaque to everyone else."""
+
+class Terms(Protocol):
+    """A rule in the store's own form, opaque to everyone else but for its short way."""
+
+    decide_unit: Callable[[Subject], Decision]
+    """`Store.decide` with a cost of 1 and no id, bound to the rule; it checks the subject itself."""
 
 
 class Ask(msgspec.Struct, frozen=True):
     """One attempt, resolved and checked. `fingerprint` is 64 bits of the attempt's id, 0 where it has none."""
 
-    terms: Terms
+    terms: Any
     subject: Subject
     cost: int = 1
     fingerprint: int = 0
@@ -45,7 +49,7 @@ class Batch(msgspec.Struct, frozen=True):
     and answers the same batch with them for as long as the widest window.
     """
 
-    terms: tuple[Terms, ...]
+    terms: tuple[Any, ...]
     subjects: Sequence[Subject]
     codes: Sequence[int] | None = None
     cost: int = 1
@@ -67,23 +71,19 @@ class Store(Protocol):
         """The rule in the store's own form; called once for each rule, and again when policies are reloaded."""
         ...
 
-    def decide(self, terms: Terms, subject: Subject, cost: int, fingerprint: int) -> Decision:
+    def decide(self, terms: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
         """Decide and record."""
         ...
 
-    def decide_unit(self, terms: Terms, subject: Subject) -> Decision:
-        """`decide` with a cost of 1 and no id: the short way. The store checks the subject itself."""
-        ...
-
-    def peek(self, terms: Terms, subject: Subject, cost: int, fingerprint: int) -> Decision:
+    def peek(self, terms: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
         """What `decide` would answer; records nothing."""
         ...
 
-    def place(self, terms: Terms, subject: Subject, cost: int, fingerprint: int, max_wait_us: int | None) -> Decision:
+    def place(self, terms: Any, subject: Subject, cost: int, fingerprint: int, max_wait_us: int | None) -> Decision:
         """Take the next free instant, if it is at most `max_wait_us` away."""
         ...
 
-    def refund(self, terms: Terms, subject: Subject, stamp_us: int) -> bool:
+    def refund(self, terms: Any, subject: Subject, stamp_us: int) -> bool:
         """Give the hit with this stamp back; False where there is none in the widest window, or it was given back."""
         ...
 
@@ -99,11 +99,11 @@ class Store(Protocol):
         """What `decide_many` would answer to each alone; records nothing."""
         ...
 
-    def refund_many(self, terms: Terms, subjects: Sequence[Subject], stamps_us: Sequence[int]) -> NDArray[np.bool_]:
+    def refund_many(self, terms: Any, subjects: Sequence[Subject], stamps_us: Sequence[int]) -> NDArray[np.bool_]:
         """`refund` for many hits of one policy."""
         ...
 
-    def recorded(self, terms: Terms, subject: Subject) -> list[list[Recorded]]:
+    def recorded(self, terms: Any, subject: Subject) -> list[list[Recorded]]:
         """For each look of the rule, the hits in its log, oldest first, refunded ones with 0 units."""
         ...
 

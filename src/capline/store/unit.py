@@ -8,10 +8,11 @@ floor is its last stamp.
 from __future__ import annotations
 
 from bisect import bisect_right
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from capline.model.decision import Decision
-from capline.model.limit import Limit
+from capline.model.limit import LARGEST_QUOTA, Limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,27 +59,35 @@ def decide_unit(
     and last.
     """
     limits, widest_us = terms
-    n = len(stamps) if ends is None else ends[0]
-    if n == start:
-        quota, _, tightest = limits[0]
-        for other, _, limit in limits:
-            if other < quota:
-                quota, tightest = other, limit
-        return Decision(True, tightest, quota - 1, 0, widest_us, now_us)
-    oldest_us, last_us = (stamps[start], stamps[-1]) if ends is None else ends[1:]
+    if ends is not None:
+        n, oldest_us, last_us = ends
+    else:
+        n = len(stamps)
+        if n == start:
+            return _first_hit(terms, now_us)
+        oldest_us, last_us = stamps[start], stamps[-1]
     stamp_us = now_us if now_us > last_us else last_us + 1
-    left = tightest = binding = None
+    left, tightest, binding = LARGEST_QUOTA + 1, None, None
     fits_us = stamp_us
     for quota, window_us, limit in limits:
         i = n - quota
-        if i >= start and stamps[i] + window_us > fits_us:
-            fits_us = stamps[i] + window_us
-            binding = limit
-        elif binding is None:
+        if i >= start:
+            at_us = stamps[i] + window_us
+            if at_us > fits_us:
+                fits_us, binding = at_us, limit
+                continue
+        if binding is None:
             cutoff_us = stamp_us - window_us
-            used = n - (start if oldest_us > cutoff_us else position(stamps, cutoff_us, start))
-            if left is None or quota - used < left:
-                left, tightest = quota - used, limit
-    if binding is None and left is not None:
+            free = quota - n + (start if oldest_us > cutoff_us else position(stamps, cutoff_us, start))
+            if free < left:
+                left, tightest = free, limit
+    if binding is None:
         return Decision(True, tightest, left - 1, 0, stamp_us + widest_us - now_us, stamp_us)
-    return Decision(False, binding, 0, fits_us - now_us, max(0, last_us + widest_us - now_us), None)
+    return Decision(False, binding, 0, fits_us - now_us, last_us + widest_us - now_us, None)
+
+
+def _first_hit(terms: UnitTerms, now_us: int) -> Decision:
+    """The answer to one unit on an empty log."""
+    limits, widest_us = terms
+    quota, _, tightest = min(limits, key=itemgetter(0))
+    return Decision(True, tightest, quota - 1, 0, widest_us, now_us)

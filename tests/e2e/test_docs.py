@@ -1,0 +1,55 @@
+"""What the documents show runs as it stands there, and every page that they point to exists."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCKS = [
+    pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
+    for page in (ROOT / "README.md", ROOT / "docs/stores.md")
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
+]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_an_example_runs(block: str, tmp_path: Path) -> None:
+    code = block.replace("/tmp/capline-readme", str(tmp_path))  # noqa: S108 - the example's own path, replaced
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_prints_what_its_example_says(tmp_path: Path) -> None:
+    code = str(BLOCKS[0].values[0]).replace("/tmp/capline-readme", str(tmp_path))  # noqa: S108 - as above
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["send it; 2 left under 3/day", "100000 of 100000 may be sent"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_to_a_page_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+def test_no_page_or_program_names_the_machine_or_a_registry() -> None:
+    named = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    wrong = re.compile(r"/work/|/root/|files\.pythonhosted|pypi\.org/simple|deb\.debian\.org|BEGIN [A-Z ]*PRIVATE KEY")
+    for name in named.stdout.splitlines():
+        path = ROOT / name
+        if (
+            path.suffix in (".py", ".md", ".toml", ".lock", ".sh", ".yaml", ".txt", "")
+            and path.is_file()
+            and path != Path(__file__)
+        ):
+            assert not wrong.search(path.read_text(encoding="utf-8")), name

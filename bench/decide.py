@@ -1,9 +1,9 @@
 """One decision on each store, and the moving window of `limits` for comparison.
 
-The same subjects in the same order, the same limits, wall clock; the loop that asks is in the time of both. `limits` answers
-yes or no; capline also says what remains, when to retry and when the log is empty. So `limits` is timed twice: yes or no
-only, and with its window statistics, which is nearest to the same answer. With two limits it is asked for each in turn,
-as its users do (and a refusal by the second burns the first, which capline's does not).
+The same subjects in the same order, the same limits, wall clock; the loop that asks is in the time of both. `limits`
+answers yes or no; capline also says what remains, when to retry and when the log is empty. So `limits` is timed twice:
+yes or no only, and with its window statistics, which is nearest to the same answer. With two limits it is asked for
+each in turn, as its users do (and a refusal by the second burns the first, which capline's does not).
 """
 
 from __future__ import annotations

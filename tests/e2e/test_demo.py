@@ -17,7 +17,7 @@ CAPLINE = [sys.executable, "-m", "capline.cli"]
 
 
 def run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CAPLINE, *arguments], cwd=cwd, capture_output=True, text=True, timeout=300, check=False)  # noqa: S603 - capline itself
+    return subprocess.run([*CAPLINE, *arguments], cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
 
 
 def purchases(tmp_path: Path, *rows: str) -> Path:
@@ -83,7 +83,7 @@ def test_ctrl_c_ends_it_cleanly_and_the_next_run_starts_anew(tmp_path: Path) -> 
     out = tmp_path / "out"
     command = [*CAPLINE, "demo", "--out", str(out)]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:  # noqa: S603 - capline itself
+    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
         deadline = time.monotonic() + 60
         while not (out / "store/data.mdb").exists() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)  # until it is at work, whenever that is

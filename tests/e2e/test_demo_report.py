@@ -55,7 +55,7 @@ def dom_of(page: Path, tmp_path: Path, options: Sequence[str] = ()) -> str:
     command += ["--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"]
     command += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={tmp_path / 'profile'}"]
     command += ["--window-size=1280,2400", "--virtual-time-budget=10000", *options, "--dump-dom", page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)  # noqa: S603 - the browser
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -27,7 +27,7 @@ except CaplineError as error:
 
 
 def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # noqa: S603 - this interpreter, this file's program
+    return subprocess.run(
         [sys.executable, "-c", PROGRAM, *arguments],
         cwd=directory,
         env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1"},

@@ -82,8 +82,8 @@ def test_the_clock_shows_the_time_of_the_batch_and_no_other() -> None:
     clock = ManualClock()
     shown: list[int] = []
     with Limiter("memory://", [POLICY], clock=clock) as limiter:
-        for _ in replay(limiter, clock, "promo", [None], [Batch(at_us, [1], [0]) for at_us in (0, 5, 5, 7)]):
-            shown.append(clock.now_us())
+        batches = [Batch(at_us, [1], [0]) for at_us in (0, 5, 5, 7)]
+        shown.extend(clock.now_us() for _ in replay(limiter, clock, "promo", [None], batches))
     assert shown == [0, 5, 5, 7]
 
 

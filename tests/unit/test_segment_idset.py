@@ -43,7 +43,7 @@ def test_a_missing_extra_is_named(missing: str) -> None:
 
 
 def test_the_package_has_no_other_names() -> None:
-    import capline.segment
+    import capline.segment  # noqa: PLC0415 - the package as a whole is looked at here alone
 
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = capline.segment.nonsense  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnknownMemberType, reportUnknownArgumentType] - it is not there on purpose

@@ -168,7 +168,7 @@ class TestDisk:
             "manifest.json",
             "new.roaring",
         ]
-        assert os.listdir(directory.parent) == ["one"]
+        assert [path.name for path in directory.parent.iterdir()] == ["one"]
 
     def test_the_manifest_says_what_is_there(self, directory: Path) -> None:
         told = json.loads((directory / "manifest.json").read_text())

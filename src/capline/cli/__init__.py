@@ -1,1 +1,1 @@
-"""The command line: parse, call, render. Every command that answers can answer in JSON; bad input exits 2 with one line."""
+"""The command line: parse, call, render. Whatever answers can answer in JSON; bad input exits 2 with one line."""

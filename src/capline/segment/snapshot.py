@@ -1,7 +1,7 @@
 """A snapshot: one versioned, immutable set of disjoint segments; in memory an object that answers, on disk a directory.
 
     segments/2025-03-01/      the snapshot; the name is the publisher's choice
-    ├── manifest.json         format, version, instant; per segment name, file, cardinality, bytes, SHA-256; its own seal
+    ├── manifest.json         format, version, instant; of each segment name, file, cardinality, bytes, SHA-256; a seal
     ├── active.roaring        one file per segment: roaring's portable format, nothing before or after it
     ├── churned.roaring
     └── new.roaring

@@ -312,7 +312,7 @@ class UnitPages:
         return (number - self._first) * PAGE_HITS + bisect_right(page, cutoff_us, 1) - 1
 
     def _search(self, cutoff_us: int) -> int:
-        """The last page that begins at the cutoff or before it; the one found last time and its next are tried first."""
+        """The last page that begins at the cutoff or before it; the one found last time is tried first."""
         low, high, hint = self._first, self._head[1], self._seen.hint
         for number in (hint, hint + 1):
             if low <= number < high:

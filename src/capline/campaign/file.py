@@ -1,0 +1,223 @@
+"""The campaign file: YAML in, a `CampaignFile` out, or every fault with its line.
+
+    campaign: summer-sale                     its name: part of every message's key
+    policies: policies.yaml                   the policy file, and the policy of it that caps this campaign
+    policy: promo
+    channel: push                             optional
+    store: lmdb:///var/lib/capline            optional; a relative one starts at the working directory, as everywhere
+    segments: segments/2026-11-21             optional: a snapshot; without it nobody is in a segment
+    audience: {csv: users.csv, column: id, columns: [email], duplicates: error}
+                                              or parquet:, or bitmap:, or segments: "active - churned"
+    cost: 1                                   optional: units of each message
+    at: 2026-11-21T16:00:00Z                  optional: a clock that stands still, for tests and replays
+    batch: 10000                              optional: messages decided, and kept in the ledger, as one step
+    retry: {attempts: 4, wait: 1, longest: 60}  optional, in seconds: for deliveries that failed and may yet succeed
+    sender: {file: out/, format: parquet}     or webhook: {url: …}, smtp: {…}, or a third party's
+
+The rule: taken whole or not at all, nothing guessed, unknown keys refused. Paths are relative to the file. What stands
+in the files that it names is for `prepare` to judge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from capline.campaign.fields import Fields
+from capline.campaign.senders.find import build_sender
+from capline.limiter.limiter import DEFAULT_URL
+from capline.model.attempt import check_cost
+from capline.model.clock import LATEST_US
+from capline.model.errors import CampaignError, CaplineError
+from capline.model.limit import LARGEST_QUOTA
+from capline.model.policy import check_name
+from capline.policy.file import PolicyFileError
+from capline.policy.tree import read_tree, shown
+from capline.segment.files import read
+
+if TYPE_CHECKING:
+    import os
+
+    from capline.campaign.senders.find import BuiltSender
+
+__all__ = ["LARGEST_BATCH", "AudienceSource", "CampaignFile", "Retry", "load_campaign"]
+
+LARGEST_FILE_BYTES = 1 << 20
+LARGEST_BATCH = 100_000
+"""A batch is one transaction of the store, during which no other process decides: 100,000 are some 0.3 s."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SUFFIXES = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet", ".pq"), "bitmap": (".roaring", ".bitmap")}
+_SOURCES = (*_SUFFIXES, "segments")
+
+
+@dataclass(frozen=True, slots=True)
+class AudienceSource:
+    """Where the audience comes from: `kind` is csv, parquet, bitmap (then `paths`) or segments (then `expression`)."""
+
+    kind: str
+    paths: tuple[str, ...] = ()
+    expression: str = ""
+    column: str = "id"
+    columns: tuple[str, ...] = ()
+    drop_duplicates: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How a delivery that may yet succeed is tried again: the wait doubles from `wait_s` up to `longest_s`."""
+
+    attempts: int = 4
+    wait_s: float = 1.0
+    longest_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignFile:
+    """What a campaign file says; paths are resolved, the sender is made (its options are good) and not yet opened."""
+
+    path: Path
+    campaign: str
+    policies: Path
+    policy: str
+    channel: str | None
+    store: str
+    segments: Path | None
+    audience: AudienceSource
+    cost: int
+    at_us: int | None
+    batch: int
+    retry: Retry
+    sender: BuiltSender
+
+
+def load_campaign(path: str | os.PathLike[str]) -> CampaignFile:
+    """Read a campaign file; `CampaignError` with the line of the first fault, its mend, and the lines of the others."""
+    path = Path(path)
+    try:
+        data = read(path, LARGEST_FILE_BYTES)
+    except CaplineError as error:
+        raise CampaignError(str(error)) from None
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise CampaignError(f"{path}:{line}: not UTF-8; save the file as UTF-8") from None
+    root, faults = read_tree(text)
+    campaign = None
+    if root is not None:
+        campaign = _read(Fields(root, "", faults, path.parent, "campaign: summer-sale"), path)
+    elif not faults:
+        faults = [(0, "the file is empty; begin it with 'campaign: a-name'")]
+    if faults or campaign is None:
+        raise CampaignError(str(PolicyFileError.of(str(path), faults)))
+    return campaign
+
+
+def _read(fields: Fields, path: Path) -> CampaignFile:
+    campaign = CampaignFile(
+        path=path,
+        campaign=fields.checked("campaign", lambda name: check_name(name, "campaign")),
+        policies=fields.path("policies", "policies.yaml"),
+        policy=fields.text("policy", like="promo"),
+        channel=fields.text("channel") if fields.has("channel") else _unset(fields, "channel"),
+        store=fields.text("store", DEFAULT_URL),
+        segments=fields.path("segments") if fields.has("segments") else _unset(fields, "segments"),
+        audience=_audience(fields),
+        cost=_cost(fields),
+        at_us=_instant(fields),
+        batch=fields.whole("batch", 10_000, 1, LARGEST_BATCH),
+        retry=_retry(fields),
+        sender=build_sender(fields.section("sender", "{file: out/}"), fields),
+    )
+    fields.close()
+    return campaign
+
+
+def _unset(fields: Fields, key: str) -> None:
+    """Ask for a key that is not there, so that it is among those a message lists."""
+    fields.node(key)
+
+
+def _audience(fields: Fields) -> AudienceSource:
+    part = fields.section("audience", "{csv: users.csv, column: id}")
+    if part is None:
+        fields.fault(None, "no 'audience:' here; add it, like audience: {csv: users.csv, column: id}")
+        return AudienceSource("csv")
+    kinds = [key for key in part.keys() if key in _SOURCES]  # noqa: SIM118 - Fields is no dictionary
+    if len(kinds) != 1:
+        part.fault(None, f"name one of {', '.join(_SOURCES)}, and only one; here are {', '.join(kinds) or 'none'}")
+        part.rest()
+        return AudienceSource("csv")
+    kind = kinds[0]
+    if kind == "segments":
+        source = AudienceSource(kind, expression=part.text(kind, like="active - churned"))
+        if not fields.has("segments"):
+            part.fault(kind, "an expression over segments needs a snapshot; add 'segments: DIR' to the file")
+    elif kind == "bitmap":
+        source = AudienceSource(kind, _paths(part, kind))
+    else:
+        source = AudienceSource(
+            kind,
+            _paths(part, kind),
+            column=part.text("column", "id"),
+            columns=part.texts("columns", ()),
+            drop_duplicates=part.one_of("duplicates", ("error", "drop"), "error") == "drop",
+        )
+        if len({source.column, *source.columns}) <= len(source.columns):
+            part.fault("columns", f"name each column once, and not {shown(source.column)}, which is the id")
+    part.close()
+    return source
+
+
+def _paths(part: Fields, kind: str) -> tuple[str, ...]:
+    paths = part.texts(kind, like=f"users{_SUFFIXES[kind][0]}")
+    for path in paths:
+        if path and not path.endswith(_SUFFIXES[kind]):
+            part.fault(kind, f"{shown(path)}: the name of a {kind} file ends in {' or '.join(_SUFFIXES[kind])}")
+    return tuple(str(part.base / path) for path in paths)
+
+
+def _cost(fields: Fields) -> int:
+    cost = fields.whole("cost", 1, 0, LARGEST_QUOTA)
+    try:
+        return check_cost(cost)
+    except CaplineError as error:
+        fields.fault("cost", str(error))
+        return 1
+
+
+def _instant(fields: Fields) -> int | None:
+    like = "write it like 2026-11-21T16:00:00Z"
+    if not fields.has("at"):
+        return _unset(fields, "at")
+    text = fields.text("at")
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        if text:
+            fields.fault("at", f"{shown(text)} is not an instant; {like}")
+        return None
+    if instant.tzinfo is None:
+        fields.fault("at", f"{shown(text)} does not say in which time zone; {like}")
+        return None
+    at_us = (instant - _EPOCH) // timedelta(microseconds=1)
+    if not 0 <= at_us <= LATEST_US:
+        fields.fault("at", f"{shown(text)} is not between 1970 and 2255")
+    return at_us
+
+
+def _retry(fields: Fields) -> Retry:
+    part = fields.section("retry", "{attempts: 4, wait: 1, longest: 60}")
+    usual = Retry()
+    if part is None:
+        return usual
+    retry = Retry(
+        part.whole("attempts", usual.attempts, 1, 100),
+        part.seconds("wait", usual.wait_s, 3600),
+        part.seconds("longest", usual.longest_s, 86_400),
+    )
+    part.close()
+    return retry

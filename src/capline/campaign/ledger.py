@@ -1,0 +1,298 @@
+"""The ledger: every step of a run, on disk before the next one acts. A directory beside the campaign file:
+
+    summer-sale.run/
+    ├── lock             held (flock) by the process that is in the run; a second one is refused
+    └── ledger.sqlite    SQLite, write-ahead log, synced at each commit: what it says survives a power loss
+
+    run     key, value            campaign, run_id, policy, channel, cost, audience, segments (JSON: name and number of
+                                  subjects, those in none first), begun_us, elapsed_us, finished
+    input   name, digest, shown   what the run was begun with; a resume with something else is refused
+    batch   number                a row comes when the batch was decided
+            settled               1 when nothing is left to do for it
+            at_us, rows, limits   when it was decided, how many subjects, JSON: the limits that bind
+            decided BLOB          ids, segments, binding limits, hits, retry_after: never changed
+            outcome BLOB          states, attempts, reasons, as `rows` has them: changed at each step
+            reasons               JSON: the texts that the column of reasons points into
+
+    the way of a batch                           killed before the next line, the next process
+    ───────────────────────────────────────────  ──────────────────────────────────────────────────────────────────
+    limiter.decide_many(receipt="…/run id/7")    asks again: the receipt gives the same answers, nothing is consumed
+    batch 7: decided
+    sender.send(messages with their keys)        hands over again, with the same keys
+    outcome: delivered, retry or failed
+    limiter.refund_many(the failed)              refunds again: once by stamp
+    outcome: refunded; settled
+
+Readers (`status`) see the last commit, also while the run goes on. Cost: two or three commits a batch, 2 to 10 bytes a
+subject.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sqlite3
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from capline.campaign.ledger_file import FILE, commits, connect, is_locked, sqlite_errors, take_lock
+from capline.campaign.rows import BatchRows
+from capline.model.errors import CampaignError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+__all__ = ["Input", "Ledger", "RunFacts", "default_directory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One thing that a run was begun with: a digest of it, and a short text for people."""
+
+    name: str
+    digest: str
+    shown: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What is known of a run from its beginning. `segments`: name and number of subjects, those in no segment first."""
+
+    campaign: str
+    policy: str
+    channel: str | None
+    cost: int
+    audience: int
+    segments: tuple[tuple[str | None, int], ...]
+    begun_us: int
+    run_id: str = ""
+
+
+class Ledger:
+    """An open ledger. Made by `begin` (to write; holds the lock) or `read` (to look); a context manager."""
+
+    def __init__(self, directory: Path, connection: sqlite3.Connection, lock: int | None) -> None:
+        self.directory = directory
+        self._db = connection
+        self._lock = lock
+        with self._errors():
+            self.facts = self._read_facts()
+
+    @classmethod
+    def begin(cls, directory: Path, facts: RunFacts, inputs: tuple[Input, ...]) -> Self:
+        """Begin a run in this directory, or take up the one that is there.
+
+        `CampaignError` where another process is in it, where it was begun with other inputs, or where it cannot be
+        written. A run in which nothing was decided yet takes over new inputs.
+        """
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            lock = take_lock(directory)
+        except OSError as error:
+            raise CampaignError(f"{directory}: the ledger cannot be kept here: {_reason(error)}") from None
+        try:
+            connection = connect(directory / FILE, write=True)
+            try:
+                with sqlite_errors(directory):
+                    _settle_inputs(connection, directory, facts, inputs)
+                return cls(directory, connection, lock)
+            except BaseException:
+                connection.close()
+                raise
+        except BaseException:
+            os.close(lock)
+            raise
+
+    @classmethod
+    def read(cls, directory: Path) -> Self:
+        """Open for reading, beside whoever writes; `CampaignError` where there is no ledger."""
+        if not (directory / FILE).is_file():
+            raise CampaignError(f"{directory}: no ledger here; begin the campaign with: capline campaign run")
+        connection = connect(directory / FILE, write=False)
+        try:
+            return cls(directory, connection, None)
+        except BaseException:
+            connection.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file and the lock. Safe to call twice."""
+        with contextlib.suppress(sqlite3.Error):
+            self._db.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every batch is settled."""
+        with self._errors():
+            return bool(self._value("finished"))
+
+    @property
+    def elapsed_us(self) -> int:
+        """How long processes were in the run, as far as written down."""
+        with self._errors():
+            return int(self._value("elapsed_us") or 0)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process is in the run now."""
+        return is_locked(self.directory)
+
+    def next_batch(self) -> int:
+        """The number of the first batch that is not settled; batches are taken in order."""
+        with self._errors():
+            row = self._db.execute("SELECT count(*) FROM batch WHERE settled").fetchone()
+            return int(row[0])
+
+    def settled_rows(self) -> int:
+        """How many subjects are in settled batches."""
+        with self._errors():
+            row = self._db.execute("SELECT coalesce(sum(rows), 0) FROM batch WHERE settled").fetchone()
+            return int(row[0])
+
+    def batch(self, number: int) -> BatchRows | None:
+        """The batch as it was last written; None where it was not decided yet."""
+        with self._errors():
+            found = self._db.execute(f"{_SELECT} WHERE number = ?", (number,)).fetchone()
+            return None if found is None else _rows(self.directory, found)
+
+    def batches(self) -> Iterator[BatchRows]:
+        """Every decided batch, in order, one at a time; all of one moment, whatever is written meanwhile."""
+        with self._errors():
+            for found in self._db.execute(f"{_SELECT} ORDER BY number"):
+                yield _rows(self.directory, found)
+
+    def add(self, rows: BatchRows) -> None:
+        """Write a batch that was just decided."""
+        halves = rows.pack_decided(), rows.pack_outcome()
+        row = (
+            rows.number,
+            int(rows.is_settled),
+            rows.at_us,
+            len(rows),
+            _json(rows.limits),
+            *halves,
+            _json(rows.reasons),
+        )
+        with self._errors(), commits(self._db):
+            self._db.execute("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+
+    def save(self, rows: BatchRows, elapsed_us: int) -> None:
+        """Write how far a batch has come, and how long processes were in the run by now."""
+        row = (int(rows.is_settled), rows.pack_outcome(), _json(rows.reasons), rows.number)
+        with self._errors(), commits(self._db):
+            self._db.execute("UPDATE batch SET settled = ?, outcome = ?, reasons = ? WHERE number = ?", row)
+            self._db.execute("INSERT OR REPLACE INTO run VALUES ('elapsed_us', ?)", (elapsed_us,))
+
+    def finish(self, elapsed_us: int) -> None:
+        """Write that every batch is settled."""
+        with self._errors(), commits(self._db):
+            self._db.execute("INSERT OR REPLACE INTO run VALUES ('elapsed_us', ?)", (elapsed_us,))
+            self._db.execute("INSERT OR REPLACE INTO run VALUES ('finished', 1)")
+
+    def _value(self, key: str) -> Any:
+        found = self._db.execute("SELECT value FROM run WHERE key = ?", (key,)).fetchone()
+        return None if found is None else found[0]
+
+    def _read_facts(self) -> RunFacts:
+        values: dict[str, Any] = dict(self._db.execute("SELECT key, value FROM run"))
+        try:
+            segments = msgspec.json.decode(values["segments"], type=tuple[tuple[str | None, int], ...])
+            return RunFacts(
+                values["campaign"],
+                values["policy"],
+                values["channel"],
+                values["cost"],
+                values["audience"],
+                segments,
+                values["begun_us"],
+                values["run_id"],
+            )
+        except (KeyError, msgspec.DecodeError):
+            raise CampaignError(f"{self.directory}: the run was killed before it began; run it again") from None
+
+    def _errors(self) -> contextlib.AbstractContextManager[None]:
+        return sqlite_errors(self.directory)
+
+
+def default_directory(campaign_file: Path) -> Path:
+    """Where a campaign's ledger is unless said otherwise: `summer.run` beside `summer.yaml`."""
+    return campaign_file.with_name(f"{campaign_file.stem}.run")
+
+
+_SELECT = "SELECT number, at_us, rows, limits, decided, outcome, reasons FROM batch"
+
+
+def _rows(directory: Path, found: tuple[Any, ...]) -> BatchRows:
+    number, at_us, rows, limits, decided, outcome, reasons = found
+    try:
+        names = msgspec.json.decode(limits, type=tuple[str, ...])
+        texts = msgspec.json.decode(reasons, type=list[str])
+        return BatchRows.unpack(number, at_us, rows, names, decided, outcome, texts)
+    except (msgspec.DecodeError, TypeError, ValueError):
+        raise CampaignError(
+            f"{directory}: the ledger is damaged: batch {number} is not what was written; restore it from a copy",
+        ) from None
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _settle_inputs(connection: sqlite3.Connection, directory: Path, facts: RunFacts, inputs: tuple[Input, ...]) -> None:
+    """Write down what the run is begun with, or hold it against what was written."""
+    with commits(connection):
+        run: Mapping[str, Any] = dict(connection.execute("SELECT key, value FROM run"))
+        if run and connection.execute("SELECT count(*) FROM batch").fetchone()[0]:
+            _refuse_changes(connection, directory, inputs)
+            return
+        # Nothing was decided under the old inputs, so a mend needs no new run.
+        values = {
+            "campaign": facts.campaign,
+            "policy": facts.policy,
+            "channel": facts.channel,
+            "cost": facts.cost,
+            "audience": facts.audience,
+            "segments": _json(facts.segments),
+            "begun_us": facts.begun_us,
+            "run_id": run.get("run_id") or secrets.token_hex(8),
+        }
+        connection.executemany("INSERT OR REPLACE INTO run VALUES (?, ?)", list(values.items()))
+        connection.execute("DELETE FROM input")
+        connection.executemany(
+            "INSERT INTO input VALUES (?, ?, ?)", [(each.name, each.digest, each.shown) for each in inputs]
+        )
+
+
+def _refuse_changes(connection: sqlite3.Connection, directory: Path, inputs: tuple[Input, ...]) -> None:
+    begun: dict[str, Input] = {
+        name: Input(name, digest, shown)
+        for name, digest, shown in connection.execute("SELECT name, digest, shown FROM input")
+    }
+    changed: list[str] = []
+    for now in inputs:
+        before = begun.get(now.name)
+        if before is None or before.digest != now.digest:
+            was, is_now = before.shown if before else "", now.shown
+            changed.append(f"{now.name} (was {was}, is {is_now})" if was and is_now and was != is_now else now.name)
+    if changed:
+        raise CampaignError(
+            f"{directory}: this run was begun with another {', another '.join(changed)}; put it back to go on, "
+            "or begin a new run with --ledger DIR",
+        )
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

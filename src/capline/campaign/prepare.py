@@ -1,0 +1,168 @@
+"""From a campaign file to a job: everything it names is read and checked, before anything is consumed or written.
+
+    policies.yaml ─> policy ─┐
+    segments/…    ─> snapshot ├─> Job ─> plan, or run
+    users.csv     ─> audience ┘
+
+Segments and limits: the limiter is given the policy's own segments. A segment of the snapshot that the policy does not
+list has the policy's plain `limits`, as someone in no segment has, and is still reported under its name. The other way
+round, a segment that the policy lists and the snapshot lacks, is taken for a slip of the pen and refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+import numpy as np
+
+from capline.campaign.audience import Audience, read
+from capline.campaign.ledger import Input, RunFacts
+from capline.limiter.limiter import Limiter
+from capline.model.clock import ManualClock, SystemClock
+from capline.model.errors import CampaignError, UnknownNameError
+from capline.policy.file import load
+from capline.segment import load_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from capline.campaign.file import CampaignFile
+    from capline.model.clock import Clock
+    from capline.model.policy import Policy
+    from capline.policy.file import PolicyFile
+    from capline.segment import Snapshot
+
+__all__ = ["Job", "prepare"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A campaign that is ready to be planned or run."""
+
+    file: CampaignFile
+    policies: PolicyFile
+    policy: Policy
+    audience: Audience
+    inputs: tuple[Input, ...]
+
+    @property
+    def batches(self) -> int:
+        """How many batches the audience makes."""
+        return -(-len(self.audience) // self.file.batch)
+
+    def rows(self, number: int) -> slice:
+        """Which subjects of the audience are in this batch."""
+        start = number * self.file.batch
+        return slice(start, min(start + self.file.batch, len(self.audience)))
+
+    def segment_terms(self, rows: slice) -> tuple[Sequence[str | None], NDArray[np.integer[Any]]]:
+        """The segments of these subjects as the limiter knows them: names, and codes that point into them."""
+        names: list[str | None] = [None, *self.policy.by_segment]
+        known = {name: code for code, name in enumerate(names)}
+        table = np.array([known.get(name, 0) for name in self.audience.segments], np.uint16)
+        return names, table[self.audience.codes[rows]]
+
+    def clock(self) -> Clock:
+        """The real clock, or one that stands still where the file says `at`."""
+        return SystemClock() if self.file.at_us is None else ManualClock(start_us=self.file.at_us)
+
+    def facts(self) -> RunFacts:
+        """What a ledger keeps of a run that begins now."""
+        file, sizes = self.file, self.audience.sizes()
+        now_us = self.clock().now_us()
+        return RunFacts(file.campaign, file.policy, file.channel, file.cost, len(self.audience), sizes, now_us)
+
+    def open_limiter(self, url: str | None = None) -> Limiter:
+        """The limiter of this campaign, on its store and with its clock."""
+        url = url or self.file.store
+        return Limiter(url, self.policies.policies, clock=self.clock(), namespace=self.policies.namespace)
+
+
+def prepare(file: CampaignFile) -> Job:
+    """Read and check what the file names; a `CaplineError` of one line, with the mend, for whatever cannot be used."""
+    policies = load(file.policies)
+    policy = _policy(file, policies)
+    snapshot = None if file.segments is None else load_snapshot(file.segments)
+    if snapshot is not None:
+        for name in policy.by_segment:
+            if name not in snapshot.sets:
+                raise UnknownNameError(
+                    f"{file.policies}: policy {policy.name!r} has limits for segment {name!r}, which is not in "
+                    f"{file.segments}; "
+                    f"there are: {', '.join(snapshot.names) or 'none'}",
+                )
+    audience = read(file.audience, snapshot)
+    return Job(file, policies, policy, audience, _inputs(file, policies, policy, snapshot, audience))
+
+
+def _policy(file: CampaignFile, policies: PolicyFile) -> Policy:
+    by_name = {policy.name: policy for policy in policies.policies}
+    policy = by_name.get(file.policy)
+    if policy is None:
+        raise UnknownNameError(f"{file.policies}: no policy {file.policy!r}; there are: {', '.join(sorted(by_name))}")
+    channels = ", ".join(sorted(policy.channels))
+    if file.channel is not None and file.channel not in policy.channels:
+        raise UnknownNameError(
+            f"{file.path}: policy {policy.name!r} has no channel {file.channel!r}; it has: {channels or 'none'}"
+        )
+    if file.channel is None and not policy.limits:
+        raise CampaignError(
+            f"{file.path}: policy {policy.name!r} limits channels only; add 'channel:', one of {channels}"
+        )
+    return policy
+
+
+def _inputs(
+    file: CampaignFile,
+    policies: PolicyFile,
+    policy: Policy,
+    snapshot: Snapshot | None,
+    audience: Audience,
+) -> tuple[Input, ...]:
+    """What a run must go on with as it was begun; how fast it goes (`retry`, a sender's tuning) is not among it."""
+    limits = {
+        "namespace": policies.namespace,
+        "log": policy.log,
+        "algorithm": policy.algorithm,
+        "limits": [str(limit) for limit in policy.limits],
+        "by_segment": {name: [str(limit) for limit in limits] for name, limits in policy.by_segment.items()},
+        "channels": {name: [str(limit) for limit in limits] for name, limits in policy.channels.items()},
+    }
+    members: dict[str, list[object]] = {}
+    if snapshot is not None:
+        members = {name: [len(ids), _sha(ids.to_bytes())] for name, ids in snapshot.sets.items()}
+    return (
+        Input("campaign name", _digest(file.campaign), file.campaign),
+        Input("policy", _digest([policy.name, limits]), policy.name),
+        Input("channel", _digest(file.channel), file.channel or "none"),
+        Input("store", _digest(_store_identity(file.store))),
+        Input("snapshot", _digest(members), "none" if snapshot is None else snapshot.version),
+        Input("audience", audience.digest(), f"{len(audience)} ids"),
+        Input("cost", _digest(file.cost), str(file.cost)),
+        Input("instant (at)", _digest(file.at_us), "the real clock" if file.at_us is None else f"{file.at_us} us"),
+        Input("batch size", _digest(file.batch), str(file.batch)),
+        Input("sender", _digest([file.sender.name, file.sender.digest]), file.sender.name),
+    )
+
+
+def _store_identity(url: str) -> str:
+    """Which store it is, whatever options and credentials are in the URL, and from whatever directory it is named."""
+    parts = urlsplit(url)
+    if parts.scheme == "lmdb":
+        return f"lmdb:{os.path.realpath(unquote(parts.netloc + parts.path))}"
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _digest(value: object) -> str:
+    return _sha(msgspec.json.encode(value, order="sorted"))
+
+
+def _sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

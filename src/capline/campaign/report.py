@@ -1,0 +1,196 @@
+"""Counts: what became of an audience, or would, by segment and by limit.
+
+A `Tally` takes batches one at a time and keeps counts, and 8 bytes for each refused subject (for the median of when
+they are next eligible). A run's report is tallied from its ledger alone, so it is the same for a campaign that was
+killed ten times.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from capline.campaign.rows import DELIVERED, FAILED, PENDING, REFUNDED, REFUSED, RETRY, STATES
+from capline.store.columns import NEVER_US
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from capline.campaign.ledger import Ledger, RunFacts
+    from capline.campaign.rows import BatchRows
+
+__all__ = ["Eligible", "Report", "SegmentReport", "Tally", "report_of"]
+
+_HOUR_US = 3_600_000_000
+_DAY_US = 24 * _HOUR_US
+_MOST_HOURS = 48
+
+
+class SegmentReport(msgspec.Struct, frozen=True):
+    """One segment (`segment` None: those in none). audience = sent + refused + failed + pending + undecided.
+
+    `failed` counts those whose delivery failed for good: their hits were given back (or, of a killed run, are about to
+    be).
+    """
+
+    segment: str | None
+    audience: int
+    sent: int
+    refused: int
+    refused_by: dict[str, int]
+    failed: int
+    pending: int
+    undecided: int
+
+
+class Eligible(msgspec.Struct, frozen=True):
+    """When the refused would be allowed, were nothing else recorded: instants (microseconds since 1970, and as text).
+
+    `never`: whose cost can never fit; the others are counted in `by_time`, by hour or, over two days, by day, in UTC.
+    """
+
+    earliest_us: int | None
+    median_us: int | None
+    latest_us: int | None
+    earliest: str | None
+    median: str | None
+    latest: str | None
+    never: int
+    by: str
+    by_time: list[tuple[str, int]]
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What became of a campaign so far, or of a forecast (`state` "planned"; then `sent` is who would be sent to)."""
+
+    campaign: str
+    run: str | None
+    state: str
+    policy: str
+    channel: str | None
+    cost: int
+    total: SegmentReport
+    segments: list[SegmentReport]
+    failures: dict[str, int]
+    next_eligible: Eligible | None
+    elapsed_s: float
+    per_s: float
+
+
+class Tally:
+    """Counts by segment, over any number of batches."""
+
+    def __init__(self, segments: Sequence[tuple[str | None, int]]) -> None:
+        self._segments = segments
+        self._states = np.zeros((len(segments), STATES), np.int64)
+        self._refused_by: dict[str, NDArray[np.int64]] = {}
+        self._failures: dict[str, int] = {}
+        self._eligible_us: list[NDArray[np.int64]] = []
+        self._never = 0
+
+    def add(self, rows: BatchRows) -> None:
+        """Count a batch."""
+        size = len(self._segments)
+        kinds = rows.codes.astype(np.int64) * STATES + rows.state
+        self._states += np.bincount(kinds, minlength=size * STATES).reshape(size, STATES)
+        refused = rows.state == REFUSED
+        for index, limit in enumerate(rows.limits):
+            counts = np.bincount(rows.codes[refused & (rows.limit == index)], minlength=size)
+            if counts.any():
+                # Two limits with the same text (a channel's and the policy's own) are one line to a reader.
+                self._refused_by[limit] = self._refused_by.get(limit, np.zeros(size, np.int64)) + counts
+        failed = (rows.state == FAILED) | (rows.state == REFUNDED)
+        for index, count in enumerate(np.bincount(rows.reason[failed], minlength=1).tolist()):
+            if count and index:
+                reason = rows.reasons[index - 1]
+                self._failures[reason] = self._failures.get(reason, 0) + count
+        retry_us = rows.retry_us[refused]
+        fits = retry_us != NEVER_US
+        self._never += int(retry_us.size - fits.sum())
+        self._eligible_us.append(rows.at_us + retry_us[fits])
+
+    def report(self, facts: RunFacts, state: str, elapsed_us: int) -> Report:
+        """The counts so far."""
+        segments = [self._segment(code) for code in range(len(self._segments))]
+        total = SegmentReport(
+            None,
+            sum(part.audience for part in segments),
+            sum(part.sent for part in segments),
+            sum(part.refused for part in segments),
+            {limit: int(counts.sum()) for limit, counts in sorted(self._refused_by.items())},
+            sum(part.failed for part in segments),
+            sum(part.pending for part in segments),
+            sum(part.undecided for part in segments),
+        )
+        seconds = elapsed_us / 1e6
+        done = total.audience - total.pending - total.undecided
+        return Report(
+            facts.campaign,
+            facts.run_id or None,
+            state,
+            facts.policy,
+            facts.channel,
+            facts.cost,
+            total,
+            [part for part in segments if part.segment is not None or part.audience],
+            dict(sorted(self._failures.items(), key=lambda item: (-item[1], item[0]))),
+            self._eligible(),
+            round(seconds, 3),
+            round(done / seconds, 1) if seconds else 0.0,
+        )
+
+    def _segment(self, code: int) -> SegmentReport:
+        name, audience = self._segments[code]
+        states: list[int] = self._states[code].tolist()
+        return SegmentReport(
+            name,
+            audience,
+            states[DELIVERED],
+            states[REFUSED],
+            {limit: int(counts[code]) for limit, counts in sorted(self._refused_by.items()) if counts[code]},
+            states[FAILED] + states[REFUNDED],
+            states[PENDING] + states[RETRY],
+            audience - sum(states),
+        )
+
+    def _eligible(self) -> Eligible | None:
+        at_us: NDArray[np.int64] = np.concatenate([np.empty(0, np.int64), *self._eligible_us])
+        if not at_us.size:
+            return Eligible(None, None, None, None, None, None, self._never, "hour", []) if self._never else None
+        earliest_us, latest_us = int(at_us.min()), int(at_us.max())
+        middle = (at_us.size - 1) // 2
+        median_us = int(np.partition(at_us, middle)[middle])
+        by_hour = latest_us // _HOUR_US - earliest_us // _HOUR_US < _MOST_HOURS
+        unit_us = _HOUR_US if by_hour else _DAY_US
+        starts, counts = np.unique(at_us // unit_us, return_counts=True)
+        return Eligible(
+            earliest_us,
+            median_us,
+            latest_us,
+            _text(earliest_us),
+            _text(median_us),
+            _text(latest_us),
+            self._never,
+            "hour" if by_hour else "day",
+            [(_text(start * unit_us), count) for start, count in zip(starts.tolist(), counts.tolist(), strict=True)],
+        )
+
+
+def report_of(ledger: Ledger) -> Report:
+    """The report of a run as its ledger stands; about 1 ms for a batch of 10,000."""
+    tally = Tally(ledger.facts.segments)
+    for rows in ledger.batches():
+        tally.add(rows)
+    state = "finished" if ledger.is_finished else "running" if ledger.is_running else "stopped"
+    return tally.report(ledger.facts, state, ledger.elapsed_us)
+
+
+def _text(instant_us: int) -> str:
+    second, micros = divmod(instant_us, 1_000_000)
+    text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{micros:06d}Z" if micros else f"{text}Z"

@@ -1,0 +1,177 @@
+"""A batch's rows as columns, as they stand in the ledger and in memory.
+
+    decided: written once, with the decision                outcome: written again after each step
+    ids     u32   the subjects                              state     u8   where the row is on its way (below)
+    codes   u16   segment: 0 for none, i for the i-th one   attempts  u8   hand-overs so far
+    limit   i16   into `limits`, -1 for none                reason    u8   into `reasons` from 1 on, 0 for none
+    hit     i64   the stamp to refund, -1 for none
+    retry   i64   microseconds from `at_us`, -1 for never
+
+    REFUSED                                     the limiter said no
+    PENDING ─┬─> DELIVERED                      allowed; the sender has it, or not yet
+             ├─> RETRY ─┬─> …                   a transient failure; handed over again, until the attempts are used up
+             └──────────┴─> FAILED ─> REFUNDED  the hit is to be given back; it was
+
+FAILED is on disk before the refund, REFUNDED after it: a refund that a kill cut off is done again, and is once by its
+stamp. The bytes are the columns one after the other, little-endian, deflated: 2 to 10 bytes a row.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from capline.model.errors import CampaignError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from capline.campaign.senders.protocol import Outcomes
+    from capline.store.columns import Decisions
+
+__all__ = ["DELIVERED", "FAILED", "PENDING", "REFUNDED", "REFUSED", "RETRY", "STATES", "BatchRows"]
+
+REFUSED, PENDING, DELIVERED, RETRY, FAILED, REFUNDED = range(6)
+STATES = 6
+
+_DECIDED = ("<u4", "<u2", "<i2", "<i8", "<i8")
+_OUTCOME = ("u1", "u1", "u1")
+_MOST_REASONS = 255
+_LONGEST_REASON = 160
+_LAST_REASON = "other reasons"
+_MOST_ATTEMPTS = 255
+
+
+@dataclass(slots=True)
+class BatchRows:
+    """One decided batch; the columns are described in the module's text."""
+
+    number: int
+    at_us: int
+    limits: tuple[str, ...]
+    ids: NDArray[np.uint32]
+    codes: NDArray[np.uint16]
+    limit: NDArray[np.int16]
+    hit: NDArray[np.int64]
+    retry_us: NDArray[np.int64]
+    state: NDArray[np.uint8]
+    attempts: NDArray[np.uint8]
+    reason: NDArray[np.uint8]
+    reasons: list[str] = field(default_factory=list[str])
+
+    @classmethod
+    def of(
+        cls,
+        number: int,
+        at_us: int,
+        ids: NDArray[np.uint32],
+        codes: NDArray[np.integer[Any]],
+        answers: Decisions,
+    ) -> BatchRows:
+        """The rows of a batch that was just decided."""
+        return cls(
+            number,
+            at_us,
+            tuple(str(limit) for limit in answers.limits),
+            ids,
+            codes.astype(np.uint16),
+            answers.limit_index,
+            answers.hit,
+            answers.retry_after_us,
+            np.where(answers.allowed, PENDING, REFUSED).astype(np.uint8),
+            np.zeros(len(ids), np.uint8),
+            np.zeros(len(ids), np.uint8),
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left to do."""
+        return not np.isin(self.state, (PENDING, RETRY, FAILED)).any()
+
+    def due(self) -> NDArray[np.intp]:
+        """The rows that a sender has to be handed, again or for the first time."""
+        return np.flatnonzero((self.state == PENDING) | (self.state == RETRY))
+
+    def where(self, state: int) -> NDArray[np.intp]:
+        """The rows in this state."""
+        return np.flatnonzero(self.state == state)
+
+    def take_outcomes(self, rows: NDArray[np.intp], outcomes: Outcomes, most_attempts: int) -> None:
+        """Move the rows on by what the sender said of them; a transient failure after the last attempt is final."""
+        self.attempts[rows] = np.minimum(self.attempts[rows].astype(np.uint16) + 1, _MOST_ATTEMPTS)
+        next_states = np.array((DELIVERED, FAILED, RETRY), np.uint8)[outcomes.codes]
+        next_states[(next_states == RETRY) & (self.attempts[rows] >= most_attempts)] = FAILED
+        self.state[rows] = next_states
+        self.reason[rows] = 0
+        for place, reason in outcomes.reasons.items():
+            self.reason[rows[place]] = self._reason_index(reason)
+
+    def pack_decided(self) -> bytes:
+        """The half that never changes."""
+        return _pack(_DECIDED, (self.ids, self.codes, self.limit, self.hit, self.retry_us))
+
+    def pack_outcome(self) -> bytes:
+        """The half that every step changes."""
+        return _pack(_OUTCOME, (self.state, self.attempts, self.reason))
+
+    @classmethod
+    def unpack(
+        cls,
+        number: int,
+        at_us: int,
+        rows: int,
+        limits: tuple[str, ...],
+        decided: bytes,
+        outcome: bytes,
+        reasons: list[str],
+    ) -> BatchRows:
+        """What was packed; `CampaignError` where it is not that."""
+        ids, codes, limit, hit, retry_us = _unpack(_DECIDED, decided, rows, number)
+        state, attempts, reason = _unpack(_OUTCOME, outcome, rows, number)
+        in_range = (state < STATES) & (reason <= len(reasons)) & (limit >= -1) & (limit < len(limits))
+        if not in_range.all():
+            raise _damaged(number)
+        return cls(number, at_us, limits, ids, codes, limit, hit, retry_us, state, attempts, reason, reasons)
+
+    def _reason_index(self, reason: str) -> int:
+        text = " ".join(reason.split())[:_LONGEST_REASON] or "no reason given"
+        if text not in self.reasons:
+            if len(self.reasons) >= _MOST_REASONS - 1:
+                text = _LAST_REASON
+            if text not in self.reasons:
+                self.reasons.append(text)
+        return self.reasons.index(text) + 1
+
+
+def _pack(dtypes: tuple[str, ...], columns: tuple[NDArray[Any], ...]) -> bytes:
+    data = b"".join(column.astype(dtype).tobytes() for dtype, column in zip(dtypes, columns, strict=True))
+    return zlib.compress(data, level=1)
+
+
+def _unpack(dtypes: tuple[str, ...], data: bytes, rows: int, number: int) -> list[NDArray[Any]]:
+    size_bytes = rows * sum(np.dtype(dtype).itemsize for dtype in dtypes)
+    inflater = zlib.decompressobj()
+    try:
+        raw = inflater.decompress(data, size_bytes + 1)
+    except zlib.error:
+        raise _damaged(number) from None
+    if len(raw) != size_bytes or inflater.unconsumed_tail:
+        raise _damaged(number)
+    columns: list[NDArray[Any]] = []
+    offset = 0
+    for dtype in dtypes:
+        column = np.frombuffer(raw, dtype, rows, offset)
+        offset += column.nbytes
+        columns.append(column.astype(column.dtype.newbyteorder("=")) if sys.byteorder == "big" else column.copy())
+    return columns
+
+
+def _damaged(number: int) -> CampaignError:
+    return CampaignError(f"batch {number} is not what was written")

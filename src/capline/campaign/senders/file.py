@@ -1,0 +1,109 @@
+"""The `file` sender: who gets the message, as Parquet or CSV, for a system that takes it from there.
+
+    out/
+    ├── .capline-run            the run whose parts these are
+    ├── part-000000.parquet     the allowed of batch 0: id, segment, key, then the audience's further columns
+    └── part-000001.parquet     …; a batch of which nobody is allowed has no part
+
+The rule: a part is there whole or not at all, under the name of its batch: written beside, forced to disk, renamed. A
+batch that is handed over again replaces its own part, so a resumed campaign leaves the same files. Parts of another run
+are never mixed in: such a directory is refused before anything is consumed.
+
+Cost: about 3 ms for a batch of 10,000, most of it the disk's.
+"""
+
+from __future__ import annotations
+
+import io
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from capline.campaign.senders.protocol import Messages, Outcomes, RunInfo
+from capline.model.errors import CampaignError
+from capline.segment.files import create, fsync_directory
+
+if TYPE_CHECKING:
+    from capline.campaign.fields import Fields
+
+__all__ = ["FileSender"]
+
+_MARK = ".capline-run"
+_OWN_COLUMNS = ("id", "segment", "key")
+
+
+class FileSender:
+    """See the module's text. Options: `path`, the directory (made if missing), and `format`, parquet or csv."""
+
+    main: ClassVar[str] = "path"
+    tuning: ClassVar[frozenset[str]] = frozenset()
+    most: int | None = None
+
+    def __init__(self, options: Fields) -> None:
+        self._directory = options.path("path", "out/")
+        self._format = options.one_of("format", ("parquet", "csv"), "parquet")
+        # pyarrow ships no types, and takes 0.2 s to load: imported by name it is Any, and only when it is needed.
+        self._pa: Any = None
+
+    def open(self, run: RunInfo) -> None:
+        """Make the directory this run's; `CampaignError` where it holds the parts of another."""
+        for column in run.columns:
+            if column in _OWN_COLUMNS:
+                raise CampaignError(f"audience column {column!r} has the name of one that parts have anyway; rename it")
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            mark = self._directory / _MARK
+            owner = mark.read_text().strip() if mark.exists() else ""
+            if owner != run.run_id:
+                if next(self._directory.glob("part-*"), None) is not None:
+                    raise CampaignError(
+                        f"{self._directory}: holds the parts of another run{owner and ' (' + owner + ')'}; "
+                        "name an empty directory, or move them away",
+                    )
+                mark.write_text(f"{run.run_id}\n")
+        except OSError as error:
+            raise self._failed("cannot be written to", error) from None
+        self._pa = import_module("pyarrow")
+
+    def send(self, messages: Messages) -> Outcomes:
+        """Write the batch's part; `CampaignError` where the disk refuses."""
+        final = self._directory / f"part-{messages.batch:06d}.{self._format}"
+        # One name for each part: what a killed process left is overwritten, for only one process is in a run.
+        temporary = final.with_name(f".{final.name}.tmp")
+        try:
+            temporary.unlink(missing_ok=True)
+            create(temporary, self._encode(messages))
+            temporary.replace(final)
+            fsync_directory(self._directory)
+        except OSError as error:
+            with suppress(OSError):
+                temporary.unlink()
+            raise self._failed(f"{final.name} cannot be written", error) from None
+        return Outcomes.delivered(len(messages))
+
+    def close(self) -> None:
+        """Nothing is held between parts."""
+
+    def _encode(self, messages: Messages) -> bytes:
+        pa = self._pa
+        names = pa.array([name or "" for name in messages.segments], pa.string())
+        segment = pa.DictionaryArray.from_arrays(pa.array(messages.codes, pa.int32()), names)
+        columns: dict[str, Any] = {
+            "id": pa.array(messages.ids, pa.uint32()),
+            "segment": segment if self._format == "parquet" else segment.dictionary_decode(),
+            "key": pa.array(messages.keys(), pa.string()),
+            **{name: pa.array(values, pa.string()) for name, values in messages.columns.items()},
+        }
+        table = pa.table(columns)
+        buffer = io.BytesIO()
+        if self._format == "csv":
+            import_module("pyarrow.csv").write_csv(table, buffer)
+        else:
+            import_module("pyarrow.parquet").write_table(table, buffer)
+        return buffer.getvalue()
+
+    def _failed(self, what: str, error: OSError) -> CampaignError:
+        reason = (error.strerror or str(error)).lower()
+        return CampaignError(
+            f"{self._directory}: {what}: {reason}; nothing is lost: mend it and run the same command again"
+        )

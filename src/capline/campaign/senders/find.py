@@ -1,0 +1,121 @@
+"""From the `sender:` of a campaign file to a sender: ours by name, then those of the entry points `capline.senders`.
+
+sender: {webhook: {url: "https://…", concurrency: 64}}    a name, and its options
+sender: {file: out/, format: csv}                         a bare value is the main option; others stand beside it
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from capline.campaign.fields import Fields
+from capline.model.errors import CampaignError
+from capline.policy.tree import Items, Node, Table, Text, Unusable
+
+if TYPE_CHECKING:
+    from capline.campaign.senders.protocol import Sender, SenderType
+
+__all__ = ["BuiltSender", "build_sender"]
+
+_GROUP = "capline.senders"
+_OURS = {"file": "FileSender", "webhook": "WebhookSender", "smtp": "SmtpSender"}
+"""Known by name, so that they are there without installed metadata, and no other package can stand in for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltSender:
+    """A sender that is ready to be opened, its name, and a digest of every option that changes what is delivered."""
+
+    name: str
+    sender: Sender
+    digest: str
+
+
+class _Nobody:
+    """Stands where a fault was noted."""
+
+    most = None
+
+    def open(self, _run: object) -> None:
+        raise CampaignError("this sender cannot be used")
+
+    def send(self, _messages: object) -> object:
+        raise CampaignError("this sender cannot be used")
+
+    def close(self) -> None:
+        return
+
+
+_NONE = BuiltSender("", cast("Sender", _Nobody()), "")
+
+
+def build_sender(section: Fields | None, file: Fields) -> BuiltSender:
+    """Make the sender; where something is wrong that becomes a fault of the file, and the answer is a stand-in."""
+    like = "sender: {file: out/, format: parquet}"
+    if section is None:
+        file.fault(None, f"no 'sender:' here; add it, like {like}")
+        return _NONE
+    if not section.keys():
+        section.fault(None, f"name one, like {like}")
+        return _NONE
+    known = sorted({*_OURS, *(point.name for point in entry_points(group=_GROUP))})
+    names = [key for key in section.keys() if key in known]  # noqa: SIM118 - Fields is no dictionary
+    if not names:
+        section.fault(section.keys()[0], f"no such sender; there are: {', '.join(known)}")
+        return _NONE
+    name = names[0]
+    faults = len(section.faults)
+    try:
+        kind = _load(name)
+        options = _options(section, name, getattr(kind, "main", "path"))
+        digest = _digest(name, options, getattr(kind, "tuning", frozenset()))
+        sender = kind(options)
+    except CampaignError as error:
+        section.fault(name, str(error))
+        return _NONE
+    options.close()
+    return BuiltSender(name, sender, digest) if len(section.faults) == faults else _NONE
+
+
+def _options(section: Fields, name: str, main: str) -> Fields:
+    value = section.node(name)
+    if isinstance(value, Text) and not value.is_null:
+        return Fields.single(main, value, section, f"sender {name}: ")
+    section.close()
+    return Fields(value, f"sender {name}: ", section.faults, section.base, f"{{{main}: …}}")
+
+
+def _load(name: str) -> SenderType:
+    try:
+        if name in _OURS:
+            return getattr(import_module(f"capline.campaign.senders.{name}"), _OURS[name])
+        (point,) = entry_points(group=_GROUP, name=name)
+        return cast("SenderType", point.load())
+    except ModuleNotFoundError as error:
+        hint = ": pip install 'capline[campaign]'" if name in _OURS else ""
+        raise CampaignError(f"it needs {error.name}, which is not installed{hint}") from None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise CampaignError(f"it cannot be loaded ({type(error).__name__}: {error})") from None
+
+
+def _digest(name: str, options: Fields, tuning: frozenset[str]) -> str:
+    written = {key: _plain(value) for key, value in options.written() if key not in tuning}
+    return hashlib.sha256(msgspec.json.encode([name, written], order="sorted")).hexdigest()
+
+
+def _plain(node: Node) -> object:
+    match node:
+        case Text():
+            return node.text
+        case Items():
+            return [_plain(item) for item in node.items]
+        case Table():
+            return {key.text: _plain(value) for key, value in node.entries}
+        case Unusable():
+            return None

@@ -1,0 +1,149 @@
+"""What a campaign asks of a sender: take some messages, say of each what became of it.
+
+    delivered   it is there, or whoever took it promised to bring it: the hit stays
+    permanent   it will never be (unknown address, 4xx): the hit is given back at once
+    transient   it may yet be (busy, unreachable, 5xx): tried again with a growing wait, then given back
+
+The same message may be handed over again, after a transient failure or when a killed campaign is resumed; it then has
+the same key. A sender that passes the key on lets the far side see that (`Idempotency-Key`); one that writes under
+names of its own replaces what it wrote (a part file for each batch).
+
+Another sender is a class with this shape, named by an entry point of its package:
+
+    [project.entry-points."capline.senders"]
+    pigeon = "loft.capline:PigeonSender"          # then, in a campaign file:  sender: {pigeon: {loft: north}}
+
+It is called with its options (`Fields`): to be checked there and then, with nothing opened, connected or started. What
+it raises as a `CampaignError` stops the campaign, which can be resumed: for when nothing can be sent at all, like a
+full disk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from capline.campaign.fields import Fields
+
+__all__ = ["DELIVERED", "PERMANENT", "TRANSIENT", "Message", "Messages", "Outcomes", "RunInfo", "Sender", "SenderType"]
+
+DELIVERED, PERMANENT, TRANSIENT = range(3)
+"""What became of a message: the values of `Outcomes.codes`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """The run that a sender is opened for; `run_id` is the same when the run is resumed, and no other run has it."""
+
+    campaign: str
+    run_id: str
+    channel: str | None
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message: `key` names it, always the same; `fields` has the audience's further columns."""
+
+    id: int
+    key: str
+    segment: str | None
+    fields: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Messages of one batch as columns: message i is for `ids[i]`, in the segment `segments[codes[i]]`."""
+
+    run: RunInfo
+    batch: int
+    ids: NDArray[np.uint32]
+    codes: NDArray[np.integer[Any]]
+    segments: tuple[str | None, ...]
+    columns: Mapping[str, Sequence[str]]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, row: int) -> Message:
+        fields = {name: values[row] for name, values in self.columns.items()}
+        number = int(self.ids[row])
+        return Message(number, self._key(number), self.segments[int(self.codes[row])], fields)
+
+    def keys(self) -> list[str]:
+        """The key of each: `campaign/run id/subject id`."""
+        return [self._key(number) for number in self.ids.tolist()]
+
+    def take(self, rows: NDArray[np.intp]) -> Messages:
+        """Some of them, in the order of `rows`."""
+        columns = {name: [values[row] for row in rows.tolist()] for name, values in self.columns.items()}
+        return replace(self, ids=self.ids[rows], codes=self.codes[rows], columns=columns)
+
+    def _key(self, number: int) -> str:
+        return f"{self.run.campaign}/{self.run.run_id}/{number}"
+
+
+@dataclass(slots=True)
+class Outcomes:
+    """What became of each message, in the order given: `codes`, and a reason for those that failed.
+
+    `wait_s`: the far side asked for this pause before the next try (`Retry-After`).
+    """
+
+    codes: NDArray[np.uint8]
+    reasons: dict[int, str] = field(default_factory=dict[int, str])
+    wait_s: float = 0.0
+
+    @classmethod
+    def delivered(cls, rows: int) -> Outcomes:
+        """All of them are there."""
+        return cls(np.zeros(rows, np.uint8))
+
+    def fail(self, row: int, code: int, reason: str) -> None:
+        """Say that one is not, and why, in a few words: reasons are counted, so leave out what differs each time."""
+        self.codes[row] = code
+        self.reasons[row] = reason
+
+
+class Sender(Protocol):
+    """A sender in use: `open`, any number of `send`, `close`."""
+
+    most: int | None
+    """How many messages it takes at one hand-over, None for a whole batch.
+
+    After each one the outcomes are written down: what was under way when a campaign is killed is handed over again, and
+    a stop waits for it.
+    """
+
+    def open(self, run: RunInfo) -> None:
+        """Get ready; nothing was consumed yet, so this is the time to raise `CampaignError` for what cannot work."""
+        ...
+
+    def send(self, messages: Messages) -> Outcomes:
+        """Hand over, and wait for what becomes of each."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files and connections. Called once, also after a failed `open`."""
+        ...
+
+
+class SenderType(Protocol):
+    """A sender's class."""
+
+    main: ClassVar[str]
+    """The option that a bare value stands for: `sender: {file: out/}` is `sender: {file: {path: out/}}`."""
+
+    tuning: ClassVar[frozenset[str]]
+    """Options that may differ when a run is resumed: they change how fast, not what."""
+
+    def __call__(self, options: Fields) -> Sender:
+        """Make one; options that cannot be used are noted with `options.fault`."""
+        ...

@@ -1,0 +1,207 @@
+"""The `smtp` sender: one mail for each message, over one connection, by the standard library.
+
+    To          the template `to`: `{email}` from an audience column, or `user-{id}@example.org`
+    Message-ID  <run id.subject id@domain of `from`>: the same each time a message is sent
+    X-Capline-Key  the message's key
+
+    250            delivered: the server has taken it on
+    4xx, no answer transient
+    5xx            permanent; so is an address that is none
+
+The rule: SMTP has no idempotency. A server that took a mail and whose answer was lost gets it again, with the same
+Message-ID, by which mailboxes that look will drop it. So only `most` mails are under way between two entries in the
+ledger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import smtplib  # its exceptions are all OSErrors
+import ssl
+from email.errors import MessageError
+from email.message import EmailMessage
+from email.utils import formatdate, parseaddr
+from typing import TYPE_CHECKING, ClassVar
+
+from capline.campaign.senders.protocol import PERMANENT, TRANSIENT, Message, Messages, Outcomes, RunInfo
+from capline.campaign.senders.template import Template, from_environment
+from capline.model.errors import CampaignError
+
+if TYPE_CHECKING:
+    from capline.campaign.fields import Fields
+
+__all__ = ["SmtpSender"]
+
+_TLS_PORTS = {"none": 25, "starttls": 587, "tls": 465}
+_PERMANENT_FROM = 500
+_LARGEST_PORT = 65535
+
+
+class SmtpSender:
+    """See the module's text.
+
+    Options: `server` (host, or host:port); `from`; `to`, `subject` and `text`, templates; `tls`: starttls (default),
+    tls or none; `username` and `password`, in which `${NAME}` stands for an environment variable; `timeout` (10), in
+    seconds.
+    """
+
+    main: ClassVar[str] = "server"
+    tuning: ClassVar[frozenset[str]] = frozenset({"timeout"})
+    most: int | None = 50
+
+    def __init__(self, options: Fields) -> None:
+        self._tls = options.one_of("tls", tuple(_TLS_PORTS), "starttls")
+        self._host, self._port = _server(options, _TLS_PORTS.get(self._tls, 25))
+        self._timeout_s = options.seconds("timeout", 10.0, 600)
+        self._from = options.text("from", like="Shop <news@example.org>")
+        self._to = _template(options, "to", "'{email}'")
+        self._subject = _template(options, "subject", "Summer sale")
+        self._text = _template(options, "text", "Hello!")
+        self._user = _secret(options, "username")
+        self._password = _secret(options, "password")
+        self._run: RunInfo | None = None
+        self._smtp: smtplib.SMTP | None = None
+        address = parseaddr(self._from)[1]
+        self._domain = address.rpartition("@")[2]
+        if self._from and (address.count("@") != 1 or not self._domain or not address.isascii()):
+            options.fault("from", f"{self._from!r} is not an address like news@example.org")
+        if bool(self._user) != bool(self._password):
+            options.fault(None, "give username and password both, or none of them")
+
+    def open(self, run: RunInfo) -> None:
+        """Check the templates and connect; `CampaignError` where the server does not let us in."""
+        self._run = run
+        for template in (self._to, self._subject, self._text):
+            template.check(run.columns)
+        try:
+            self._smtp = self._connect()
+        except OSError as error:
+            raise CampaignError(f"sender smtp: {self._host}:{self._port}: {_reason(error)}; nothing was sent") from None
+
+    def send(self, messages: Messages) -> Outcomes:
+        """Send one after the other; where the server is gone and does not come back, the rest is transient."""
+        outcomes = Outcomes.delivered(len(messages))
+        for row in range(len(messages)):
+            try:
+                mail, address = self._mail(messages[row])
+            except (ValueError, MessageError) as error:
+                outcomes.fail(row, PERMANENT, f"no such mail: {str(error).splitlines()[0][:80]}")
+                continue
+            try:
+                if self._smtp is None:
+                    self._smtp = self._connect()
+            except OSError as error:
+                for left in range(row, len(messages)):
+                    outcomes.fail(left, TRANSIENT, _reason(error))
+                break
+            try:
+                self._smtp.send_message(mail, to_addrs=[address])
+            except OSError as error:
+                outcomes.fail(row, _code(error), _reason(error))
+                if not _answered(error):
+                    self._drop()
+        return outcomes
+
+    def close(self) -> None:
+        """Say goodbye."""
+        if self._smtp is not None:
+            with contextlib.suppress(OSError):
+                self._smtp.quit()
+            self._drop()
+
+    def _mail(self, message: Message) -> tuple[EmailMessage, str]:
+        run_id = "" if self._run is None else self._run.run_id
+        address = self._to.fill(message)
+        plain = parseaddr(address)[1]
+        if plain.count("@") != 1 or plain.startswith("@") or plain.endswith("@") or not plain.isascii():
+            raise ValueError("the address is none")
+        mail = EmailMessage()
+        mail["From"] = self._from
+        mail["To"] = address
+        mail["Subject"] = self._subject.fill(message)
+        mail["Date"] = formatdate()
+        mail["Message-ID"] = f"<{run_id}.{message.id}@{self._domain}>"
+        mail["X-Capline-Key"] = message.key
+        mail.set_content(self._text.fill(message))
+        return mail, plain
+
+    def _connect(self) -> smtplib.SMTP:
+        context = ssl.create_default_context()
+        if self._tls == "tls":
+            smtp: smtplib.SMTP = smtplib.SMTP_SSL(self._host, self._port, timeout=self._timeout_s, context=context)
+        else:
+            smtp = smtplib.SMTP(self._host, self._port, timeout=self._timeout_s)
+        try:
+            if self._tls == "starttls":
+                smtp.starttls(context=context)
+            if self._user:
+                smtp.login(self._user, self._password)
+        except BaseException:
+            smtp.close()
+            raise
+        return smtp
+
+    def _drop(self) -> None:
+        if self._smtp is not None:
+            self._smtp.close()
+            self._smtp = None
+
+
+def _answered(error: Exception) -> bool:
+    """Whether the server itself said no (then the connection is good)."""
+    return isinstance(error, (smtplib.SMTPResponseException, smtplib.SMTPRecipientsRefused))
+
+
+def _status(error: Exception) -> int | None:
+    match error:
+        case smtplib.SMTPResponseException():
+            return error.smtp_code
+        case smtplib.SMTPRecipientsRefused():
+            return max((code for code, _ in error.recipients.values()), default=None)
+        case _:
+            return None
+
+
+def _code(error: Exception) -> int:
+    status = _status(error)
+    if isinstance(error, smtplib.SMTPNotSupportedError):
+        return PERMANENT
+    return PERMANENT if status is not None and status >= _PERMANENT_FROM else TRANSIENT
+
+
+def _reason(error: Exception) -> str:
+    status = _status(error)
+    if status is not None:
+        return f"SMTP {status}"
+    return f"no answer ({getattr(error, 'strerror', None) or type(error).__name__})"
+
+
+def _server(options: Fields, port: int) -> tuple[str, int]:
+    text = options.text("server", like="mail.example.org:587")
+    host, colon, number = text.rpartition(":")
+    if not colon:
+        return text, port
+    if not host or not (number.isascii() and number.isdecimal() and 0 < int(number) <= _LARGEST_PORT):
+        options.fault("server", f"{text!r} is not host or host:port")
+        return text, port
+    return host.strip("[]"), int(number)
+
+
+def _template(options: Fields, key: str, like: str) -> Template:
+    text = options.text(key, like=like)
+    try:
+        return Template(text)
+    except CampaignError as error:
+        options.fault(key, str(error))
+        return Template("")
+
+
+def _secret(options: Fields, key: str) -> str:
+    if not options.has(key):
+        options.node(key)
+        return ""
+    try:
+        return from_environment(options.text(key))
+    except CampaignError as error:
+        options.fault(key, str(error))
+        return ""

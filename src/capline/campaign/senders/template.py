@@ -1,0 +1,75 @@
+"""Texts with places in them, `user-{id}@example.org`, and values that stand in the environment, `${API_KEY}`.
+
+The rule: a place is a plain name. Python's own format strings reach into attributes and items; these do not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from string import Formatter
+from typing import TYPE_CHECKING
+
+from capline.model.errors import CampaignError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from capline.campaign.senders.protocol import Message
+
+__all__ = ["Template", "from_environment"]
+
+_PLACE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
+_OWN = ("id", "key", "segment")
+
+
+class Template:
+    """A text whose places are `{id}`, `{key}`, `{segment}` or a column's name; `{{` and `}}` stand for braces.
+
+    Raises `CampaignError` for a text that is not one.
+    """
+
+    __slots__ = ("_pieces", "names", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        try:
+            pieces = list(Formatter().parse(text))
+        except ValueError as error:
+            raise CampaignError(f"{text!r}: {error}; write places like {{id}}, and {{{{ for a brace") from None
+        for _, name, form, conversion in pieces:
+            if name is not None and (form or conversion or not _PLACE.fullmatch(name)):
+                raise CampaignError(f"{text!r}: a place is a plain name, like {{id}}")
+        self._pieces = tuple((literal, name) for literal, name, _, _ in pieces)
+        self.names = tuple(dict.fromkeys(name for _, name in self._pieces if name is not None))
+
+    def check(self, columns: Collection[str]) -> None:
+        """`CampaignError` for a place that nothing will fill."""
+        for name in self.names:
+            if name not in _OWN and name not in columns:
+                there = ", ".join((*_OWN, *columns))
+                raise CampaignError(
+                    f"{self.text!r}: nothing fills {{{name}}}; there are: {there}; more by audience columns"
+                )
+
+    def fill(self, message: Message) -> str:
+        """The text for this message."""
+        own = {"id": str(message.id), "key": message.key, "segment": message.segment or ""}
+        values = {**message.fields, **own}
+        return "".join(literal + ("" if name is None else values.get(name, "")) for literal, name in self._pieces)
+
+
+def from_environment(text: str) -> str:
+    """The text with each `${NAME}` replaced by that variable, so that secrets stand in no file.
+
+    Raises `CampaignError` where it is not set.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        found = os.environ.get(match[1])
+        if found is None:
+            raise CampaignError(f"the environment variable {match[1]} is not set")
+        return found
+
+    return _VARIABLE.sub(value, text)

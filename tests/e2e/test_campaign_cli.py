@@ -1,0 +1,308 @@
+"""`capline campaign` by the real command: files in, parts or posts out, reports, errors, signals."""
+
+from __future__ import annotations
+
+import json
+import select
+import shutil
+import signal
+import subprocess
+import threading
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.campaign_kit import Receiver, Site, answer, capline, command, comparable, environment, mail_server, receiver
+
+from capline.segment import IdSet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from pathlib import Path
+
+parquet: Any = import_module("pyarrow.parquet")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    site = Site(tmp_path)
+    site.seed()
+    return site
+
+
+def refusal(*args: str | Path) -> str:
+    """The one line that a command refuses with."""
+    done = capline(*args)
+    assert (done.returncode, done.stdout) == (2, ""), (done.stdout, done.stderr)
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("capline: ")
+    return done.stderr.strip()
+
+
+# ---- the way through
+
+
+def test_plan_then_run_then_status(site: Site) -> None:
+    forecast = answer("campaign", "plan", site.file)
+    assert forecast["state"] == "planned"
+    assert not (site.path / "campaign.run").exists()
+    report = answer("campaign", "run", site.file)
+    assert report["state"] == "finished"
+    assert comparable(report) == comparable(forecast)
+    parts = sorted((site.path / "out").glob("part-*.parquet"))
+    rows = [row for part in parts for row in parquet.read_table(part).to_pylist()]
+    assert len(rows) == report["total"]["sent"] > 0
+    assert {row["key"] for row in rows} == {f"summer-sale/{report['run']}/{row['id']}" for row in rows}
+    assert {row["segment"] for row in rows} == {"", "active", "churned", "new"}
+    for target in (site.file, site.path / "campaign.run"):
+        assert answer("campaign", "status", target) == report
+    again = capline("campaign", "run", site.file)
+    assert (again.returncode, "finished before" in again.stderr) == (0, True)
+
+
+def test_for_people(site: Site) -> None:
+    plan = capline("campaign", "plan", site.file)
+    run = capline("campaign", "run", site.file)
+    assert (plan.returncode, plan.stderr, run.returncode, run.stderr) == (0, "", 0, "")
+    for text in ("would send", "refused by 1/day", "refused by 2/week", "churned", "day (UTC)", "2026-11-22"):
+        assert text in plan.stdout
+    for text in ("finished", "sent", "failed", "the refused fit again: earliest 2026-11-22T14:00:00Z", "subjects/s"):
+        assert text in run.stdout
+
+
+def test_progress_is_shown_when_asked_for(site: Site) -> None:
+    quiet = capline("campaign", "plan", site.file)
+    shown = capline("campaign", "plan", site.file, "--progress")
+    assert "peeking" not in quiet.stderr
+    assert "peeking" in shown.stderr
+    assert "400/400" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("audience", "count"),
+    [
+        ("{segments: active | (churned - new)}", 200),
+        ("{bitmap: some.roaring}", 3),
+        ("{parquet: some.parquet, column: user}", 2),
+        ("{csv: ['users.csv', 'users.csv'], duplicates: drop}", 400),
+    ],
+)
+def test_audiences_of_every_kind(site: Site, audience: str, count: int) -> None:
+    IdSet([1, 500, 4_294_967_295]).to_file(site.path / "some.roaring")
+    pa: Any = import_module("pyarrow")
+    parquet.write_table(pa.table({"user": pa.array([7, 8], pa.uint32())}), site.path / "some.parquet")
+    site.write(audience=audience, sender="{file: {path: out, format: csv}}")
+    assert answer("campaign", "run", site.file)["total"]["audience"] == count
+    assert list((site.path / "out").glob("part-*.csv"))
+
+
+def test_by_webhook_with_failures_of_both_kinds(site: Site) -> None:
+    with receiver(
+        lambda subject, tries: 410 if subject % 9 == 0 else 503 if subject % 11 == 0 and tries < 3 else 200
+    ) as far:
+        site.write(sender=f"{{webhook: '{far.url}', concurrency: 4}}", channel="push")
+        report = answer("campaign", "run", site.file)
+    assert report["failures"] == {"HTTP 410": report["total"]["failed"]}
+    assert len(far.delivered()) == report["total"]["sent"]
+    assert not [subject for subject in far.delivered() if subject % 9 == 0]
+    assert [subject for subject in far.delivered() if subject % 11 == 0]
+    with site.limiter() as limiter:
+        refunded = next(iter(subject for subject in far.keys if subject % 9 == 0))
+        hits = limiter.explain("promo", refunded, channel="push").hits
+    assert hits[-1].units == 0
+
+
+def test_by_mail_to_the_address_in_a_column(site: Site) -> None:
+    rows = [f"{subject},u{subject}@example.org" for subject in range(1, 7)] + ["8,gone@example.org"]
+    (site.path / "users.csv").write_text("id,email\n" + "\n".join(rows))
+    with mail_server() as (box, port):
+        options = {"server": f"127.0.0.1:{port}", "tls": "none", "from": "news@shop.example"}
+        texts = {"to": "{email}", "subject": "Sale", "text": "Dear {segment} {id}"}
+        site.write(
+            audience="{csv: users.csv, columns: [email]}",
+            sender=json.dumps({"smtp": {**options, **texts}}),
+        )
+        report = answer("campaign", "run", site.file)
+    assert report["failures"] == {"SMTP 550": 1}
+    assert sorted(to for to, _ in box.mails) == [f"u{subject}@example.org" for subject in range(1, 7)]
+    assert "Dear active 1" in dict(box.mails)["u1@example.org"]
+
+
+# ---- what is refused
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+BAD: dict[str, tuple[dict[str, str], Callable[[Site], object], str]] = {
+    "negative": ({}, lambda site: site.audience([1, -3]), "users.csv, row 2: id -3 is negative"),
+    "too large": ({}, lambda site: site.audience([2**32]), "row 1: id 4294967296 is above 4294967295"),
+    "no number": ({}, lambda site: site.audience([1, "0x10"]), "row 2: id '0x10' is not a number"),
+    "twice": ({}, lambda site: site.audience([5, 1, 5]), "1 id comes more than once (1 row too many): 5"),
+    "nobody": ({}, lambda site: site.audience([]), "an empty audience"),
+    "no audience": ({}, lambda site: (site.path / "users.csv").unlink(), "users.csv: no such file"),
+    "no column": ({"audience": "{csv: users.csv, column: user}"}, lambda _: None, "no column 'user'"),
+    "no policy": ({"policy": "promotion"}, lambda _: None, "no policy 'promotion'; there are: promo"),
+    "no channel": ({"channel": "fax"}, lambda _: None, "no channel 'fax'; it has: email, push"),
+    "no segment": ({"audience": "{segments: active - old}"}, lambda _: None, "no segment 'old'"),
+    "no policies": ({"policies": "no.yaml"}, lambda _: None, "no.yaml: cannot be read"),
+    "no snapshot": ({"segments": "no"}, lambda _: None, "no: cannot open it"),
+    "flipped snapshot": ({}, lambda site: flip(site.path / "segments/active.roaring"), "does not match the SHA-256"),
+    "flipped manifest": ({}, lambda site: flip(site.path / "segments/manifest.json"), "manifest.json"),
+    "no parquet": ({"audience": "{parquet: none.parquet}"}, lambda _: None, "none.parquet: no such file"),
+    "not parquet": (
+        {"audience": "{parquet: users.parquet}"},
+        lambda site: shutil.copy(site.path / "users.csv", site.path / "users.parquet"),
+        "users.parquet: cannot be read",
+    ),
+    "no sender": ({"sender": "{pigeon: {}}"}, lambda _: None, "no such sender; there are: file, smtp, webhook"),
+    "bad options": ({"sender": "{webhook: {url: nowhere}}"}, lambda _: None, "'nowhere' is not a URL"),
+    "no file": ({}, lambda site: site.file.unlink(), "campaign.yaml: cannot read it"),
+    "bad store": ({"store": "lmdb:///dev/null/x"}, lambda _: None, "/dev/null/x: Not a directory"),
+    "unknown store": ({"store": "sqlite:///x"}, lambda _: None, "unknown kind 'sqlite'"),
+    "unknown key": ({"sendr": "x"}, lambda _: None, "unknown key 'sendr'; did you mean sender?"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_and_consumes_nothing(site: Site, case: str) -> None:
+    settings, damage, said = BAD[case]
+    before = site.content()
+    site.write(**settings)
+    damage(site)
+    assert said in refusal("campaign", "run", site.file)
+    assert site.content() == before
+    assert not (site.path / "campaign.run").exists()
+    assert not (site.path / "out").exists()
+
+
+def test_a_truncated_parquet_is_refused(site: Site) -> None:
+    pa: Any = import_module("pyarrow")
+    parquet.write_table(pa.table({"id": pa.array(range(1000), pa.uint32())}), site.path / "users.parquet")
+    cut(site.path / "users.parquet")
+    site.write(audience="{parquet: users.parquet}")
+    assert "users.parquet: cannot be read" in refusal("campaign", "run", site.file)
+    assert "users.parquet: cannot be read" in refusal("campaign", "plan", site.file)
+
+
+def test_a_run_that_was_begun_otherwise_is_not_gone_on_with(site: Site) -> None:
+    answer("campaign", "run", site.file)
+    changes: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+        "another audience (was 400 ids, is 399 ids)": (
+            lambda: site.audience(range(399)),
+            lambda: site.audience(range(400)),
+        ),
+        "another cost (was 1, is 2)": (lambda: site.write(cost="2"), site.write),
+        "another sender": (lambda: site.write(sender="{file: elsewhere}"), site.write),
+        "another store": (lambda: site.write(store=f"lmdb://{site.path}/elsewhere"), site.write),
+    }
+    for said, (change, put_back) in changes.items():
+        change()
+        assert said in refusal("campaign", "run", site.file)
+        put_back()
+    assert not (site.path / "elsewhere").exists()
+    site.write(retry="{attempts: 9}")
+    assert answer("campaign", "run", site.file)["state"] == "finished"
+
+
+def test_status_of_nothing(site: Site) -> None:
+    assert "no ledger here" in refusal("campaign", "status", site.file)
+    assert "no such file" in refusal("campaign", "status", site.path / "none.yaml")
+
+
+# ---- signals, and two at once
+
+
+@contextmanager
+def stuck(site: Site, answered: int = 150) -> Generator[tuple[subprocess.Popen[str], Receiver, threading.Event]]:
+    """A campaign whose far side holds back its answers after so many, until the event is set."""
+    go_on, holds = threading.Event(), threading.Event()
+
+    def hold(count: int) -> None:
+        if count > answered and not go_on.is_set():
+            holds.set()
+            go_on.wait(30)
+
+    with receiver(on_request=hold) as far:
+        site.write(sender=f"{{webhook: '{far.url}', concurrency: 2}}")
+        process = subprocess.Popen(
+            command("campaign", "run", site.file, "--json"),
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert holds.wait(30)
+            yield process, far, go_on
+        finally:
+            go_on.set()
+            process.kill()
+            process.communicate()
+
+
+def heard(process: subprocess.Popen[str]) -> str:
+    """The next line on standard error."""
+    assert process.stderr is not None
+    assert select.select([process.stderr], [], [], 30)[0]
+    return process.stderr.readline()
+
+
+@pytest.mark.parametrize(("signum", "code", "name"), [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM")])
+def test_a_signal_finishes_the_step_and_says_how_to_go_on(site: Site, signum: int, code: int, name: str) -> None:
+    with stuck(site) as (process, far, go_on):
+        assert answer("campaign", "status", site.file)["state"] == "running"
+        process.send_signal(signum)
+        assert heard(process) == f"{name}: finishing the step under way; again to end at once\n"
+        go_on.set()
+        out, err = process.communicate(timeout=30)
+        assert (process.returncode, out) == (code, "")
+        assert "subjects are done, nothing is lost. Resume with: capline campaign run" in err
+        status = answer("campaign", "status", site.file)
+        assert status["state"] == "stopped"
+        # The hand-over that was under way came to its end and is written down: nothing is sent a second time.
+        assert status["total"]["sent"] == len(far.taken) == far.requests
+        report = answer("campaign", "run", site.file)
+        assert report["state"] == "finished"
+        assert far.requests == len(far.taken) == report["total"]["sent"]
+
+
+def test_a_second_signal_ends_at_once_and_the_run_still_goes_on(site: Site) -> None:
+    with stuck(site) as (process, far, go_on):
+        process.send_signal(signal.SIGINT)
+        heard(process)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert "ended at once" in err
+        go_on.set()
+        report = answer("campaign", "run", site.file)
+        assert len(far.taken) == report["total"]["sent"]
+        assert {len(keys) for keys in far.keys.values()} == {1}
+
+
+def test_a_second_process_on_the_same_run_is_refused(site: Site) -> None:
+    with stuck(site, answered=150) as (_, far, _go_on):
+        assert "another process is in this run" in refusal("campaign", "run", site.file)
+        assert far.requests <= 150 + 2  # those that the first one has under way
+
+
+def test_progress_of_a_killed_run(site: Site) -> None:
+    with stuck(site) as (process, _far, _go_on):
+        process.kill()
+        process.wait()
+        status = json.loads(capline("campaign", "status", site.file, "--json").stdout)
+        assert status["state"] == "stopped"
+        total = status["total"]
+        assert total["audience"] == 400
+        assert 0 < total["sent"] < 400
+        assert total["undecided"] > 0
+        assert sum(total[key] for key in ("sent", "refused", "failed", "pending", "undecided")) == 400

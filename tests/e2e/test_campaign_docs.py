@@ -1,0 +1,76 @@
+"""What docs/campaigns.md and examples/campaign say, done."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.campaign_kit import AT_US, Site, answer, capline
+from tests.unit.test_campaign_senders import RUN, messages
+
+from capline.campaign import load_campaign
+from capline.campaign.senders.protocol import PERMANENT
+
+ROOT = Path(__file__).parents[2]
+DOC = (ROOT / "docs/campaigns.md").read_text()
+
+
+def test_the_campaign_file_of_the_docs_is_one(tmp_path: Path) -> None:
+    (tmp_path / "campaign.yaml").write_text(re.findall(r"```yaml\n(.*?)```", DOC, re.DOTALL)[0])
+    campaign = load_campaign(tmp_path / "campaign.yaml")
+    assert (campaign.campaign, campaign.channel, campaign.batch, campaign.cost) == ("summer-sale", "push", 10_000, 1)
+
+
+@pytest.mark.parametrize("kind", ["file", "webhook", "smtp"])
+def test_the_senders_of_the_docs_are_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setenv("PUSH_KEY", "k")
+    monkeypatch.setenv("SMTP_PASSWORD", "p")
+    section = DOC.split(f"### {kind}\n", 1)[1].split("###", 1)[0]
+    settings = "".join(line[4:] + "\n" for line in section.splitlines() if line.startswith("    "))
+    site = Site(tmp_path)
+    site.write(sender=None, **({"audience": None} if "audience:" in settings else {}))
+    site.file.write_text(site.file.read_text() + settings)
+    assert load_campaign(site.file).sender.name == kind
+
+
+def test_the_two_more_keys_of_the_docs(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    at, retry = (re.findall(rf"`{key}: (.*?)`", DOC)[0] for key in ("at", "retry"))
+    campaign = load_campaign(site.write(at=at, retry=retry))
+    assert campaign.at_us == AT_US
+    assert campaign.retry.attempts == 4
+
+
+def test_a_sender_of_your_own_as_the_docs_have_it() -> None:
+    names: dict[str, Any] = {}
+    exec(re.findall(r"```python\n(.*?)```", DOC, re.DOTALL)[0], names)  # noqa: S102 - our own example
+
+    class Options:
+        def text(self, key: str) -> str:
+            return {"loft": "north"}[key]
+
+    sender = names["PigeonSender"](Options())
+    sender.open(RUN)
+    assert sender.send(messages(*range(100))).codes.tolist() == [0] * 100
+    assert sender.send(messages(*range(101))).codes.tolist() == [0] * 100 + [PERMANENT]
+    sender.close()
+
+
+def test_the_example_runs_as_its_readme_says(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples/campaign", tmp_path / "campaign")
+    here = tmp_path / "campaign"
+    lines = [line.strip() for line in (here / "README.md").read_text().splitlines() if line.startswith("    capline")]
+    assert len(lines) == 6
+    for line in lines[:5]:
+        done = capline(*shlex.split(line)[1:], cwd=here)
+        assert (done.returncode, done.stderr) == (0, ""), line
+    report = answer("campaign", "status", "campaign.yaml", cwd=here)
+    assert (report["state"], report["total"]["sent"]) == ("finished", 24)
+    after = answer("campaign", "plan", "campaign.yaml", cwd=here)
+    assert {part["segment"]: part["sent"] for part in after["segments"]}["active"] == 8
+    assert after["total"]["sent"] == 8
+    assert "ada@example.org" in (here / "out/part-000000.csv").read_text()

@@ -1,0 +1,202 @@
+"""kill -9 of a real campaign process, at 20 random points, against a run that nobody killed.
+
+The points are chosen by what can be seen from outside: so many requests at the far side, so many changes of the
+ledger's log or of the parts, each with a small random delay, so that they fall into all steps: deciding, writing
+down, delivering, giving back. (`test_campaign_crash` goes through every step by number.) The clock is fixed (`at:`),
+so both runs decide at one instant.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tests.campaign_kit import MIXED_STATUS, Receiver, Site, answer, command, comparable, environment, mixed, receiver
+
+from capline.campaign import Ledger
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+parquet: Any = import_module("pyarrow.parquet")
+
+KILLS = 20
+SUBJECTS = 1600
+BATCH = 80
+Trigger = Callable[[], bool]
+
+
+def answered(subject: int, tries: int) -> int:
+    return MIXED_STATUS[mixed(subject, tries)]
+
+
+def by_webhook(site: Site, far: Receiver) -> None:
+    site.audience(range(SUBJECTS))
+    site.write(sender=f"{{webhook: '{far.url}', concurrency: 4}}", channel="push", batch=str(BATCH))
+
+
+def start(site: Site) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command("campaign", "run", site.file), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+def changes_of(path: Path) -> tuple[int, int]:
+    """What changes with a file: its size and its time of change."""
+    with contextlib.suppress(OSError):
+        stat = path.stat()
+        return stat.st_size, stat.st_mtime_ns
+    return 0, 0
+
+
+def kill_when(process: subprocess.Popen[bytes], trigger: Trigger, delay_s: float) -> bool:
+    """Watch until the trigger, kill; whether there was still a process to kill."""
+    until = time.monotonic() + 60
+    while process.poll() is None and not trigger():
+        assert time.monotonic() < until, "the campaign does not move"
+        os.sched_yield()
+    pause_until = time.monotonic() + delay_s
+    while time.monotonic() < pause_until:
+        os.sched_yield()
+    alive = process.poll() is None
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    return alive
+
+
+def ledger_trigger(site: Site, count: int) -> Trigger:
+    """After so many changes of the ledger's write-ahead log: a step was just written down, and the next one begins."""
+    path = site.path / "campaign.run" / "ledger.sqlite-wal"
+    seen = [changes_of(path)]
+    left = [count]
+
+    def happened() -> bool:
+        now = changes_of(path)
+        if now != seen[0]:
+            seen[0] = now
+            left[0] -= 1
+        return left[0] <= 0
+
+    return happened
+
+
+def requests_trigger(far: Receiver, count: int) -> Trigger:
+    """After so many more requests: messages are under way."""
+    target = far.requests + count
+    return lambda: far.requests >= target
+
+
+def store_of(site: Site) -> tuple[list[object], list[list[int]]]:
+    """All hits of everyone, and what each would be answered next."""
+    with site.limiter() as limiter:
+        many = limiter.peek_many("promo", list(range(SUBJECTS)), channel="push")
+        answers = [column.tolist() for column in (many.allowed, many.remaining, many.retry_after_us, many.limit_index)]
+    return site.content(range(SUBJECTS)), answers
+
+
+def test_killed_at_twenty_points_it_ends_as_if_it_was_not(tmp_path: Path) -> None:
+    chance = random.Random(20_261_121)
+    (tmp_path / "unkilled").mkdir()
+    unkilled = Site(tmp_path / "unkilled")
+    unkilled.seed()
+    with receiver(answered) as far:
+        by_webhook(unkilled, far)
+        expected = answer("campaign", "run", unkilled.file)
+        expected_delivered = far.delivered()
+    assert expected["total"]["failed"] > 100
+    assert expected["total"]["refused"] > 10
+
+    (tmp_path / "killed").mkdir()
+    killed = Site(tmp_path / "killed")
+    killed.seed()
+    kills = 0
+    with receiver(answered) as far:
+        by_webhook(killed, far)
+        while kills < KILLS:
+            process = start(killed)
+            trigger = (
+                ledger_trigger(killed, chance.randint(1, 12))
+                if chance.random() < 0.6
+                else requests_trigger(far, chance.randint(1, 2 * BATCH))
+            )
+            alive = kill_when(process, trigger, chance.choice([0.0, 0.0, chance.uniform(0, 0.004)]))
+            assert alive, "the campaign was over before it was killed 20 times: give it more subjects"
+            kills += 1
+        progress = answer("campaign", "status", killed.file)
+        assert progress["state"] == "stopped"
+        report = answer("campaign", "run", killed.file)
+
+    assert comparable(report) == comparable(expected)
+    assert far.delivered() == expected_delivered
+    assert len(far.taken) == report["total"]["sent"]
+    assert {len(keys) for keys in far.keys.values()} == {1}
+    assert store_of(killed) == store_of(unkilled)
+    # And not only the same, but right: whoever got it has a hit, whoever was given up on has it back.
+    gone = set(far.keys) - set(far.delivered())
+    with killed.limiter() as limiter:
+        units = {subject: limiter.explain("promo", subject, channel="push").hits[-1].units for subject in far.keys}
+    assert {subject for subject, left in units.items() if left == 0} == gone
+    assert len(gone) == report["total"]["failed"]
+
+
+def test_killed_while_it_writes_parts_the_parts_are_the_same(tmp_path: Path) -> None:
+    chance = random.Random(7)
+    parts: dict[str, list[tuple[str, list[int]]]] = {}
+    reports: dict[str, Any] = {}
+    for name, kills in (("unkilled", 0), ("killed", 5)):
+        (tmp_path / name).mkdir()
+        site = Site(tmp_path / name)
+        site.seed()
+        site.audience(range(SUBJECTS))
+        site.write(batch="20")
+        for _ in range(kills):
+            process = start(site)
+            assert kill_when(process, ledger_trigger(site, chance.randint(2, 25)), chance.uniform(0, 0.002))
+        reports[name] = comparable(answer("campaign", "run", site.file))
+        found = sorted((site.path / "out").iterdir())
+        assert not [path.name for path in found if path.name.endswith(".tmp")]
+        parts[name] = [
+            (path.name, parquet.read_table(path)["id"].to_pylist()) for path in found if path.suffix == ".parquet"
+        ]
+    assert reports["killed"] == reports["unkilled"]
+    assert parts["killed"] == parts["unkilled"]
+
+
+def test_killed_between_the_store_and_the_ledger_nobody_is_consumed_twice(tmp_path: Path) -> None:
+    """The one gap that nothing but the receipt closes: the store has decided, and the ledger does not know yet."""
+    size, batch = 60_000, 20_000
+    outcomes: dict[str, Any] = {}
+    gaps = 0
+    for name, kills in (("unkilled", 0), ("killed", 3)):
+        (tmp_path / name).mkdir()
+        site = Site(tmp_path / name)
+        site.audience(range(size))
+        site.write(batch=str(batch), segments=None)
+        with site.limiter() as limiter:
+            for number in range(kills):
+                # The last subject of the batch gets its hit in the same transaction as all of them.
+                last = (number + 1) * batch - 1
+                process = start(site)
+                assert kill_when(process, lambda last=last, limiter=limiter: not limiter.peek("promo", last), 0.0)
+                gaps += _batches_in(site) == number
+        report = answer("campaign", "run", site.file)
+        with site.limiter() as limiter:
+            left = limiter.peek_many("promo", list(range(size)))
+            hits = [len(limiter.explain("promo", subject).hits) for subject in range(0, size, 97)]
+        outcomes[name] = comparable(report), left.retry_after_us.tolist(), hits
+    assert outcomes["killed"] == outcomes["unkilled"]
+    assert outcomes["killed"][0]["total"]["sent"] == size
+    assert set(outcomes["killed"][2]) == {1}
+    assert gaps, "none of three kills fell into the gap"
+
+
+def _batches_in(site: Site) -> int:
+    with Ledger.read(site.path / "campaign.run") as ledger:
+        return sum(1 for _ in ledger.batches())

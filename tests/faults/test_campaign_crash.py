@@ -58,7 +58,7 @@ def outcome(
     path.mkdir(exist_ok=True)
     site = Site(path)
     site.audience(SUBJECTS)
-    far = Far(mixed, most=7)
+    far = Far(mixed, most=10)
     job = with_sender(site.job(batch="20", segments=None), far)
     fate = Fate(kills)
     with job.open_limiter("memory://") as limiter:

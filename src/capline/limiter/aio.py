@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from capline.limiter.limiter import DEFAULT_URL, Limiter, refusal_text
+from capline.limiter.checks import refusal_text
+from capline.limiter.limiter import DEFAULT_URL, Limiter
 from capline.limiter.rules import DEFAULT_NAMESPACE
 from capline.model.errors import LimitExceeded
 

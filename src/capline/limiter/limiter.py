@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
+from capline.limiter.checks import (
+    check_codes,
+    check_subjects,
+    fingerprint,
+    plain,
+    refusal_text,
+    seconds_us,
+    spread,
+    stamp,
+    typed,
+)
 from capline.limiter.explain import Explanation, explain
 from capline.limiter.rules import DEFAULT_NAMESPACE, Rules
 from capline.model.attempt import Attempt, check_cost, check_id
@@ -25,13 +33,14 @@ from capline.model.errors import (
 )
 from capline.model.subject import Subject, check_subject
 from capline.policy.watch import PolicyWatch
-from capline.store.columns import NEVER_US, NO_HIT, Decisions
+from capline.store.columns import Decisions
 from capline.store.open import open_store
 from capline.store.protocol import Ask, Batch, Terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from capline.model.clock import Clock
@@ -141,11 +150,11 @@ class Limiter:
             terms = self._terms.get((policy, segment, channel)) or self._bind(policy, segment, channel)
             if id is None and cost is _ONE:
                 return terms.decide_unit(subject)
-            return self._store.decide(terms, check_subject(subject), check_cost(cost), _fingerprint(id))
+            return self._store.decide(terms, check_subject(subject), check_cost(cost), fingerprint(id))
         except StoreError as error:
             return self._outage(error)
         except TypeError as error:
-            raise _typed(error, policy, segment, channel) from None
+            raise typed(error, policy, segment, channel) from None
 
     def peek(
         self,
@@ -160,7 +169,7 @@ class Limiter:
         """What `decide` would answer, with `hit` None; consumes nothing."""
         try:
             terms = self._bound(policy, segment, channel)
-            return self._store.peek(terms, check_subject(subject), check_cost(cost), _fingerprint(id))
+            return self._store.peek(terms, check_subject(subject), check_cost(cost), fingerprint(id))
         except StoreError as error:
             return self._outage(error)
 
@@ -171,7 +180,7 @@ class Limiter:
         """
         if hit is None:
             return False
-        return self._store.refund(self._any_terms(policy), check_subject(subject), _stamp(hit))
+        return self._store.refund(self._any_terms(policy), check_subject(subject), stamp(hit))
 
     def schedule(
         self,
@@ -189,10 +198,10 @@ class Limiter:
         Not allowed, and nothing taken, where it is more than `max_wait` seconds away or the cost can never fit. A slot
         that is not used is given back by `refund`.
         """
-        max_wait_us = None if max_wait is None else _seconds_us(max_wait, "max_wait")
+        max_wait_us = None if max_wait is None else seconds_us(max_wait, "max_wait")
         try:
             terms = self._bound(policy, segment, channel)
-            return self._store.place(terms, check_subject(subject), check_cost(cost), _fingerprint(id), max_wait_us)
+            return self._store.place(terms, check_subject(subject), check_cost(cost), fingerprint(id), max_wait_us)
         except StoreError as error:
             return self._outage(error)
 
@@ -233,7 +242,7 @@ class Limiter:
             try:
                 terms = self._bound(attempt.policy, attempt.segment, attempt.channel)
                 asks.append(
-                    Ask(terms, check_subject(attempt.subject), check_cost(attempt.cost), _fingerprint(attempt.id))
+                    Ask(terms, check_subject(attempt.subject), check_cost(attempt.cost), fingerprint(attempt.id))
                 )
                 rows.append(row)
             except StoreError as error:
@@ -290,10 +299,10 @@ class Limiter:
         """`refund` for many hits of one policy, in one step; `subjects[i]` had `hits[i]`."""
         if len(subjects) != len(hits):
             raise InvalidValueError(f"{len(subjects)} subjects and {len(hits)} hits: one hit for each subject")
-        checked, errors = _check_subjects(subjects)
+        checked, errors = check_subjects(subjects)
         for error in errors.values():
             raise error
-        return self._store.refund_many(self._any_terms(policy), checked, [_stamp(hit) for hit in _plain(hits)])
+        return self._store.refund_many(self._any_terms(policy), checked, [stamp(hit) for hit in plain(hits)])
 
     def explain(
         self,
@@ -357,7 +366,7 @@ class Limiter:
         try:
             return self._terms.get((policy, segment, channel)) or self._bind(policy, segment, channel)
         except TypeError as error:
-            raise _typed(error, policy, segment, channel) from None
+            raise typed(error, policy, segment, channel) from None
 
     def _bind(self, policy: str, segment: str | None, channel: str | None) -> Terms:
         """The store's terms for these names, kept; segments that the policy does not tell apart are one."""
@@ -407,14 +416,14 @@ class Limiter:
         if receipt is not None:
             check_id(receipt)
         cost = check_cost(cost)
-        points = None if codes is None else _check_codes(codes, len(subjects), segment)
-        checked, errors = _check_subjects(subjects)
+        points = None if codes is None else check_codes(codes, len(subjects), segment)
+        checked, errors = check_subjects(subjects)
         good = [row for row in range(len(checked)) if row not in errors] if errors else None
         if good is not None:
             checked = [checked[row] for row in good]
             points = None if points is None else [points[row] for row in good]
         decisions = self._columns(policy, segment, channel, (checked, points, cost, receipt), consume=consume)
-        return decisions if good is None else _spread(decisions, good, len(subjects), errors)
+        return decisions if good is None else spread(decisions, good, len(subjects), errors)
 
     def _columns(
         self,
@@ -437,106 +446,3 @@ class Limiter:
             columns = Decisions.of([answer] * len(subjects), ())
             columns.origin = answer.origin
             return columns
-
-
-def refusal_text(policy: str, subject: Subject, decision: Decision) -> str:
-    """One line for `LimitExceeded`."""
-    when = "never" if decision.retry_after is None else f"in {decision.retry_after:.6g} s"
-    return f"policy {policy!r}, subject {subject!r}: limit {decision.limit} is reached; this cost fits {when}"
-
-
-def _fingerprint(attempt_id: str | None) -> int:
-    """64 bits of the id's hash, never 0: what a log keeps of it. Two ids of one log collide once in 2^64 pairs."""
-    if attempt_id is None:
-        return 0
-    return int.from_bytes(hashlib.blake2b(check_id(attempt_id), digest_size=8).digest()) or 1
-
-
-def _stamp(hit: int) -> int:
-    if isinstance(hit, bool) or not isinstance(hit, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
-        raise InvalidTypeError(f"a hit is the stamp that a decision named, an int, not {hit!r}")
-    return int(hit)
-
-
-def _seconds_us(seconds: float, what: str) -> int:
-    try:
-        if seconds >= 0:
-            return int(min(seconds, 1e9) * 1e6)
-    except TypeError:
-        raise InvalidTypeError(f"{what} is a number of seconds, not {seconds!r}") from None
-    raise InvalidValueError(f"{what} is a number of seconds from 0 on, not {seconds!r}")
-
-
-def _typed(error: TypeError, *names: object) -> TypeError:
-    """Turn the TypeError of an unhashable name into ours; our own pass through."""
-    if isinstance(error, CaplineError):
-        return error
-    for name in names:
-        if name is not None and not isinstance(name, str):
-            return InvalidTypeError(f"policy, segment and channel are names, not {name!r}")
-    return error
-
-
-def _plain(values: Sequence[Any] | NDArray[Any]) -> list[Any]:
-    """Python's own integers out of NumPy's, at once."""
-    return values.tolist() if isinstance(values, np.ndarray) else list(values)
-
-
-def _check_subjects(
-    subjects: Sequence[Subject] | NDArray[np.integer[Any]],
-) -> tuple[list[Subject], dict[int, CaplineError]]:
-    """The subjects as a list, and what is wrong with some of them, by row."""
-    if isinstance(subjects, np.ndarray):
-        if subjects.ndim != 1 or (subjects.size and subjects.dtype.kind not in "iu"):
-            raise InvalidTypeError(
-                f"an array of subjects has one dimension of integers, not {subjects.ndim} of {subjects.dtype}; "
-                "give text as a list",
-            )
-        if not subjects.size or subjects.dtype.kind == "u" or int(subjects.min()) >= 0:
-            return subjects.tolist(), {}
-    elif isinstance(subjects, str):
-        raise InvalidTypeError("subjects come as a list or an array; for one subject use decide")
-    checked = _plain(subjects)
-    errors: dict[int, CaplineError] = {}
-    for row, subject in enumerate(checked):
-        try:
-            checked[row] = check_subject(subject)
-        except CaplineError as error:
-            errors[row] = error
-    return checked, errors
-
-
-def _check_codes(
-    codes: Sequence[int] | NDArray[np.integer[Any]],
-    rows: int,
-    segment: str | Sequence[str | None] | None,
-) -> list[int]:
-    if segment is None or isinstance(segment, str):
-        raise InvalidTypeError("codes point into a list of segment names: give it as segment=[...]")
-    array, names = np.asarray(codes), len(segment)
-    if array.ndim != 1 or len(array) != rows:
-        raise InvalidValueError(f"{len(array)} codes for {rows} subjects: one code for each")
-    if rows and (array.dtype.kind not in "iu" or int(array.min()) < 0 or int(array.max()) >= names):
-        raise InvalidValueError(f"codes point into the list of {names} segments: integers from 0 to {names - 1}")
-    return array.tolist()
-
-
-def _spread(part: Decisions, good: list[int], rows: int, errors: dict[int, CaplineError]) -> Decisions:
-    """The answers of the good rows among all rows; a bad row holds its error."""
-
-    def column(values: NDArray[Any], empty: int) -> NDArray[Any]:
-        full = np.full(rows, empty, values.dtype)
-        full[good] = values
-        return full
-
-    return Decisions(
-        part.limits,
-        column(part.allowed, 0),
-        column(part.limit_index, -1),
-        column(part.remaining, 0),
-        column(part.retry_after_us, NEVER_US),
-        column(part.reset_after_us, NEVER_US),
-        column(part.hit, NO_HIT),
-        errors,
-        part.origin,
-    )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from capline.limiter.limiter import Limiter
 from capline.model.clock import ManualClock
@@ -62,22 +62,32 @@ def state_machine(url: str, *, steps: int = 10_000) -> type[TestCase]:
 
     class Machine(StoreMachine):
         store_url = url
+        taken = 0
 
     a_run = 50
-    case: Any = Machine.TestCase
-    case.settings = settings(
-        max_examples=-(-steps // a_run),
+    base: Any = Machine.TestCase
+
+    class Case(base):
+        def runTest(self) -> None:  # noqa: N802 - unittest calls it so
+            """Drive the store, then see that it was driven far enough."""
+            super().runTest()  # pyright: ignore[reportUnknownMemberType] - Hypothesis makes the class at run time
+            assert Machine.taken >= steps, f"only {Machine.taken} of {steps} steps were taken"
+
+    # Hypothesis ends some runs early, so half as many again are planned.
+    Case.settings = settings(
+        max_examples=-(-steps * 3 // (2 * a_run)),
         stateful_step_count=a_run,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
     )
-    return case
+    return Case
 
 
 class StoreMachine(RuleBasedStateMachine):
     """Every rule asks both, and both must answer alike."""
 
     store_url = "memory://"
+    taken = 0
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,6 +100,11 @@ class StoreMachine(RuleBasedStateMachine):
         self.policy = policies[0]
         self.limiter = Limiter(self.store_url.format(tmp=self.tmp), policies, clock=self.clock)
         self.reference = Reference(policies, self.clock)
+
+    @invariant()
+    def count_steps(self) -> None:
+        """Called after each step; the count is of all runs of one test case."""
+        type(self).taken += 1
 
     def teardown(self) -> None:
         if hasattr(self, "limiter"):

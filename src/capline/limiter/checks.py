@@ -1,0 +1,139 @@
+"""What callers hand in, checked and made plain: subjects, codes, hits, seconds. A fault is one line with the mend."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from capline.model.attempt import check_id
+from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError
+from capline.model.subject import check_subject
+from capline.store.columns import NEVER_US, NO_HIT, Decisions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from capline.model.decision import Decision
+    from capline.model.subject import Subject
+
+__all__ = [
+    "check_codes",
+    "check_subjects",
+    "fingerprint",
+    "plain",
+    "refusal_text",
+    "seconds_us",
+    "spread",
+    "stamp",
+    "typed",
+]
+
+
+def refusal_text(policy: str, subject: Subject, decision: Decision) -> str:
+    """One line for `LimitExceeded`."""
+    when = "never" if decision.retry_after is None else f"in {decision.retry_after:.6g} s"
+    return f"policy {policy!r}, subject {subject!r}: limit {decision.limit} is reached; this cost fits {when}"
+
+
+def fingerprint(attempt_id: str | None) -> int:
+    """64 bits of the id's hash, never 0: what a log keeps of it. Two ids of one log collide once in 2^64 pairs."""
+    if attempt_id is None:
+        return 0
+    return int.from_bytes(hashlib.blake2b(check_id(attempt_id), digest_size=8).digest()) or 1
+
+
+def stamp(hit: int) -> int:
+    """The hit as an `int`, or raise."""
+    if isinstance(hit, bool) or not isinstance(hit, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+        raise InvalidTypeError(f"a hit is the stamp that a decision named, an int, not {hit!r}")
+    return int(hit)
+
+
+def seconds_us(seconds: float, what: str) -> int:
+    """Seconds as whole microseconds, at most a billion seconds, or raise naming `what`."""
+    try:
+        if seconds >= 0:
+            return int(min(seconds, 1e9) * 1e6)
+    except TypeError:
+        raise InvalidTypeError(f"{what} is a number of seconds, not {seconds!r}") from None
+    raise InvalidValueError(f"{what} is a number of seconds from 0 on, not {seconds!r}")
+
+
+def typed(error: TypeError, *names: object) -> TypeError:
+    """Turn the TypeError of an unhashable name into ours; our own pass through."""
+    if isinstance(error, CaplineError):
+        return error
+    for name in names:
+        if name is not None and not isinstance(name, str):
+            return InvalidTypeError(f"policy, segment and channel are names, not {name!r}")
+    return error
+
+
+def plain(values: Sequence[Any] | NDArray[Any]) -> list[Any]:
+    """Python's own integers out of NumPy's, at once."""
+    return values.tolist() if isinstance(values, np.ndarray) else list(values)
+
+
+def check_subjects(
+    subjects: Sequence[Subject] | NDArray[np.integer[Any]],
+) -> tuple[list[Subject], dict[int, CaplineError]]:
+    """The subjects as a list, and what is wrong with some of them, by row."""
+    if isinstance(subjects, np.ndarray):
+        if subjects.ndim != 1 or (subjects.size and subjects.dtype.kind not in "iu"):
+            raise InvalidTypeError(
+                f"an array of subjects has one dimension of integers, not {subjects.ndim} of {subjects.dtype}; "
+                "give text as a list",
+            )
+        if not subjects.size or subjects.dtype.kind == "u" or int(subjects.min()) >= 0:
+            return subjects.tolist(), {}
+    elif isinstance(subjects, str):
+        raise InvalidTypeError("subjects come as a list or an array; for one subject use decide")
+    checked = plain(subjects)
+    errors: dict[int, CaplineError] = {}
+    for row, subject in enumerate(checked):
+        try:
+            checked[row] = check_subject(subject)
+        except CaplineError as error:
+            errors[row] = error
+    return checked, errors
+
+
+def check_codes(
+    codes: Sequence[int] | NDArray[np.integer[Any]],
+    rows: int,
+    segment: str | Sequence[str | None] | None,
+) -> list[int]:
+    """The codes as a list, each pointing into the list of segments, or raise."""
+    if segment is None or isinstance(segment, str):
+        raise InvalidTypeError("codes point into a list of segment names: give it as segment=[...]")
+    array, names = np.asarray(codes), len(segment)
+    if array.ndim != 1 or len(array) != rows:
+        raise InvalidValueError(f"{len(array)} codes for {rows} subjects: one code for each")
+    if rows and (array.dtype.kind not in "iu" or int(array.min()) < 0 or int(array.max()) >= names):
+        raise InvalidValueError(f"codes point into the list of {names} segments: integers from 0 to {names - 1}")
+    return array.tolist()
+
+
+def spread(part: Decisions, good: list[int], rows: int, errors: dict[int, CaplineError]) -> Decisions:
+    """The answers of the good rows among all rows; a bad row holds its error."""
+
+    def column(values: NDArray[Any], empty: int) -> NDArray[Any]:
+        full = np.full(rows, empty, values.dtype)
+        full[good] = values
+        return full
+
+    return Decisions(
+        part.limits,
+        column(part.allowed, 0),
+        column(part.limit_index, -1),
+        column(part.remaining, 0),
+        column(part.retry_after_us, NEVER_US),
+        column(part.reset_after_us, NEVER_US),
+        column(part.hit, NO_HIT),
+        errors,
+        part.origin,
+    )

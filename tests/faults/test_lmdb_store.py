@@ -146,7 +146,7 @@ def read_any_log(value: bytes) -> None:
 
 def read_short_way(value: bytes) -> None:
     """Read as the stores do: the usual kind at once, another kind as what it is."""
-    if packed.read_unit_log(value) is None:
+    if packed.read_plain(value) is None:
         read_any_log(value)
 
 

@@ -64,12 +64,13 @@ def reopened(value: bytes, shelf: Shelf) -> paged.PagedLog:
 def check_unit_pages(value: bytes, shelf: Shelf, plain: window.Log) -> None:
     kind, words = read_words(value)
     if kind == PAGED and not words[paged.MIXED_WORD]:
-        seen = SEEN.setdefault(words[paged.LEAD_WORDS - 1], paged.SeenPages(words[paged.LEAD_WORDS - 1]))
-        pages = paged.UnitPages(words, shelf, seen)
+        epoch = words[paged.EPOCH_WORD]
+        seen = SEEN.setdefault(epoch, paged.SeenPages(epoch, shelf))
+        pages = paged.UnitPages(words, seen, plain.hits[0].stamp_us - 1)
         stamps = [pages[i] for i in range(len(pages))]
         kept = [hit.stamp_us for hit in plain.hits]
         assert stamps[len(stamps) - len(kept) :] == kept
-        assert pages.ends() == (len(stamps), stamps[0], stamps[-1])
+        assert pages.ends == (len(stamps), stamps[0], stamps[-1])
         for cutoff_us in {*stamps[::3], stamps[0] - 1, stamps[-1]}:
             assert pages.position(cutoff_us, 0) == sum(stamp <= cutoff_us for stamp in stamps)
 
@@ -80,14 +81,13 @@ def apply(
     verb, n, units = step
     if verb.startswith("record"):
         now_us += n
-        fingerprint = now_us if units > 1 else 0
+        fingerprint = now_us if units > 1 or now_us % 5 == 0 else 0
         hit = window.Hit(now_us, units, str(fingerprint).encode() if fingerprint else b"")
         kind, head = read_words(log.value())
-        if units == 1 and kind == PAGED and not head[paged.MIXED_WORD]:
-            short_way = paged.UnitPages(head, shelf, paged.SeenPages(head[paged.EPOCH_WORD]))
-            cutoff_us = plain.hits[0].stamp_us - 1
-            if short_way.usable(cutoff_us):
-                return reopened(short_way.record(now_us, cutoff_us), shelf), window.record(plain, hit, now_us), now_us
+        if units == 1 and not fingerprint and kind == PAGED and not head[paged.MIXED_WORD]:
+            seen = paged.SeenPages(head[paged.EPOCH_WORD], shelf)
+            short_way = paged.UnitPages(head, seen, plain.hits[0].stamp_us - 1)
+            return reopened(short_way.record(now_us), shelf), window.record(plain, hit, now_us), now_us
         log.record(now_us, units, now_us, fingerprint)
         return log, window.record(plain, hit, now_us), now_us
     if verb == "refund" and plain.hits:

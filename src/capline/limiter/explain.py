@@ -53,5 +53,4 @@ def explain(rule: Rule, subject: Subject, now_us: int, decision: Decision, logs:
             )
             used = sum(units for _, units in frees)
             states.append(LimitState(look.log, limit, used, max(0, limit.quota - used), frees))
-    kept = tuple(hit for hit in logs[0] if hit.stamp_us > now_us - rule.looks[0].keep_us)
-    return Explanation(rule.policy, subject, now_us, decision, tuple(states), kept)
+    return Explanation(rule.policy, subject, now_us, decision, tuple(states), tuple(logs[0]))

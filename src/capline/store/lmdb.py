@@ -27,10 +27,10 @@ from capline.model.subject import Subject, check_subject
 from capline.store.lmdb_env import Environment, Transaction, open_environment
 from capline.store.local import ROWS_A_TRANSACTION, Books, LocalStore, LocalTerms, LogRef, StoredLog
 from capline.store.log import ColumnLog
-from capline.store.packed import PAGED, pack_log, pack_unit_log, read_unit_log, read_words, unpack_log
+from capline.store.packed import PAGED, pack_log, pack_unit_log, read_plain, read_words, unpack_log
 from capline.store.paged import EPOCH_WORD, LEAD_WORDS, MIXED_WORD, TAIL_HITS, PagedLog, SeenPages, UnitPages
 from capline.store.protocol import Ask, Batch
-from capline.store.unit import UnitTerms, decide_unit
+from capline.store.unit import UnitTerms, decide_unit, first_unit
 from capline.window.sliding_log import peek
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ _U64 = struct.Struct(">Q")
 _LOG_META = struct.Struct(">IQ")
 _INTEGER = struct.Struct(">cQ")
 _INTEGER_KEY = struct.Struct(">4scQ")
-_NO_STAMPS: array[int] = array("Q")
 LONGEST_PLAIN_BYTES = 400
 SWEEP_EVERY = 64
 """After so many new subjects, half as many logs are looked at on the way, in turn, and the stale ones removed."""
@@ -75,7 +74,7 @@ class LmdbStore(LocalStore):
         self._path = path
         self._fresh = 0
         self._sweep_from = b""
-        self._seen: dict[bytes, SeenPages] = {}
+        self._seen: dict[bytes, tuple[SeenPages, _LmdbPages]] = {}
 
     def _transact(self, work: Callable[[Books], _T]) -> _T:
         return self._run(lambda txn: work(_LmdbBooks(self, txn)))
@@ -134,14 +133,20 @@ class LmdbStore(LocalStore):
         logs = self.table(b"logs")
         value = txn.get(key, None, logs)
         now_us = self._clock.now_us()
-        stamps = _NO_STAMPS[:] if value is None else read_unit_log(value)
+        if value is None:
+            txn.put(key, pack_unit_log(array("Q", (now_us,))), True, True, False, logs)
+            self._fresh += 1
+            return first_unit(unit, now_us)
+        stamps = read_plain(value)
         if stamps is None:
-            return self._paged_unit(txn, terms, unit, subject, key, value or b"", now_us)
-        decision = decide_unit(stamps, 0, unit, now_us)
+            decision = self._paged_unit(txn, unit, keep_us, key, value, now_us)
+            return self._step(_LmdbBooks(self, txn), Ask(terms, subject)) if decision is None else decision
+        oldest_us, last_us = stamps[0], stamps[-1]
+        decision = decide_unit(stamps, 0, len(stamps), oldest_us, last_us, unit, now_us)
         stamp_us = decision.hit
         if stamp_us is not None:
-            if stamps and stamps[0] <= stamp_us - keep_us:
-                del stamps[: bisect_right(stamps, max(now_us, stamps[-1]) - keep_us)]
+            if oldest_us <= stamp_us - keep_us:
+                del stamps[: bisect_right(stamps, max(now_us, last_us) - keep_us)]
             stamps.append(stamp_us)
             if len(stamps) > TAIL_HITS:
                 log = ColumnLog()
@@ -149,41 +154,38 @@ class LmdbStore(LocalStore):
                 _LmdbBooks(self, txn).save(terms.refs[0], subject, log)
             else:
                 txn.put(key, pack_unit_log(stamps), True, True, False, logs)
-                if value is None:
-                    self._fresh += 1
         return decision
 
     def _paged_unit(
         self,
         txn: Transaction,
-        terms: LocalTerms,
         unit: UnitTerms,
-        subject: Subject,
+        keep_us: int,
         key: bytes,
         value: bytes,
         now_us: int,
-    ) -> Decision:
-        """`_unit` on a paged log that takes no more than a hit at the end of its tail; on any other log, `_step`."""
-        if value and value[0] == PAGED:
-            _, head = read_words(value)
-            if not head[MIXED_WORD]:
-                pages = _LmdbPages(txn, self.table(b"pages"), key)
-                stamps = UnitPages(head, pages, self._seen_pages(key, head[EPOCH_WORD]))
-                cutoff_us = max(now_us, head[-1]) - terms.refs[0].keep_us
-                if stamps.usable(cutoff_us):
-                    decision = decide_unit(stamps, 0, unit, now_us, UnitPages.position, stamps.ends())
-                    if decision.hit is not None:
-                        head_value = stamps.record(decision.hit, cutoff_us)
-                        txn.put(key, head_value, True, True, False, self.table(b"logs"))
-                    return decision
-        return self._step(_LmdbBooks(self, txn), Ask(terms, subject))
+    ) -> Decision | None:
+        """`_unit` on a paged log of single units; None where the log is another."""
+        head = read_plain(value, PAGED)
+        if head is None or head[MIXED_WORD]:
+            return None
+        seen = self._seen_pages(txn, key, head[EPOCH_WORD])
+        stamps = UnitPages(head, seen, max(now_us, head[-1]) - keep_us)
+        decision = decide_unit(stamps, 0, *stamps.ends, unit, now_us, UnitPages.position)
+        if decision.hit is not None:
+            txn.put(key, stamps.record(decision.hit), True, True, False, self.table(b"logs"))
+        return decision
 
-    def _seen_pages(self, key: bytes, epoch: int) -> SeenPages:
-        seen = self._seen.get(key)
-        if seen is None or seen.epoch != epoch:
+    def _seen_pages(self, txn: Transaction, key: bytes, epoch: int) -> SeenPages:
+        """What this process has read of a long log, with this transaction to read more by."""
+        known = self._seen.get(key)
+        if known is None or known[0].epoch != epoch:
             if len(self._seen) >= MOST_LONG_LOGS:
                 self._seen.clear()
-            seen = self._seen[key] = SeenPages(epoch)
+            pages = _LmdbPages(txn, self.table(b"pages"), key)
+            known = self._seen[key] = SeenPages(epoch, pages), pages
+        seen, pages = known
+        pages.within(txn, self.table(b"pages"))
         return seen
 
     def _rows(self, books: Books, batch: Batch, rows: range, *, record: bool) -> list[Decision]:
@@ -193,7 +195,7 @@ class LmdbStore(LocalStore):
             return super()._rows(books, batch, rows, record=record)
         txn, logs, now_us = books.txn, self.table(b"logs"), self._clock.now_us()
         prefix, keep_us = _prefix(bound[0].refs[0]), bound[0].refs[0].keep_us
-        firsts = [decide_unit(_NO_STAMPS, 0, terms.unit, now_us) for terms in bound]
+        firsts = [first_unit(terms.unit, now_us) for terms in bound]
         first_value = pack_unit_log(array("Q", (now_us,)))
         # A cursor stays on its page: neighbouring subjects, as campaigns ask for them, cost half a search each.
         cursor = txn.cursor(logs)
@@ -211,16 +213,17 @@ class LmdbStore(LocalStore):
                     fresh += 1
                 answers.append(firsts[code])
                 continue
-            stamps = read_unit_log(value)
+            stamps = read_plain(value)
             if stamps is None or len(stamps) >= TAIL_HITS:
                 ask = Ask(bound[code], subject)
                 answers.append(self._step(books, ask) if record else self._look(books, ask))
                 continue
-            decision = decide_unit(stamps, 0, bound[code].unit, now_us)
+            oldest_us, last_us = stamps[0], stamps[-1]
+            decision = decide_unit(stamps, 0, len(stamps), oldest_us, last_us, bound[code].unit, now_us)
             stamp_us = decision.hit
             if stamp_us is not None and record:
-                if stamps[0] <= stamp_us - keep_us:
-                    del stamps[: bisect_right(stamps, max(now_us, stamps[-1]) - keep_us)]
+                if oldest_us <= stamp_us - keep_us:
+                    del stamps[: bisect_right(stamps, max(now_us, last_us) - keep_us)]
                 stamps.append(stamp_us)
                 put(key, pack_unit_log(stamps))
             answers.append(decision)
@@ -349,9 +352,13 @@ class _LmdbPages:
     __slots__ = ("_key", "_table", "_txn")
 
     def __init__(self, txn: Transaction, table: Any, key: bytes) -> None:
+        self._key = key
+        self.within(txn, table)
+
+    def within(self, txn: Transaction, table: Any) -> None:
+        """Go on in this transaction."""
         self._txn = txn
         self._table = table
-        self._key = key
 
     def read(self, number: int) -> bytes | None:
         """See `Pages`."""

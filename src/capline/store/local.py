@@ -207,7 +207,7 @@ class LocalStore(ABC):
     def recorded(self, terms: LocalTerms, subject: Subject) -> list[list[Recorded]]:
         """See `Store`."""
         return self._transact(
-            lambda books: [[Recorded(*hit) for hit in books.load(ref, subject).recorded()] for ref in terms.refs],
+            lambda books: [self._recorded(books, ref, subject) for ref in terms.refs],
         )
 
     def _caught(self, books: Books, ask: Ask) -> Decision | CaplineError:
@@ -222,14 +222,14 @@ class LocalStore(ABC):
         now_us = self._clock.now_us()
         logs = [books.load(ref, ask.subject) for ref in refs]
         looks = [(log, ref.limits) for log, ref in zip(logs, refs, strict=True)]
+        time_us = max([now_us, *(log.floor_us for log in logs)])
         if ask.fingerprint:
-            known_us = logs[0].find(ask.fingerprint, now_us - refs[0].keep_us)
-            if known_us != NEVER:
-                return first_answer(looks, Hit(known_us, logs[0].units_at(known_us)), ask.cost, now_us, slot=slot)
+            known = _known(logs[0], ask.fingerprint, time_us - refs[0].keep_us)
+            if known is not None:
+                return first_answer(looks, known, ask.cost, now_us, time_us - refs[0].keep_us, slot=slot)
         decision = place(looks, ask.cost, now_us, max_wait_us) if slot else judge(looks, ask.cost, now_us)
         if decision.hit is None:
             return decision
-        time_us = max([now_us, *(log.floor_us for log in logs)])
         floor_us = lift(time_us, decision.hit)
         for i, (ref, log) in enumerate(zip(refs, logs, strict=True)):
             log.trim(time_us - ref.keep_us)
@@ -238,21 +238,23 @@ class LocalStore(ABC):
         return decision
 
     def _look(self, books: Books, ask: Ask) -> Decision:
+        """What `_step` would answer; nothing is changed."""
         refs: tuple[LogRef, ...] = ask.terms.refs
         now_us = self._clock.now_us()
-        looks = [(books.load(ref, ask.subject), ref.limits) for ref in refs]
+        logs = [books.load(ref, ask.subject) for ref in refs]
+        looks = [(log, ref.limits) for log, ref in zip(logs, refs, strict=True)]
         if ask.fingerprint:
-            log = looks[0][0]
-            known_us = log.find(ask.fingerprint, now_us - refs[0].keep_us)
-            if known_us != NEVER:
-                return first_answer(looks, Hit(known_us, log.units_at(known_us)), ask.cost, now_us)
+            horizon_us = max([now_us, *(log.floor_us for log in logs)]) - refs[0].keep_us
+            known = _known(logs[0], ask.fingerprint, horizon_us)
+            if known is not None:
+                return first_answer(looks, known, ask.cost, now_us, horizon_us)
         return peek(judge(looks, ask.cost, now_us))
 
     def _refund(self, books: Books, terms: LocalTerms, subject: Subject, stamp_us: int) -> bool:
         """A hit names its stamp only, so every channel's log is searched for it: at most one has it."""
         ref = terms.refs[0]
         log = books.load(ref, subject)
-        if stamp_us <= self._clock.now_us() - ref.keep_us or not log.refund(stamp_us):
+        if stamp_us <= max(self._clock.now_us(), log.floor_us) - ref.keep_us or not log.refund(stamp_us):
             return False
         books.save(ref, subject, log)
         for channel_ref in terms.channel_refs:
@@ -260,6 +262,12 @@ class LocalStore(ABC):
             if log.refund(stamp_us):
                 books.save(channel_ref, subject, log)
         return True
+
+    def _recorded(self, books: Books, ref: LogRef, subject: Subject) -> list[Recorded]:
+        """A log may still hold what is out of every window: it is not shown."""
+        log = books.load(ref, subject)
+        horizon_us = max(self._clock.now_us(), log.floor_us) - ref.keep_us
+        return [Recorded(*hit) for hit in log.recorded() if hit[0] > horizon_us]
 
     def _rows(self, books: Books, batch: Batch, rows: range, *, record: bool) -> list[Decision]:
         """Decide these rows of a batch, or only look, in this transaction."""
@@ -293,6 +301,12 @@ class LocalStore(ABC):
             return answers
 
         return self._transact(work)
+
+
+def _known(log: StoredLog, fingerprint: int, horizon_us: int) -> Hit | None:
+    """The hit that this id was recorded under, later than the horizon."""
+    stamp_us = log.find(fingerprint, horizon_us)
+    return None if stamp_us == NEVER else Hit(stamp_us, log.units_at(stamp_us))
 
 
 def _limits_of(batch: Batch) -> tuple[Limit, ...]:

@@ -16,7 +16,7 @@ from capline.model.subject import Subject, check_subject
 from capline.store.local import Books, LocalStore, LocalTerms, LogRef, StoredLog
 from capline.store.log import ColumnLog
 from capline.store.protocol import Ask
-from capline.store.unit import decide_unit
+from capline.store.unit import decide_unit, first_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -82,24 +82,27 @@ class MemoryStore(LocalStore):
             try:
                 log = logs.get(subject)
                 if log is None:
-                    log = ColumnLog()
-                    stamps, start = log.stamps, 0
                     check_subject(subject)
-                else:
-                    stamps, start = log.stamps, log.start
-                    if log.before is not None or len(stamps) == start or stamps[-1] != log.floor_us:
-                        return self._step(self, Ask(terms, subject))
+                    log = ColumnLog()
+                    now_us = now_us_of()
+                    log.record(now_us, 1, now_us)
+                    self.save(ref, subject, log)
+                    return first_unit(unit, now_us)
+                stamps = log.stamps
+                start = log.start
+                n = len(stamps)
+                if log.before is not None or n == start or stamps[-1] != log.floor_us:
+                    return self._step(self, Ask(terms, subject))
                 now_us = now_us_of() if wall_ns is None else wall_ns() // 1000
-                decision = decide_unit(stamps, start, unit, now_us)
+                oldest_us = stamps[start]
+                last_us = stamps[-1]
+                decision = decide_unit(stamps, start, n, oldest_us, last_us, unit, now_us)
                 stamp_us = decision.hit
                 if stamp_us is not None:
-                    is_new = len(stamps) == start
-                    if not is_new and stamps[start] <= stamp_us - keep_us:
-                        log.trim(max(now_us, log.floor_us) - keep_us)
+                    if oldest_us <= stamp_us - keep_us:
+                        log.trim(max(now_us, last_us) - keep_us)
                     stamps.append(stamp_us)
                     log.floor_us = stamp_us
-                    if is_new:
-                        self.save(ref, subject, log)
                 return decision
             finally:
                 release()

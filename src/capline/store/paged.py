@@ -1,14 +1,14 @@
 """A long log on a store that keeps values: a short tail that every hit rewrites, and sealed pages that nobody rewrites.
 
-    head    kind PAGED, lead words [first, next, sealed, mixed, epoch], then the newest 32 to 96 hits, as in
+    head    kind PAGED, lead words [first, next, sealed, mixed, epoch], then the newest 4 to 36 hits, as in
     `capline.store.packed`
-    page p  lead word [base], then 64 hits, for each p in first..next-1
+    page p  lead word [base], then 32 hits, for each p in first..next-1
 
 `base` is the units sealed before the page and `sealed` those in all pages ever sealed, so a unit has a place in the
-whole log. While every page holds 64 units (`mixed` is 0) a place names its page. The widest window ends in the first
+whole log. While every page holds 32 units (`mixed` is 0) a place names its page. The widest window ends in the first
 page, as pages out of it are removed. So a decision reads the head and one page, and writes the head: its cost does not
 grow with the quota. A narrower window that ends between, and a place among mixed pages, is found by bisection over
-pages, some 10 reads in a log of 100,000. What a sealed page would have to be rewritten for, a refund of an old hit,
+pages, some 12 reads in a log of 100,000. What a sealed page would have to be rewritten for, a refund of an old hit,
 rewrites the log.
 """
 
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 PAGE_HITS = 32
-TAIL_HITS = 48
+TAIL_HITS = 36
 """A tail that grows past this seals its oldest `PAGE_HITS`; what stays is never empty: it answers for the newest."""
 
 LEAD_WORDS = 5
@@ -239,59 +239,74 @@ class PagedLog:
 
 
 class SeenPages:
-    """Pages of one log that this process has read and checked, under one epoch; `hint` is where a window last ended."""
+    """Pages of one log that this process has read and checked, under one epoch; `hint` is where a window last ended.
 
-    __slots__ = ("epoch", "hint", "words")
+    `pages` is where they are read from and written to, by whoever holds the transaction.
+    """
 
-    def __init__(self, epoch: int) -> None:
+    __slots__ = ("epoch", "hint", "pages", "words")
+
+    def __init__(self, epoch: int, pages: Pages) -> None:
         self.epoch = epoch
         self.hint = 0
+        self.pages = pages
         self.words: dict[int, array[int]] = {}
+
+    def page(self, number: int) -> array[int]:
+        """The words of a page: its base, then its stamps."""
+        words = self.words
+        page = words.get(number)
+        if page is None:
+            if len(words) >= MOST_SEEN:
+                words.clear()
+            # Behind the stamps there may be ids, which no unit is looked for in.
+            page = words[number] = _page_words(self.pages, number)[1][: 1 + PAGE_HITS]
+        return page
 
 
 class UnitPages:
     """The stamps of a paged log whose every hit is one unit, as one sequence: the short way through it.
 
-    Only for heads of kind PAGED alone, with `mixed` 0. It records as `PagedLog` does, but for what takes the last page
-    away.
+    Only for heads of kind PAGED alone, with `mixed` 0. Pages as old as the cutoff are passed over. `ends` is how many
+    stamps there are, the first and the last.
     """
 
-    __slots__ = ("_count", "_first", "_head", "_oldest", "_pages", "_seen")
+    __slots__ = ("_count", "_first", "_head", "_oldest", "_seen", "ends")
 
-    def __init__(self, head: array[int], pages: Pages, seen: SeenPages) -> None:
+    def __init__(self, head: array[int], seen: SeenPages, cutoff_us: int) -> None:
+        first = head[0]
+        oldest = seen.words.get(first) or seen.page(first)
+        while oldest[-1] <= cutoff_us and first + 1 < head[1]:
+            first += 1
+            oldest = seen.page(first)
         self._head = head
-        self._pages = pages
         self._seen = seen
-        self._first = first = head[0]
-        self._count = (head[1] - first) * PAGE_HITS
-        self._oldest = seen.words.get(first) or self._read(first)
+        self._first = first
+        self._count = count = (head[1] - first) * PAGE_HITS
+        self._oldest = oldest
+        self.ends = (count + len(head) - LEAD_WORDS, oldest[1], head[-1])
 
-    def usable(self, cutoff_us: int) -> bool:
-        """Tell whether a page is left when those as old as the cutoff are removed."""
-        return self._oldest[-1] > cutoff_us or self._head[1] - self._first > 1
+    def record(self, stamp_us: int) -> bytes:
+        """One more hit at the end: the head's new value.
 
-    def ends(self) -> tuple[int, int, int]:
-        """How many stamps, the first and the last."""
-        return self._count + len(self._head) - LEAD_WORDS, self._oldest[1], self._head[-1]
-
-    def record(self, stamp_us: int, cutoff_us: int) -> bytes:
-        """One more hit at the end, and the first page removed if it is out: the head's new value."""
-        head = self._head
-        if self._oldest[-1] <= cutoff_us:
-            self._pages.write(self._first, None)
-            self._seen.words.pop(self._first, None)
-            head[0] += 1
+        Pages that were passed over are removed when one is sealed: both rewrite the same table, and so cost it once.
+        """
+        head, seen = self._head, self._seen
         head.append(stamp_us)
         if len(head) > LEAD_WORDS + TAIL_HITS:
             page = array("Q", (head[2],)) + head[LEAD_WORDS : LEAD_WORDS + PAGE_HITS]
-            self._pages.write(head[1], pack_words(0, page))
+            seen.pages.write(head[1], pack_words(0, page))
             del head[LEAD_WORDS : LEAD_WORDS + PAGE_HITS]
             head[1] += 1
             head[2] += PAGE_HITS
+            for number in range(head[0], self._first):
+                seen.pages.write(number, None)
+                seen.words.pop(number, None)
+            head[0] = self._first
         return pack_words(PAGED, head)
 
     def __len__(self) -> int:
-        return self._count + len(self._head) - LEAD_WORDS
+        return self.ends[0]
 
     def __getitem__(self, i: int) -> int:
         if i < PAGE_HITS:
@@ -299,43 +314,35 @@ class UnitPages:
         if i >= self._count:
             return self._head[LEAD_WORDS + i - self._count]
         page, place = divmod(i, PAGE_HITS)
-        return self._page(self._first + page)[1 + place]
+        return self._seen.page(self._first + page)[1 + place]
 
     def position(self, cutoff_us: int, _start: int) -> int:
         """How many of the stamps are as old as the cutoff or older: `bisect_right`, by page."""
-        if self._head[LEAD_WORDS] <= cutoff_us:
-            return self._count + bisect_right(self._head, cutoff_us, LEAD_WORDS) - LEAD_WORDS
-        number, page = self._first, self._oldest
-        if cutoff_us >= page[-1]:
-            number = self._seen.hint = self._search(cutoff_us)
-            page = self._page(number)
+        head, seen = self._head, self._seen
+        if head[LEAD_WORDS] <= cutoff_us:
+            return self._count + bisect_right(head, cutoff_us, LEAD_WORDS) - LEAD_WORDS
+        if cutoff_us < self._oldest[-1]:
+            return bisect_right(self._oldest, cutoff_us, 1) - 1
+        number = seen.hint
+        page = seen.words.get(number)
+        if page is None or not page[1] <= cutoff_us < page[-1] or not self._first <= number < head[1]:
+            number = seen.hint = self._search(cutoff_us)
+            page = seen.page(number)
         return (number - self._first) * PAGE_HITS + bisect_right(page, cutoff_us, 1) - 1
 
     def _search(self, cutoff_us: int) -> int:
-        """The last page that begins at the cutoff or before it; the one found last time is tried first."""
-        low, high, hint = self._first, self._head[1], self._seen.hint
-        for number in (hint, hint + 1):
-            if low <= number < high:
-                page = self._page(number)
-                if page[1] <= cutoff_us < page[-1]:
-                    return number
+        """The last page that begins at the cutoff or before it; the next after the one found last is tried first."""
+        low, high, seen = self._first, self._head[1], self._seen
+        number = seen.hint + 1
+        if low <= number < high and seen.page(number)[1] <= cutoff_us < seen.page(number)[-1]:
+            return number
         while high - low > 1:
             middle = (low + high) // 2
-            if self._page(middle)[1] <= cutoff_us:
+            if seen.page(middle)[1] <= cutoff_us:
                 low = middle
             else:
                 high = middle
         return low
-
-    def _page(self, number: int) -> array[int]:
-        return self._seen.words.get(number) or self._read(number)
-
-    def _read(self, number: int) -> array[int]:
-        words = self._seen.words
-        if len(words) >= MOST_SEEN:
-            words.clear()
-        page = words[number] = _page_words(self._pages, number)[1]
-        return page
 
 
 def _page_words(pages: Pages, number: int) -> tuple[int, array[int]]:

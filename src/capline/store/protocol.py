@@ -104,7 +104,7 @@ class Store(Protocol):
         ...
 
     def recorded(self, terms: Any, subject: Subject) -> list[list[Recorded]]:
-        """For each look of the rule, the hits in its log, oldest first, refunded ones with 0 units."""
+        """For each look of the rule, the hits in its log within the widest window, oldest first; refunded: 0 units."""
         ...
 
     def erase(self, logs: Sequence[str], subject: Subject) -> int:

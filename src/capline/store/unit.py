@@ -8,7 +8,6 @@ floor is its last stamp.
 from __future__ import annotations
 
 from bisect import bisect_right
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from capline.model.decision import Decision
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
 
     from capline.model.policy import Rule
 
-__all__ = ["Stamps", "UnitTerms", "decide_unit", "unit_terms"]
+__all__ = ["Stamps", "UnitTerms", "decide_unit", "first_unit", "unit_terms"]
 
-UnitTerms = tuple[tuple[tuple[int, int, Limit], ...], int]
-"""(quota, window_us, limit) for each limit of the only log, and the widest of these windows."""
+UnitTerms = tuple[tuple[tuple[int, int, Limit], ...], int, int, Limit]
+"""(quota, window_us, limit) for each limit of the only log; the widest window; the least quota and its limit."""
 
 
 class Stamps(Protocol):
@@ -39,33 +38,37 @@ def unit_terms(rule: Rule) -> UnitTerms | None:
     limits = rule.looks[0].limits
     if not all(limit.quota for limit in limits):
         return None
+    tightest = min(limits, key=lambda limit: limit.quota)
     return (
         tuple((limit.quota, limit.window_us, limit) for limit in limits),
         max(limit.window_us for limit in limits),
+        tightest.quota,
+        tightest,
     )
+
+
+def first_unit(terms: UnitTerms, now_us: int) -> Decision:
+    """The answer to one unit on an empty log."""
+    _, widest_us, quota, limit = terms
+    return Decision(True, limit, quota - 1, 0, widest_us, now_us)
 
 
 def decide_unit(
     stamps: Stamps,
     start: int,
+    n: int,
+    oldest_us: int,
+    last_us: int,
     terms: UnitTerms,
     now_us: int,
     position: Callable[[Any, int, int], int] = bisect_right,
-    ends: tuple[int, int, int] | None = None,
 ) -> Decision:
-    """Decide one unit on `stamps[start:]`, all of one unit, none in the future; O(1) a limit, O(log n) for `remaining`.
+    """Decide one unit on `stamps[start:n]`, which is not empty, all of one unit, none in the future.
 
-    Pages of stamps bring what is dear to ask of them: `position`, their `bisect_right`, and `ends`, their number, first
-    and last.
+    O(1) a limit, O(log n) for `remaining`. The caller, who has looked at them, brings the first stamp and the last;
+    `position` is `bisect_right` for these stamps.
     """
-    limits, widest_us = terms
-    if ends is not None:
-        n, oldest_us, last_us = ends
-    else:
-        n = len(stamps)
-        if n == start:
-            return _first_hit(terms, now_us)
-        oldest_us, last_us = stamps[start], stamps[-1]
+    limits, widest_us, _, _ = terms
     stamp_us = now_us if now_us > last_us else last_us + 1
     left, tightest, binding = LARGEST_QUOTA + 1, None, None
     fits_us = stamp_us
@@ -84,10 +87,3 @@ def decide_unit(
     if binding is None:
         return Decision(True, tightest, left - 1, 0, stamp_us + widest_us - now_us, stamp_us)
     return Decision(False, binding, 0, fits_us - now_us, last_us + widest_us - now_us, None)
-
-
-def _first_hit(terms: UnitTerms, now_us: int) -> Decision:
-    """The answer to one unit on an empty log."""
-    limits, widest_us = terms
-    quota, _, tightest = min(limits, key=itemgetter(0))
-    return Decision(True, tightest, quota - 1, 0, widest_us, now_us)

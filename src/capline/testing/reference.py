@@ -82,19 +82,21 @@ class Reference:
         logs = self._load(rule, subject)
         looks = [(log, look.limits) for log, look in zip(logs, rule.looks, strict=True)]
         now_us = self._clock.now_us()
-        known = None
+        known, horizon_us = None, 0
         if id is not None:
-            kept = trim(logs[0], now_us - rule.looks[0].keep_us)
+            horizon_us = max([now_us, *(log.floor_us for log in logs)]) - rule.looks[0].keep_us
+            kept = trim(logs[0], horizon_us)
             known = next((hit for hit in kept.hits if hit.id == id.encode()), None)
-        return first_answer(looks, known, cost, now_us) if known else peek(judge(looks, cost, now_us))
+        return first_answer(looks, known, cost, now_us, horizon_us) if known else peek(judge(looks, cost, now_us))
 
     def refund(self, policy: str, subject: Subject, stamp_us: int) -> bool:
         """Give a hit back, in the policy's log and whichever channel's log has it."""
         rule = self._rules.rule(policy, None, None)
         own = rule.looks[0].log
-        if stamp_us <= self._clock.now_us() - rule.looks[0].keep_us:
+        log = self._logs.get((own, subject), Log())
+        if stamp_us <= max(self._clock.now_us(), log.floor_us) - rule.looks[0].keep_us:
             return False
-        self._logs[own, subject], done = refund(self._logs.get((own, subject), Log()), stamp_us)
+        self._logs[own, subject], done = refund(log, stamp_us)
         for name in rule.channel_logs if done else ():
             self._logs[name, subject], _ = refund(self._logs.get((name, subject), Log()), stamp_us)
         return done
@@ -116,8 +118,9 @@ class Reference:
     def hits(self, policy: str, subject: Subject) -> list[tuple[int, int]]:
         """(stamp, units) of every hit within the widest window, oldest first."""
         look = self._rules.rule(policy, None, None).looks[0]
-        log = trim(self._logs.get((look.log, subject), Log()), self._clock.now_us() - look.keep_us)
-        return [(hit.stamp_us, hit.units) for hit in log.hits]
+        log = self._logs.get((look.log, subject), Log())
+        cutoff_us = max(self._clock.now_us(), log.floor_us) - look.keep_us
+        return [(hit.stamp_us, hit.units) for hit in trim(log, cutoff_us).hits]
 
     def _load(self, rule: Rule, subject: Subject) -> tuple[Log, ...]:
         return tuple(self._logs.get((look.log, subject), Log()) for look in rule.looks)

@@ -60,8 +60,11 @@ def place(looks: Looks, cost: int, now_us: int, max_wait_us: int | None) -> Deci
     return _answer(looks, stamp_us, cost, now_us, wait_us=max(0, stamp_us - now_us))
 
 
-def first_answer(looks: Looks, hit: Hit, cost: int, now_us: int, *, slot: bool = False) -> Decision:
-    """The answer that this hit was recorded with, for a retry; raises `IdConflictError` on another cost."""
+def first_answer(looks: Looks, hit: Hit, cost: int, now_us: int, horizon_us: int, *, slot: bool = False) -> Decision:
+    """The answer that this hit was recorded with, for a retry; raises `IdConflictError` on another cost.
+
+    Hits as old as the horizon are trimmed, or may be, and count no more in what remained.
+    """
     if hit.units != cost:
         raise IdConflictError(
             f"this id was recorded with a cost of {hit.units}, not {cost}; "
@@ -71,7 +74,8 @@ def first_answer(looks: Looks, hit: Hit, cost: int, now_us: int, *, slot: bool =
     for log, limits in looks:
         later = log.units_after(hit.stamp_us)
         for limit in limits:
-            units = limit.quota - (log.units_after(hit.stamp_us - limit.window_us) - later)
+            since_us = max(hit.stamp_us - limit.window_us, horizon_us)
+            units = limit.quota - (log.units_after(since_us) - later)
             if units < left:
                 left, binding = units, limit
             widest_us = max(widest_us, limit.window_us)
@@ -98,13 +102,14 @@ def step(
 ) -> tuple[tuple[Log, ...], Decision]:
     """One attempt as a pure function: the logs it leaves, and its answer. `slot` asks for the next free instant."""
     looks = [(log, look.limits) for log, look in zip(logs, rule.looks, strict=True)]
-    known = find(trim(logs[0], now_us - rule.looks[0].keep_us), attempt_id) if attempt_id else None
+    time_us = max([now_us, *(log.floor_us for log in logs)])
+    horizon_us = time_us - rule.looks[0].keep_us
+    known = find(trim(logs[0], horizon_us), attempt_id) if attempt_id else None
     if known is not None:
-        return logs, first_answer(looks, known, cost, now_us, slot=slot)
+        return logs, first_answer(looks, known, cost, now_us, horizon_us, slot=slot)
     decision = place(looks, cost, now_us, max_wait_us) if slot else judge(looks, cost, now_us)
     if decision.hit is None:
         return logs, decision
-    time_us = max([now_us, *(log.floor_us for log in logs)])
     hit, floor_us = Hit(decision.hit, cost, attempt_id), lift(time_us, decision.hit)
     return (
         tuple(

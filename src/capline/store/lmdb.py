@@ -219,11 +219,6 @@ class LmdbStore(LocalStore):
                 answers.append(self._step(books, ask) if record else self._look(books, ask))
                 continue
             oldest_us, last_us = stamps[0], stamps[-1]
-            if last_us <= now_us - keep_us:  # all of it is out: as good as none
-                if record:
-                    put(key, first_value)
-                answers.append(firsts[code])
-                continue
             decision = decide_unit(stamps, 0, len(stamps), oldest_us, last_us, bound[code].unit, now_us)
             stamp_us = decision.hit
             if stamp_us is not None and record:

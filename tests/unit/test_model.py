@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import capline
 from capline import CaplineError, Limit, ManualClock, Policy, PolicyError, SystemClock
 from capline.model.clock import LATEST_US
-from capline.model.limit import LARGEST_QUOTA, LONGEST_WINDOW_US
+from capline.model.limit import LARGEST_QUOTA, LONGEST_WINDOW_US, duration_text
 from capline.model.subject import check_subject
 
 DAY_US = 86_400_000_000
@@ -185,3 +185,14 @@ def test_sweeping_on_the_way_never_takes_a_log_that_was_just_begun() -> None:
     with capline.Limiter("memory://", [Policy("p", ["1/hour"])]) as limiter:
         assert all(limiter.decide("p", f"user:{n}") for n in range(1000))
         assert not any(limiter.decide("p", f"user:{n}") for n in range(1000))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        *((0.25, "0.25 s"), (119, "119 s"), (120, "2 min"), (8040, "2 h 14 min"), (8040.1, "2 h 15 min")),
+        *((3_600, "1 h"), (86_400, "1 d"), (1_141_200, "13 d 5 h"), (1_144_800, "13 d 6 h")),
+    ],
+)
+def test_spans_for_people(seconds: float, text: str) -> None:
+    assert duration_text(round(seconds * 1_000_000)) == text

@@ -17,6 +17,7 @@ from rich.table import Table
 from capline.cli.common import JsonOption, answer_json, note, out
 from capline.limiter.limiter import DEFAULT_URL, Limiter
 from capline.model.errors import InvalidValueError
+from capline.model.limit import duration_text
 from capline.model.subject import LARGEST_ID, Subject
 
 if TYPE_CHECKING:
@@ -227,7 +228,7 @@ def _show(decision: Decision, now_us: int, *, json: bool, exit_code: bool) -> No
         out.print(f"[red]refused[/] by {decision.limit}: this cost never fits")
     else:
         out.print(
-            f"[red]refused[/] by {decision.limit}: fits in {decision.retry_after:.6g} s, "
+            f"[red]refused[/] by {decision.limit}: fits in {duration_text(decision.retry_after_us)}, "
             f"at {_when(now_us + decision.retry_after_us)}",
         )
     if decision.origin != "store":

@@ -9,6 +9,7 @@ import numpy as np
 
 from capline.model.attempt import check_id
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError
+from capline.model.limit import duration_text
 from capline.model.subject import check_subject
 from capline.store.columns import NEVER_US, NO_HIT, Decisions
 
@@ -35,7 +36,7 @@ __all__ = [
 
 def refusal_text(policy: str, subject: Subject, decision: Decision) -> str:
     """One line for `LimitExceeded`."""
-    when = "never" if decision.retry_after is None else f"in {decision.retry_after:.6g} s"
+    when = "never" if decision.retry_after_us is None else f"in {duration_text(decision.retry_after_us)}"
     return f"policy {policy!r}, subject {subject!r}: limit {decision.limit} is reached; this cost fits {when}"
 
 

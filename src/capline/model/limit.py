@@ -14,7 +14,7 @@ import msgspec
 
 from capline.model.errors import InvalidTypeError, InvalidValueError
 
-__all__ = ["LARGEST_QUOTA", "LONGEST_WINDOW_US", "Limit", "window_text"]
+__all__ = ["LARGEST_QUOTA", "LONGEST_WINDOW_US", "Limit", "duration_text", "window_text"]
 
 LARGEST_QUOTA = (1 << 53) - 1
 """Units are exact in a double, so in a Lua number, up to here."""
@@ -110,6 +110,18 @@ class Limit(msgspec.Struct, frozen=True, gc=False):
     def __str__(self) -> str:
         """The shortest text that parses back to an equal limit."""
         return f"{self.quota}/{window_text(self.window_us)}"
+
+
+def duration_text(span_us: int) -> str:
+    """A span for people: `0.25 s`, `40 s`, `2 h 14 min`, `13 d 5 h`; never shorter than it is."""
+    if span_us < 120 * _UNITS_US["second"]:
+        return f"{span_us / 1e6:.6g} s"
+    minutes = -(-span_us // _UNITS_US["minute"])
+    days, minutes = divmod(minutes, 1440)
+    hours, minutes = divmod(minutes, 60)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min")]
+    first = next(i for i, (count, _) in enumerate(parts) if count)
+    return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2] if count)
 
 
 def window_text(window_us: int) -> str:

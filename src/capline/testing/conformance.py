@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import multiprocessing
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ import pytest
 from capline.limiter.aio import AsyncLimiter
 from capline.limiter.limiter import Limiter
 from capline.model.attempt import Attempt
-from capline.model.clock import ManualClock
+from capline.model.clock import ManualClock, SystemClock
 from capline.model.errors import CaplineError, IdConflictError, LimitExceeded, StoreError, UnknownNameError
 from capline.model.policy import Policy
 
@@ -271,7 +272,8 @@ class StoreConformance:
         hit = limiter.decide("p", "s", channel="push").hit
         assert limiter.decide("p", "s", channel="email")
         assert limiter.refund("p", "s", hit) is True
-        assert limiter.decide("p", "s", channel="push").remaining == 0
+        assert limiter.decide("p", "s", channel="push")
+        assert not limiter.decide("p", "s", channel="email")
 
     def test_policies_that_share_a_log_count_each_others_hits(self) -> None:
         limiter = self.limiter(Policy("a", ["2/day"], log="all"), Policy("b", ["3/week"], log="all"))
@@ -279,7 +281,8 @@ class StoreConformance:
         assert limiter.decide("b", "s")
         assert not limiter.decide("a", "s")
         self.at(2 * 86_400)
-        assert limiter.decide("b", "s").remaining == 0
+        assert limiter.decide("b", "s")
+        assert not limiter.decide("b", "s")
 
     # --- refund, id, peek, erase ------------------------------------------------------------------------------
 
@@ -612,6 +615,29 @@ class StoreConformance:
         for thread in threads:
             thread.join()
         assert sum(allowed) == 5
+
+    def test_threads_that_interleave_finely_get_exactly_the_quota_each_hit_its_own_stamp(self) -> None:
+        limiter = self.limiter(Policy("p", ["3000/h"]), clock=SystemClock())
+        asked = limiter.inner_limiter if self.asynchronous else limiter
+        hits: list[int | None] = []
+        gate = threading.Barrier(4)
+
+        def ask() -> None:
+            gate.wait()
+            hits.extend([asked.decide("p", "s").hit for _ in range(1000)])
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(before)
+        stamps = [hit for hit in hits if hit is not None]
+        assert (len(hits), len(stamps), len(set(stamps))) == (4000, 3000, 3000)
 
     def test_four_processes_get_exactly_the_quota(self) -> None:
         if self.url.startswith("memory:"):

@@ -273,7 +273,7 @@ def test_a_child_after_a_fork_opens_the_store_anew_and_both_stay_exact(tmp_path:
             status = 1
             try:
                 # What the parent had mapped is closed in the child before anything is asked of it.
-                dropped = all(environment._env is None for environment in lmdb_env._open.values())
+                dropped = all(environment._env is None for environment in lmdb_env._open.values())  # pyright: ignore[reportPrivateUsage] - what a child inherits is nobody else's to see
                 status = 0 if dropped and all(limiter.decide("p", "s") for _ in range(300)) else 2
             finally:
                 os._exit(status)

@@ -3,8 +3,8 @@
 The first Ctrl-C (or SIGTERM) lets the step under way come to its end and be written down; the second ends the process
 at once, which costs nothing but handing over again what was under way. A pause between tries ends with the signal.
 
-The signal handler only sets a number and writes one byte to a pipe: nothing in it can wait for a lock that the
-interrupted code holds.
+The signal handler only sets a number and writes one byte to a pipe: nothing in it can wait for a lock, or enter a
+buffer, that the interrupted code holds. `first` and `second` are called in it, and must do no more.
 """
 
 from __future__ import annotations
@@ -65,8 +65,10 @@ class Stop:
 
         def handle(signum: int, _frame: FrameType | None) -> None:
             if self.signum is not None:
-                second(signum)
-                os._exit(128 + signum)  # at once is what was asked for; the ledger is made for it
+                try:
+                    second(signum)
+                finally:
+                    os._exit(128 + signum)  # at once is what was asked for; the ledger is made for it
             self.ask(signum)
             first(signum)
 

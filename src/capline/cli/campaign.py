@@ -8,6 +8,7 @@ standard error. Modules are imported where they are used: `--help` stays instant
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 from contextlib import closing, contextmanager
@@ -183,12 +184,20 @@ def _progress(doing: str, total: int, wanted: bool | None, done: int) -> Generat
 
 def _say_stopping(signum: int) -> None:
     name = "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
-    note.print(f"{name}: finishing the step under way; again to end at once", style="yellow")
+    _say_now(f"{name}: finishing the step under way; again to end at once")
 
 
 def _say_ending(_signum: int) -> None:
-    note.show_cursor()
-    note.print("ended at once; nothing is lost: the same command goes on", style="yellow")
+    _say_now("ended at once; nothing is lost: the same command goes on")
+
+
+def _say_now(line: str) -> None:
+    """Write a line past every buffer: a signal may have come while one was being written, and could not enter it again.
+
+    On a terminal it takes the place of the progress bar's line, whose cursor is shown again.
+    """
+    on_terminal = os.isatty(2)
+    os.write(2, (f"\r\x1b[K\x1b[?25h{line}\n" if on_terminal else f"{line}\n").encode())
 
 
 def _answer(report: Report, *, as_json: bool) -> None:

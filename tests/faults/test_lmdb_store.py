@@ -282,6 +282,31 @@ def test_a_child_after_a_fork_opens_the_store_anew_and_both_stay_exact(tmp_path:
         assert limiter.peek("p", "s").remaining == 1000 - 601 - 1
 
 
+def test_a_fork_while_another_thread_decides_leaves_both_processes_at_work(tmp_path: Path) -> None:
+    with Limiter(f"lmdb://{tmp_path}", [Policy("p", ["1000000000/day"])]) as limiter:
+        enough = threading.Event()
+        counts: list[int] = [0]
+
+        def ask() -> None:
+            while not enough.is_set():
+                counts[0] += bool(limiter.decide("p", "s"))
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        try:
+            for _ in range(20):
+                child = os.fork()
+                if child == 0:
+                    signal.alarm(20)  # a child that hangs is ended, and fails the test
+                    os._exit(0 if limiter.decide("p", "child") else 2)
+                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        finally:
+            enough.set()
+            thread.join()
+        assert 1_000_000_000 - limiter.peek("p", "s").remaining - 1 == counts[0]
+        assert 1_000_000_000 - limiter.peek("p", "child").remaining - 1 == 20
+
+
 def test_limiters_of_one_file_share_it_within_a_process(tmp_path: Path) -> None:
     one, other = opened(tmp_path), opened(tmp_path)
     assert one.decide("p", "s").remaining == 4

@@ -37,11 +37,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["DURABILITIES", "Environment", "Transaction", "open_environment"]
+__all__ = ["Environment", "Transaction", "open_environment"]
 
 _T = TypeVar("_T")
 
-DURABILITIES = ("relaxed", "full")
 FORMAT = b"capline lmdb 1"
 FIRST_BYTES = 16 << 20
 MOST_GROWTH_BYTES = 1 << 30
@@ -158,10 +157,17 @@ class Environment:
 
     def drop_in_child(self) -> None:
         """In a child after a fork: close what the parent mapped, touching nothing shared; the next use opens anew."""
-        self._lock = threading.Lock()
         if self._env is not None:
             self._env.close()
             self._env = None
+
+    def hold(self) -> None:
+        """Keep every transaction out until `let_go`."""
+        self._lock.acquire()
+
+    def let_go(self) -> None:
+        """End what `hold` began."""
+        self._lock.release()
 
     def _enter(self) -> lmdb.Environment:
         data = self.path / "data.mdb"
@@ -267,8 +273,8 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _check_format(path: Path) -> None:
-    """Read, without a lock and without writing a byte, whether the file is of our format or has nothing in it yet."""
-    with lmdb.open(str(path), readonly=True, lock=False, max_dbs=len(DATABASES)) as env, env.begin() as txn:
+    """Read, as a reader beside whoever writes, whether the file is of our format or has nothing in it yet."""
+    with lmdb.open(str(path), readonly=True, max_dbs=len(DATABASES)) as env, env.begin() as txn:
         if not env.stat()["entries"]:
             return
         try:
@@ -315,11 +321,28 @@ def _check_file(data: Path) -> int:
     return size_bytes
 
 
+def _before_fork() -> None:
+    """Wait until no thread is in a transaction: a child could neither end one that it inherited nor close around it."""
+    _opening.acquire()
+    for environment in _open.values():
+        environment.hold()
+
+
+def _after_fork_in_parent() -> None:
+    for environment in _open.values():
+        environment.let_go()
+    _opening.release()
+
+
 def _after_fork_in_child() -> None:
-    global _opening  # noqa: PLW0603 - the parent's lock may be held for ever in the child
-    _opening = threading.Lock()
-    for environment in list(_open.values()):
+    for environment in _open.values():
         environment.drop_in_child()
+        environment.let_go()
+    _opening.release()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)

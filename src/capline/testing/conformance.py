@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["StoreConformance", "conformance"]
 
 SECOND = 1_000_000
-MINUTE = 60 * SECOND
 DAY = 86_400 * SECOND
 START_US = 1_700_000_000 * SECOND
 

@@ -40,14 +40,6 @@ POLICY_SETS = (
     [Policy("p", ["2/10us"])],
     [Policy("p", ["4/40us"], by_segment={"none": ["0/10us"]})],
 )
-WIDER = [
-    Policy(
-        "p",
-        ["8/60us"],
-        by_segment={"new": ["1/5us"], "vip": ["3/15us"], "none": ["1/5us"]},
-        channels={"push": ["1/5us"], "email": ["2/9us"]},
-    )
-]
 
 plain_subjects = st.sampled_from(["plain", 8])
 subjects = st.sampled_from(["a", 7, "long" * 120])

@@ -37,6 +37,7 @@ lint: setup ## ruff, pyright strict, import-linter
 	$(BIN)/lint-imports --no-cache --no-logo
 
 bench: setup ## run the benchmark programs, one after the other
+	@bash tools/setup.sh test
 	@set -e; for program in bench/[!_]*.py; do echo "== $$program"; $(BIN)/python "$$program"; done
 
 lock: ## write requirements.lock anew from pyproject.toml; UPGRADE=1 takes the newest of everything

@@ -47,6 +47,7 @@ class Site:
 
     path: Path
     settings: dict[str, str] = field(default_factory=dict[str, str])
+    store: str = ""
 
     def __post_init__(self) -> None:
         (self.path / "policies.yaml").write_text(POLICIES)
@@ -57,11 +58,12 @@ class Site:
         }
         write_snapshot(Snapshot(sets, "day-1"), self.path / "segments", replace=True)
         self.audience(range(400))
+        self.store = self.store or f"lmdb://{self.path}/store"
         self.settings = {
             "campaign": "summer-sale",
             "policies": "policies.yaml",
             "policy": "promo",
-            "store": f"lmdb://{self.path}/store",
+            "store": self.store,
             "segments": "segments",
             "audience": "{csv: users.csv, column: id}",
             "at": AT,
@@ -89,9 +91,7 @@ class Site:
         return prepare(load_campaign(self.write(**settings)))
 
     def limiter(self, at_us: int = AT_US) -> Limiter:
-        return Limiter.from_file(
-            self.path / "policies.yaml", f"lmdb://{self.path}/store", clock=ManualClock(start_us=at_us)
-        )
+        return Limiter.from_file(self.path / "policies.yaml", self.store, clock=ManualClock(start_us=at_us))
 
     def seed(self) -> None:
         """Give some subjects a past, so that each limit has someone to refuse."""

@@ -8,6 +8,7 @@
 
 from capline.limiter.aio import AsyncLimiter
 from capline.limiter.explain import Explanation
+from capline.limiter.insurance import Insurance
 from capline.limiter.limiter import Limiter
 from capline.model.attempt import Attempt
 from capline.model.clock import Clock, ManualClock, SystemClock
@@ -43,6 +44,7 @@ __all__ = [
     "Decisions",
     "Explanation",
     "IdConflictError",
+    "Insurance",
     "InvalidTypeError",
     "InvalidValueError",
     "Limit",

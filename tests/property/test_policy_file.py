@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from capline.model.limit import LARGEST_QUOTA, LONGEST_WINDOW_US, Limit
-from capline.model.policy import LAYOUTS, NAME_FORM, Policy
+from capline.model.policy import LARGEST_POPULATION, LAYOUTS, MOST_REPLICAS, NAME_FORM, Policy
 from capline.policy import tree
 from capline.policy.file import PolicyFile, PolicyFileError, loads
 
@@ -28,7 +28,8 @@ NAMED = st.dictionaries(NAMES, LIMITS.filter(bool), max_size=4)
 @st.composite
 def policy_sets(draw: st.DrawFn) -> PolicyFile:
     names = draw(st.lists(NAMES, min_size=1, max_size=4, unique=True))
-    layout = draw(st.sampled_from(LAYOUTS))  # one for all, since they may share a log
+    # One layout and population for all, since they may share a log.
+    layout, population = draw(st.sampled_from(LAYOUTS)), draw(st.integers(1, LARGEST_POPULATION))
     made = [
         Policy(
             name,
@@ -36,6 +37,8 @@ def policy_sets(draw: st.DrawFn) -> PolicyFile:
             draw(NAMED),
             draw(NAMED),
             layout=layout,
+            population=population,
+            wait_replicas=draw(st.integers(0, MOST_REPLICAS)),
             log=draw(st.none() | st.sampled_from(names) | NAMES),
         )
         for name in names
@@ -57,6 +60,8 @@ def written(file: PolicyFile) -> dict[str, Any]:
                 "by_segment": {name: texts(limits) for name, limits in policy.by_segment.items()},
                 "channels": {name: texts(limits) for name, limits in policy.channels.items()},
                 "layout": policy.layout,
+                "population": policy.population,
+                "wait_replicas": policy.wait_replicas,
                 "log": policy.log,
                 "count_denied": policy.count_denied,
             }
@@ -68,9 +73,11 @@ def written(file: PolicyFile) -> dict[str, Any]:
 @given(policy_sets(), st.sampled_from([True, False, None]), st.sampled_from([None, "'", '"']))
 def test_what_is_written_is_read_back(file: PolicyFile, flow: bool | None, quote: str | None) -> None:
     content = written(file)
-    if quote:  # quoted, `false` is a word: leave it out, as it is what holds unless said
+    if quote:  # quoted, `false` and numbers are words: leave them out, as they are what holds unless said
         for policy in content["policies"].values():
-            del policy["count_denied"]
+            del policy["count_denied"], policy["population"], policy["wait_replicas"]
+        bare = [Policy(p.name, p.limits, p.by_segment, p.channels, layout=p.layout, log=p.log) for p in file.policies]
+        file = PolicyFile(file.namespace, tuple(bare))
     text = yaml.safe_dump(content, default_flow_style=flow, default_style=quote, sort_keys=False)
     assert loads(text) == file
     assert loads(text.encode()) == file

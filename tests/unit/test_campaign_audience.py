@@ -9,6 +9,7 @@ from tests.campaign_kit import Site
 
 from capline.campaign.audience import read
 from capline.campaign.file import AudienceSource
+from capline.campaign.prepare import limiter_segments
 from capline.model.errors import CaplineError
 from capline.segment import IdSet, Snapshot
 
@@ -101,7 +102,7 @@ def test_an_expression_of_nobody_and_of_no_segment(tmp_path: Path) -> None:
 
 def test_segments_that_the_policy_does_not_list_have_its_plain_limits(tmp_path: Path) -> None:
     job = Site(tmp_path).job()
-    names, codes = job.segment_terms(slice(0, 400))
+    names, codes = limiter_segments(job.policy, job.audience.segments, job.audience.codes)
     assert names == [None, "new", "active"]
     assert codes[[0, 99, 100, 199, 200, 299, 300]].tolist() == [2, 2, 1, 1, 0, 0, 0]
     assert [name for name, _ in job.audience.sizes()] == [None, "active", "churned", "new"]

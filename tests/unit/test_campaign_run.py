@@ -11,8 +11,8 @@ from tests.campaign_kit import AT_US, HOUR_US, Far, Site, ledger_of, mixed, with
 from capline import Limiter, ManualClock
 from capline.campaign import CampaignStopped, Job, Ledger, Report, Stop, plan, report_of, run
 from capline.campaign.file import Retry
-from capline.campaign.run import backoff_s
 from capline.campaign.senders.protocol import PERMANENT, TRANSIENT, Messages, Outcomes
+from capline.campaign.settle import backoff_s
 from capline.model.errors import CampaignError, StoreError, StoreFullError
 
 if TYPE_CHECKING:

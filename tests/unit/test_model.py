@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -10,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import capline
-from capline import CaplineError, Limit, ManualClock, Policy, PolicyError, SystemClock
+from capline import CaplineError, InvalidValueError, Limit, ManualClock, Policy, PolicyError, SystemClock
 from capline.model.clock import LATEST_US
 from capline.model.limit import LARGEST_QUOTA, LONGEST_WINDOW_US, duration_text
 from capline.model.subject import check_subject
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DAY_US = 86_400_000_000
 
@@ -112,6 +115,14 @@ def test_values_are_frozen() -> None:
         {"layout": "row"},
         {"log": "a/b"},
         {"count_denied": True},
+        {"wait_replicas": -1},
+        {"wait_replicas": 17},
+        {"wait_replicas": True},
+        {"wait_replicas": 1.0},
+        {"population": 0},
+        {"population": 10**12 + 1},
+        {"population": "10"},
+        {"population": None},
     ],
 )
 def test_a_policy_that_contradicts_itself_is_refused(wrong: dict[str, Any]) -> None:
@@ -139,6 +150,23 @@ def test_a_policy_may_limit_channels_only_and_then_wants_one() -> None:
 def test_policies_of_one_limiter_have_different_names() -> None:
     with pytest.raises(PolicyError, match="two policies"):
         capline.Limiter("memory://", [Policy("p", ["1/day"]), Policy("p", ["2/day"])])
+
+
+@pytest.mark.parametrize("options", [{"layout": "bucket"}, {"population": 5}])
+def test_policies_on_one_log_agree_where_it_lies(options: dict[str, Any]) -> None:
+    with pytest.raises(PolicyError, match=f"'a' and 'b' share log 'l' but not its {next(iter(options))}"):
+        capline.Limiter("memory://", [Policy("a", ["1/day"], log="l"), Policy("b", ["1/day"], log="l", **options)])
+    with capline.Limiter("memory://", [Policy("a", ["1/day"]), Policy("b", ["1/day"], **options)]) as limiter:
+        assert limiter.decide("b", "s")
+
+
+@pytest.mark.parametrize("url", ["memory://", "lmdb://{tmp}"])
+def test_a_policy_that_waits_for_replicas_is_refused_where_there_are_none(url: str, tmp_path: Path) -> None:
+    policies = [Policy("p", ["1/day"], wait_replicas=1), Policy("q", ["1/day"])]
+    with capline.Limiter(url.format(tmp=tmp_path), policies) as limiter:
+        with pytest.raises(InvalidValueError, match="'p': wait_replicas needs a redis store"):
+            limiter.decide("p", "s")
+        assert limiter.decide("q", "s")
 
 
 def test_a_segment_is_taken_by_a_policy_that_does_not_differ_by_segment() -> None:

@@ -34,6 +34,8 @@ policies:
     channels: {push: [2/day], email: [1/day, 4/week]}
     log: shared
     layout: bucket
+    population: 2_000_000
+    wait_replicas: 2
     algorithm: sliding_log
     count_denied: false
   reminder:
@@ -76,6 +78,8 @@ def test_the_full_form() -> None:
                 channels={"push": ["2/day"], "email": ["1/day", "4/week"]},
                 layout="bucket",
                 log="shared",
+                population=2_000_000,
+                wait_replicas=2,
             ),
             Policy("reminder", ["3/day"]),
         ),
@@ -147,7 +151,7 @@ REFUSED = {
     policies("limits: [1/day]", "By-Segments: {}"): "policies.yaml:4: policy 'p': unknown key 'By-Segments'; "
     "did you mean by_segment?",
     policies("limits: [1/day]", "zzz: 1"): "policies.yaml:4: policy 'p': unknown key 'zzz'; use limits, by_segment, "
-    "channels, log, layout, algorithm or count_denied",
+    "channels, log, layout, algorithm, count_denied, wait_replicas or population",
     policies(
         "layout: subject"
     ): "policies.yaml:2: policy 'p' has no limit at all; give it at least one, like ['3/day']",
@@ -203,6 +207,21 @@ REFUSED = {
     "or '-' (not starting with '.' or '-')",
     "policies:\n  a: {limits: [1/day], log: l}\n  b: {limits: [2/day], log: l, layout: bucket}\n": "policies.yaml:3: "
     "policy 'b': shares log 'l' with policy 'a' but not its layout; give both the same",
+    "policies:\n  a: {limits: [1/day], log: l}\n  b: {limits: [2/day], log: l, population: 5}\n": "policies.yaml:3: "
+    "policy 'b': shares log 'l' with policy 'a' but not its population; give both the same",
+    policies("limits: [1/day]", "wait_replicas: 17"): "policies.yaml:4: policy 'p': wait_replicas is 0 to 16, not 17",
+    policies(
+        "limits: [1/day]", "population: 0"
+    ): "policies.yaml:4: policy 'p': population is 1 to 1000000000000, not 0",
+    policies("limits: [1/day]", "population: '5'"): "policies.yaml:4: policy 'p': population: expected a whole number, "
+    "like 2 or 10_000_000, found '5'",
+    policies(
+        "limits: [1/day]", "population: 1__0"
+    ): "policies.yaml:4: policy 'p': population: expected a whole number, like 2 or 10_000_000, found '1__0'",
+    policies("limits: [1/day]", "wait_replicas: -1"): "policies.yaml:4: policy 'p': wait_replicas: expected a whole "
+    "number, like 2 or 10_000_000, found '-1'",
+    policies("limits: [1/day]", "wait_replicas: [1]"): "policies.yaml:4: policy 'p': wait_replicas: expected one word, "
+    "found a list",
     "policies:\n  p: {limits: [1/day]}\n  q: {limits: [1/day]}\n  p: {limits: [1/day]}\n": "policies.yaml:4: 'p' is "
     "given twice, first on line 2; keep one",
     "policies: {p: {limits: &a [1/day]}}": "policies.yaml:1: anchor '&a' is not used here; remove it",
@@ -585,7 +604,7 @@ BLOCKS = re.findall(r"^```(\S+)( refused)?\n(.*?)^```$", DOCS.read_text(), re.MU
 
 def test_the_examples_in_the_docs_are_as_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = [kind + refused for kind, refused, _ in BLOCKS]
-    assert (kinds.count("yaml"), kinds.count("yaml refused"), kinds.count("python")) == (2, 3, 2)
+    assert (kinds.count("yaml"), kinds.count("yaml refused"), kinds.count("python")) == (3, 3, 2)
     monkeypatch.chdir(tmp_path)
     Path("policies.yaml").write_text(BLOCKS[0][2])
     for i, (kind, refused, text) in enumerate(BLOCKS):

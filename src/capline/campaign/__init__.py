@@ -3,9 +3,12 @@
     file       campaign.yaml to a `CampaignFile`, or every fault with its line
     prepare    the files that it names, read and checked: a `Job`; nothing is consumed or written before it is whole
     plan       a job's exact forecast, by peeking
-    run        a job, batch by batch: decide, deliver, refund; each step is in the ledger before the next one acts
+    settle     the way of one batch: decide, deliver, refund; each step is in the record before the next one acts
+    run        a job in one process, batch by batch, with a ledger as the record
     ledger     the steps, in a run directory; what makes a killed run go on to the same end
     report     the counts, from a ledger or a forecast
+    enqueue    a job to the queue, for workers on any hosts; `worker` is one of them, `queue_status` looks at all
+    queue      the batches and their record on a Redis or Valkey server; `lua/` has each verb, `part` a batch as bytes
     senders    who takes the messages: file, webhook, smtp, or a third party's
 
 A job is a list of batches, each with its own receipt, row in the ledger and hand-overs; none refers to another.

@@ -4,7 +4,8 @@
     policies: policies.yaml                   the policy file, and the policy of it that caps this campaign
     policy: promo
     channel: push                             optional
-    store: lmdb:///var/lib/capline            optional; a relative one starts at the working directory, as everywhere
+    store: lmdb:///var/lib/capline            optional; a relative one starts at the working directory, as everywhere;
+                                              `${NAME}` in it stands for an environment variable
     segments: segments/2026-11-21             optional: a snapshot; without it nobody is in a segment
     audience: {csv: users.csv, column: id, columns: [email], duplicates: error}
                                               or parquet:, or bitmap:, or segments: "active - churned"
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING
 
 from capline.campaign.fields import Fields
 from capline.campaign.senders.find import build_sender
+from capline.campaign.senders.template import from_environment
 from capline.limiter.limiter import DEFAULT_URL
 from capline.model.attempt import check_cost
 from capline.model.clock import LATEST_US
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 
     from capline.campaign.senders.find import BuiltSender
 
-__all__ = ["LARGEST_BATCH", "AudienceSource", "CampaignFile", "Retry", "load_campaign"]
+__all__ = ["LARGEST_BATCH", "AudienceSource", "CampaignFile", "Retry", "load_campaign", "loads_campaign"]
 
 LARGEST_FILE_BYTES = 1 << 20
 LARGEST_BATCH = 100_000
@@ -76,14 +78,19 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class CampaignFile:
-    """What a campaign file says; paths are resolved, the sender is made (its options are good) and not yet opened."""
+    """What a campaign file says; paths are resolved, the sender is made (its options are good) and not yet opened.
+
+    `text` is the file's own; `store_text` is its store with each `${NAME}` as it was written.
+    """
 
     path: Path
+    text: str
     campaign: str
     policies: Path
     policy: str
     channel: str | None
     store: str
+    store_text: str
     segments: Path | None
     audience: AudienceSource
     cost: int
@@ -105,10 +112,15 @@ def load_campaign(path: str | os.PathLike[str]) -> CampaignFile:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise CampaignError(f"{path}:{line}: not UTF-8; save the file as UTF-8") from None
+    return loads_campaign(text, path)
+
+
+def loads_campaign(text: str, path: Path) -> CampaignFile:
+    """Read a campaign file from its text; `path` is where it is or was: what errors call it, where paths start."""
     root, faults = read_tree(text)
     campaign = None
     if root is not None:
-        campaign = _read(Fields(root, "", faults, path.parent, "campaign: summer-sale"), path)
+        campaign = _read(Fields(root, "", faults, path.parent, "campaign: summer-sale"), path, text)
     elif not faults:
         faults = [(0, "the file is empty; begin it with 'campaign: a-name'")]
     if faults or campaign is None:
@@ -116,14 +128,16 @@ def load_campaign(path: str | os.PathLike[str]) -> CampaignFile:
     return campaign
 
 
-def _read(fields: Fields, path: Path) -> CampaignFile:
+def _read(fields: Fields, path: Path, text: str) -> CampaignFile:
     campaign = CampaignFile(
         path=path,
+        text=text,
         campaign=fields.checked("campaign", lambda name: check_name(name, "campaign")),
         policies=fields.path("policies", "policies.yaml"),
         policy=fields.text("policy", like="promo"),
         channel=fields.text("channel") if fields.has("channel") else _unset(fields, "channel"),
-        store=fields.text("store", DEFAULT_URL),
+        store_text=(store := fields.text("store", DEFAULT_URL)),
+        store=_from_environment(fields, "store", store),
         segments=fields.path("segments") if fields.has("segments") else _unset(fields, "segments"),
         audience=_audience(fields),
         cost=_cost(fields),
@@ -134,6 +148,14 @@ def _read(fields: Fields, path: Path) -> CampaignFile:
     )
     fields.close()
     return campaign
+
+
+def _from_environment(fields: Fields, key: str, text: str) -> str:
+    try:
+        return from_environment(text)
+    except CampaignError as error:
+        fields.fault(key, str(error))
+        return text
 
 
 def _unset(fields: Fields, key: str) -> None:

@@ -43,10 +43,10 @@ from capline.campaign.rows import BatchRows
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["Input", "Ledger", "RunFacts", "default_directory"]
+__all__ = ["Input", "Ledger", "RunFacts", "changed_inputs", "default_directory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,21 +277,25 @@ def _settle_inputs(connection: sqlite3.Connection, directory: Path, facts: RunFa
 
 
 def _refuse_changes(connection: sqlite3.Connection, directory: Path, inputs: tuple[Input, ...]) -> None:
-    begun: dict[str, Input] = {
-        name: Input(name, digest, shown)
-        for name, digest, shown in connection.execute("SELECT name, digest, shown FROM input")
-    }
-    changed: list[str] = []
-    for now in inputs:
-        before = begun.get(now.name)
-        if before is None or before.digest != now.digest:
-            was, is_now = before.shown if before else "", now.shown
-            changed.append(f"{now.name} (was {was}, is {is_now})" if was and is_now and was != is_now else now.name)
+    begun = [Input(*row) for row in connection.execute("SELECT name, digest, shown FROM input")]
+    changed = changed_inputs(begun, inputs)
     if changed:
         raise CampaignError(
             f"{directory}: this run was begun with another {', another '.join(changed)}; put it back to go on, "
             "or begin a new run with --ledger DIR",
         )
+
+
+def changed_inputs(begun: Iterable[Input], inputs: Iterable[Input]) -> list[str]:
+    """What is not as a run was begun with, in words."""
+    before = {each.name: each for each in begun}
+    changed: list[str] = []
+    for now in inputs:
+        was = before.get(now.name)
+        if was is None or was.digest != now.digest:
+            shown = was is not None and was.shown and now.shown and was.shown != now.shown
+            changed.append(f"{now.name} (was {was.shown}, is {now.shown})" if was and shown else now.name)
+    return changed
 
 
 def _reason(error: OSError) -> str:

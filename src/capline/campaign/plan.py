@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from capline.campaign.prepare import limiter_segments
 from capline.campaign.report import Report, Tally
 from capline.campaign.rows import DELIVERED, PENDING, BatchRows
 
@@ -28,7 +29,7 @@ def plan(job: Job, progress: Callable[[int], object] | None = None) -> Report:
     with job.open_limiter(_existing(file.store)) as limiter:
         for number in range(job.batches):
             rows = job.rows(number)
-            names, codes = job.segment_terms(rows)
+            names, codes = limiter_segments(job.policy, job.audience.segments, job.audience.codes[rows])
             at_us = limiter.now_us()
             ids = job.audience.ids[rows]
             answers = limiter.peek_many(

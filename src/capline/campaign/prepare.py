@@ -22,10 +22,11 @@ import numpy as np
 
 from capline.campaign.audience import Audience, read
 from capline.campaign.ledger import Input, RunFacts
+from capline.campaign.part import Part
 from capline.limiter.limiter import Limiter
 from capline.model.clock import ManualClock, SystemClock
 from capline.model.errors import CampaignError, UnknownNameError
-from capline.policy.file import load
+from capline.policy.file import loads, read_bytes
 from capline.segment import load_snapshot
 
 if TYPE_CHECKING:
@@ -34,12 +35,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from capline.campaign.file import CampaignFile
-    from capline.model.clock import Clock
     from capline.model.policy import Policy
     from capline.policy.file import PolicyFile
     from capline.segment import Snapshot
 
-__all__ = ["Job", "prepare"]
+__all__ = ["Job", "limiter_segments", "open_limiter", "pick_policy", "prepare"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class Job:
 
     file: CampaignFile
     policies: PolicyFile
+    policies_text: bytes
     policy: Policy
     audience: Audience
     inputs: tuple[Input, ...]
@@ -62,33 +63,43 @@ class Job:
         start = number * self.file.batch
         return slice(start, min(start + self.file.batch, len(self.audience)))
 
-    def segment_terms(self, rows: slice) -> tuple[Sequence[str | None], NDArray[np.integer[Any]]]:
-        """The segments of these subjects as the limiter knows them: names, and codes that point into them."""
-        names: list[str | None] = [None, *self.policy.by_segment]
-        known = {name: code for code, name in enumerate(names)}
-        table = np.array([known.get(name, 0) for name in self.audience.segments], np.uint16)
-        return names, table[self.audience.codes[rows]]
-
-    def clock(self) -> Clock:
-        """The real clock, or one that stands still where the file says `at`."""
-        return SystemClock() if self.file.at_us is None else ManualClock(start_us=self.file.at_us)
+    def part(self, number: int) -> Part:
+        """The subjects of this batch."""
+        rows = self.rows(number)
+        return Part(number, self.audience.ids[rows], self.audience.codes[rows], self.audience.columns(rows))
 
     def facts(self) -> RunFacts:
         """What a ledger keeps of a run that begins now."""
         file, sizes = self.file, self.audience.sizes()
-        now_us = self.clock().now_us()
+        now_us = SystemClock().now_us() if file.at_us is None else file.at_us
         return RunFacts(file.campaign, file.policy, file.channel, file.cost, len(self.audience), sizes, now_us)
 
     def open_limiter(self, url: str | None = None) -> Limiter:
         """The limiter of this campaign, on its store and with its clock."""
-        url = url or self.file.store
-        return Limiter(url, self.policies.policies, clock=self.clock(), namespace=self.policies.namespace)
+        return open_limiter(self.file, self.policies, url)
+
+
+def open_limiter(file: CampaignFile, policies: PolicyFile, url: str | None = None) -> Limiter:
+    """The limiter of a campaign on its store or another one; its clock is the real one, or stands still at `at`."""
+    clock = None if file.at_us is None else ManualClock(start_us=file.at_us)
+    return Limiter(url or file.store, policies.policies, clock=clock, namespace=policies.namespace)
+
+
+def limiter_segments(
+    policy: Policy, segments: Sequence[str | None], codes: NDArray[np.integer[Any]]
+) -> tuple[Sequence[str | None], NDArray[np.integer[Any]]]:
+    """The segments of some subjects as the limiter knows them: names, and codes that point into them."""
+    names: list[str | None] = [None, *policy.by_segment]
+    known = {name: code for code, name in enumerate(names)}
+    table = np.array([known.get(name, 0) for name in segments], np.uint16)
+    return names, table[codes]
 
 
 def prepare(file: CampaignFile) -> Job:
     """Read and check what the file names; a `CaplineError` of one line, with the mend, for whatever cannot be used."""
-    policies = load(file.policies)
-    policy = _policy(file, policies)
+    policies_text, _ = read_bytes(file.policies)
+    policies = loads(policies_text, name=str(file.policies))
+    policy = pick_policy(file, policies)
     snapshot = None if file.segments is None else load_snapshot(file.segments)
     if snapshot is not None:
         for name in policy.by_segment:
@@ -99,10 +110,11 @@ def prepare(file: CampaignFile) -> Job:
                     f"there are: {', '.join(snapshot.names) or 'none'}",
                 )
     audience = read(file.audience, snapshot)
-    return Job(file, policies, policy, audience, _inputs(file, policies, policy, snapshot, audience))
+    return Job(file, policies, policies_text, policy, audience, _inputs(file, policies, policy, snapshot, audience))
 
 
-def _policy(file: CampaignFile, policies: PolicyFile) -> Policy:
+def pick_policy(file: CampaignFile, policies: PolicyFile) -> Policy:
+    """The policy that the campaign names; an error where there is none, or where it cannot bind the campaign."""
     by_name = {policy.name: policy for policy in policies.policies}
     policy = by_name.get(file.policy)
     if policy is None:

@@ -114,6 +114,16 @@ class Tally:
         self._never += int(retry_us.size - fits.sum())
         self._eligible_us.append(rows.at_us + retry_us[fits])
 
+    def merge(self, other: Tally) -> None:
+        """Take over what another one, over the same segments, has counted."""
+        self._states += other._states
+        for limit, counts in other._refused_by.items():
+            self._refused_by[limit] = self._refused_by.get(limit, np.zeros_like(counts)) + counts
+        for reason, count in other._failures.items():
+            self._failures[reason] = self._failures.get(reason, 0) + count
+        self._eligible_us += other._eligible_us
+        self._never += other._never
+
     def report(self, facts: RunFacts, state: str, elapsed_us: int) -> Report:
         """The counts so far."""
         segments = [self._segment(code) for code in range(len(self._segments))]

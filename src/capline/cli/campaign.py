@@ -1,7 +1,8 @@
-"""`capline campaign run | plan | status`: cap a campaign and send it, forecast it, look how far it is.
+"""`capline campaign run | plan | status | enqueue`: cap a campaign and send it, forecast it, look how far it is.
 
-A run that was stopped or killed is taken up by the same command. Answers go to standard output, progress and hints to
-standard error. Modules are imported where they are used: `--help` stays instant.
+A run that was stopped or killed is taken up by the same command. `enqueue` leaves it to workers (`worker`). Answers go
+to standard output, progress and hints to standard error. Modules are imported where they are used: `--help` stays
+instant.
 """
 
 # ruff: noqa: PLC0415 - imports inside functions, for the reason above
@@ -11,6 +12,8 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import sys
+import time
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from capline.campaign import Report
+    from capline.campaign.queue_status import QueueProgress
     from capline.campaign.report import Eligible, SegmentReport
 
 __all__ = ["app"]
@@ -55,6 +59,20 @@ ProgressOption = Annotated[
     typer.Option("--progress/--no-progress", help="Show progress; on a terminal, if left out.", show_default=False),
 ]
 
+QueueOption = Annotated[
+    str | None,
+    typer.Option(
+        "--queue",
+        "-q",
+        metavar="URL",
+        envvar="CAPLINE_QUEUE",
+        help="The Redis or Valkey server of the queue; the campaign's store, if left out and it is one.",
+        show_default=False,
+    ),
+]
+
+_WATCH_S = 1.0
+_MOST_IN_WORK = 20
 _MOST_TIMES = 14
 _MOST_REASONS = 5
 _STATES = {
@@ -134,26 +152,134 @@ def plan(campaign: CampaignArgument, progress: ProgressOption = None, as_json: J
 @app.command(
     epilog="[bold]Examples[/]\n\n"
     "capline campaign status summer-sale.yaml\n\n"
-    "capline campaign status summer-sale.run --json",
+    "capline campaign status summer-sale.run --json\n\n"
+    "capline campaign status summer-sale --queue redis://127.0.0.1:6379/0 --watch",
 )
 def status(
     target: Annotated[
         Path,
         typer.Argument(
-            metavar="CAMPAIGN.YAML|DIR", help="The campaign file, or a run's directory.", show_default=False
+            metavar="CAMPAIGN.YAML|DIR|NAME",
+            help="The campaign file, a run's directory, or the name of a queued campaign.",
+            show_default=False,
         ),
     ],
     ledger: LedgerOption = None,
+    queue: QueueOption = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until it is finished.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how far a run is and what became of it so far; also while it runs, and after a kill."""
-    from capline.campaign import Ledger, default_directory, report_of
+    """Show how far a run is and what became of it so far; also while it runs, and after a kill.
 
-    if not target.exists():
-        raise CampaignError(f"{target}: no such file; name the campaign file, or the directory of a run")
+    With --queue, over all workers; so too for a file without a ledger whose store can hold the queue.
+    """
+    from capline.campaign import Ledger, default_directory, load_campaign, report_of
+
     directory = ledger or (target if target.is_dir() else default_directory(target))
-    with Ledger.read(directory) as opened:
-        _answer(report_of(opened), as_json=as_json)
+    url = None if ledger else queue
+    if not target.exists() and (url is None or target.suffix in (".yaml", ".yml")):
+        raise CampaignError(
+            f"{target}: no such file; name the campaign file, the directory of a run, or a campaign with --queue URL"
+        )
+    if url is None and target.is_file() and not directory.exists():
+        url = _as_queue(load_campaign(target).store)
+    if url is not None:
+        _answer_queue(url, target, watch=watch, as_json=as_json)
+        return
+    while True:
+        with Ledger.read(directory) as opened:
+            report = report_of(opened)
+        _answer(report, as_json=as_json)
+        if not watch or report.state == "finished":
+            return
+        time.sleep(_WATCH_S)
+
+
+@app.command(
+    epilog="[bold]Examples[/]\n\n"
+    "capline campaign enqueue summer-sale.yaml --queue redis://127.0.0.1:6379/0\n\n"
+    "capline worker --queue redis://127.0.0.1:6379/0      # on as many hosts as you like",
+)
+def enqueue(
+    campaign: CampaignArgument,
+    queue: QueueOption = None,
+    progress: ProgressOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Split a campaign into batches for workers; killed midway, the same command goes on where it was.
+
+    Checks the whole file first, as run does. Workers need no file of it: capline worker --queue URL.
+    """
+    from capline.campaign import load_campaign, prepare
+    from capline.campaign.enqueue import enqueue as enqueue_job
+    from capline.campaign.queue import Queue
+    from capline.campaign.queue_server import QueueServer
+
+    file = load_campaign(campaign)
+    url = queue or _as_queue(file.store)
+    if url is None:
+        raise CampaignError(f"{campaign}: its store cannot hold a queue; name one: --queue redis://127.0.0.1:6379/0")
+    with QueueServer(url) as server:
+        for warning in server.prove():
+            note.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
+        job = prepare(file)
+        with _progress("queueing batches", job.batches, progress, 0) as advance:
+            queued = enqueue_job(job, Queue(server), advance)
+    if as_json:
+        answer_json(queued)
+        return
+    count = f"{queued.batches:,} batches, {queued.audience:,} subjects"
+    if queued.state == "finished":
+        out.print(f"[bold]{queued.campaign}[/]: finished before ({count}); nothing was queued")
+    else:
+        how = f"{queued.put:,} of them now" if queued.put < queued.batches else "all of them now"
+        out.print(f"[bold]{queued.campaign}[/]: {count} in the queue {queued.queue}, {how}", soft_wrap=True)
+        out.print(f"work on it: capline worker --queue {queued.queue}", soft_wrap=True)
+    out.print(f"look at it: capline campaign status {queued.campaign} --queue {queued.queue}", soft_wrap=True)
+
+
+def _as_queue(store: str) -> str | None:
+    """The store's URL, where it is a server that can hold the queue."""
+    return store if store.partition("://")[0] in ("redis", "rediss", "valkey", "valkeys") else None
+
+
+def _answer_queue(url: str, target: Path, *, watch: bool, as_json: bool) -> None:
+    from capline.campaign import load_campaign
+    from capline.campaign.queue import Queue
+    from capline.campaign.queue_server import QueueServer
+    from capline.campaign.queue_status import QueueStatus
+    from capline.model.policy import check_name
+
+    name = load_campaign(target).campaign if target.is_file() else check_name(str(target), "campaign")
+    with QueueServer(url) as server:
+        server.prove()
+        status = QueueStatus(Queue(server), name)
+        while True:
+            report = status.report()
+            _answer(report, as_json=as_json)
+            if not as_json:
+                _print_queue(report.queue)
+            if not watch or report.state == "finished":
+                return
+            sys.stdout.flush()
+            time.sleep(_WATCH_S)
+
+
+def _print_queue(queue: QueueProgress) -> None:
+    parts = [f"{queue.settled:,} settled", f"{len(queue.in_work):,} in work", f"{queue.waiting:,} waiting"]
+    parts += [f"{queue.unqueued:,} not queued yet"] if queue.unqueued else []
+    parts += [f"{len(queue.set_aside):,} set aside"] if queue.set_aside else []
+    out.print(f"{queue.batches:,} batches: {', '.join(parts)}", soft_wrap=True)
+    now_us = time.time_ns() // 1000
+    for each in queue.in_work[:_MOST_IN_WORK]:
+        since = f"for {max(now_us - each.since_us, 0) / 1e6:,.0f} s, last seen {each.silent_s:,.0f} s ago"
+        again = f", taken {each.takes} times" if each.takes > 1 else ""
+        error = f", last error: {each.error}" if each.error else ""
+        out.print(f"  batch {each.batch}: {each.worker} {since}{again}{error}", markup=False, soft_wrap=True)
+    for number, why in queue.set_aside.items():
+        out.print(f"  batch {number} is set aside: {why}", style="yellow", markup=False, soft_wrap=True)
+    if queue.set_aside:
+        out.print("  to put back what was set aside: capline campaign enqueue, as before", style="yellow")
 
 
 @contextmanager

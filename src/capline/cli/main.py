@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from capline import __version__
-from capline.cli import campaign, decisions, replay, segments
+from capline.cli import campaign, decisions, replay, segments, worker
 from capline.cli.common import BAD_INPUT, INTERRUPTED, note
 from capline.model.errors import CaplineError
 
@@ -26,6 +26,7 @@ app.add_typer(campaign.app, name="campaign")
 app.add_typer(segments.app, name="segments")
 decisions.register(app)
 replay.register(app)
+worker.register(app)
 
 
 def _show_version(asked: bool) -> None:

@@ -1,24 +1,21 @@
-"""`AsyncLimiter`: the same verbs, awaited.
-
-On the stores of this machine a decision takes microseconds, less than handing it to a thread would, so it runs where it
-is awaited; batches run in a thread. Every check and every look-up is `Limiter`'s own.
-"""
+"""`AsyncLimiter`: the same verbs over a store that is awaited. Every check and every look-up is `Desk`'s."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from capline.limiter.checks import refusal_text
-from capline.limiter.limiter import DEFAULT_URL, Limiter
-from capline.limiter.rules import DEFAULT_NAMESPACE
-from capline.model.errors import LimitExceeded
+from capline.limiter.checks import refusal_text, seconds_us, stamp, typed
+from capline.limiter.desk import Desk
+from capline.model.errors import CaplineError, LimitExceeded, StoreError
+from capline.model.subject import check_subject
+from capline.store.open import open_async_store
+from capline.store.protocol import AsyncStore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Sequence
-    from pathlib import Path
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -27,41 +24,31 @@ if TYPE_CHECKING:
     from capline.model.attempt import Attempt
     from capline.model.clock import Clock
     from capline.model.decision import Decision
-    from capline.model.errors import CaplineError
-    from capline.model.policy import Policy
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
 
 __all__ = ["AsyncLimiter"]
 
+_ONE = 1
+T = TypeVar("T")
+ROWS_ON_THE_LOOP = 4096
+"""Rows whose checks take the loop about a millisecond; with more, they go to a thread."""
 
-class AsyncLimiter:
-    """See `Limiter` for what each verb does; this one is awaited, and closed by `async with` or `await close()`."""
 
-    def __init__(
-        self,
-        url: str,
-        policies: Iterable[Policy] = (),
-        *,
-        clock: Clock | None = None,
-        on_store_error: str = "raise",
-        namespace: str = DEFAULT_NAMESPACE,
-    ) -> None:
-        self._limiter = Limiter(url, policies, clock=clock, on_store_error=on_store_error, namespace=namespace)
+class AsyncLimiter(Desk[AsyncStore]):
+    """See `Limiter` for what each verb and option does; this one is awaited, and closed by `async with` or `close`.
 
-    @classmethod
-    def from_file(
-        cls,
-        path: str | Path,
-        url: str = DEFAULT_URL,
-        *,
-        clock: Clock | None = None,
-        on_store_error: str = "raise",
-    ) -> Self:
-        """See `Limiter.from_file`."""
-        limiter = cls.__new__(cls)
-        limiter._limiter = Limiter.from_file(path, url, clock=clock, on_store_error=on_store_error)  # noqa: SLF001 - its own class
-        return limiter
+    It belongs to one event loop. On a store of this machine a decision runs where it is awaited, as it takes
+    microseconds; large batches run in a thread.
+    """
+
+    @staticmethod
+    def _open(url: str, clock: Clock | None) -> AsyncStore:
+        return open_async_store(url, clock)
+
+    async def now_us(self) -> int:
+        """See `Limiter.now_us`."""
+        return await self._store.now_us()
 
     async def decide(
         self,
@@ -74,7 +61,27 @@ class AsyncLimiter:
         channel: str | None = None,
     ) -> Decision:
         """See `Limiter.decide`."""
-        return self._limiter.decide(policy, subject, cost, id, segment=segment, channel=channel)
+        if id is None and cost is _ONE and self._has_short_ways:
+            try:
+                terms = self._terms.get((policy, segment, channel))
+                if terms is not None:
+                    return await self._store.decide(terms, check_subject(subject), 1, 0)
+            except StoreError as error:
+                return self._guard.decide(self._asked(policy, subject, cost, id, segment, channel), error)
+            except TypeError as error:
+                raise typed(error, policy, segment, channel) from None
+        asked = self._asked(policy, subject, cost, id, segment, channel)
+        denied = self._denied
+        held = denied.answer(asked)
+        if held is not None:
+            return held
+        ticket = denied.ticket()
+        try:
+            decision = await self._store.decide(*self._ask(asked))
+        except StoreError as error:
+            return self._guard.decide(asked, error)
+        denied.note(asked, decision, ticket)
+        return decision
 
     async def peek(
         self,
@@ -87,11 +94,21 @@ class AsyncLimiter:
         channel: str | None = None,
     ) -> Decision:
         """See `Limiter.peek`."""
-        return self._limiter.peek(policy, subject, cost, id, segment=segment, channel=channel)
+        asked = self._asked(policy, subject, cost, id, segment, channel)
+        try:
+            return await self._store.peek(*self._ask(asked))
+        except StoreError as error:
+            return self._guard.peek(asked, error)
 
     async def refund(self, policy: str, subject: Subject, hit: int | None) -> bool:
         """See `Limiter.refund`."""
-        return self._limiter.refund(policy, subject, hit)
+        if hit is None:
+            return False
+        subject = self._subject(subject)
+        try:
+            return await self._store.refund(self._any_terms(policy), subject, stamp(hit))
+        finally:
+            self._denied.forget((subject,))
 
     async def schedule(
         self,
@@ -105,7 +122,12 @@ class AsyncLimiter:
         channel: str | None = None,
     ) -> Decision:
         """See `Limiter.schedule`."""
-        return self._limiter.schedule(policy, subject, cost, id, max_wait=max_wait, segment=segment, channel=channel)
+        max_wait_us = None if max_wait is None else seconds_us(max_wait, "max_wait")
+        asked = self._asked(policy, subject, cost, id, segment, channel)
+        try:
+            return await self._store.place(*self._ask(asked), max_wait_us)
+        except StoreError as error:
+            return self._guard.place(asked, max_wait_us, error)
 
     @asynccontextmanager
     async def acquire(
@@ -118,20 +140,43 @@ class AsyncLimiter:
         segment: str | None = None,
         channel: str | None = None,
     ) -> AsyncGenerator[Decision]:
-        """See `Limiter.acquire`; cancelling the wait gives the slot back."""
-        slot = await self.schedule(policy, subject, cost, max_wait=timeout, segment=segment, channel=channel)
+        """See `Limiter.acquire`; cancelling gives the slot back, also while it is being taken.
+
+        The giving back is waited for, so a cancelled caller goes on when the store has answered.
+        """
+        # A task of its own: a call that is cut off in the middle may have taken a slot that nobody knows of.
+        taking = asyncio.create_task(
+            self.schedule(policy, subject, cost, max_wait=timeout, segment=segment, channel=channel)
+        )
+        try:
+            slot = await asyncio.shield(taking)
+            if slot.allowed:
+                await asyncio.sleep(slot.wait)
+        except asyncio.CancelledError as stopped:
+            await _through(asyncio.create_task(self._give_back(policy, subject, taking, stopped)))
+            raise
         if not slot.allowed:
             raise LimitExceeded(refusal_text(policy, subject, slot), slot)
-        try:
-            await asyncio.sleep(slot.wait)
-        except BaseException:
-            self._limiter.refund(policy, subject, slot.hit)
-            raise
         yield slot
+
+    async def _give_back(
+        self, policy: str, subject: Subject, taking: asyncio.Task[Decision], stopped: BaseException
+    ) -> None:
+        try:
+            slot = await taking
+            await self.refund(policy, subject, slot.hit)
+        except CaplineError as error:
+            stopped.add_note(f"the slot was not given back: {error}")
 
     async def decide_batch(self, attempts: Sequence[Attempt]) -> list[Decision | CaplineError]:
         """See `Limiter.decide_batch`."""
-        return await asyncio.to_thread(self._limiter.decide_batch, attempts)
+        sheet = await _aside(len(attempts), partial(self._sheet, attempts))
+        try:
+            decided = await self._store.decide_batch(sheet.asks)
+        except StoreError as error:
+            self._guard.check(error)
+            decided = [error] * len(sheet.asks)
+        return await _aside(len(attempts), partial(self._filled, sheet, decided))
 
     async def decide_many(
         self,
@@ -145,10 +190,14 @@ class AsyncLimiter:
         receipt: str | None = None,
     ) -> Decisions:
         """See `Limiter.decide_many`."""
-        verb = partial(
-            self._limiter.decide_many, segment=segment, codes=codes, channel=channel, cost=cost, receipt=receipt
+        asked = await _aside(
+            len(subjects), partial(self._columns, policy, subjects, segment, codes, channel, cost, receipt)
         )
-        return await asyncio.to_thread(verb, policy, subjects)
+        try:
+            answers = await self._store.decide_many(self._batch(asked))
+        except StoreError as error:
+            answers = await _aside(len(subjects), partial(self._guard.many, asked, error, consume=True))
+        return await _aside(len(subjects), partial(self._spread, asked, answers, consume=True))
 
     async def peek_many(
         self,
@@ -161,8 +210,12 @@ class AsyncLimiter:
         cost: int = 1,
     ) -> Decisions:
         """See `Limiter.peek_many`."""
-        verb = partial(self._limiter.peek_many, segment=segment, codes=codes, channel=channel, cost=cost)
-        return await asyncio.to_thread(verb, policy, subjects)
+        asked = await _aside(len(subjects), partial(self._columns, policy, subjects, segment, codes, channel, cost))
+        try:
+            answers = await self._store.peek_many(self._batch(asked))
+        except StoreError as error:
+            answers = await _aside(len(subjects), partial(self._guard.many, asked, error, consume=False))
+        return await _aside(len(subjects), partial(self._spread, asked, answers, consume=False))
 
     async def refund_many(
         self,
@@ -171,7 +224,11 @@ class AsyncLimiter:
         hits: Sequence[int] | NDArray[np.integer[Any]],
     ) -> NDArray[np.bool_]:
         """See `Limiter.refund_many`."""
-        return await asyncio.to_thread(self._limiter.refund_many, policy, subjects, hits)
+        named, stamps_us = await _aside(len(subjects), partial(self._refunds, subjects, hits))
+        try:
+            return await self._store.refund_many(self._any_terms(policy), named, stamps_us)
+        finally:
+            self._denied.forget(named)
 
     async def explain(
         self,
@@ -182,30 +239,46 @@ class AsyncLimiter:
         channel: str | None = None,
     ) -> Explanation:
         """See `Limiter.explain`."""
-        return self._limiter.explain(policy, subject, segment=segment, channel=channel)
+        asked = self._asked(policy, subject, 1, None, segment, channel)
+        ask = self._ask(asked)
+        decision = await self._store.peek(*ask)
+        logs = await self._store.recorded(*ask[:2])
+        return self._explained(asked, subject, await self._store.now_us(), decision, logs)
 
     async def erase(self, subject: Subject) -> int:
         """See `Limiter.erase`."""
-        return self._limiter.erase(subject)
+        subject = self._subject(subject)
+        self._guard.forget(subject)
+        try:
+            return await self._store.erase(self._all_terms(), subject)
+        finally:
+            self._denied.forget((subject,))
 
     async def sweep(self) -> int:
         """See `Limiter.sweep`."""
-        return await asyncio.to_thread(self._limiter.sweep)
-
-    def use(self, policies: Iterable[Policy]) -> None:
-        """See `Limiter.use`."""
-        self._limiter.use(policies)
-
-    def reload(self) -> bool:
-        """See `Limiter.reload`."""
-        return self._limiter.reload()
+        self._guard.sweep()
+        return await self._store.sweep()
 
     async def close(self) -> None:
         """See `Limiter.close`."""
-        self._limiter.close()
+        await self._store.close()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+async def _aside(rows: int, work: Callable[[], T]) -> T:
+    """Do the work on so many rows, in a thread where they are many, so that the loop goes on meanwhile."""
+    return work() if rows <= ROWS_ON_THE_LOOP else await asyncio.to_thread(work)
+
+
+async def _through(task: asyncio.Task[None]) -> None:
+    """Wait until the task is done, however often this wait is cancelled: the caller is on its way out already."""
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            continue

@@ -11,7 +11,6 @@ from capline.model.attempt import check_id
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError
 from capline.model.limit import duration_text
 from capline.model.subject import check_subject
-from capline.store.columns import NEVER_US, NO_HIT, Decisions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,13 +24,14 @@ __all__ = [
     "check_codes",
     "check_subjects",
     "fingerprint",
-    "plain",
     "refusal_text",
     "seconds_us",
-    "spread",
     "stamp",
     "typed",
 ]
+
+MOST_CODES = 1 << 16
+"""Segments in one batch: a row names its by 16 bits."""
 
 
 def refusal_text(policy: str, subject: Subject, decision: Decision) -> str:
@@ -74,26 +74,22 @@ def typed(error: TypeError, *names: object) -> TypeError:
     return error
 
 
-def plain(values: Sequence[Any] | NDArray[Any]) -> list[Any]:
-    """Python's own integers out of NumPy's, at once."""
-    return values.tolist() if isinstance(values, np.ndarray) else list(values)
-
-
 def check_subjects(
     subjects: Sequence[Subject] | NDArray[np.integer[Any]],
-) -> tuple[list[Subject], dict[int, CaplineError]]:
-    """The subjects as a list, and what is wrong with some of them, by row."""
+) -> tuple[list[Subject] | NDArray[np.integer[Any]], dict[int, CaplineError]]:
+    """The subjects as a list, or an array of them as one of 64 bits; and what is wrong with some of them, by row."""
     if isinstance(subjects, np.ndarray):
         if subjects.ndim != 1 or (subjects.size and subjects.dtype.kind not in "iu"):
             raise InvalidTypeError(
                 f"an array of subjects has one dimension of integers, not {subjects.ndim} of {subjects.dtype}; "
                 "give text as a list",
             )
-        if not subjects.size or subjects.dtype.kind == "u" or int(subjects.min()) >= 0:
-            return subjects.tolist(), {}
-    elif isinstance(subjects, str):
+        array = subjects.astype(np.uint64 if subjects.dtype.kind == "u" else np.int64, copy=False)
+        negative = np.flatnonzero(array < 0) if array.dtype.kind == "i" else ()
+        return array, {int(row): _fault(int(array[row])) for row in negative}
+    if isinstance(subjects, str):
         raise InvalidTypeError("subjects come as a list or an array; for one subject use decide")
-    checked = plain(subjects)
+    checked = list(subjects)
     errors: dict[int, CaplineError] = {}
     for row, subject in enumerate(checked):
         try:
@@ -107,34 +103,23 @@ def check_codes(
     codes: Sequence[int] | NDArray[np.integer[Any]],
     rows: int,
     segment: str | Sequence[str | None] | None,
-) -> list[int]:
-    """The codes as a list, each pointing into the list of segments, or raise."""
+) -> NDArray[np.uint16]:
+    """The codes as an array, each pointing into the list of segments, or raise."""
     if segment is None or isinstance(segment, str):
         raise InvalidTypeError("codes point into a list of segment names: give it as segment=[...]")
     array, names = np.asarray(codes), len(segment)
+    if names > MOST_CODES:
+        raise InvalidValueError(f"{names} segments in one call; at most {MOST_CODES}")
     if array.ndim != 1 or len(array) != rows:
         raise InvalidValueError(f"{len(array)} codes for {rows} subjects: one code for each")
     if rows and (array.dtype.kind not in "iu" or int(array.min()) < 0 or int(array.max()) >= names):
         raise InvalidValueError(f"codes point into the list of {names} segments: integers from 0 to {names - 1}")
-    return array.tolist()
+    return array.astype(np.uint16, copy=False)
 
 
-def spread(part: Decisions, good: list[int], rows: int, errors: dict[int, CaplineError]) -> Decisions:
-    """The answers of the good rows among all rows; a bad row holds its error."""
-
-    def column(values: NDArray[Any], empty: int) -> NDArray[Any]:
-        full = np.full(rows, empty, values.dtype)
-        full[good] = values
-        return full
-
-    return Decisions(
-        part.limits,
-        column(part.allowed, 0),
-        column(part.limit_index, -1),
-        column(part.remaining, 0),
-        column(part.retry_after_us, NEVER_US),
-        column(part.reset_after_us, NEVER_US),
-        column(part.hit, NO_HIT),
-        errors,
-        part.origin,
-    )
+def _fault(subject: int) -> CaplineError:
+    try:
+        check_subject(subject)
+    except CaplineError as error:
+        return error
+    raise ValueError(f"{subject} is a fine subject")

@@ -15,9 +15,12 @@ from capline.model.policy import Look, Policy, Rule, check_name
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["DEFAULT_NAMESPACE", "Rules"]
+__all__ = ["DEFAULT_NAMESPACE", "Names", "Rules"]
 
 DEFAULT_NAMESPACE = "capline"
+
+Names = tuple[str, str | None, str | None]
+"""A policy, a segment and a channel, as an attempt names them."""
 
 
 class Rules:
@@ -28,6 +31,7 @@ class Rules:
         self.policies: dict[str, Policy] = {}
         self._keep_us: dict[str, int] = {}
         self._channels: dict[str, set[str]] = {}
+        first: dict[str, Policy] = {}
         for policy in policies:
             if not isinstance(policy, Policy):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
                 raise PolicyError(
@@ -35,6 +39,7 @@ class Rules:
                 )
             if policy.name in self.policies:
                 raise PolicyError(f"two policies are named {policy.name!r}; a name is one policy")
+            _check_same_place(policy, first.setdefault(policy.log, policy))
             self.policies[policy.name] = policy
             widest_us = max(limit.window_us for limit in policy.all_limits())
             self._keep_us[policy.log] = max(self._keep_us.get(policy.log, 0), widest_us)
@@ -48,6 +53,15 @@ class Rules:
             listed = ", ".join(sorted(self.policies)) or "none"
             raise UnknownNameError(f"no policy {name!r}; there are: {listed}") from None
 
+    def known(self, name: str, segment: str | None, channel: str | None) -> Names:
+        """These names with segments that the policy does not tell apart as one: there is a bounded number of them."""
+        return name, segment if self.policy(name).by_segment else None, channel
+
+    def any_names(self, name: str) -> Names:
+        """Names that bind to a rule of the policy: whichever, it names all its logs."""
+        policy = self.policy(name)
+        return name, None, None if policy.limits else next(iter(policy.channels))
+
     def rule(self, name: str, segment: str | None, channel: str | None) -> Rule:
         """The policy as it binds an attempt; raises `UnknownNameError` for a name that nobody defined."""
         policy = self.policy(name)
@@ -60,7 +74,7 @@ class Rules:
                 f"policy {name!r} limits channels only; name one: {', '.join(sorted(policy.channels))}"
             )
         channel_logs = tuple(f"{log}/{other}" for other in sorted(self._channels[policy.log]))
-        return Rule(name, looks, channel_logs, policy.layout)
+        return Rule(name, looks, channel_logs, policy.layout, policy.wait_replicas, policy.population)
 
     def keep_us(self, log: str) -> int:
         """How long a log, by its full name, keeps its hits."""
@@ -73,3 +87,16 @@ class Rules:
             names.append(f"{self.namespace}:{log}")
             names += [f"{self.namespace}:{log}/{channel}" for channel in sorted(channels)]
         return names
+
+
+def _check_same_place(policy: Policy, other: Policy) -> None:
+    """Policies that share a log must find it in the same place, or they would not count each other's hits."""
+    for field, mine, theirs in (
+        ("layout", policy.layout, other.layout),
+        ("population", policy.population, other.population),
+    ):
+        if mine != theirs:
+            raise PolicyError(
+                f"policies {other.name!r} and {policy.name!r} share log {policy.log!r} but not its {field} "
+                f"({theirs} and {mine}); give both the same"
+            )

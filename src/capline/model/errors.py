@@ -18,6 +18,8 @@ __all__ = [
     "StoreDamagedError",
     "StoreError",
     "StoreFullError",
+    "StoreUnavailableError",
+    "StoreUnknownError",
     "StoreVersionError",
     "UnknownNameError",
 ]
@@ -60,7 +62,18 @@ class StoreError(CaplineError):
 
 
 class StoreFullError(StoreError):
-    """The disk (or the stated largest size) is full; the attempt was not recorded."""
+    """The disk, the server's memory, or the stated largest size is full; the attempt was not recorded."""
+
+
+class StoreUnavailableError(StoreError):
+    """The store cannot be reached or does not take the call now; the attempt was not recorded."""
+
+
+class StoreUnknownError(StoreError):
+    """The call was sent and its answer did not come: the attempt may have been recorded, or not.
+
+    An attempt with an id, or a batch with a receipt, may simply be asked again: it is one consumption.
+    """
 
 
 class StoreDamagedError(StoreError):

@@ -12,13 +12,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 
 import msgspec
 
 from capline.model.errors import CaplineError, InvalidTypeError, PolicyError, UnknownNameError
 from capline.model.limit import Limit
 
-__all__ = ["ALGORITHMS", "LAYOUTS", "MOST_LIMITS", "NAME_FORM", "Look", "Policy", "Rule", "check_name"]
+__all__ = [
+    "ALGORITHMS",
+    "LARGEST_POPULATION",
+    "LAYOUTS",
+    "MOST_LIMITS",
+    "MOST_REPLICAS",
+    "NAME_FORM",
+    "POPULATION",
+    "Look",
+    "Policy",
+    "Rule",
+    "check_name",
+]
 
 ALGORITHMS = ("sliding_log",)
 LAYOUTS = ("subject", "bucket")
@@ -27,6 +40,14 @@ MOST_LIMITS = 16
 
 MOST_NAMES = 1024
 """Segments or channels in one policy."""
+
+MOST_REPLICAS = 16
+"""Replicas that a hit may wait for."""
+
+POPULATION = 10_000_000
+"""Text subjects that `layout="bucket"` expects unless the policy says otherwise."""
+
+LARGEST_POPULATION = 10**12
 
 NAME_FORM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 """Names become parts of keys, labels and file names: 1 to 64 of letters, digits, `_`, `.`, `-`."""
@@ -54,6 +75,8 @@ class Rule(msgspec.Struct, frozen=True):
     looks: tuple[Look, ...]
     channel_logs: tuple[str, ...] = ()
     layout: str = "subject"
+    wait_replicas: int = 0
+    population: int = POPULATION
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -62,6 +85,9 @@ class Policy:
 
     `limits` (and every value of `by_segment` and `channels`) is a list of `Limit` or of text such as `"3/day"`.
     `log` shares a log between policies: those that name the same one count each other's hits.
+    `wait_replicas` (0 to 16, a redis store only): a hit counts as allowed only when so many replicas have it.
+    `population` (1 to 10^12): how many text subjects a `layout="bucket"` policy expects. It fixes the number of
+    buckets, so it must not change while there are logs.
     Raises `PolicyError` (a `ValueError`) or `InvalidTypeError` for anything that could not be decided on.
 
     >>> Policy("promo", ["1/day", "2/week"], by_segment={"active": ["3/day", "10/week"]}).limits_for("active")[0].quota
@@ -76,6 +102,8 @@ class Policy:
     count_denied: bool
     layout: str
     log: str
+    wait_replicas: int
+    population: int
 
     def __init__(
         self,
@@ -87,6 +115,9 @@ class Policy:
         count_denied: bool = False,
         layout: str = "subject",
         log: str | None = None,
+        *,
+        wait_replicas: int = 0,
+        population: int = POPULATION,
     ) -> None:
         where = f"policy {name!r}"
         values = {
@@ -98,6 +129,8 @@ class Policy:
             "count_denied": _false(count_denied, f"{where}: count_denied"),
             "layout": _one_of(layout, LAYOUTS, f"{where}: layout"),
             "log": check_name(name if log is None else log, "log"),
+            "wait_replicas": _whole(wait_replicas, 0, MOST_REPLICAS, f"{where}: wait_replicas"),
+            "population": _whole(population, 1, LARGEST_POPULATION, f"{where}: population"),
         }
         if not (values["limits"] or values["channels"]):
             raise PolicyError(f"{where} has no limit at all; give it at least one, like ['3/day']")
@@ -182,6 +215,18 @@ def _one_of(value: str, known: tuple[str, ...], where: str) -> str:
     if value not in known:
         raise PolicyError(f"{where} {value!r} is not known; use {' or '.join(known)}")
     return value
+
+
+def _whole(value: int, least: int, most: int, where: str) -> int:
+    if isinstance(value, bool):
+        raise InvalidTypeError(f"{where} is a whole number, not {value!r}")
+    try:
+        number = index(value)
+    except TypeError:
+        raise InvalidTypeError(f"{where} is a whole number, not {value!r}") from None
+    if not least <= number <= most:
+        raise PolicyError(f"{where} is {least} to {most}, not {number}")
+    return number
 
 
 def _false(value: bool, where: str) -> bool:

@@ -6,7 +6,8 @@
         limits: [1/day, 2/week]               subjects in no segment
         by_segment: {new: [1/day, 3/week]}    optional
         channels: {push: [2/day]}             optional
-        log: promo                            optional, as are layout, algorithm and count_denied
+        log: promo                            optional, as are layout, population, wait_replicas, algorithm and
+                                              count_denied
 
 The rule: a file is taken whole or not at all, and a refusal tells all that is wrong with it, so that it is mended in
 one go. Three steps, each in its module: bytes to text and the error here, text to a tree in `tree`, tree to policies in

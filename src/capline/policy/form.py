@@ -7,6 +7,7 @@ that piece. Only the shape of the file is judged here.
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,9 @@ __all__ = ["DEFAULT_NAMESPACE", "read_form"]
 DEFAULT_NAMESPACE = "capline"
 
 _FILE_KEYS = ("namespace", "policies")
-_POLICY_KEYS = ("limits", "by_segment", "channels", "log", "layout", "algorithm", "count_denied")
+_NUMBERS = ("wait_replicas", "population")
+_POLICY_KEYS = ("limits", "by_segment", "channels", "log", "layout", "algorithm", "count_denied", *_NUMBERS)
+_NUMBER_FORM = re.compile(r"(?:[0-9]_?){0,31}[0-9]", re.ASCII)
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _STAND_IN = "_"
 """The name under which a piece is tried, so that what has a bad name still has its other faults told."""
@@ -71,7 +74,7 @@ class _Form:
         for name, (line, value) in (entries or {}).items():
             policy = self._policy(name, line, value)
             if policy is not None:
-                self._same_layout(policy, policies, line)
+                self._same_place(policy, policies, line)
                 policies.append(policy)
         return tuple(policies)
 
@@ -128,18 +131,23 @@ class _Form:
                 named[name] = limits
         return named
 
-    def _option(self, node: Node, where: str, key: str) -> str | bool | None:
+    def _option(self, node: Node, where: str, key: str) -> str | bool | int | None:
         if key == "log":
             return self._name(node, where, key)
         if not isinstance(node, Text) or node.is_null:
             self._misshapen(node, where, key, "one word")
             return None
-        value: str | bool = node.text
+        value: str | bool | int = node.text
         if key == "count_denied":
             if not node.plain or value.lower() not in _BOOLEANS:
                 self._misshapen(node, where, key, "true or false")
                 return None
             value = _BOOLEANS[value.lower()]
+        elif key in _NUMBERS:
+            if not node.plain or not _NUMBER_FORM.fullmatch(value):
+                self._misshapen(node, where, key, "a whole number, like 2 or 10_000_000")
+                return None
+            value = int(value)
         else:
             value = clipped(value)
         option: dict[str, Any] = {key: value}
@@ -159,13 +167,16 @@ class _Form:
         except CaplineError as error:
             self._fault(line, where, str(error))
 
-    def _same_layout(self, policy: Policy, others: Sequence[Policy], line: int) -> None:
+    def _same_place(self, policy: Policy, others: Sequence[Policy], line: int) -> None:
         """Policies that share a log must find it in the same place, or they would not count each other's hits."""
         for other in others:
-            if other.log == policy.log and other.layout != policy.layout:
-                problem = f"shares log {policy.log!r} with policy {other.name!r} but not its layout; give both the same"
-                self._fault(line, f"policy {policy.name!r}", problem)
-                return
+            if other.log != policy.log:
+                continue
+            for field in ("layout", "population"):
+                if getattr(other, field) != getattr(policy, field):
+                    shared = f"shares log {policy.log!r} with policy {other.name!r} but not its {field}"
+                    self._fault(line, f"policy {policy.name!r}", f"{shared}; give both the same")
+                    return
 
     def _entries(
         self,

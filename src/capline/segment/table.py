@@ -10,6 +10,9 @@ column is therefore read, also those not asked for, and a line break inside a va
 
 from __future__ import annotations
 
+import csv
+import gzip
+import zlib
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -100,8 +103,7 @@ def _read_csv(path: Path, names: tuple[str, ...]) -> Iterator[Columns]:
     rules = _csv.ParseOptions(invalid_row_handler=keep_invalid)
     row = 1
     with _arrow_errors(path, invalid):
-        with _csv.open_csv(path, read_options=options, parse_options=rules) as header:
-            there: list[str] = header.schema.names
+        there = _header(path)
         _check_columns(path, names, there)
         text = dict.fromkeys(there, _pa.string())
         text.update(dict.fromkeys(names[1:], _pa.dictionary(_pa.int32(), _pa.string())))
@@ -115,6 +117,22 @@ def _read_csv(path: Path, names: tuple[str, ...]) -> Iterator[Columns]:
                 _check_line_breaks(path, there, batch, row)
                 yield Columns(tuple(batch.column(there.index(name)) for name in names), row, is_text=True)
                 row += batch.num_rows
+
+
+def _header(path: Path) -> list[str]:
+    """The names in the first row.
+
+    Not by Arrow: its reader reads ahead in a thread of its own, and now and then aborted a program that ended there and
+    then, since a column was missing.
+    """
+    opened = gzip.open if path.name.endswith(".gz") else open
+    with opened(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        try:
+            return next(csv.reader(file))
+        except StopIteration:
+            raise ValueError("Empty CSV file") from None
+        except (csv.Error, EOFError, zlib.error) as error:
+            raise ValueError(str(error)) from None
 
 
 def _check_columns(path: Path, names: tuple[str, ...], there: list[str]) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from capline.model.errors import CaplineError
     from capline.model.limit import Limit
 
-__all__ = ["NEVER_US", "NO_HIT", "Decisions"]
+__all__ = ["NEVER_US", "NO_HIT", "Decisions", "plain"]
 
 NEVER_US = -1
 """In `retry_after_us`: this cost never fits (a `Decision` says None)."""
@@ -40,6 +40,7 @@ class Decisions:
     reset_after_us  int64
     hit             int64   `NO_HIT` (-1) where nothing was recorded
     errors          dict    row -> why that row has no answer; such a row is not allowed and nothing is known of its hit
+    origin          str     who answered, as in `Decision`; `origins` has the rows that another one did
     """
 
     __slots__ = (
@@ -49,6 +50,7 @@ class Decisions:
         "limit_index",
         "limits",
         "origin",
+        "origins",
         "remaining",
         "reset_after_us",
         "retry_after_us",
@@ -65,6 +67,7 @@ class Decisions:
         hit: NDArray[np.int64],
         errors: dict[int, CaplineError] | None = None,
         origin: str = "store",
+        origins: dict[int, str] | None = None,
     ) -> None:
         self.limits = limits
         self.allowed = allowed
@@ -75,6 +78,7 @@ class Decisions:
         self.hit = hit
         self.errors = errors or {}
         self.origin = origin
+        self.origins = origins or {}
 
     @classmethod
     def of(cls, decisions: Sequence[Decision], limits: tuple[Limit, ...]) -> Decisions:
@@ -91,6 +95,21 @@ class Decisions:
             np.fromiter([NEVER_US if d.retry_after_us is None else d.retry_after_us for d in decisions], np.int64, n),
             np.fromiter([NEVER_US if d.reset_after_us is None else d.reset_after_us for d in decisions], np.int64, n),
             np.fromiter([NO_HIT if d.hit is None else d.hit for d in decisions], np.int64, n),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Decisions], limits: tuple[Limit, ...]) -> Decisions:
+        """The rows of all parts, one behind the other; the parts share these limits, and have no errors."""
+        if len(parts) < 2:  # noqa: PLR2004 - nothing to join
+            return parts[0] if parts else cls.of((), limits)
+        return cls(
+            limits,
+            np.concatenate([part.allowed for part in parts]),
+            np.concatenate([part.limit_index for part in parts]),
+            np.concatenate([part.remaining for part in parts]),
+            np.concatenate([part.retry_after_us for part in parts]),
+            np.concatenate([part.reset_after_us for part in parts]),
+            np.concatenate([part.hit for part in parts]),
         )
 
     def pack(self) -> bytes:
@@ -133,8 +152,13 @@ class Decisions:
             None if retry == NEVER_US else retry,
             None if reset == NEVER_US else reset,
             None if hit == NO_HIT else hit,
-            self.origin,
+            self.origins.get(row, self.origin),
         )
 
     def __iter__(self) -> Iterator[Decision]:
         return (self[row] for row in range(len(self)))
+
+
+def plain(values: Sequence[Any] | NDArray[Any]) -> list[Any]:
+    """Python's own integers out of NumPy's, at once."""
+    return values.tolist() if isinstance(values, np.ndarray) else list(values)

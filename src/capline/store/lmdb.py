@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from capline.model.errors import StoreError
 from capline.model.subject import Subject, check_subject
 from capline.store.lmdb_env import Environment, Transaction, open_environment
-from capline.store.local import ROWS_A_TRANSACTION, Books, LocalStore, LocalTerms, LogRef, StoredLog
+from capline.store.local import ROWS_A_TRANSACTION, Books, LocalStore, LocalTerms, LogRef, StoredLog, rows_of
 from capline.store.log import ColumnLog
 from capline.store.packed import PAGED, pack_log, pack_unit_log, read_plain, read_words, unpack_log
 from capline.store.paged import EPOCH_WORD, LEAD_WORDS, MIXED_WORD, TAIL_HITS, PagedLog, SeenPages, UnitPages
@@ -34,7 +34,7 @@ from capline.store.unit import UnitTerms, decide_unit, first_unit
 from capline.window.sliding_log import peek
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from capline.model.clock import Clock
@@ -188,7 +188,7 @@ class LmdbStore(LocalStore):
         pages.within(txn, self.table(b"pages"))
         return seen
 
-    def _rows(self, books: Books, batch: Batch, rows: range, *, record: bool) -> list[Decision]:
+    def _rows(self, books: Books, batch: Batch, rows: slice, *, record: bool) -> list[Decision]:
         """Many rows of one unit in one transaction, so at one instant: then all first hits are the same few bytes."""
         bound = batch.terms
         if not isinstance(books, _LmdbBooks) or batch.cost != 1 or any(terms.unit is None for terms in bound):
@@ -199,12 +199,10 @@ class LmdbStore(LocalStore):
         first_value = pack_unit_log(array("Q", (now_us,)))
         # A cursor stays on its page: neighbouring subjects, as campaigns ask for them, cost half a search each.
         cursor = txn.cursor(logs)
-        get, put, integer_key, subjects, codes = cursor.get, cursor.put, _INTEGER_KEY.pack, batch.subjects, batch.codes
+        get, put, integer_key = cursor.get, cursor.put, _INTEGER_KEY.pack
         answers: list[Decision] = []
         fresh = 0
-        for row in rows:
-            subject = subjects[row]
-            code = 0 if codes is None else codes[row]
+        for code, subject in rows_of(batch, rows):
             key = integer_key(prefix, b"i", subject) if type(subject) is int else prefix + subject_key(subject)
             value = get(key)
             if value is None:
@@ -231,19 +229,6 @@ class LmdbStore(LocalStore):
             self._fresh += fresh
             return answers
         return [peek(decision) if decision.hit is not None else decision for decision in answers]
-
-    def erase(self, logs: Sequence[str], subject: Subject) -> int:
-        """See `Store`."""
-
-        def work(txn: Transaction) -> int:
-            books, held = _LmdbBooks(self, txn), 0
-            for name in logs:
-                found = txn.get(b"log:" + name.encode(), db=self.table(b"meta"))
-                if found:
-                    held += books.remove(_U32.pack(_LOG_META.unpack(found)[0]) + subject_key(subject))
-            return held
-
-        return self._run(work)
 
     def sweep(self) -> int:
         """See `Store`; a few thousand rows a transaction, so that decisions go on in between."""
@@ -275,7 +260,7 @@ class LmdbStore(LocalStore):
             seen, more = seen + 1, cursor.next()
         self._sweep_from = cursor.key() if more else b""
         for key in stale:
-            books.remove(key)
+            books.remove_at(key)
         if not more:
             receipts = self.table(b"receipts")
             expired = [key for key, value in txn.cursor(receipts) if _U64.unpack_from(value)[0] <= now_us]
@@ -316,8 +301,12 @@ class _LmdbBooks:
         if len(value) == ONE_HIT_BYTES:
             self._store.note_fresh()
 
-    def remove(self, key: bytes) -> bool:
-        """Remove a log and its pages; whether there was one."""
+    def remove(self, ref: LogRef, subject: Subject) -> bool:
+        """See `Books`."""
+        return self.remove_at(log_key(ref, subject))
+
+    def remove_at(self, key: bytes) -> bool:
+        """Remove the log with this key, and its pages; whether there was one."""
         value = self.txn.pop(key, db=self._store.table(b"logs"))
         if value is None:
             return False

@@ -9,30 +9,31 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from itertools import repeat
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 
 from capline.model.decision import Decision
-from capline.model.errors import CaplineError, IdConflictError
+from capline.model.errors import CaplineError, IdConflictError, InvalidValueError
 from capline.model.limit import Limit
 from capline.model.policy import Rule
 from capline.model.subject import Subject, check_subject
-from capline.store.columns import Decisions
+from capline.store.columns import Decisions, plain
 from capline.store.protocol import Ask, Batch, Recorded
 from capline.store.unit import UnitTerms, unit_terms
 from capline.window.log import NEVER, Hit, LogView
 from capline.window.sliding_log import first_answer, judge, lift, peek, place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from capline.model.clock import Clock
 
-__all__ = ["Books", "LocalStore", "LocalTerms", "LogRef", "StoredLog"]
+__all__ = ["Books", "LocalStore", "LocalTerms", "LogRef", "StoredLog", "rows_of"]
 
 _T = TypeVar("_T")
 ROWS_A_TRANSACTION = 8192
@@ -97,6 +98,10 @@ class Books(Protocol):
         """Keep the changed log."""
         ...
 
+    def remove(self, ref: LogRef, subject: Subject) -> bool:
+        """Forget the subject's log; whether there was one."""
+        ...
+
     def receipt(self, name: bytes) -> bytes | None:
         """What was kept under this name, if it has not expired."""
         ...
@@ -107,7 +112,7 @@ class Books(Protocol):
 
 
 class LocalStore(ABC):
-    """Every verb of `Store`, over `_transact`, `_ref`, `erase`, `sweep` and `close`, which a store adds."""
+    """Every verb of `Store`, over `_transact`, `_ref`, `sweep` and `close`, which a store adds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -125,6 +130,14 @@ class LocalStore(ABC):
         """One unit, no id, one log: `decide` for it as a function of the subject alone, with all else at hand."""
 
     @abstractmethod
+    def sweep(self) -> int:
+        """See `Store`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """See `Store`."""
+
+    @abstractmethod
     def _ref(self, name: str, limits: tuple[Limit, ...], keep_us: int) -> LogRef: ...
 
     def now_us(self) -> int:
@@ -132,7 +145,11 @@ class LocalStore(ABC):
         return self._clock.now_us()
 
     def terms(self, rule: Rule) -> LocalTerms:
-        """See `Store`."""
+        """See `Store`; raises `InvalidValueError` for a rule that waits for replicas, as there are none here."""
+        if rule.wait_replicas:
+            raise InvalidValueError(
+                f"policy {rule.policy!r}: wait_replicas needs a redis store, which has replicas; leave it out here"
+            )
         keep_us = rule.looks[0].keep_us
 
         terms = LocalTerms(
@@ -210,6 +227,11 @@ class LocalStore(ABC):
             lambda books: [self._recorded(books, ref, subject) for ref in terms.refs],
         )
 
+    def erase(self, terms: Sequence[LocalTerms], subject: Subject) -> int:
+        """See `Store`."""
+        refs = {ref.name: ref for bound in terms for ref in (*bound.refs, *bound.channel_refs)}
+        return self._transact(lambda books: sum([books.remove(ref, subject) for ref in refs.values()]))
+
     def _caught(self, books: Books, ask: Ask) -> Decision | CaplineError:
         try:
             return self._step(books, ask)
@@ -269,18 +291,24 @@ class LocalStore(ABC):
         horizon_us = max(self._clock.now_us(), log.floor_us) - ref.keep_us
         return [Recorded(*hit) for hit in log.recorded() if hit[0] > horizon_us]
 
-    def _rows(self, books: Books, batch: Batch, rows: range, *, record: bool) -> list[Decision]:
+    def _rows(self, books: Books, batch: Batch, rows: slice, *, record: bool) -> list[Decision]:
         """Decide these rows of a batch, or only look, in this transaction."""
-        terms, codes, subjects, cost = batch.terms, batch.codes, batch.subjects, batch.cost
         answer = self._step if record else self._look
-        return [answer(books, Ask(terms[0 if codes is None else codes[row]], subjects[row], cost)) for row in rows]
+        terms, cost = batch.terms, batch.cost
+        return [answer(books, Ask(terms[code], subject, cost)) for code, subject in rows_of(batch, rows)]
 
     def _columns(self, batch: Batch, *, record: bool) -> Decisions:
-        answers: list[Decision] = []
-        for first in range(0, len(batch.subjects), ROWS_A_TRANSACTION):
-            rows = range(first, min(first + ROWS_A_TRANSACTION, len(batch.subjects)))
-            answers += self._transact(lambda books, rows=rows: self._rows(books, batch, rows, record=record))
-        return Decisions.of(answers, _limits_of(batch))
+        """Part by part, each turned into columns at once: ten million rows as objects would fill the memory."""
+        limits = _limits_of(batch)
+        return Decisions.joined(
+            [
+                Decisions.of(
+                    self._transact(lambda books, part=part: self._rows(books, batch, part, record=record)), limits
+                )
+                for part in _parts(batch)
+            ],
+            limits,
+        )
 
     def _with_receipt(self, batch: Batch, receipt: str) -> Decisions:
         name = hashlib.blake2b(receipt.encode(), digest_size=16).digest()
@@ -295,12 +323,25 @@ class LocalStore(ABC):
                         f"receipt {receipt!r} was given for another batch; a new batch takes a new receipt"
                     )
                 return Decisions.unpack(kept[len(asked) :], limits)
-            answers = Decisions.of(self._rows(books, batch, range(len(batch.subjects)), record=True), limits)
+            answers = Decisions.joined(
+                [Decisions.of(self._rows(books, batch, part, record=True), limits) for part in _parts(batch)], limits
+            )
             keep_us = max(terms.refs[0].keep_us for terms in batch.terms)
             books.keep_receipt(name, asked + answers.pack(), self._clock.now_us() + keep_us)
             return answers
 
         return self._transact(work)
+
+
+def rows_of(batch: Batch, rows: slice) -> Iterable[tuple[int, Subject]]:
+    """These rows of a batch: the code of each, and its subject, as Python's own."""
+    codes = repeat(0) if batch.codes is None else plain(batch.codes[rows])
+    return zip(codes, plain(batch.subjects[rows]), strict=False)
+
+
+def _parts(batch: Batch) -> list[slice]:
+    n = len(batch.subjects)
+    return [slice(first, first + ROWS_A_TRANSACTION) for first in range(0, n, ROWS_A_TRANSACTION)]
 
 
 def _known(log: StoredLog, fingerprint: int, horizon_us: int) -> Hit | None:
@@ -318,7 +359,7 @@ def _limits_of(batch: Batch) -> tuple[Limit, ...]:
 def _digest(batch: Batch) -> bytes:
     """What was asked, so that a receipt cannot answer another question."""
     digest = hashlib.blake2b(digest_size=16)
-    digest.update(msgspec.msgpack.encode([batch.subjects, batch.cost]))
+    digest.update(msgspec.msgpack.encode([plain(batch.subjects), batch.cost]))
     digest.update(b"" if batch.codes is None else np.asarray(batch.codes, np.uint16).tobytes())
     for terms in batch.terms:
         digest.update(msgspec.msgpack.encode([(ref.name, [str(limit) for limit in ref.limits]) for ref in terms.refs]))

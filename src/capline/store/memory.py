@@ -19,7 +19,7 @@ from capline.store.protocol import Ask
 from capline.store.unit import decide_unit, first_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from capline.model.clock import Clock
     from capline.model.decision import Decision
@@ -133,12 +133,10 @@ class MemoryStore(LocalStore):
         """See `Books`."""
         self._receipts[name] = (expires_us, value)
 
-    def erase(self, logs: Sequence[str], subject: Subject) -> int:
-        """See `Store`."""
-        with self._lock:
-            return sum(
-                self._shelves[name].logs.pop(subject, None) is not None for name in logs if name in self._shelves
-            )
+    def remove(self, ref: LogRef, subject: Subject) -> bool:
+        """See `Books`."""
+        shelf: _Shelf = ref.place  # pyright: ignore[reportAssignmentType] - what `_ref` put there
+        return shelf.logs.pop(subject, None) is not None
 
     def sweep(self) -> int:
         """See `Store`."""

@@ -1,6 +1,7 @@
-"""From a URL to a store: `memory://`, `lmdb:///absolute/path`, `lmdb://relative/path`.
+"""From a URL to a store: `memory://`, `lmdb:///absolute/path`, `lmdb://relative/path`, `redis://host:port` and its kin.
 
 lmdb:///var/lib/capline?durability=full&max_bytes=8_000_000_000
+redis+cluster://h1:7000,h2:7000,h3:7000?deadline=50ms        (see `capline.store.redis.url`)
 """
 
 from __future__ import annotations
@@ -9,37 +10,82 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from capline.model.clock import SystemClock
 from capline.model.errors import InvalidTypeError, InvalidValueError
+from capline.store.redis.url import parse_url, safe_url, server_schemes
 
 if TYPE_CHECKING:
     from capline.model.clock import Clock
-    from capline.store.protocol import Store
+    from capline.store.local import LocalStore
+    from capline.store.protocol import AsyncStore, Store
+    from capline.store.redis.url import Settings
 
-__all__ = ["open_store"]
+__all__ = ["open_async_store", "open_store"]
 
 LEAST_MOST_BYTES = 16 << 20
 
 
-def open_store(url: str, clock: Clock) -> Store:
-    """Open the store that the URL names.
+def open_store(url: str, clock: Clock | None = None) -> Store:
+    """Open the store that the URL names; its time is the clock's, or without one the store's own.
 
-    Raises `InvalidValueError` for a URL that names none, and `StoreError` for a store that cannot be opened.
+    The stores of this machine go by its wall clock then. Raises `InvalidValueError` for a URL that names no store, and
+    `StoreError` for a store that cannot be opened.
     """
+    settings = _server(url)
+    if settings is not None:
+        from capline.store.redis.store import RedisStore  # noqa: PLC0415 - only the store that is named is loaded
+
+        return RedisStore(settings, clock)
+    kind, options = _read(url)
+    return _open_local(url, kind, options, clock or SystemClock())
+
+
+def open_async_store(url: str, clock: Clock | None = None) -> AsyncStore:
+    """`open_store` for a store whose verbs are awaited."""
+    settings = _server(url)
+    if settings is not None:
+        from capline.store.redis.async_store import AsyncRedisStore  # noqa: PLC0415 - only the store that is named is loaded
+
+        return AsyncRedisStore(settings, clock)
+    kind, options = _read(url)
+    local = _open_local(url, kind, options, clock or SystemClock())
+    from capline.store.async_local import AsyncLocalStore  # noqa: PLC0415 - asyncio only where it is asked for
+
+    return AsyncLocalStore(local)
+
+
+def _server(url: str) -> Settings | None:
+    """What the URL of a store on a server says; None for any other."""
+    if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        return None
+    kind, named, _ = url.partition("://")
+    return parse_url(url) if named and kind.lower() in server_schemes() else None
+
+
+def _read(url: str) -> tuple[str, dict[str, str]]:
+    """The scheme of a store's URL, and its options."""
     if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
         raise InvalidTypeError(f"a store is named by a URL like 'lmdb:///path' or 'memory://', not {url!r}")
     try:
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
-    except ValueError as error:
-        raise InvalidValueError(f"store URL {url!r}: {error}; write it like 'lmdb:///path?durability=full'") from None
-    if parts.scheme == "memory":
+    except ValueError:
+        raise InvalidValueError(
+            f"store URL {safe_url(url)!r}: cannot be read; write it like 'lmdb:///path?durability=full'"
+        ) from None
+    return parts.scheme, options
+
+
+def _open_local(url: str, kind: str, options: dict[str, str], clock: Clock) -> LocalStore:
+    parts = urlsplit(url)
+    if kind == "memory":
         _refuse_rest(url, options, ())
         if parts.netloc or parts.path:
             raise InvalidValueError(f"store URL {url!r}: memory:// takes no path")
         from capline.store.memory import MemoryStore  # noqa: PLC0415 - only the store that is named is loaded
 
         return MemoryStore(clock)
-    if parts.scheme == "lmdb":
+    if kind == "lmdb":
         _refuse_rest(url, options, ("durability", "max_bytes"))
         path = unquote(parts.netloc + parts.path)
         if not path:
@@ -52,7 +98,9 @@ def open_store(url: str, clock: Clock) -> Store:
             durability=_durability(url, options.get("durability", "relaxed")),
             most_bytes=_most_bytes(url, options.get("max_bytes")),
         )
-    raise InvalidValueError(f"store URL {url!r}: unknown kind {parts.scheme!r}; use memory:// or lmdb:///path")
+    raise InvalidValueError(
+        f"store URL {safe_url(url)!r}: unknown kind {kind!r}; use memory://, lmdb:///path or redis://host:port"
+    )
 
 
 def _durability(url: str, value: str) -> str:

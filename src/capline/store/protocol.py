@@ -10,19 +10,18 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from capline.model.subject import Subject
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from capline.model.decision import Decision
     from capline.model.errors import CaplineError
     from capline.model.policy import Rule
     from capline.store.columns import Decisions
 
-__all__ = ["Ask", "Batch", "Recorded", "Store", "Terms"]
+__all__ = ["Ask", "AsyncStore", "Batch", "Recorded", "Store", "Terms"]
 
 
 class Terms(Protocol):
@@ -45,13 +44,15 @@ class Batch(msgspec.Struct, frozen=True):
     """Many attempts of one policy, as columns.
 
     `terms[codes[i]]` binds `subjects[i]` (no codes: `terms[0]` binds all); `cost` is the same for all.
+    Integer subjects may come as an int64 or uint64 array with nothing negative in it: to a receipt that is the same
+    batch as the list of them.
     A `receipt` makes the batch safe to resend: the store keeps the answers under that name, with the hits, in one step,
     and answers the same batch with them for as long as the widest window.
     """
 
     terms: tuple[Any, ...]
-    subjects: Sequence[Subject]
-    codes: Sequence[int] | None = None
+    subjects: Sequence[Subject] | NDArray[np.integer[Any]]
+    codes: NDArray[np.uint16] | None = None
     cost: int = 1
     receipt: str | None = None
 
@@ -107,8 +108,8 @@ class Store(Protocol):
         """For each look of the rule, the hits in its log within the widest window, oldest first; refunded: 0 units."""
         ...
 
-    def erase(self, logs: Sequence[str], subject: Subject) -> int:
-        """Forget the subject in each of these logs; returns how many held something."""
+    def erase(self, terms: Sequence[Any], subject: Subject) -> int:
+        """Forget the subject in every log of these rules, their channels' too; returns how many logs held something."""
         ...
 
     def sweep(self) -> int:
@@ -121,4 +122,66 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of files and connections. Safe to call twice."""
+        ...
+
+
+class AsyncStore(Protocol):
+    """The verbs of `Store`, awaited; each means what it means there. Binding terms waits for nobody."""
+
+    def terms(self, rule: Rule) -> Terms:
+        """See `Store`; an asynchronous store's terms have no short way that is of use."""
+        ...
+
+    async def decide(self, terms: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        """See `Store`."""
+        ...
+
+    async def peek(self, terms: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        """See `Store`."""
+        ...
+
+    async def place(
+        self, terms: Any, subject: Subject, cost: int, fingerprint: int, max_wait_us: int | None
+    ) -> Decision:
+        """See `Store`."""
+        ...
+
+    async def refund(self, terms: Any, subject: Subject, stamp_us: int) -> bool:
+        """See `Store`."""
+        ...
+
+    async def decide_batch(self, asks: Sequence[Ask]) -> list[Decision | CaplineError]:
+        """See `Store`."""
+        ...
+
+    async def decide_many(self, batch: Batch) -> Decisions:
+        """See `Store`."""
+        ...
+
+    async def peek_many(self, batch: Batch) -> Decisions:
+        """See `Store`."""
+        ...
+
+    async def refund_many(self, terms: Any, subjects: Sequence[Subject], stamps_us: Sequence[int]) -> NDArray[np.bool_]:
+        """See `Store`."""
+        ...
+
+    async def recorded(self, terms: Any, subject: Subject) -> list[list[Recorded]]:
+        """See `Store`."""
+        ...
+
+    async def erase(self, terms: Sequence[Any], subject: Subject) -> int:
+        """See `Store`."""
+        ...
+
+    async def sweep(self) -> int:
+        """See `Store`."""
+        ...
+
+    async def now_us(self) -> int:
+        """See `Store`."""
+        ...
+
+    async def close(self) -> None:
+        """See `Store`."""
         ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import multiprocessing
+import secrets
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -29,47 +30,66 @@ if TYPE_CHECKING:
 
     from capline.model.decision import Decision
 
-__all__ = ["StoreConformance", "conformance"]
+__all__ = ["Awaited", "StoreConformance", "conformance"]
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
 START_US = 1_700_000_000 * SECOND
+POPULATION = 500
 
 
-def conformance(url: str, *, asynchronous: bool = False) -> type[StoreConformance]:
+def conformance(
+    url: str | Callable[[], str], *, asynchronous: bool = False, layout: str = "subject"
+) -> type[StoreConformance]:
     """A test class that holds the store at this URL to the law; `{tmp}` becomes an empty directory for each test.
 
-    `asynchronous` asks through `AsyncLimiter` instead. A store whose URL names a file or a server is also asked by
-    several processes at once; one that lives in a process is not.
+    A function in place of the URL is called by each test: it may start the server at the first. `asynchronous` asks
+    through `AsyncLimiter` instead; every policy has this `layout`. A store whose URL names a file or a server is also
+    asked by several processes at once; one that lives in a process is not. Each test has a namespace of its own, so
+    that one server may serve them all.
     """
-    return type("Conformance", (StoreConformance,), {"store_url": url, "asynchronous": asynchronous})
+    members = {"store_url": staticmethod(url_of(url)), "asynchronous": asynchronous, "layout": layout}
+    return type("Conformance", (StoreConformance,), members)
+
+
+def url_of(url: str | Callable[[], str]) -> Callable[[], str]:
+    """The URL as a function that gives it."""
+    return url if callable(url) else lambda: url
 
 
 class StoreConformance:
     """The checks. A subclass names the store."""
 
-    store_url = ""
+    store_url: Callable[[], str] = staticmethod(lambda: "")
     asynchronous = False
+    layout = "subject"
 
     @pytest.fixture(autouse=True)
     def _setting(self, tmp_path: Path) -> Iterator[None]:
-        self.url = self.store_url.format(tmp=tmp_path)
+        self.url = self.store_url().format(tmp=tmp_path)
+        self.namespace = f"t{secrets.token_hex(8)}"
         self.clock = ManualClock(START_US)
         self._open: list[Any] = []
         yield
         for limiter in self._open:
             limiter.close()
+            if self.asynchronous:
+                limiter.runner.close()
 
     def limiter(self, *policies: Policy, clock: Any = None) -> Any:
         """A limiter on the store; further ones share its logs where the store is shared at all."""
-        kind = _Awaited if self.asynchronous else Limiter
-        limiter = kind(self.url, policies=policies, clock=clock or self.clock)
+        kind = Awaited if self.asynchronous else Limiter
+        limiter = kind(self.url, policies=policies, clock=clock or self.clock, namespace=self.namespace)
         self._open.append(limiter)
         return limiter
 
+    def policy(self, name: str, limits: list[str], **options: Any) -> Policy:
+        """A policy in the layout that is tested; of few subjects, so that in buckets they meet."""
+        return Policy(name, limits, layout=self.layout, population=POPULATION, **options)
+
     def one(self, *limits: str, **options: Any) -> Any:
         """A limiter of one policy, "p"."""
-        return self.limiter(Policy("p", list(limits), **options))
+        return self.limiter(self.policy("p", list(limits), **options))
 
     def at(self, seconds: float) -> None:
         """Set the clock to so many seconds after the start."""
@@ -186,7 +206,7 @@ class StoreConformance:
         assert (third.allowed, str(third.limit), third.retry_after_us) == (False, "4/week", 6 * DAY)
 
     def test_subjects_and_policies_do_not_meet(self) -> None:
-        limiter = self.limiter(Policy("a", ["1/day"]), Policy("b", ["1/day"]))
+        limiter = self.limiter(self.policy("a", ["1/day"]), self.policy("b", ["1/day"]))
         for policy in ("a", "b"):
             for subject in (
                 "42",
@@ -243,16 +263,16 @@ class StoreConformance:
         assert not limiter.decide("p", 1, segment="idle")
 
     def test_a_changed_limit_finds_a_true_history(self) -> None:
-        limiter = self.limiter(Policy("p", ["1/day"], by_segment={"other": ["9/week"]}))
+        limiter = self.limiter(self.policy("p", ["1/day"], by_segment={"other": ["9/week"]}))
         for day in range(3):
             self.at(day * 86_400)
             assert limiter.decide("p", "s")
-        limiter.use([Policy("p", ["4/week"])])
+        limiter.use([self.policy("p", ["4/week"])])
         assert limiter.decide("p", "s").remaining == 0
         assert not limiter.decide("p", "s")
-        limiter.use([Policy("p", ["2/week"])])
+        limiter.use([self.policy("p", ["2/week"])])
         assert limiter.decide("p", "s").remaining == 0
-        limiter.use([Policy("p", ["6/week"])])
+        limiter.use([self.policy("p", ["6/week"])])
         assert limiter.decide("p", "s").remaining == 1
 
     def test_channels_and_the_overall_limit_are_one_step(self) -> None:
@@ -275,7 +295,7 @@ class StoreConformance:
         assert not limiter.decide("p", "s", channel="email")
 
     def test_policies_that_share_a_log_count_each_others_hits(self) -> None:
-        limiter = self.limiter(Policy("a", ["2/day"], log="all"), Policy("b", ["3/week"], log="all"))
+        limiter = self.limiter(self.policy("a", ["2/day"], log="all"), self.policy("b", ["3/week"], log="all"))
         assert limiter.decide("a", "s")
         assert limiter.decide("b", "s")
         assert not limiter.decide("a", "s")
@@ -364,7 +384,7 @@ class StoreConformance:
         assert _but_hit(peeked) == _but_hit(decided)
 
     def test_erase_forgets_a_subject_in_every_policy(self) -> None:
-        limiter = self.limiter(Policy("a", ["1/day"]), Policy("b", ["1/day"], channels={"push": ["1/day"]}))
+        limiter = self.limiter(self.policy("a", ["1/day"]), self.policy("b", ["1/day"], channels={"push": ["1/day"]}))
         limiter.decide("a", "s")
         limiter.decide("b", "s", channel="push")
         limiter.decide("a", "other")
@@ -396,9 +416,11 @@ class StoreConformance:
             limiter.decide("p", subject)
         self.clock.advance_us(6 * DAY - 1)
         assert limiter.sweep() == 0
+        assert len(limiter.explain("p", 40).hits) == 1
         self.clock.advance_us(1)
         assert limiter.sweep() == 40
         assert limiter.peek("p", 5).remaining == 1
+        assert len(limiter.explain("p", 40).hits) == 0
 
     # --- slots ------------------------------------------------------------------------------------------------
 
@@ -462,7 +484,7 @@ class StoreConformance:
                 (9, None, None),
             )
         ]
-        policy = Policy("p", ["3/day", "5/week"], by_segment={"new": ["4/day"]})
+        policy = self.policy("p", ["3/day", "5/week"], by_segment={"new": ["4/day"]})
         batched = self.limiter(policy).decide_batch(attempts)
         other = Limiter("memory://", policies=[policy], clock=self.clock)
         single = [other.decide(one.policy, one.subject, one.cost, one.id, segment=one.segment) for one in attempts]
@@ -478,7 +500,7 @@ class StoreConformance:
         assert answers[4].allowed
 
     def test_columns_equal_single_decisions(self) -> None:
-        policy = Policy("p", ["2/day", "3/week"], by_segment={"new": ["1/day"], "vip": ["5/day"]})
+        policy = self.policy("p", ["2/day", "3/week"], by_segment={"new": ["1/day"], "vip": ["5/day"]})
         limiter = self.limiter(policy)
         ids = [5, 3, 5, 5, 9, 3, 2**32]
         points = [0, 1, 0, 0, 2, 1, 0]
@@ -506,10 +528,47 @@ class StoreConformance:
         again = limiter.decide_many("p", range(100), receipt="r/1")
         assert list(again) == list(first)
         assert limiter.peek_many("p", range(100)).allowed.sum() == 50
-        with pytest.raises(IdConflictError):
-            limiter.decide_many("p", range(99), receipt="r/1")
+        for other in (range(99), range(1, 101)):
+            with pytest.raises(IdConflictError):
+                limiter.decide_many("p", other, receipt="r/1")
         self.clock.advance_us(DAY)
         assert list(limiter.decide_many("p", range(100), receipt="r/1")) != list(first)
+
+    def test_to_a_receipt_a_list_and_an_array_of_the_same_ids_are_one_batch(self) -> None:
+        limiter = self.one("1/day", by_segment={"new": ["2/day"]})
+        ids, points, names = [7, 1, 7, 2**40], [0, 1, 1, 0], [None, "new"]
+        first = limiter.decide_many("p", ids, segment=names, codes=points, receipt="r")
+        for kind in (np.int64, np.uint64):
+            again = limiter.decide_many(
+                "p", np.array(ids, kind), segment=names, codes=np.array(points, np.uint8), receipt="r"
+            )
+            assert list(again) == list(first)
+        assert limiter.decide_many("p", np.array([3, 4], np.int32), receipt="s").allowed.all()
+        assert list(limiter.decide_many("p", [3, 4], receipt="s")) == list(
+            limiter.decide_many("p", np.array([3, 4], np.uint16), receipt="s")
+        )
+        with pytest.raises(IdConflictError):
+            limiter.decide_many("p", np.array(ids), segment=names, codes=1 - np.array(points), receipt="r")
+
+    def test_a_negative_id_in_an_array_is_its_own_error(self) -> None:
+        limiter = self.one("1/day", by_segment={"new": ["2/day"]})
+        ids, points = np.array([5, -1, 5, -(2**63), 6]), np.array([0, 0, 1, 1, 0])
+        many = limiter.decide_many("p", ids, segment=[None, "new"], codes=points)
+        assert many.allowed.tolist() == [True, False, True, False, True]
+        assert sorted(many.errors) == [1, 3]
+        assert limiter.explain("p", 5).decision.allowed is False
+
+    def test_more_rows_than_go_in_one_step(self) -> None:
+        limiter = self.one("2/day", "3/week", by_segment={"new": ["1/day"]})
+        ids = np.arange(20_000) % 9_999
+        many = limiter.decide_many("p", ids)
+        assert np.flatnonzero(~many.allowed).tolist() == [19_998, 19_999]
+        assert len(many) == len(many.hit) == len(many.retry_after_us) == 20_000
+        late = np.arange(20_000, 40_000)
+        limiter.decide_many("p", late)
+        codes = (late >= 39_000).astype(np.uint16)
+        again = limiter.decide_many("p", late, segment=[None, "new"], codes=codes)
+        assert again.allowed.tolist() == (codes == 0).tolist()
 
     def test_many_refunds(self) -> None:
         limiter = self.one("1/day")
@@ -597,46 +656,22 @@ class StoreConformance:
 
     # --- at once ----------------------------------------------------------------------------------------------
 
-    def test_a_hundred_threads_get_exactly_five(self) -> None:
-        limiter = self.limiter(Policy("p", ["5/min"]), clock=None)
-        allowed: list[int] = []
-        gate = threading.Barrier(100)
+    def test_a_hundred_who_ask_at_once_get_exactly_five(self) -> None:
+        """A hundred threads; of an asynchronous limiter, a hundred tasks on one loop."""
+        limiter = self.limiter(self.policy("p", ["5/min"]))
+        decisions = _at_once(limiter, askers=100, times=1)
+        assert (len(decisions), sum(decision.allowed for decision in decisions)) == (100, 5)
 
-        def ask() -> None:
-            gate.wait()
-            allowed.append(
-                bool(limiter.inner_limiter.decide("p", "s") if self.asynchronous else limiter.decide("p", "s"))
-            )
-
-        threads = [threading.Thread(target=ask) for _ in range(100)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert sum(allowed) == 5
-
-    def test_threads_that_interleave_finely_get_exactly_the_quota_each_hit_its_own_stamp(self) -> None:
-        limiter = self.limiter(Policy("p", ["3000/h"]), clock=SystemClock())
-        asked = limiter.inner_limiter if self.asynchronous else limiter
-        hits: list[int | None] = []
-        gate = threading.Barrier(4)
-
-        def ask() -> None:
-            gate.wait()
-            hits.extend([asked.decide("p", "s").hit for _ in range(1000)])
-
-        threads = [threading.Thread(target=ask) for _ in range(4)]
+    def test_askers_that_interleave_finely_get_exactly_the_quota_each_hit_its_own_stamp(self) -> None:
+        limiter = self.limiter(self.policy("p", ["3000/h"]), clock=SystemClock())
         before = sys.getswitchinterval()
         sys.setswitchinterval(1e-6)
         try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            decisions = _at_once(limiter, askers=4, times=1000)
         finally:
             sys.setswitchinterval(before)
-        stamps = [hit for hit in hits if hit is not None]
-        assert (len(hits), len(stamps), len(set(stamps))) == (4000, 3000, 3000)
+        stamps = [decision.hit for decision in decisions if decision.hit is not None]
+        assert (len(decisions), len(stamps), len(set(stamps))) == (4000, 3000, 3000)
 
     def test_four_processes_get_exactly_the_quota(self) -> None:
         if self.url.startswith("memory:"):
@@ -644,33 +679,32 @@ class StoreConformance:
         self.one("50/h")
         context = multiprocessing.get_context("spawn")
         with context.Pool(4) as pool:
-            counts = pool.starmap(_ask_from_another_process, [(self.url, 100)] * 4)
+            asked = (self.url, self.namespace, self.layout, self.asynchronous, 100)
+            counts = pool.starmap(_ask_from_another_process, [asked] * 4)
         assert sum(counts) == 50
 
 
-class _Awaited:
+class Awaited:
     """An `AsyncLimiter` asked from synchronous checks: each call runs to its end on a loop of its own."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self.inner = AsyncLimiter(*args, **options)
-        # Threads ask past the loop, which belongs to one thread.
-        self.inner_limiter = self.inner._limiter  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - see above
-        self._runner = asyncio.Runner()
+        self.runner = asyncio.Runner()
 
     def run(self, awaitable: Coroutine[Any, Any, Any]) -> Any:
-        return self._runner.run(awaitable)
+        return self.runner.run(awaitable)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         verb = getattr(self.inner, name)
 
         def call(*args: Any, **options: Any) -> Any:
             answer = verb(*args, **options)
-            return self._runner.run(answer) if inspect.iscoroutine(answer) else answer
+            return self.run(answer) if inspect.iscoroutine(answer) else answer
 
         return call
 
     def close(self) -> None:
-        self._runner.run(self.inner.close())
+        self.run(self.inner.close())
 
 
 async def _acquired(limiter: AsyncLimiter) -> None:
@@ -682,6 +716,41 @@ def _but_hit(decision: Decision) -> tuple[object, ...]:
     return decision.allowed, decision.limit, decision.remaining, decision.retry_after_us, decision.reset_after_us
 
 
-def _ask_from_another_process(url: str, times: int) -> int:
-    with Limiter(url, policies=[Policy("p", ["50/h"])]) as limiter:
+def _at_once(limiter: Any, askers: int, times: int) -> list[Decision]:
+    """What so many askers at once, each so many times, are told."""
+    if isinstance(limiter, Awaited):
+        return limiter.run(_tasks_at_once(limiter.inner, askers, times))
+    decisions: list[Decision] = []
+    gate = threading.Barrier(askers)
+
+    def ask() -> None:
+        gate.wait()
+        decisions.extend([limiter.decide("p", "s") for _ in range(times)])
+
+    threads = [threading.Thread(target=ask) for _ in range(askers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return decisions
+
+
+async def _tasks_at_once(limiter: AsyncLimiter, askers: int, times: int) -> list[Decision]:
+    async def ask() -> list[Decision]:
+        decisions: list[Decision] = []
+        for _ in range(times):
+            decisions.append(await limiter.decide("p", "s"))
+            await asyncio.sleep(0)
+        return decisions
+
+    told = await asyncio.gather(*(ask() for _ in range(askers)))
+    return [decision for decisions in told for decision in decisions]
+
+
+def _ask_from_another_process(url: str, namespace: str, layout: str, asynchronous: bool, times: int) -> int:
+    policy = Policy("p", ["50/h"], layout=layout, population=POPULATION)
+    limiter: Any = (Awaited if asynchronous else Limiter)(url, policies=[policy], namespace=namespace)
+    try:
         return sum(bool(limiter.decide("p", "s")) for _ in range(times))
+    finally:
+        limiter.close()

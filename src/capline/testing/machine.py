@@ -7,6 +7,7 @@ of their own.
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import tempfile
 from pathlib import Path
@@ -20,6 +21,7 @@ from capline.limiter.limiter import Limiter
 from capline.model.clock import ManualClock
 from capline.model.errors import IdConflictError
 from capline.model.policy import Policy
+from capline.testing.conformance import POPULATION, url_of
 from capline.testing.reference import Reference
 
 if TYPE_CHECKING:
@@ -49,11 +51,16 @@ costs = st.one_of(st.just(1), st.just(1), st.integers(1, 8), st.just(250))
 ids = st.one_of(st.none(), st.none(), st.sampled_from(["x", "y", "z"]))
 
 
-def state_machine(url: str, *, steps: int = 10_000) -> type[TestCase]:
-    """A test case that drives the store at this URL (`{tmp}` becomes an empty directory) for at least so many steps."""
+def state_machine(url: str | Callable[[], str], *, steps: int = 10_000, layout: str = "subject") -> type[TestCase]:
+    """A test case that drives the store at this URL (`{tmp}` becomes an empty directory) for at least so many steps.
+
+    The URL may be a function, and each policy has this `layout`, as in `conformance`; each run has a namespace of its
+    own.
+    """
 
     class Machine(StoreMachine):
-        store_url = url
+        store_url = staticmethod(url_of(url))
+        store_layout = layout
         taken = 0
 
     a_run = 50
@@ -78,7 +85,8 @@ def state_machine(url: str, *, steps: int = 10_000) -> type[TestCase]:
 class StoreMachine(RuleBasedStateMachine):
     """Every rule asks both, and both must answer alike."""
 
-    store_url = "memory://"
+    store_url: Callable[[], str] = staticmethod(lambda: "memory://")
+    store_layout = "subject"
     taken = 0
 
     def __init__(self) -> None:
@@ -90,7 +98,9 @@ class StoreMachine(RuleBasedStateMachine):
     @initialize(policies=st.sampled_from(POLICY_SETS))
     def start(self, policies: list[Policy]) -> None:
         self.policy = policies[0]
-        self.limiter = Limiter(self.store_url.format(tmp=self.tmp), policies, clock=self.clock)
+        url = self.store_url().format(tmp=self.tmp)
+        laid_out = [_laid_out(policy, self.store_layout) for policy in policies]
+        self.limiter = Limiter(url, laid_out, clock=self.clock, namespace=f"t{secrets.token_hex(8)}")
         self.reference = Reference(policies, self.clock)
 
     @invariant()
@@ -202,3 +212,8 @@ class StoreMachine(RuleBasedStateMachine):
     def same_history(self, subject: str | int) -> None:
         mine = [(hit.stamp_us, hit.units) for hit in self.limiter.explain("p", subject).hits]
         assert mine == self.reference.hits("p", subject)
+
+
+def _laid_out(policy: Policy, layout: str) -> Policy:
+    """The policy in this layout."""
+    return Policy(policy.name, policy.limits, policy.by_segment, policy.channels, layout=layout, population=POPULATION)

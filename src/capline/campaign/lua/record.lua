@@ -1,0 +1,45 @@
+-- record: write a step of a batch, if it is the consumer's own; the last step of a batch ends it, that of the last
+-- batch ends the run.
+--
+-- KEYS   1 run, 2 batches, 3 steps, 4 aside, 5 open campaigns
+-- ARGV   1 consumer; 2 expiry in ms; 3 entry id; 4 decided, or empty to leave it; 5 outcome; 6 rows where this settles
+--        the batch, else 0; 7 campaign
+-- Reply  1 where it is written, also by this consumer's same call before; 0 where another has the batch, or nobody
+--
+-- O(length of the bytes).
+
+local run, batches, steps, open = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
+local number = string.match(ARGV[3], '-(%d+)$')
+local settles = ARGV[6] ~= '0'
+
+if #redis.call('XPENDING', batches, 'workers', ARGV[3], ARGV[3], 1, ARGV[1]) == 0 then
+  local again = settles and redis.call('HGET', steps, number .. ':by') == ARGV[1]
+    and redis.call('HGET', steps, number .. ':outcome') == ARGV[5]
+    and #redis.call('XRANGE', batches, ARGV[3], ARGV[3]) == 0
+  return again and 1 or 0
+end
+
+local time = redis.call('TIME')
+local now_us = time[1] .. string.format('%06d', tonumber(time[2]))
+if ARGV[4] ~= '' then
+  redis.call('HSET', steps, number .. ':decided', ARGV[4], number .. ':outcome', ARGV[5])
+else
+  redis.call('HSET', steps, number .. ':outcome', ARGV[5])
+end
+redis.call('HDEL', steps, number .. ':error')
+redis.call('HSET', run, 'last_us', now_us)
+redis.call('XCLAIM', batches, 'workers', ARGV[1], 0, ARGV[3], 'JUSTID')
+if settles then
+  redis.call('XACK', batches, 'workers', ARGV[3])
+  redis.call('XDEL', batches, ARGV[3])
+  redis.call('HINCRBY', run, 'done', ARGV[6])
+  local settled = redis.call('HINCRBY', run, 'settled', 1)
+  if settled == tonumber(redis.call('HGET', run, 'batches')) then
+    redis.call('HSET', run, 'finished', now_us)
+    redis.call('ZREM', open, ARGV[7])
+  end
+end
+for key = 1, 5 do
+  redis.call('PEXPIRE', KEYS[key], ARGV[2])
+end
+return 1

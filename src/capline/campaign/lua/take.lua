@@ -1,0 +1,68 @@
+-- take: make a batch the consumer's own: the one that is already, else one whose holder is silent, else a new one.
+--
+-- KEYS   1 run, 2 batches, 3 steps, 4 aside, 5 open campaigns
+-- ARGV   1 consumer; 2 expiry in ms; 3 idle time in ms after which a batch is taken over; 4 the most takes of one
+--        batch; 5 campaign
+-- Reply  {'batch', entry id, entry's fields, decided or false, outcome or false, run id}
+--        {'aside', number, why}     a batch that could not be given: it is set aside; ask again
+--        {'none', batches in work}  nothing to take now
+--        {'over'}                   finished, or not there
+--
+-- A repeated call gives the same batch. The group counts how often a batch was taken (a consumer that gives one back in
+-- good order does not count); one that so many died of is set aside. O(batches in work).
+
+local run, batches, steps, aside, open = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local consumer = ARGV[1]
+
+local found = redis.call('HMGET', run, 'finished', 'first_us', 'run_id')
+if not found[3] or found[1] then
+  redis.call('ZREM', open, ARGV[5])
+  return {'over'}
+end
+
+local entry
+local pending = redis.call('XPENDING', batches, 'workers', '-', '+', 1, consumer)[1]
+if pending then
+  entry = redis.call('XRANGE', batches, pending[1], pending[1])[1]
+else
+  pending = redis.call('XPENDING', batches, 'workers', 'IDLE', ARGV[3], '-', '+', 1)[1]
+  if pending then
+    entry = redis.call('XCLAIM', batches, 'workers', consumer, 0, pending[1])[1]
+  else
+    local read = redis.call('XREADGROUP', 'GROUP', 'workers', consumer, 'COUNT', 1, 'STREAMS', batches, '>')
+    if not read then
+      return {'none', redis.call('XPENDING', batches, 'workers')[1]}
+    end
+    entry = read[1][2][1]
+  end
+end
+
+local id = pending and pending[1] or entry[1]
+local number = string.match(id, '-(%d+)$')
+local why
+if not entry then
+  why = 'its entry is gone from the stream'
+elseif pending and tonumber(pending[4]) >= tonumber(ARGV[4]) and pending[2] ~= consumer then
+  local last = redis.call('HGET', steps, number .. ':error')
+  why = 'taken ' .. pending[4] .. ' times and never settled' .. (last and ', at last: ' .. last or '')
+end
+if why then
+  redis.call('HSET', aside, number, why)
+  redis.call('XACK', batches, 'workers', id)
+  redis.call('XDEL', batches, id)
+  redis.call('PEXPIRE', aside, ARGV[2])
+  return {'aside', number, why}
+end
+
+local time = redis.call('TIME')
+local now_us = time[1] .. string.format('%06d', tonumber(time[2]))
+redis.call('HSET', steps, number .. ':by', consumer, number .. ':since', now_us)
+redis.call('HSET', run, 'last_us', now_us)
+if not found[2] then
+  redis.call('HSET', run, 'first_us', now_us)
+end
+for key = 1, 5 do
+  redis.call('PEXPIRE', KEYS[key], ARGV[2])
+end
+local step = redis.call('HMGET', steps, number .. ':decided', number .. ':outcome')
+return {'batch', id, entry[2], step[1], step[2], found[3]}

@@ -1,0 +1,106 @@
+"""A part of an audience: the subjects of one batch, with their segments and columns, in memory and as bytes.
+
+    ids      u32 * rows     ascending, each less the one before it: neighbours are near, so this deflates well
+    codes    u16 * rows     segment: 0 for none, i for the i-th one
+    columns  for each       u32 * rows, the lengths in bytes of its texts; then the texts, UTF-8, one after the other
+
+One after the other, little-endian, deflated; zlib's own check (Adler-32) finds what was damaged on the way. Dense ids
+without columns take less than a byte a subject.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from capline.campaign.file import LARGEST_BATCH
+from capline.model.errors import CampaignError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["LARGEST_PART_BYTES", "Part"]
+
+LARGEST_PART_BYTES = 64 << 20
+"""Before deflating: what a worker holds for one batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The subjects of batch `number`: subject i is `ids[i]` (ascending), in the segment that `codes[i]` points to."""
+
+    number: int
+    ids: NDArray[np.uint32]
+    codes: NDArray[np.integer[Any]]
+    columns: Mapping[str, Sequence[str]]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def pack(self) -> bytes:
+        """As bytes; `CampaignError` where the columns are too large."""
+        pieces = [np.diff(self.ids, prepend=np.uint32(0)).astype("<u4").tobytes(), self.codes.astype("<u2").tobytes()]
+        for texts in self.columns.values():
+            encoded = [text.encode() for text in texts]
+            pieces += [np.array([len(text) for text in encoded], "<u4").tobytes(), *encoded]
+        size_bytes = sum(map(len, pieces))
+        if size_bytes > LARGEST_PART_BYTES:
+            raise CampaignError(
+                f"batch {self.number} has {size_bytes} bytes with its columns, at most {LARGEST_PART_BYTES} can be "
+                "queued; write a smaller 'batch:'"
+            )
+        return zlib.compress(b"".join(pieces), level=1)
+
+    @classmethod
+    def unpack(cls, number: int, rows: int, data: bytes, names: Sequence[str], segments: int) -> Part:
+        """What was packed; `CampaignError` where it is not that. `segments`: how many there are, none included."""
+        raw = _inflate(number, data)
+        if not 0 < rows <= LARGEST_BATCH or len(raw) < rows * (6 + 4 * len(names)):
+            raise damaged(number)
+        deltas = np.frombuffer(raw, "<u4", rows)
+        sums = np.cumsum(deltas, dtype=np.uint64)
+        codes = np.frombuffer(raw, "<u2", rows, 4 * rows).astype(np.uint16)
+        if sums[-1] > np.iinfo(np.uint32).max or not deltas[1:].all() or int(codes.max()) >= segments:
+            raise damaged(number)
+        columns: dict[str, Sequence[str]] = {}
+        offset = 6 * rows
+        for name in names:
+            columns[name], offset = _texts(number, raw, rows, offset)
+        if offset != len(raw):
+            raise damaged(number)
+        return cls(number, sums.astype(np.uint32), codes, columns)
+
+
+def damaged(number: int) -> CampaignError:
+    """What is said of bytes that are not what was written."""
+    return CampaignError(f"batch {number} is not what was written")
+
+
+def _inflate(number: int, data: bytes) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        raw = inflater.decompress(data, LARGEST_PART_BYTES + 1)
+    except zlib.error:
+        raise damaged(number) from None
+    if len(raw) > LARGEST_PART_BYTES or not inflater.eof or inflater.unused_data:
+        raise damaged(number)
+    return raw
+
+
+def _texts(number: int, raw: bytes, rows: int, offset: int) -> tuple[list[str], int]:
+    if len(raw) < offset + 4 * rows:
+        raise damaged(number)
+    ends = np.cumsum(np.frombuffer(raw, "<u4", rows, offset), dtype=np.uint64).tolist()
+    start = offset + 4 * rows
+    if start + ends[-1] > len(raw):
+        raise damaged(number)
+    try:
+        texts = [raw[start + left : start + right].decode() for left, right in zip([0, *ends], ends, strict=False)]
+    except UnicodeDecodeError:
+        raise damaged(number) from None
+    return texts, start + ends[-1]

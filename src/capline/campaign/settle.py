@@ -1,0 +1,156 @@
+"""The way of one batch: decide, write down, hand over, write down, give back, write down.
+
+The rule: a step is in the record before the next one acts, and every step can be taken again: deciding by its receipt,
+handing over by the messages' keys, giving back by the hits' stamps. So it does not matter where a process is killed;
+the next one takes the first step that is not written down (again). `ledger` shows each place and what follows.
+
+Where the steps are written is the `Record`'s: a ledger on disk (`run`), or the queue (`worker`).
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from capline.campaign.prepare import limiter_segments
+from capline.campaign.rows import FAILED, REFUNDED, RETRY, BatchRows
+from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, Messages, Outcomes, RunInfo
+from capline.model.errors import CampaignError, CaplineError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from numpy.typing import NDArray
+
+    from capline.campaign.file import CampaignFile, Retry
+    from capline.campaign.part import Part
+    from capline.limiter.limiter import Limiter
+    from capline.model.policy import Policy
+
+__all__ = ["AGAIN", "Record", "Settling", "as_campaign_errors", "backoff_s"]
+
+AGAIN = "nothing is lost: mend it and run the same command again"
+
+
+class Record(Protocol):
+    """Where the steps of batches are written."""
+
+    def check(self) -> None:
+        """Called before each hand-over: raise to leave the batch as it stands in the record."""
+        ...
+
+    def add(self, rows: BatchRows) -> None:
+        """Write a batch that was just decided; when this returns it is written."""
+        ...
+
+    def save(self, rows: BatchRows) -> None:
+        """Write how far a batch has come; when this returns it is written."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """What brings batches of one run to their end, one at a time, each with all its retries.
+
+    `segments` are those that the codes of the parts point into. `pause` is called with the seconds between two tries,
+    `jitter` gives a number from 0 to 1.
+    """
+
+    file: CampaignFile
+    policy: Policy
+    segments: tuple[str | None, ...]
+    limiter: Limiter
+    info: RunInfo
+    record: Record
+    pause: Callable[[float], object]
+    jitter: Callable[[], float] = random.random
+
+    def settle(self, part: Part, rows: BatchRows | None) -> BatchRows:
+        """Bring a batch to its end from where the record has it; `rows` is None where it was not decided yet.
+
+        Handed over until no row is due, giving back what failed for good as soon as that is known.
+        """
+        if rows is None:
+            rows = self._decide(part)
+        everyone = Messages(self.info, part.number, rows.ids, rows.codes, self.segments, part.columns)
+        self._give_back(rows)
+        while (due := rows.due()).size:
+            asked_s = 0.0
+            most = self.file.sender.sender.most or due.size
+            for start in range(0, due.size, most):
+                self.record.check()
+                asked_s = max(asked_s, self._hand_over(rows, due[start : start + most], everyone))
+                self._give_back(rows)
+            tries = rows.attempts[rows.where(RETRY)]
+            if tries.size:
+                self.pause(backoff_s(int(tries.max()), self.file.retry, asked_s, self.jitter()))
+        return rows
+
+    def _decide(self, part: Part) -> BatchRows:
+        names, codes = limiter_segments(self.policy, self.segments, part.codes)
+        now_us = self.limiter.now_us()
+        answers = self.limiter.decide_many(
+            self.policy.name,
+            part.ids,
+            segment=names,
+            codes=codes,
+            channel=self.file.channel,
+            cost=self.file.cost,
+            receipt=f"{self.info.campaign}/{self.info.run_id}/{part.number}",
+        )
+        for row, error in answers.errors.items():
+            raise CampaignError(f"subject {part.ids[row]} could not be decided: {error}; {AGAIN}")
+        # Answers out of a receipt were given before a kill, and their `retry_after` counts from then: no hit is older.
+        hits = answers.hit[answers.allowed]
+        at_us = min(now_us, int(hits.max())) if hits.size else now_us
+        decided = BatchRows.of(part.number, at_us, part.ids, part.codes, answers)
+        self.record.add(decided)
+        return decided
+
+    def _hand_over(self, rows: BatchRows, due: NDArray[np.intp], everyone: Messages) -> float:
+        outcomes = self._send(everyone.take(due))
+        rows.take_outcomes(due, outcomes, self.file.retry.attempts)
+        self.record.save(rows)
+        return outcomes.wait_s
+
+    def _send(self, messages: Messages) -> Outcomes:
+        name = self.file.sender.name
+        with as_campaign_errors(name):
+            outcomes = self.file.sender.sender.send(messages)
+        known = np.isin(outcomes.codes, (DELIVERED, PERMANENT, TRANSIENT))
+        if len(outcomes.codes) != len(messages) or not known.all():
+            raise CampaignError(f"sender {name!r} gave no sound outcome for each of {len(messages)} messages; {AGAIN}")
+        return outcomes
+
+    def _give_back(self, rows: BatchRows) -> None:
+        failed = rows.where(FAILED)
+        if failed.size:
+            # False for a hit means that a killed process gave it back already, or that it has left every window.
+            self.limiter.refund_many(self.policy.name, rows.ids[failed], rows.hit[failed])
+            rows.state[failed] = REFUNDED
+            self.record.save(rows)
+
+
+def backoff_s(tries: int, retry: Retry, asked_s: float, jitter: float) -> float:
+    """How long to wait after so many tries: doubling up to the longest.
+
+    `jitter` (0 to 1) takes off up to half. Not below what the far side asked for, but not above the longest either.
+    """
+    wait_s = min(retry.longest_s, retry.wait_s * 2.0 ** min(tries - 1, 60))
+    return max(wait_s * (1 - jitter / 2), min(asked_s, retry.longest_s))
+
+
+@contextmanager
+def as_campaign_errors(name: str) -> Generator[None]:
+    """A sender is anyone's code: whatever it raises is one line, and the run can be gone on with."""
+    try:
+        yield
+    except CaplineError:
+        raise
+    except Exception as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise CampaignError(f"sender {name!r} failed ({what}); {AGAIN}") from error

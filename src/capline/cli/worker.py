@@ -1,0 +1,130 @@
+"""`capline worker`: take batches of queued campaigns and bring each to its end; as many as you like, on any hosts.
+
+For people a line for each batch goes to standard error; what the worker did, as one answer, to standard output.
+"""
+
+# ruff: noqa: PLC0415 - imports inside functions: `--help` stays instant
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from capline.cli.common import BAD_INPUT, JsonOption, answer_json, note, out
+
+if TYPE_CHECKING:
+    from capline.campaign.worker import Settled, Worked
+
+__all__ = ["register"]
+
+QueueOption = Annotated[
+    str,
+    typer.Option(
+        "--queue",
+        "-q",
+        metavar="URL",
+        envvar="CAPLINE_QUEUE",
+        help="The Redis or Valkey server of the queue.",
+        show_default=False,
+    ),
+]
+StoreOption = Annotated[
+    str | None,
+    typer.Option("--store", "-s", metavar="URL", help="Instead of the campaigns' own store.", show_default=False),
+]
+TakeoverOption = Annotated[
+    float,
+    typer.Option(
+        "--takeover",
+        metavar="SECONDS",
+        help="Take over a batch whose worker gave no sign of life for so long; the same for all workers.",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        "worker",
+        epilog="[bold]Examples[/]\n\n"
+        "capline worker --queue redis://127.0.0.1:6379/0\n\n"
+        "CAPLINE_QUEUE=redis://:secret@queue.example.org/0 capline worker --until-idle",
+    )(worker)
+
+
+def worker(
+    queue: QueueOption,
+    store: StoreOption = None,
+    takeover: TakeoverOption = 60.0,
+    until_idle: Annotated[
+        bool, typer.Option("--until-idle", help="End when no campaign has a batch left, waiting or in work.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No line for each batch.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Take batches from the queue, decide, send and record, one batch at a time, for as long as it runs.
+
+    Ctrl-C or SIGTERM ends it after the step under way and gives its batch back (exit 130 or 143).
+
+    Killed, its batch goes to another worker, and nobody is counted twice.
+    """
+    from capline.campaign.stop import CampaignStopped, Stop
+    from capline.campaign.worker import Worker
+
+    def tell(batch: Settled) -> None:
+        if not quiet:
+            note.print(
+                f"{batch.campaign}: batch {batch.batch}: {batch.sent:,} sent, {batch.refused:,} refused, "
+                f"{batch.failed:,} failed, {batch.elapsed_s:,.1f} s",
+                style="dim",
+                markup=False,
+                soft_wrap=True,
+            )
+
+    def say(line: str) -> None:
+        note.print(line, style="yellow", markup=False, soft_wrap=True)
+
+    with (
+        closing(Stop()) as stop,
+        stop.on_signals(_say_stopping, _say_ending),
+        closing(Worker(queue, stop, takeover_s=takeover, store=store, settled=tell, say=say)) as working,
+    ):
+        for warning in working.warnings():
+            say(f"warning: {warning}")
+        try:
+            working.work(until_idle=until_idle)
+        except CampaignStopped as stopped:
+            say("stopped; nothing is lost, and a batch that was under way is given back")
+            _answer(working.worked, as_json=as_json)
+            raise typer.Exit(128 + stopped.signum) from None
+        _answer(working.worked, as_json=as_json)
+        if working.worked.trouble or working.worked.aside:
+            raise typer.Exit(BAD_INPUT)
+
+
+def _answer(worked: Worked, *, as_json: bool) -> None:
+    if as_json:
+        answer_json(worked)
+        return
+    out.print(
+        f"{worked.settled:,} batches, {worked.subjects:,} subjects: {worked.sent:,} sent, {worked.refused:,} refused, "
+        f"{worked.failed:,} failed",
+        soft_wrap=True,
+    )
+
+
+def _say_stopping(signum: int) -> None:
+    _say_now(f"{signal.Signals(signum).name}: finishing the step under way; again to end at once")
+
+
+def _say_ending(_signum: int) -> None:
+    _say_now("ended at once; nothing is lost: another worker takes over the batch")
+
+
+def _say_now(line: str) -> None:
+    """Past every buffer: the signal may have come while one was being written."""
+    os.write(2, f"{line}\n".encode())

@@ -1,0 +1,105 @@
+"""A batch as it is asked, in columns: what the caller handed in, checked; and its answers, put back in their rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from capline.limiter.checks import check_codes, check_subjects
+from capline.model.attempt import check_cost, check_id
+from capline.model.errors import CaplineError, InvalidTypeError
+from capline.model.subject import Subject
+from capline.store.columns import NEVER_US, NO_HIT, Decisions, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["Columns", "columns_of", "spread"]
+
+
+class Columns(msgspec.Struct, frozen=True):
+    """The rows that can be asked, `good` among `rows` of them (None: all), and why the others cannot, by row.
+
+    `segments[codes[i]]` is the segment of `subjects[i]`; without codes `segments[0]` is that of all.
+    """
+
+    policy: str
+    segments: tuple[str | None, ...]
+    channel: str | None
+    subjects: list[Subject] | NDArray[np.integer[Any]]
+    codes: NDArray[np.uint16] | None
+    cost: int
+    receipt: str | None
+    rows: int
+    good: NDArray[np.intp] | None
+    errors: dict[int, CaplineError]
+
+    def only(self, rows: NDArray[np.intp]) -> Columns:
+        """These of the rows that can be asked, as a batch of their own, without a receipt."""
+        codes = None if self.codes is None else self.codes[rows]
+        return msgspec.structs.replace(
+            self, subjects=_picked(self.subjects, rows), codes=codes, receipt=None, rows=len(rows), good=None, errors={}
+        )
+
+
+def columns_of(
+    policy: str,
+    subjects: Sequence[Subject] | NDArray[np.integer[Any]],
+    segment: str | Sequence[str | None] | None,
+    codes: Sequence[int] | NDArray[np.integer[Any]] | None,
+    channel: str | None,
+    cost: int,
+    receipt: str | None,
+    keyed: Callable[[Subject], Subject] | None,
+) -> Columns:
+    """What a caller handed in, checked, the subjects as the store is to know them; raises for what spoils all rows."""
+    if receipt is not None:
+        check_id(receipt)
+    cost = check_cost(cost)
+    points = None if codes is None else check_codes(codes, len(subjects), segment)
+    if points is None and segment is not None and not isinstance(segment, str):
+        raise InvalidTypeError("segment is one name, or a list of names together with codes that point into it")
+    segments = (segment,) if segment is None or isinstance(segment, str) else tuple(segment)
+    checked, errors = check_subjects(subjects)
+    good = None
+    if errors:
+        good = np.array([row for row in range(len(checked)) if row not in errors], np.intp)
+        checked = _picked(checked, good)
+        points = None if points is None else points[good]
+    if keyed is not None:
+        checked = [keyed(subject) for subject in plain(checked)]
+    return Columns(policy, segments, channel, checked, points, cost, receipt, len(subjects), good, errors)
+
+
+def spread(asked: Columns, part: Decisions) -> Decisions:
+    """The answers among all rows that were handed in; a row that could not be asked holds its error."""
+    good = asked.good
+    if good is None:
+        return part
+
+    def column(values: NDArray[Any], empty: int) -> NDArray[Any]:
+        full = np.full(asked.rows, empty, values.dtype)
+        full[good] = values
+        return full
+
+    return Decisions(
+        part.limits,
+        column(part.allowed, 0),
+        column(part.limit_index, -1),
+        column(part.remaining, 0),
+        column(part.retry_after_us, NEVER_US),
+        column(part.reset_after_us, NEVER_US),
+        column(part.hit, NO_HIT),
+        {**asked.errors, **{int(good[row]): error for row, error in part.errors.items()}},
+        part.origin,
+        {int(good[row]): origin for row, origin in part.origins.items()},
+    )
+
+
+def _picked(
+    subjects: list[Subject] | NDArray[np.integer[Any]], rows: NDArray[np.intp]
+) -> list[Subject] | NDArray[np.integer[Any]]:
+    return subjects[rows] if isinstance(subjects, np.ndarray) else [subjects[row] for row in rows]

@@ -1,0 +1,301 @@
+"""What `Limiter` and `AsyncLimiter` share: everything about a limiter that does not wait for a store.
+
+    names and loose values  ->  checked ones, bound to the store's terms  ->  [the store]  ->  answers in their places
+
+The rule: whether a store is asked at once or awaited is all that the two differ in. Each of their verbs is a few lines:
+what was asked, checked here; one call; and, where that fails, the guard.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+
+import msgspec
+
+from capline.limiter.checks import check_subjects, fingerprint, stamp, typed
+from capline.limiter.columns import Columns, columns_of, spread
+from capline.limiter.deny import DenyCache, check_entries
+from capline.limiter.explain import Explanation, explain
+from capline.limiter.guard import Guard
+from capline.limiter.keyed import keyed_hash
+from capline.limiter.rules import DEFAULT_NAMESPACE, Rules
+from capline.model.attempt import Attempt, check_cost, check_id
+from capline.model.decision import Decision
+from capline.model.errors import CaplineError, InvalidValueError, PolicyError, StoreError
+from capline.model.subject import Subject, check_subject
+from capline.policy.watch import PolicyWatch
+from capline.store.columns import plain
+from capline.store.protocol import Ask, Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from capline.limiter.insurance import Insurance
+    from capline.limiter.rules import Names
+    from capline.model.clock import Clock
+    from capline.model.policy import Policy, Rule
+    from capline.store.columns import Decisions
+    from capline.store.protocol import Recorded, Terms
+
+__all__ = ["DEFAULT_URL", "Desk", "Sheet"]
+
+DEFAULT_URL = "lmdb://.capline/store"
+"""The store of `from_file` and of the command line where none is named: durable, below the working directory."""
+
+
+class Binder(Protocol):
+    """Of a store, sync or async, the part that waits for nobody."""
+
+    def terms(self, rule: Rule) -> Terms:
+        """See `Store`."""
+        ...
+
+
+S = TypeVar("S", bound=Binder)
+
+
+class Sheet(msgspec.Struct):
+    """A batch of single attempts: what the store is asked, and which rows of `answers` wait for it."""
+
+    answers: list[Decision | CaplineError | None]
+    rows: list[int]
+    attempts: list[Attempt]
+    asks: list[Ask]
+    denied: DenyCache
+    ticket: tuple[int, int]
+
+
+class Desk(ABC, Generic[S]):
+    """A limiter but for its verbs; see the module's text. `_open` says which kind of store it has."""
+
+    def __init__(
+        self,
+        url: str,
+        policies: Iterable[Policy] = (),
+        *,
+        clock: Clock | None = None,
+        on_store_error: str | Insurance = "raise",
+        namespace: str = DEFAULT_NAMESPACE,
+        deny_cache: int = 0,
+        subject_key: bytes | None = None,
+    ) -> None:
+        rules = Rules(policies, namespace)
+        self._guard = Guard(on_store_error, rules, clock)
+        self._keyed = None if subject_key is None else keyed_hash(subject_key)
+        self._denied = DenyCache(check_entries(deny_cache))
+        # A way past all checks that a store's own short way does not need, where nothing else has to be looked at.
+        self._has_short_ways = not deny_cache and self._keyed is None
+        self._watch: PolicyWatch | None = None
+        self._store: S = self._open(url, clock)
+        self._take(rules)
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | Path,
+        url: str = DEFAULT_URL,
+        *,
+        clock: Clock | None = None,
+        on_store_error: str | Insurance = "raise",
+        deny_cache: int = 0,
+        subject_key: bytes | None = None,
+    ) -> Self:
+        """A limiter of the policies in a YAML file, in its namespace; `reload` takes over what was changed there."""
+        watch = PolicyWatch(Path(path))
+        file = watch.current
+        limiter = cls(
+            url,
+            file.policies,
+            clock=clock,
+            on_store_error=on_store_error,
+            namespace=file.namespace,
+            deny_cache=deny_cache,
+            subject_key=subject_key,
+        )
+        limiter._watch = watch
+        return limiter
+
+    @staticmethod
+    @abstractmethod
+    def _open(url: str, clock: Clock | None) -> S: ...
+
+    @property
+    def policies(self) -> dict[str, Policy]:
+        """The policies in force, by name."""
+        return dict(self._rules.policies)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the logs."""
+        return self._rules.namespace
+
+    def use(self, policies: Iterable[Policy]) -> None:
+        """Put other policies in force, as one: a decision sees all of the old or all of the new; histories stay."""
+        rules = Rules(policies, self._rules.namespace)
+        self._guard.use(rules)
+        self._take(rules)
+
+    def reload(self) -> bool:
+        """Take over the policy file if it changed; True when it did.
+
+        A broken or missing file, or one of another namespace, raises its `PolicyError`; the last good policies stay.
+        """
+        if self._watch is None:
+            raise PolicyError(
+                "this limiter has no policy file to reload; make it with Limiter.from_file, or call use()"
+            )
+        changed = self._watch.poll()
+        if self._watch.error is not None:
+            raise self._watch.error
+        if changed:
+            self.use(self._watch.current.policies)
+        return changed
+
+    def _take(self, rules: Rules) -> None:
+        # In this order a racing decision may be made under the old policies, but never mixes old and new in one rule,
+        # and leaves nothing old where later ones look.
+        self._rules = rules
+        self._terms: dict[Names, Terms] = {}
+        self._ways: dict[Names, Callable[[Subject], Decision]] = {}
+        self._short_ways: dict[str, Callable[[Subject], Decision]] = {}
+        self._denied = self._denied.emptied()
+
+    # --- names to terms ---------------------------------------------------------------------------------------
+
+    def _bound(self, policy: str, segment: str | None, channel: str | None) -> Terms:
+        try:
+            return self._terms.get((policy, segment, channel)) or self._bind(policy, segment, channel)
+        except TypeError as error:
+            raise typed(error, policy, segment, channel) from None
+
+    def _bind(self, policy: str, segment: str | None, channel: str | None) -> Terms:
+        """The store's terms for these names, kept; segments that the policy does not tell apart are one."""
+        known, ways, short_ways = self._terms, self._ways, self._short_ways
+        names = self._rules.known(policy, segment, channel)
+        terms = known.get(names)
+        if terms is None:
+            terms = known[names] = self._store.terms(self._rules.rule(*names))
+        if self._has_short_ways:
+            ways[names] = terms.decide_unit
+            if names == (policy, None, None):
+                short_ways[policy] = terms.decide_unit
+        return terms
+
+    def _any_terms(self, policy: str) -> Terms:
+        """Terms of the policy in any segment and channel: they name the same logs."""
+        return self._bound(*self._rules.any_names(policy))
+
+    # --- one --------------------------------------------------------------------------------------------------
+
+    def _subject(self, subject: Subject) -> Subject:
+        """The subject, checked, as the store is to know it."""
+        subject = check_subject(subject)
+        return subject if self._keyed is None else self._keyed(subject)
+
+    def _asked(
+        self, policy: str, subject: Subject, cost: int, id: str | None, segment: str | None, channel: str | None
+    ) -> Attempt:
+        """The attempt, checked, its names such as the policies tell apart."""
+        try:
+            names = self._rules.known(policy, segment, channel)
+        except TypeError as error:
+            raise typed(error, policy, segment, channel) from None
+        if id is not None:
+            check_id(id)
+        return Attempt(policy, self._subject(subject), check_cost(cost), id, names[1], channel)
+
+    def _ask(self, attempt: Attempt) -> tuple[Terms, Subject, int, int]:
+        """What a store is handed for a checked attempt."""
+        terms = self._bound(attempt.policy, attempt.segment, attempt.channel)
+        return terms, attempt.subject, attempt.cost, fingerprint(attempt.id)
+
+    def _explained(
+        self, attempt: Attempt, subject: Subject, now_us: int, decision: Decision, logs: list[list[Recorded]]
+    ) -> Explanation:
+        rule = self._rules.rule(attempt.policy, attempt.segment, attempt.channel)
+        return explain(rule, check_subject(subject), now_us, decision, logs)
+
+    # --- many -------------------------------------------------------------------------------------------------
+
+    def _sheet(self, attempts: Sequence[Attempt]) -> Sheet:
+        """What of a batch the store is to be asked; one bad item is an error in its place, and fails no other."""
+        sheet = Sheet([None] * len(attempts), [], [], [], self._denied, self._denied.ticket())
+        for row, attempt in enumerate(attempts):
+            try:
+                sheet.answers[row] = self._put(sheet, row, attempt)
+            except StoreError:
+                raise
+            except CaplineError as error:
+                sheet.answers[row] = error
+        return sheet
+
+    def _put(self, sheet: Sheet, row: int, attempt: Attempt) -> Decision | None:
+        """Put one attempt down to be asked, or give its answer where the store need not or cannot be."""
+        asked = self._asked(attempt.policy, attempt.subject, attempt.cost, attempt.id, attempt.segment, attempt.channel)
+        held = sheet.denied.answer(asked)
+        if held is not None:
+            return held
+        try:
+            sheet.asks.append(Ask(*self._ask(asked)))
+        except StoreError as error:
+            return self._guard.decide(asked, error)
+        sheet.attempts.append(asked)
+        sheet.rows.append(row)
+        return None
+
+    def _filled(self, sheet: Sheet, decided: Sequence[Decision | CaplineError]) -> list[Decision | CaplineError]:
+        """All answers in their places, now that the store's have come."""
+        for row, asked, answer in zip(sheet.rows, sheet.attempts, decided, strict=True):
+            if isinstance(answer, StoreError):
+                sheet.answers[row] = self._guard.item(asked, answer)
+                continue
+            sheet.answers[row] = answer
+            if isinstance(answer, Decision):
+                sheet.denied.note(asked, answer, sheet.ticket)
+        return [answer for answer in sheet.answers if answer is not None]
+
+    def _columns(
+        self,
+        policy: str,
+        subjects: Sequence[Subject] | NDArray[np.integer[Any]],
+        segment: str | Sequence[str | None] | None,
+        codes: Sequence[int] | NDArray[np.integer[Any]] | None,
+        channel: str | None,
+        cost: int,
+        receipt: str | None = None,
+    ) -> Columns:
+        """What was handed in for many subjects, checked."""
+        return columns_of(policy, subjects, segment, codes, channel, cost, receipt, self._keyed)
+
+    def _batch(self, asked: Columns) -> Batch:
+        """What a store is handed for many subjects."""
+        terms = tuple(self._bound(asked.policy, name, asked.channel) for name in asked.segments)
+        return Batch(terms, asked.subjects, asked.codes, asked.cost, asked.receipt)
+
+    def _spread(self, asked: Columns, answers: Decisions, *, consume: bool) -> Decisions:
+        """The store's answers, mended where it had none and there is a choice for that, among all rows."""
+        self._guard.mend(asked, answers, consume=consume)
+        return spread(asked, answers)
+
+    def _refunds(
+        self,
+        subjects: Sequence[Subject] | NDArray[np.integer[Any]],
+        hits: Sequence[int] | NDArray[np.integer[Any]],
+    ) -> tuple[list[Subject], list[int]]:
+        """Subjects and their hits, checked; one that is wrong spoils all."""
+        if len(subjects) != len(hits):
+            raise InvalidValueError(f"{len(subjects)} subjects and {len(hits)} hits: one hit for each subject")
+        checked, errors = check_subjects(subjects)
+        for error in errors.values():
+            raise error
+        named = plain(checked) if self._keyed is None else [self._keyed(subject) for subject in plain(checked)]
+        return named, [stamp(hit) for hit in plain(hits)]
+
+    def _all_terms(self) -> list[Terms]:
+        """Terms of every policy: together they name all logs."""
+        return [self._any_terms(policy) for policy in self._rules.policies]

@@ -1,0 +1,130 @@
+"""Limits kept in this process for as long as the store cannot answer: each quota divided by the number of hosts.
+
+The rule: all hosts together never admit more than a quota in any window of the outage. So a quota is rounded down, and
+one below the number of hosts refuses. What the store admitted before the outage is not known here, nor is what is
+admitted here known to the store afterwards: a window across its beginning or its end may hold up to twice the quota.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from capline.limiter.checks import fingerprint
+from capline.limiter.rules import Rules
+from capline.model.clock import SystemClock
+from capline.model.errors import InvalidTypeError, InvalidValueError
+from capline.model.limit import Limit
+from capline.model.policy import Policy
+from capline.store.columns import NO_HIT
+from capline.store.memory import MemoryStore
+from capline.store.protocol import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from capline.limiter.columns import Columns
+    from capline.limiter.rules import Names
+    from capline.model.attempt import Attempt
+    from capline.model.clock import Clock
+    from capline.model.decision import Decision
+    from capline.model.subject import Subject
+    from capline.store.columns import Decisions
+    from capline.store.local import LocalTerms
+
+__all__ = ["Insurance", "Insurer"]
+
+MOST_HOSTS = 1_000_000
+
+
+class Insurance(msgspec.Struct, frozen=True):
+    """For `on_store_error`: while the store cannot answer, limits kept in this process, of quota divided by `hosts`.
+
+    `hosts` (1 to a million) is how many limiters, in all processes on all hosts, may stand in for the store at once.
+    Each quota is divided by it and rounded down: together they never admit more than the quota in any window of the
+    outage, and a quota below the number of hosts refuses.
+    """
+
+    hosts: int = 8
+
+    def __post_init__(self) -> None:
+        if type(self.hosts) is not int:
+            raise InvalidTypeError(f"Insurance takes a whole number of hosts, not {self.hosts!r}")
+        if not 1 <= self.hosts <= MOST_HOSTS:
+            raise InvalidValueError(f"Insurance takes 1 to {MOST_HOSTS} hosts, not {self.hosts}")
+
+
+class Insurer:
+    """The policies with smaller quotas, over a store in memory.
+
+    Its answers name no hit: a refund goes to the store, which has none of these. It looks at no receipt, so a batch
+    that is repeated consumes again, which errs towards refusing; an attempt with an id does not.
+    """
+
+    def __init__(self, insurance: Insurance, rules: Rules, clock: Clock | None) -> None:
+        self._hosts = insurance.hosts
+        self._store = MemoryStore(clock or SystemClock())
+        self.use(rules)
+
+    def use(self, rules: Rules) -> None:
+        """Take over other policies; what was admitted stays counted."""
+        divided = [_divided(policy, self._hosts) for policy in rules.policies.values()]
+        self._rules: Rules = Rules(divided, rules.namespace)
+        self._terms: dict[Names, LocalTerms] = {}
+
+    def decide(self, attempt: Attempt) -> Decision:
+        """As the store's `decide`."""
+        return _insured(self._store.decide(*self._ask(attempt)))
+
+    def peek(self, attempt: Attempt) -> Decision:
+        """As the store's `peek`."""
+        return _insured(self._store.peek(*self._ask(attempt)))
+
+    def place(self, attempt: Attempt, max_wait_us: int | None) -> Decision:
+        """As the store's `place`."""
+        return _insured(self._store.place(*self._ask(attempt), max_wait_us))
+
+    def many(self, asked: Columns, *, consume: bool) -> Decisions:
+        """As the store's `decide_many`, or `peek_many`."""
+        terms = tuple(self._bound((asked.policy, name, asked.channel)) for name in asked.segments)
+        batch = Batch(terms, asked.subjects, asked.codes, asked.cost)
+        answers = self._store.decide_many(batch) if consume else self._store.peek_many(batch)
+        answers.hit[:] = NO_HIT
+        answers.origin = "insurance"
+        return answers
+
+    def forget(self, subject: Subject) -> None:
+        """As the store's `erase`, in every policy."""
+        self._store.erase([self._bound(self._rules.any_names(name)) for name in self._rules.policies], subject)
+
+    def sweep(self) -> None:
+        """As the store's `sweep`."""
+        self._store.sweep()
+
+    def _ask(self, attempt: Attempt) -> tuple[LocalTerms, Subject, int, int]:
+        terms = self._bound((attempt.policy, attempt.segment, attempt.channel))
+        return terms, attempt.subject, attempt.cost, fingerprint(attempt.id)
+
+    def _bound(self, names: Names) -> LocalTerms:
+        known, names = self._terms, self._rules.known(*names)
+        return known.get(names) or known.setdefault(names, self._store.terms(self._rules.rule(*names)))
+
+
+def _divided(policy: Policy, hosts: int) -> Policy:
+    """The policy with a share of each quota; where a server would keep its logs is no matter here."""
+
+    def share(limits: Iterable[Limit]) -> list[Limit]:
+        return [Limit(limit.quota // hosts, limit.window_us) for limit in limits]
+
+    return Policy(
+        policy.name,
+        share(policy.limits),
+        {name: share(limits) for name, limits in policy.by_segment.items()},
+        {name: share(limits) for name, limits in policy.channels.items()},
+        log=policy.log,
+    )
+
+
+def _insured(decision: Decision) -> Decision:
+    return msgspec.structs.replace(decision, hit=None, origin="insurance")

@@ -1,0 +1,95 @@
+"""A store on this machine, as one whose verbs are awaited.
+
+A decision there takes microseconds, less than handing it to a thread would, so it runs where it is awaited; batches and
+sweeps run in a thread, and the loop goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from capline.model.decision import Decision
+    from capline.model.errors import CaplineError
+    from capline.model.policy import Rule
+    from capline.model.subject import Subject
+    from capline.store.columns import Decisions
+    from capline.store.local import LocalStore, LocalTerms
+    from capline.store.protocol import Ask, Batch, Recorded
+
+__all__ = ["AsyncLocalStore"]
+
+
+class AsyncLocalStore:
+    """See the module's text, and `Store` for what each verb does."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self._store = store
+
+    def terms(self, rule: Rule) -> LocalTerms:
+        """See `Store`."""
+        return self._store.terms(rule)
+
+    async def decide(self, terms: LocalTerms, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        """See `Store`."""
+        if cost == 1 and not fingerprint:
+            return terms.decide_unit(subject)
+        return self._store.decide(terms, subject, cost, fingerprint)
+
+    async def peek(self, terms: LocalTerms, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        """See `Store`."""
+        return self._store.peek(terms, subject, cost, fingerprint)
+
+    async def place(
+        self, terms: LocalTerms, subject: Subject, cost: int, fingerprint: int, max_wait_us: int | None
+    ) -> Decision:
+        """See `Store`."""
+        return self._store.place(terms, subject, cost, fingerprint, max_wait_us)
+
+    async def refund(self, terms: LocalTerms, subject: Subject, stamp_us: int) -> bool:
+        """See `Store`."""
+        return self._store.refund(terms, subject, stamp_us)
+
+    async def decide_batch(self, asks: Sequence[Ask]) -> list[Decision | CaplineError]:
+        """See `Store`."""
+        return await asyncio.to_thread(self._store.decide_batch, asks)
+
+    async def decide_many(self, batch: Batch) -> Decisions:
+        """See `Store`."""
+        return await asyncio.to_thread(self._store.decide_many, batch)
+
+    async def peek_many(self, batch: Batch) -> Decisions:
+        """See `Store`."""
+        return await asyncio.to_thread(self._store.peek_many, batch)
+
+    async def refund_many(
+        self, terms: LocalTerms, subjects: Sequence[Subject], stamps_us: Sequence[int]
+    ) -> NDArray[np.bool_]:
+        """See `Store`."""
+        return await asyncio.to_thread(self._store.refund_many, terms, subjects, stamps_us)
+
+    async def recorded(self, terms: LocalTerms, subject: Subject) -> list[list[Recorded]]:
+        """See `Store`."""
+        return self._store.recorded(terms, subject)
+
+    async def erase(self, terms: Sequence[LocalTerms], subject: Subject) -> int:
+        """See `Store`."""
+        return self._store.erase(terms, subject)
+
+    async def sweep(self) -> int:
+        """See `Store`."""
+        return await asyncio.to_thread(self._store.sweep)
+
+    async def now_us(self) -> int:
+        """See `Store`."""
+        return self._store.now_us()
+
+    async def close(self) -> None:
+        """See `Store`."""
+        self._store.close()

@@ -1,0 +1,158 @@
+"""`redis://` and its kin, awaited: `Verbs` driven by the asynchronous transport.
+
+Decisions that are asked for in one turn of the event loop travel as one batch: the first to ask waits for the end of
+the turn (nobody else's latency: the loop comes back at once when there is nothing else to do), takes along whoever
+came by then, and alone goes alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeVar
+
+from capline.model.errors import CaplineError, StoreError
+from capline.store.protocol import Ask
+from capline.store.redis.async_transport import AsyncTransport
+from capline.store.redis.engine import Call
+from capline.store.redis.plan import DECIDE, PEEK, PLACE, one_payload
+from capline.store.redis.scripts import ONE
+from capline.store.redis.verbs import Verbs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from capline.model.clock import Clock
+    from capline.model.decision import Decision
+    from capline.model.policy import Rule
+    from capline.model.subject import Subject
+    from capline.store.columns import Decisions
+    from capline.store.protocol import Batch, Recorded
+    from capline.store.redis.engine import Steps
+    from capline.store.redis.terms import RedisTerms
+    from capline.store.redis.url import Settings
+
+__all__ = ["AsyncRedisStore"]
+
+_T = TypeVar("_T")
+_Waiting = list[tuple[Ask, "asyncio.Future[Decision]"]]
+
+
+class AsyncRedisStore:
+    """See `AsyncStore`. Of one event loop at a time."""
+
+    def __init__(self, settings: Settings, clock: Clock | None) -> None:
+        self._verbs = Verbs(settings, clock)
+        self._transport = AsyncTransport(settings)
+        self._waiting: _Waiting = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def terms(self, rule: Rule) -> RedisTerms:
+        """See `AsyncStore`."""
+        return self._verbs.terms(rule)
+
+    async def _drive(self, steps: Steps[_T]) -> _T:
+        if self._transport.closed:
+            raise StoreError("this store is closed; make a new limiter")
+        return await self._transport.drive(steps)
+
+    async def decide(self, terms: RedisTerms, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        """See `AsyncStore`; those of one turn of the loop are one batch."""
+        ask = Ask(terms, subject, cost, fingerprint)
+        mine: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        self._waiting.append((ask, mine))
+        if len(self._waiting) > 1:
+            return await mine
+        alone = False
+        try:
+            await asyncio.sleep(0)
+        finally:
+            turn, self._waiting = self._waiting, []
+            alone = len(turn) == 1
+            if not alone:
+                # A task of its own: whoever is cancelled meanwhile takes nobody along.
+                task = asyncio.create_task(self._answer(turn))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        if not alone:
+            return await mine
+        if cost == 1 and not fingerprint and terms.short:
+            return await self._drive(self._one(terms, subject))
+        return await self._drive(self._verbs.attempt(terms, subject, DECIDE, cost, fingerprint))
+
+    def _one(self, terms: RedisTerms, subject: Subject) -> Steps[Decision]:
+        slot, payload = one_payload(terms, subject, self._verbs.now())
+        call = Call(slot, payload, ONE)
+        [outcome] = yield from self._verbs.engine.run([call], self._verbs.until(), terms.family.replicas)
+        return self._verbs.one_answer(outcome, terms, 1, DECIDE)
+
+    async def _answer(self, turn: _Waiting) -> None:
+        """Decide all that came in one turn, and wake whoever still waits."""
+        try:
+            answers: Sequence[Decision | CaplineError | BaseException] = await self._drive(
+                self._verbs.decide_batch([ask for ask, _ in turn])
+            )
+        except BaseException as error:  # noqa: BLE001 - every waiter is told, whatever it was
+            answers = [error] * len(turn)
+        for (_, waiter), answer in zip(turn, answers, strict=True):
+            if waiter.done():
+                continue
+            if isinstance(answer, BaseException):
+                waiter.set_exception(answer)
+            else:
+                waiter.set_result(answer)
+
+    async def peek(self, terms: RedisTerms, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        """See `AsyncStore`."""
+        return await self._drive(self._verbs.attempt(terms, subject, PEEK, cost, fingerprint))
+
+    async def place(
+        self, terms: RedisTerms, subject: Subject, cost: int, fingerprint: int, max_wait_us: int | None
+    ) -> Decision:
+        """See `AsyncStore`."""
+        longest_us = -1 if max_wait_us is None else max_wait_us
+        return await self._drive(self._verbs.attempt(terms, subject, PLACE, cost, fingerprint, longest_us))
+
+    async def refund(self, terms: RedisTerms, subject: Subject, stamp_us: int) -> bool:
+        """See `AsyncStore`."""
+        return await self._drive(self._verbs.refund(terms, subject, stamp_us))
+
+    async def decide_batch(self, asks: Sequence[Ask]) -> list[Decision | CaplineError]:
+        """See `AsyncStore`."""
+        return await self._drive(self._verbs.decide_batch(asks))
+
+    async def decide_many(self, batch: Batch) -> Decisions:
+        """See `AsyncStore`."""
+        return await self._drive(self._verbs.many(batch, DECIDE))
+
+    async def peek_many(self, batch: Batch) -> Decisions:
+        """See `AsyncStore`."""
+        return await self._drive(self._verbs.many(batch, PEEK))
+
+    async def refund_many(
+        self, terms: RedisTerms, subjects: Sequence[Subject], stamps_us: Sequence[int]
+    ) -> NDArray[np.bool_]:
+        """See `AsyncStore`."""
+        return await self._drive(self._verbs.refund_many(terms, subjects, stamps_us))
+
+    async def recorded(self, terms: RedisTerms, subject: Subject) -> list[list[Recorded]]:
+        """See `AsyncStore`."""
+        return await self._drive(self._verbs.recorded(terms, subject))
+
+    async def erase(self, terms: Sequence[RedisTerms], subject: Subject) -> int:
+        """See `AsyncStore`."""
+        return await self._drive(self._verbs.erase(terms, subject))
+
+    async def sweep(self) -> int:
+        """See `AsyncStore`."""
+        return await self._drive(self._verbs.sweep())
+
+    async def now_us(self) -> int:
+        """See `AsyncStore`."""
+        return await self._drive(self._verbs.now_us())
+
+    async def close(self) -> None:
+        """See `AsyncStore`."""
+        await self._transport.close()

@@ -1,0 +1,230 @@
+"""The asynchronous transport: what `transport` does, awaited. A cancelled task closes the connections that it had."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from redis.asyncio.connection import Connection, SSLConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from capline.model.errors import StoreUnavailableError
+from capline.store.redis.advice import QUESTIONS, warn
+from capline.store.redis.links import connection_options, lost, server_error
+from capline.store.redis.wire import Exchange, Lost, Pause, Read, Reply, Request, Write
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capline.store.redis.engine import Steps
+    from capline.store.redis.url import Address, Settings
+
+__all__ = ["AsyncTransport"]
+
+_T = TypeVar("_T")
+SMALL_BYTES = 32_768
+"""What asyncio's write buffer takes (64 KiB) without making the writer wait."""
+_ERRORS = (RedisError, OSError, ValueError, asyncio.IncompleteReadError)
+
+
+class AsyncTransport:
+    """Connections to any number of servers, of one event loop; on another loop, or after a fork, it begins afresh."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._met: set[Address] = set()
+        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
+        self._idle: dict[Address, deque[Connection]] = {}
+        self._room: dict[Address, asyncio.Semaphore] = {}
+        self.closed = False
+
+    async def drive(self, steps: Steps[_T]) -> _T:
+        """Do what the generator asks for, to its end."""
+        self._come_home()
+        lease = _Lease(self)
+        try:
+            asked = next(steps)
+            while True:
+                asked = steps.send(await lease.do(asked))
+        except StopIteration as done:
+            return done.value
+        finally:
+            lease.end()
+
+    def _come_home(self) -> None:
+        home = (os.getpid(), asyncio.get_running_loop())
+        if self._home != home:
+            # Connections belong to the loop that made them: another's are left to it, and never used here.
+            self._home, self._idle, self._room = home, {}, {}
+
+    async def take(self, node: Address, until: float) -> Connection:
+        """A connection of the server's, fresh from the pool or new; raises what kept it from being one."""
+        if self.closed:
+            raise StoreUnavailableError("the store is closed; make a new limiter")
+        room = self._room.setdefault(node, asyncio.Semaphore(self._settings.max_connections))
+        if room.locked():
+            async with asyncio.timeout(max(0.001, until - time.monotonic())):
+                await room.acquire()
+        else:
+            await room.acquire()  # at once
+        try:
+            idle = self._idle.setdefault(node, deque())
+            while idle:
+                connection = idle.pop()
+                if await _usable(connection):
+                    return connection
+                self._shut(connection)
+            return await self._connect(node, until)
+        except BaseException:
+            room.release()
+            raise
+
+    async def _connect(self, node: Address, until: float) -> Connection:
+        options = connection_options(self._settings, node)
+        options["socket_connect_timeout"] = max(0.001, until - time.monotonic())
+        kind = SSLConnection if self._settings.tls else Connection
+        connection = kind(retry=Retry(NoBackoff(), 0), **options)
+        try:
+            await connection.connect()
+            if node not in self._met and not (self._settings.shape == "sentinel" and node in self._settings.seeds):
+                self._met.add(node)
+                await connection.send_packed_command(b"".join(QUESTIONS), check_health=False)
+                warn(node, await _read(connection, len(QUESTIONS), until))
+        except BaseException:
+            self._shut(connection)
+            raise
+        return connection
+
+    def give(self, node: Address, connection: Connection) -> None:
+        """Take a connection back on which nothing is unread."""
+        if self.closed:
+            self._shut(connection)
+        else:
+            self._idle[node].append(connection)
+        self._room[node].release()
+
+    def discard(self, node: Address, connection: Connection) -> None:
+        """Close a connection, now and without waiting: the task may be on its way out."""
+        self._shut(connection)
+        self._room[node].release()
+
+    def _shut(self, connection: Connection) -> None:
+        writer = connection._writer  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - `disconnect` has to be awaited
+        if writer is not None:
+            writer.transport.abort()
+        connection._reader = connection._writer = None  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - so that it is not used again
+
+    async def close(self) -> None:
+        """Close every connection that is not in use, and the others when they come back."""
+        self.closed = True
+        if self._home != (os.getpid(), asyncio.get_running_loop()):
+            return
+        for idle in self._idle.values():
+            while idle:
+                await idle.pop().disconnect(nowait=True)
+
+
+class _Lease:
+    """The connections of one verb: one to each server for `Write` and `Read`, in order; others for `Exchange`."""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+        self._lines: dict[tuple[Address, bool], Connection] = {}
+        self._unread: dict[tuple[Address, bool], int] = {}
+        self._written: deque[list[tuple[Request, Lost | None]]] = deque()
+
+    async def do(self, asked: Write | Read | Exchange | Pause) -> Any:
+        if isinstance(asked, Write):
+            self._written.append(await self._write(asked.requests, asked.until, side=False))
+            return None
+        if isinstance(asked, Read):
+            return await self._read(self._written.popleft(), asked.until, side=False)
+        if isinstance(asked, Exchange):
+            written = await self._write(asked.requests, asked.until, side=True)
+            return await self._read(written, asked.until, side=True)
+        await asyncio.sleep(asked.seconds)
+        return None
+
+    async def _write(
+        self, requests: Sequence[Request], until: float, *, side: bool
+    ) -> list[tuple[Request, Lost | None]]:
+        return [(request, await self._write_one(request, until, side=side)) for request in requests]
+
+    async def _write_one(self, request: Request, until: float, *, side: bool) -> Lost | None:
+        key = (request.node, side)
+        sent = False
+        try:
+            line = self._lines.get(key)
+            if line is None:
+                line = self._lines[key] = await self._transport.take(request.node, until)
+            sent = True
+            self._unread[key] = self._unread.get(key, 0) + request.replies
+            if len(request.payload) < SMALL_BYTES:
+                await line.send_packed_command(request.payload, check_health=False)  # into the buffer, at once
+            else:
+                async with asyncio.timeout(max(0.001, until - time.monotonic())):
+                    await line.send_packed_command(request.payload, check_health=False)
+        except _ERRORS as error:
+            self._drop(key)
+            return lost(error, sent=sent)
+        return None
+
+    async def _read(self, written: list[tuple[Request, Lost | None]], until: float, *, side: bool) -> list[list[Reply]]:
+        answers: list[list[Reply]] = []
+        for request, failure in written:
+            key = (request.node, side)
+            line = self._lines.get(key)
+            if failure is not None or line is None:
+                gone = failure or Lost(True, "the connection was lost")
+                answers.append([gone] * request.replies)
+                continue
+            replies = await _read(line, request.replies, until)
+            if replies and isinstance(replies[-1], Lost):
+                self._drop(key)
+            else:
+                self._unread[key] -= request.replies
+            answers.append(replies)
+        return answers
+
+    def _drop(self, key: tuple[Address, bool]) -> None:
+        line = self._lines.pop(key, None)
+        self._unread.pop(key, None)
+        if line is not None:
+            self._transport.discard(key[0], line)
+
+    def end(self) -> None:
+        for key in list(self._lines):
+            if self._unread.get(key):
+                self._drop(key)
+            else:
+                self._transport.give(key[0], self._lines.pop(key))
+
+
+async def _usable(connection: Connection) -> bool:
+    """Whether nothing waits on it: neither its end nor a reply that nobody read."""
+    try:
+        return connection.is_connected and not await connection.can_read()
+    except _ERRORS:
+        return False
+
+
+async def _read(connection: Connection, many: int, until: float) -> list[Reply]:
+    """So many replies; from the first that does not come on, all are lost."""
+    replies: list[Reply] = []
+    for _ in range(many):
+        try:
+            left = max(0.001, until - time.monotonic())
+            replies.append(await connection.read_response(disable_decoding=True, timeout=left))
+        except _ERRORS as error:
+            reply = server_error(error)
+            if reply is None:
+                gone = lost(error, sent=True)
+                replies += [gone] * (many - len(replies))
+                break
+            replies.append(reply)
+    return replies

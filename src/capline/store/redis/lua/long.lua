@@ -1,0 +1,81 @@
+-- The short way of the rule on a long log (see log.lua): one unit, with a few entries read where they stand. Included by
+-- the scripts, after unit.lua and ttl_ms().
+
+-- As `unit` in unit.lua, but that the hit is written here, and the first result only tells that all is said; false: not
+-- for this, nothing was done. `bytes` is the length of the value.
+local function long_unit(key, bytes, limits, widest)
+  if bytes < 2860 then return false end
+  local tag, floor_us, first, base = unpack_at('>BI7I7I7', call('GETRANGE', key, 0, 21))
+  local size = tag == 75 and 14 or tag == 107 and 22
+  local n = size and (bytes - 22) / size or 0.5
+  -- Now and then the long way, which trims.
+  if n % 1 ~= 0 or n % 64 == 0 or first ~= 0 then return false end
+  local function entry(i, count)
+    local from = 22 + (i - 1) * size
+    return call('GETRANGE', key, from, from + count * size - 1)
+  end
+  local top, total = unpack_at('>I7I7', entry(n, 1))
+  local implied = floor_us > 9007199254740992
+  if implied then floor_us = top end
+  if top > floor_us then return false end   -- a slot in the future
+  local time = now > floor_us and now or floor_us
+  local stamp = time > top and time or top + 1
+  local fits, binding, left, tightest = stamp, nil, 9007199254740992, nil
+  local oldest = unpack_at('>I7', entry(1, 1))
+  for j = 1, #limits, 2 do
+    local quota, window = limits[j], limits[j + 1]
+    local i = n - quota + 1
+    if total - quota >= base then
+      -- Hits of one unit stand where they are looked for; where they do not, the long way searches.
+      local before, at, here = base, nil, nil
+      if i > 1 then
+        local two = entry(i - 1, 2)
+        before = unpack_at('>I7', two, 8)
+        at, here = unpack_at('>I7I7', two, size + 1)
+      elseif i == 1 then
+        at, here = unpack_at('>I7I7', entry(1, 1))
+      else
+        return false
+      end
+      if before ~= total - quota or here ~= before + 1 then return false end
+      if at + window > fits then fits, binding = at + window, j end
+    end
+    if not binding then
+      local cutoff, used = stamp - window, total - base
+      if quota - used < left then
+        if oldest <= cutoff then
+          if top <= cutoff then
+            used = 0
+          else
+            -- By proportion, since traffic is mostly even, with a bracket around the guess; then by halving.
+            local lo, hi, low, high, guess, sum = 1, n, oldest, top, true, nil
+            sum = unpack_at('>I7', entry(1, 1), 8)
+            while hi - lo > 1 do
+              local gap = hi - lo
+              local mid = floor((lo + hi) / 2)
+              if guess then mid = math.max(lo + 1, math.min(hi - 1, lo + floor((cutoff - low) / (high - low) * gap))) end
+              local side = gap > 16 and math.ceil(math.sqrt(gap)) or 1
+              for _ = 1, 2 do
+                local s, c = unpack_at('>I7I7', entry(mid, 1))
+                if s <= cutoff then lo, low, sum = mid, s, c else hi, high = mid, s end
+                if not guess or gap <= 16 then break end
+                mid = s <= cutoff and mid + side or mid - side
+                if mid <= lo or mid >= hi then break end
+              end
+              guess = not guess or hi - lo < gap / 4
+            end
+            used = total - sum
+          end
+        end
+        if quota - used < left then left, tightest = quota - used, (j - 1) / 2 end
+      end
+    end
+  end
+  if binding then return true, 0, (binding - 1) / 2, 0, fits - now + 1, math.max(0, top + widest - now) end
+  if not tightest or total + 1 > 9007199254740992 then return false end
+  if stamp > last_stamp then last_stamp = stamp end
+  if not implied then call('SETRANGE', key, 1, '\255\255\255\255\255\255\255') end
+  call('SETRANGE', key, bytes, pack('>I7I7', stamp, total + 1) .. (size == 22 and '\0\0\0\0\0\0\0\0' or ''))
+  call('PEXPIRE', key, ttl_ms())
+  return true, 1, tightest, left - 1, stamp, stamp + widest - now
+end

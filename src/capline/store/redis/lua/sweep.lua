@@ -1,0 +1,33 @@
+--@head
+-- Remove what is out of every window: the key of a subject, or the fields of a bucket. Keys expire by themselves; this is
+-- for a caller's own clock, and for subjects in buckets that others keep alive.
+--
+-- KEYS   1  a subject's key, or a bucket
+-- ARGV   1 hash: 1 for a bucket   2 now in us (empty: the server's clock)   3 keep_us
+-- Returns how many logs were removed. What is no log is left alone.
+
+local call = redis.call
+local now, keep = tonumber(ARGV[2]), tonumber(ARGV[3])
+if not now then
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+--@include log
+
+local function stale(log)
+  return log and math.max(log.floor, log.n > 0 and log.s[log.n] or 0) + keep <= now
+end
+
+if ARGV[1] ~= '1' then
+  local bytes = redis.pcall('STRLEN', KEYS[1])
+  if type(bytes) ~= 'number' or bytes == 0 then return 0 end
+  if stale(open_long(KEYS[1], bytes) or decode(call('GET', KEYS[1]))) then return call('DEL', KEYS[1]) end
+  return 0
+end
+local all = redis.pcall('HGETALL', KEYS[1])
+local removed = 0
+if all.err then return 0 end
+for i = 1, #all, 2 do
+  if stale(decode(all[i + 1])) then removed = removed + call('HDEL', KEYS[1], all[i]) end
+end
+return removed

@@ -1,0 +1,48 @@
+-- The short way of the rule: one unit, on a plain log (see log.lua) or none, over limits of which no quota is 0. Included
+-- by the scripts, which set before it: now, keep, wide (the bytes of a plain stamp).
+
+local unpack_at, pack, byte, char, sub, floor = struct.unpack, struct.pack, string.byte, string.char, string.sub, math.floor
+local last_stamp = now                            -- the latest that was written
+local stamped = char(wide) .. pack('>I7', now)    -- the log of one hit now
+local fmt, span = '>I' .. wide, 256 ^ wide
+
+-- Returns the new value (nil: unchanged; false: not for this, nothing is said), then the answer: kind (0 refused,
+-- 1 allowed), the limit's number, remaining, the hit or retry_after + 1, reset_after.
+local function unit(v, limits, least, number, widest)
+  if not v then return stamped, 1, number, least - 1, now, widest end
+  local size = #v
+  local n = (size - 8) / wide + 1   -- the k-th newest stamp, from the second on, is at 9 + (k - 2) * wide
+  if byte(v) ~= wide or n % 1 ~= 0 or n > 127 then return false end
+  local top = unpack_at('>I7', v, 2)
+  local stamp, time = now, now
+  if top >= now then stamp, time = top + 1, top end
+  local fits, binding, left, tightest = stamp, nil, 9007199254740992, nil
+  for j = 1, #limits, 2 do
+    local quota, window = limits[j], limits[j + 1]
+    if n >= quota then
+      local at = window + (quota == 1 and top or top - (top - unpack_at(fmt, v, 9 + (quota - 2) * wide)) % span)
+      if at > fits then fits, binding = at, j end
+    end
+    if not binding and quota - n < left then
+      -- How many are in the window, by halving: the first `inside` are, number `out` is not.
+      local cutoff, inside, out = stamp - window, 0, n >= quota and quota or n + 1
+      if top > cutoff then inside = 1 else out = 1 end
+      while out - inside > 1 do
+        local mid = floor((inside + out) / 2)
+        if top - (top - unpack_at(fmt, v, 9 + (mid - 2) * wide)) % span > cutoff then inside = mid else out = mid end
+      end
+      if quota - inside < left then left, tightest = quota - inside, (j - 1) / 2 end
+    end
+  end
+  if binding then return nil, 0, (binding - 1) / 2, 0, fits - now + 1, top + widest - now end
+  local start, keep_to = stamped, size
+  if stamp ~= now then
+    start = char(wide) .. pack('>I7', stamp)
+    if stamp > last_stamp then last_stamp = stamp end
+  end
+  local cutoff = time - keep
+  if top <= cutoff then return start, 1, tightest, left - 1, stamp, stamp + widest - now end
+  while keep_to > 8 and top - (top - unpack_at(fmt, v, keep_to - wide + 1)) % span <= cutoff do keep_to = keep_to - wide end
+  -- The last bytes of the stamp that was the newest, and those behind it, stay as they are.
+  return start .. sub(v, 9 - wide, keep_to), 1, tightest, left - 1, stamp, stamp + widest - now
+end

@@ -1,0 +1,142 @@
+"""`redis://` and its kin: `Verbs` driven by the synchronous transport, and the short way of one decision."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from capline.model.errors import StoreError
+from capline.model.subject import check_subject
+from capline.store.redis.engine import Call
+from capline.store.redis.plan import DECIDE, PEEK, PLACE, one_payload
+from capline.store.redis.reply import one_decision
+from capline.store.redis.scripts import ONE
+from capline.store.redis.transport import Transport
+from capline.store.redis.verbs import Verbs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from capline.model.clock import Clock
+    from capline.model.decision import Decision
+    from capline.model.errors import CaplineError
+    from capline.model.policy import Rule
+    from capline.model.subject import Subject
+    from capline.store.columns import Decisions
+    from capline.store.protocol import Ask, Batch, Recorded
+    from capline.store.redis.engine import Steps
+    from capline.store.redis.terms import RedisTerms
+    from capline.store.redis.url import Settings
+
+__all__ = ["RedisStore"]
+
+_T = TypeVar("_T")
+
+
+class RedisStore:
+    """See `Store`. Threads share it; a forked child makes its own connections."""
+
+    def __init__(self, settings: Settings, clock: Clock | None) -> None:
+        self._verbs = Verbs(settings, clock)
+        self._transport = Transport(settings)
+
+    def terms(self, rule: Rule) -> RedisTerms:
+        """See `Store`."""
+        terms = self._verbs.terms(rule)
+        if terms.short and not terms.family.replicas:
+            terms.decide_unit = self._short_way(terms)
+        else:
+            terms.decide_unit = lambda subject: self.decide(terms, check_subject(subject), 1, 0)
+        return terms
+
+    def _short_way(self, terms: RedisTerms) -> Callable[[Subject], Decision]:
+        """One command, one reply; what is no plain answer goes on in the engine."""
+        verbs, transport = self._verbs, self._transport
+        topology, breakers = verbs.engine.topology, verbs.engine.breakers
+        ask, now = transport.ask, verbs.now
+
+        def decide(subject: Subject) -> Decision:
+            slot, payload = one_payload(terms, check_subject(subject), now())
+            node = topology.node(slot)
+            if node is None or topology.stale or ((breaker := breakers.get(node)) and breaker.open_until):
+                return self._drive(self._slow_way(terms, slot, payload))
+            reply = ask(node, payload)
+            if type(reply) is bytes:
+                return one_decision(reply, terms, 1)
+            call = Call(slot, payload, ONE)
+            return self._drive(_resumed(verbs, terms, verbs.engine.resume(call, reply, node, verbs.until())))
+
+        return decide
+
+    def _slow_way(self, terms: RedisTerms, slot: int, payload: bytes) -> Steps[Decision]:
+        [outcome] = yield from self._verbs.engine.run([Call(slot, payload, ONE)], self._verbs.until())
+        return self._verbs.one_answer(outcome, terms, 1, DECIDE)
+
+    def _drive(self, steps: Steps[_T]) -> _T:
+        if self._transport.closed:
+            raise StoreError("this store is closed; make a new limiter")
+        return self._transport.drive(steps)
+
+    def decide(self, terms: RedisTerms, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        """See `Store`."""
+        return self._drive(self._verbs.attempt(terms, subject, DECIDE, cost, fingerprint))
+
+    def peek(self, terms: RedisTerms, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        """See `Store`."""
+        return self._drive(self._verbs.attempt(terms, subject, PEEK, cost, fingerprint))
+
+    def place(
+        self, terms: RedisTerms, subject: Subject, cost: int, fingerprint: int, max_wait_us: int | None
+    ) -> Decision:
+        """See `Store`."""
+        longest_us = -1 if max_wait_us is None else max_wait_us
+        return self._drive(self._verbs.attempt(terms, subject, PLACE, cost, fingerprint, longest_us))
+
+    def refund(self, terms: RedisTerms, subject: Subject, stamp_us: int) -> bool:
+        """See `Store`."""
+        return self._drive(self._verbs.refund(terms, subject, stamp_us))
+
+    def decide_batch(self, asks: Sequence[Ask]) -> list[Decision | CaplineError]:
+        """See `Store`."""
+        return self._drive(self._verbs.decide_batch(asks))
+
+    def decide_many(self, batch: Batch) -> Decisions:
+        """See `Store`."""
+        return self._drive(self._verbs.many(batch, DECIDE))
+
+    def peek_many(self, batch: Batch) -> Decisions:
+        """See `Store`."""
+        return self._drive(self._verbs.many(batch, PEEK))
+
+    def refund_many(
+        self, terms: RedisTerms, subjects: Sequence[Subject], stamps_us: Sequence[int]
+    ) -> NDArray[np.bool_]:
+        """See `Store`."""
+        return self._drive(self._verbs.refund_many(terms, subjects, stamps_us))
+
+    def recorded(self, terms: RedisTerms, subject: Subject) -> list[list[Recorded]]:
+        """See `Store`."""
+        return self._drive(self._verbs.recorded(terms, subject))
+
+    def erase(self, terms: Sequence[RedisTerms], subject: Subject) -> int:
+        """See `Store`."""
+        return self._drive(self._verbs.erase(terms, subject))
+
+    def sweep(self) -> int:
+        """See `Store`. Keys expire by themselves; this is for a caller's own clock."""
+        return self._drive(self._verbs.sweep())
+
+    def now_us(self) -> int:
+        """See `Store`."""
+        return self._drive(self._verbs.now_us())
+
+    def close(self) -> None:
+        """See `Store`."""
+        self._transport.close()
+
+
+def _resumed(verbs: Verbs, terms: RedisTerms, steps: Steps[object]) -> Steps[Decision]:
+    outcome = yield from steps
+    return verbs.one_answer(outcome, terms, 1, DECIDE)

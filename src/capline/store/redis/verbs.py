@@ -1,0 +1,353 @@
+"""The verbs of `Store` on a server, as generators: what to ask, then what it means. No I/O: both stores drive these."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from capline.model.errors import CaplineError, IdConflictError, StoreDamagedError, StoreError
+from capline.store.protocol import Recorded
+from capline.store.redis.engine import Call, Engine, Steps, Unconfirmed
+from capline.store.redis.keys import field_of, log_of_key, slot_of, tag_of
+from capline.store.redis.plan import PEEK, PLACE, Head, Part, batch_parts, keys_of, row_parts, single_call
+from capline.store.redis.reply import Columns, damaged, decisions, one_decision
+from capline.store.redis.scripts import REFUND, SWEEP
+from capline.store.redis.terms import Family, RedisTerms, bind
+from capline.store.redis.value import StoredLog, read_value
+from capline.store.redis.wire import Exchange, Lost, Reply, Request, ServerError, pack
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from capline.model.clock import Clock
+    from capline.model.decision import Decision
+    from capline.model.policy import Rule
+    from capline.model.subject import Subject
+    from capline.store.columns import Decisions
+    from capline.store.protocol import Ask, Batch
+    from capline.store.redis.engine import Flight
+    from capline.store.redis.url import Settings
+
+__all__ = ["Verbs"]
+
+IN_FLIGHT = 2
+"""Parts of a batch on their way: one at the servers while the next is put together."""
+
+SCAN_COUNT = 1000
+ROWS_A_ROUND = 10_000
+"""Refunds, or keys swept, in one round trip."""
+
+_TIME = pack(b"TIME")
+
+
+class Verbs:
+    """What is asked of the servers for each verb. Threads share it."""
+
+    def __init__(self, settings: Settings, clock: Clock | None) -> None:
+        self.engine = Engine(settings)
+        self._clock = clock
+        self._logs: dict[str, RedisTerms] = {}
+        self._families: dict[Family, Family] = {}
+
+    def terms(self, rule: Rule) -> RedisTerms:
+        """See `Store`."""
+        terms = bind(rule, self._clock is not None)
+        # Equal families are one object, so that rows are sorted by it at no cost.
+        terms.family = self._families.setdefault(terms.family, terms.family)
+        for name in (rule.looks[0].log, *rule.channel_logs):
+            self._logs[name] = terms
+        return terms
+
+    def now(self) -> bytes:
+        """The caller's clock as an argument; empty for the server's."""
+        return b"" if self._clock is None else b"%d" % self._clock.now_us()
+
+    def until(self) -> float:
+        """When a single call has to be answered."""
+        return time.monotonic() + self.engine.settings.deadline_s
+
+    def _bulk_until(self) -> float:
+        return time.monotonic() + self.engine.settings.bulk_deadline_s
+
+    def attempt(
+        self, terms: RedisTerms, subject: Subject, mode: int, cost: int, fingerprint: int, max_wait_us: int = -1
+    ) -> Steps[Decision]:
+        """Decide, peek or place one attempt."""
+        head = Head(terms.family, mode, (terms,), self.now(), cost, max_wait_us)
+        call = single_call(head, subject, fingerprint)
+        replicas = 0 if mode == PEEK else terms.family.replicas
+        [outcome] = yield from self.engine.run([call], self.until(), replicas)
+        return self.one_answer(outcome, terms, cost, mode)
+
+    def one_answer(self, outcome: Reply, terms: RedisTerms, cost: int, mode: int) -> Decision:
+        """The decision that the outcome of a call of one row is, or raise."""
+        if type(outcome) is Unconfirmed:
+            decision = one_decision(outcome.reply, terms, cost, slot=mode == PLACE)
+            if decision.allowed:
+                raise outcome.error
+            return decision
+        return one_decision(_sound(outcome), terms, cost, slot=mode == PLACE, peeked=mode == PEEK)
+
+    def refund(self, terms: RedisTerms, subject: Subject, stamp_us: int) -> Steps[bool]:
+        """Give one hit back."""
+        [outcome] = yield from self.engine.run([self._refund_call(terms, subject, stamp_us)], self.until())
+        return _given_back(outcome, terms)
+
+    def refund_many(
+        self, terms: RedisTerms, subjects: Sequence[Subject], stamps_us: Sequence[int]
+    ) -> Steps[NDArray[np.bool_]]:
+        """Give many hits back; raises the first error, after all were tried."""
+        given = np.zeros(len(subjects), np.bool_)
+        failed: CaplineError | None = None
+        for first in range(0, len(subjects), ROWS_A_ROUND):
+            calls = [
+                self._refund_call(terms, subject, int(stamp))
+                for subject, stamp in zip(
+                    _listed(subjects[first : first + ROWS_A_ROUND]),
+                    stamps_us[first : first + ROWS_A_ROUND],
+                    strict=True,
+                )
+            ]
+            outcomes = yield from self.engine.run(calls, self._bulk_until())
+            for row, outcome in enumerate(outcomes, first):
+                try:
+                    given[row] = _given_back(outcome, terms)
+                except CaplineError as error:
+                    failed = failed or error
+        if failed is not None:
+            raise failed
+        return given
+
+    def _refund_call(self, terms: RedisTerms, subject: Subject, stamp_us: int) -> Call:
+        family = terms.family
+        tag = tag_of(subject, family.buckets)
+        keys = keys_of(terms.refund_logs, tag)
+        field = field_of(subject) if family.buckets else b""
+        numbers = (b"%d" % number for number in (family.keep_us, family.grace_ms, family.wide))
+        payload = pack(b"EVALSHA", REFUND.sha, b"%d" % len(keys), *keys, b"%d" % stamp_us, field, self.now(), *numbers)
+        return Call(slot_of(tag), payload, REFUND)
+
+    def decide_batch(self, asks: Sequence[Ask]) -> Steps[list[Decision | CaplineError]]:
+        """Attempts of any policies; an item that fails is its error."""
+        answers: list[Any] = [None] * len(asks)
+        if not asks:
+            return answers
+        landing: deque[tuple[Part, Flight]] = deque()
+        until = self.until() if len(asks) <= ROWS_A_ROUND else self._bulk_until()
+
+        def land() -> Steps[None]:
+            part, flight = landing.popleft()
+            outcomes = yield from self.engine.finish(flight, until)
+            start = 0
+            for outcome, size in zip(outcomes, part.sizes, strict=True):
+                rows: list[int] = part.rows[start : start + size].tolist()
+                start += size
+                for row, answer in zip(rows, _row_answers(outcome, [asks[row] for row in rows]), strict=True):
+                    answers[row] = answer
+
+        for head, part in row_parts(asks, self.now(), by_slot=self.engine.topology.by_slot):
+            flight = yield from self.engine.start(part.calls, until, head.family.replicas)
+            landing.append((part, flight))
+            while landing and (part.last or len(landing) >= IN_FLIGHT):
+                yield from land()
+        while landing:
+            yield from land()
+        return answers
+
+    def many(self, batch: Batch, mode: int) -> Steps[Decisions]:
+        """Decide, or peek at, many attempts of one policy."""
+        terms: tuple[RedisTerms, ...] = batch.terms
+        codes = None if batch.codes is None else np.asarray(batch.codes, np.uint16)
+        columns = Columns(terms, codes, len(batch.subjects), peeked=mode == PEEK)
+        receipt = None
+        if batch.receipt is not None:
+            receipt = (batch.receipt, _digest(batch))
+            yield from self._claim(batch.receipt, receipt[1], terms[0])
+        head = Head(terms[0].family, mode, terms, self.now(), batch.cost)
+        replicas = 0 if mode == PEEK else head.family.replicas
+        landing: deque[tuple[Part, Flight]] = deque()
+
+        def land() -> Steps[None]:
+            part, flight = landing.popleft()
+            outcomes = yield from self.engine.finish(flight, self._bulk_until())
+            _take(columns, part, outcomes, batch.cost)
+
+        by_slot = self.engine.topology.by_slot
+        for part in batch_parts(head, batch.subjects, codes, by_slot=by_slot, receipt=receipt):
+            flight = yield from self.engine.start(part.calls, self._bulk_until(), replicas)
+            landing.append((part, flight))
+            while landing and (part.last or len(landing) >= IN_FLIGHT):
+                yield from land()
+        while landing:
+            yield from land()
+        return columns.done()
+
+    def _claim(self, receipt: str, digest: bytes, terms: RedisTerms) -> Steps[None]:
+        """Put the receipt under this batch's name, once; raises where it is another batch's."""
+        family = terms.family
+        name = hashlib.blake2b(receipt.encode(), digest_size=16).hexdigest().encode()
+        key = b"%b/receipt:{%b}" % (family.logs[0], name)
+        now_us = 0 if self._clock is None else self._clock.now_us()
+        value = (now_us + family.keep_us).to_bytes(8) + digest
+        expires = b"%d" % (family.keep_us // 1000 + family.grace_ms)
+        slot = slot_of(name)
+        command = (b"SET", key, value, b"PX", expires)
+        for options in ((b"NX", b"GET"), (b"GET",)):
+            [outcome] = yield from self.engine.run(
+                [Call(slot, pack(*command, *options), repeatable=True)], self._bulk_until()
+            )
+            kept = _sound(outcome)
+            if kept is None or (kept[8:] == digest and int.from_bytes(kept[:8]) > now_us):
+                return
+            if self._clock is None or int.from_bytes(kept[:8]) > now_us:
+                raise IdConflictError(
+                    f"receipt {receipt!r} was given for another batch; a new batch takes a new receipt"
+                )
+            # It has expired by the caller's clock, not yet by the server's: it is written over.
+
+    def recorded(self, terms: RedisTerms, subject: Subject) -> Steps[list[list[Recorded]]]:
+        """The hits of each look within the widest window."""
+        family = terms.family
+        tag = tag_of(subject, family.buckets)
+        keys = keys_of(family.logs, tag)
+        slot = slot_of(tag)
+        if family.buckets:
+            payloads = [pack(b"HGET", key, field_of(subject)) for key in keys]
+        else:
+            payloads = [pack(b"GET", key) for key in keys]
+        calls = [Call(slot, payload, repeatable=True) for payload in (*payloads, _TIME)]
+        *values, asked = yield from self.engine.run(calls, self.until())
+        now_us = _time_us(_sound(asked)) if self._clock is None else self._clock.now_us()
+        return [_within(_stored(_sound(value), terms), now_us, family.keep_us) for value in values]
+
+    def erase(self, all_terms: Sequence[RedisTerms], subject: Subject) -> Steps[int]:
+        """Forget the subject in all of these logs."""
+        calls: list[Call] = []
+        for log, buckets in dict.fromkeys((log, one.family.buckets) for one in all_terms for log in one.refund_logs):
+            tag = tag_of(subject, buckets)
+            [key] = keys_of([log], tag)
+            payload = pack(b"HDEL", key, field_of(subject)) if buckets else pack(b"DEL", key)
+            calls.append(Call(slot_of(tag), payload, repeatable=True))
+        outcomes = yield from self.engine.run(calls, self.until())
+        return sum(_sound(outcome) for outcome in outcomes)
+
+    def sweep(self) -> Steps[int]:
+        """Remove what is out of every window from all logs that this store was asked about."""
+        yield from self.engine.run([Call(0, _TIME, repeatable=True)], self._bulk_until())
+        removed = 0
+        for node in self.engine.topology.primaries():
+            cursor = b"0"
+            while True:
+                scan = pack(b"SCAN", cursor, b"MATCH", b"*:{*", b"COUNT", b"%d" % SCAN_COUNT)
+                [[reply]] = yield Exchange([Request(node, scan, 1)], self._bulk_until())
+                if isinstance(reply, (ServerError, Lost)):
+                    raise StoreError(f"sweeping {node[0]}:{node[1]}: {reply.text}")
+                cursor, keys = reply
+                outcomes = yield from self.engine.run(
+                    [call for key in keys if (call := self._sweep_call(key))], self._bulk_until()
+                )
+                removed += sum(_sound(outcome) for outcome in outcomes)
+                if cursor == b"0":
+                    break
+        return removed
+
+    def _sweep_call(self, key: bytes) -> Call | None:
+        terms = self._logs.get(log_of_key(key))
+        if terms is None:
+            return None
+        family = terms.family
+        tag = key.partition(b":{")[2].removesuffix(b"}")
+        hashed = b"1" if family.buckets else b"0"
+        payload = pack(b"EVALSHA", SWEEP.sha, b"1", key, hashed, self.now(), b"%d" % family.keep_us)
+        return Call(slot_of(tag), payload, SWEEP, repeatable=True)
+
+    def now_us(self) -> Steps[int]:
+        """The server's clock, or the caller's."""
+        if self._clock is not None:
+            return self._clock.now_us()
+        [outcome] = yield from self.engine.run([Call(0, _TIME, repeatable=True)], self.until())
+        return _time_us(_sound(outcome))
+
+
+def _sound(outcome: Reply) -> Any:
+    """The reply itself; raises the error that stands for it."""
+    if isinstance(outcome, Unconfirmed):
+        outcome = outcome.reply
+    if isinstance(outcome, CaplineError):
+        raise outcome
+    return outcome
+
+
+def _given_back(outcome: Reply, terms: RedisTerms) -> bool:
+    given = _sound(outcome)
+    if given < 0:
+        raise damaged(terms)
+    return bool(given)
+
+
+def _row_answers(outcome: Reply, asks: Sequence[Ask]) -> list[Decision | CaplineError]:
+    terms, costs = [ask.terms for ask in asks], [ask.cost for ask in asks]
+    if isinstance(outcome, CaplineError):
+        return [outcome] * len(asks)
+    if isinstance(outcome, Unconfirmed):
+        answers = decisions(outcome.reply, terms, costs)
+        return [outcome.error if not isinstance(one, CaplineError) and one.allowed else one for one in answers]
+    return decisions(outcome, terms, costs)
+
+
+def _take(columns: Columns, part: Part, outcomes: Sequence[Reply], cost: int) -> None:
+    """Put a part's outcomes into the columns: the sound ones all at once."""
+    if all(type(outcome) is bytes for outcome in outcomes):
+        columns.take(part.rows, outcomes, part.sizes, cost)
+        return
+    start = 0
+    for outcome, size in zip(outcomes, part.sizes, strict=True):
+        rows = part.rows[start : start + size]
+        start += size
+        if isinstance(outcome, CaplineError):
+            columns.fail(rows, outcome)
+        elif isinstance(outcome, Unconfirmed):
+            columns.take(rows, [outcome.reply], [size], cost)
+            columns.doubt(rows, outcome.error)
+        else:
+            columns.take(rows, [outcome], [size], cost)
+
+
+def _stored(value: bytes | None, terms: RedisTerms) -> StoredLog:
+    try:
+        return read_value(value)
+    except StoreDamagedError:
+        raise damaged(terms) from None
+
+
+def _within(log: StoredLog, now_us: int, keep_us: int) -> list[Recorded]:
+    horizon_us = max(now_us, log.floor_us) - keep_us
+    return [Recorded(*hit) for hit in log.hits if hit[0] > horizon_us]
+
+
+def _time_us(reply: list[bytes]) -> int:
+    return int(reply[0]) * 1_000_000 + int(reply[1])
+
+
+def _listed(values: Any) -> Any:
+    return values.tolist() if isinstance(values, np.ndarray) else values
+
+
+def _digest(batch: Batch) -> bytes:
+    """What was asked, so that a receipt cannot answer another question; the same for a list and an array."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(msgspec.msgpack.encode([_listed(batch.subjects), batch.cost]))
+    digest.update(b"" if batch.codes is None else np.asarray(batch.codes, np.uint16).tobytes())
+    for terms in batch.terms:
+        rule: Rule = terms.rule
+        digest.update(
+            msgspec.msgpack.encode([(look.log, [str(limit) for limit in look.limits]) for look in rule.looks])
+        )
+    return digest.digest()

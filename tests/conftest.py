@@ -1,0 +1,27 @@
+"""Fixtures of more than one folder of tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.server_kit import Limiters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(params=[False, True], ids=["sync", "async"])
+def limiters(request: pytest.FixtureRequest) -> Iterator[Limiters]:
+    """Of both kinds, one after the other."""
+    made = Limiters(request.param)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def sync_limiters() -> Iterator[Limiters]:
+    """Where the kind makes no difference."""
+    made = Limiters(asynchronous=False)
+    yield made
+    made.close()

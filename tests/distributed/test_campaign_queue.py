@@ -1,0 +1,367 @@
+"""The queue's verbs on real servers: whose a batch is, what may be asked twice, what is refused."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from tests.campaign_kit import Far, Site, with_sender
+
+from capline.campaign.ledger import Input, RunFacts
+from capline.campaign.part import Part
+from capline.campaign.queue import MOST_TAKES, Aside, Over, Queue, QueuedRun, Taken, Waiting
+from capline.campaign.queue_server import QueueServer
+from capline.campaign.queue_status import QueueStatus
+from capline.campaign.rows import DELIVERED, FAILED, PENDING, REFUNDED, BatchRows
+from capline.campaign.senders.protocol import TRANSIENT, RunInfo
+from capline.campaign.settle import Settling
+from capline.campaign.stop import CampaignStopped, Stop
+from capline.campaign.worker import _Lost, _Steps  # pyright: ignore[reportPrivateUsage] - what a worker's batch meets
+from capline.model.errors import CampaignError
+from capline.testing.servers import KINDS, single
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+    from capline.testing.servers import Server
+
+FACTS = RunFacts("sale", "promo", None, 1, 9, ((None, 9),), 1_000_000, "0123456789abcdef")
+RUN = QueuedRun(FACTS, (Input("cost", "aa", "1"),), "campaign: sale\n", "/sale.yaml", "", b"policies: {}", (), 3)
+PREFIX = "capline:{campaign:sale}:"
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def running(request: pytest.FixtureRequest) -> Generator[Server]:
+    with single(request.param) as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: Server) -> Server:
+    running.command("FLUSHALL")
+    return running
+
+
+@pytest.fixture
+def queue(server: Server) -> Generator[Queue]:
+    with QueueServer(server.url, patience_s=0.0) as opened:
+        yield Queue(opened)
+
+
+def part(number: int) -> Part:
+    return Part(number, np.arange(3 * number, 3 * number + 3, dtype=np.uint32), np.zeros(3, np.uint16), {})
+
+
+def put(queue: Queue, *numbers: int) -> int:
+    return [0, *queue.put(RUN, ((number, 3, part(number).pack()) for number in numbers))][-1]
+
+
+def filled(queue: Queue) -> None:
+    assert queue.begin(RUN)
+    assert put(queue, 0, 1, 2) == 3
+
+
+def taken(queue: Queue, worker: str, takeover_s: float = 60) -> Taken:
+    found = queue.take("sale", worker, takeover_s)
+    assert isinstance(found, Taken), found
+    return found
+
+
+def rows_of(batch: Taken, state: int = PENDING) -> BatchRows:
+    ids = part(batch.number).ids
+    none = np.full(3, -1, np.int64)
+    small = np.zeros(3, np.uint8)
+    states = np.full(3, state, np.uint8)
+    return BatchRows(
+        batch.number,
+        5,
+        ("1/day",),
+        ids,
+        np.zeros(3, np.uint16),
+        np.zeros(3, np.int16),
+        none,
+        none,
+        states,
+        small,
+        small,
+    )
+
+
+def settle(queue: Queue, batch: Taken, worker: str) -> bool:
+    return queue.record(batch, worker, rows_of(batch, DELIVERED), decided=True)
+
+
+# ---- putting
+
+
+def test_a_run_is_begun_once_and_read_as_it_was_written(queue: Queue) -> None:
+    assert queue.find("sale") is None
+    assert queue.begin(RUN)
+    assert not queue.begin(replace(RUN, facts=replace(FACTS, run_id="another", cost=2)))
+    assert queue.find("sale") == RUN
+    assert queue.open_campaigns() == ["sale"]
+
+
+def test_a_batch_is_put_once_and_in_order(queue: Queue, server: Server) -> None:
+    queue.begin(RUN)
+    assert put(queue, 0, 1) == 2
+    assert put(queue, 0, 1) == 2
+    assert put(queue, 2, 1, 0) == 3
+    assert [entry for entry, _ in server.command("XRANGE", PREFIX + "batches", "-", "+")] == [b"1-0", b"1-1", b"1-2"]
+
+
+def test_nothing_is_put_to_a_run_that_is_gone_or_another(queue: Queue, server: Server) -> None:
+    with pytest.raises(CampaignError, match="the run of 'sale' is gone; enqueue it again"):
+        put(queue, 0)
+    queue.begin(replace(RUN, facts=replace(FACTS, run_id="another")))
+    with pytest.raises(CampaignError, match="is gone"):
+        put(queue, 0)
+    assert server.command("XLEN", PREFIX + "batches") == 0
+
+
+def test_what_another_version_queued_is_left_alone(queue: Queue, server: Server) -> None:
+    queue.begin(RUN)
+    server.command("HSET", PREFIX + "run", "facts", "{}")
+    with pytest.raises(CampaignError, match="is not what was written; give the campaign another name"):
+        queue.find("sale")
+    server.command("HSET", PREFIX + "run", "version", "2")
+    with pytest.raises(CampaignError, match="was queued by another version of capline"):
+        queue.find("sale")
+
+
+# ---- whose a batch is
+
+
+def test_each_batch_is_given_to_one_and_the_same_one_again(queue: Queue) -> None:
+    filled(queue)
+    batches = [taken(queue, worker) for worker in ("a", "b", "a", "c")]
+    assert [batch.number for batch in batches] == [0, 1, 0, 2]
+    assert batches[2] == batches[0]
+    assert queue.take("sale", "d", 60) == Waiting(3)
+    found = batches[3]
+    assert Part.unpack(found.number, found.rows, found.data, (), 1).ids.tolist() == [6, 7, 8]
+    assert found.run_id == FACTS.run_id
+
+
+def test_a_silent_worker_loses_its_batch_and_writes_nothing_any_more(queue: Queue, server: Server) -> None:
+    filled(queue)
+    late = taken(queue, "late")
+    assert queue.record(late, "late", rows_of(late), decided=True)
+    new = taken(queue, "new", takeover_s=0)
+    assert (new.number, new.entry) == (late.number, late.entry)
+    steps = new.steps()
+    assert steps is not None
+    assert steps.state.tolist() == [PENDING] * 3
+    before = server.command("HGETALL", PREFIX + "steps")
+    assert not queue.hold(late, "late")
+    assert not queue.record(late, "late", rows_of(late, FAILED), decided=False)
+    assert not settle(queue, late, "late")
+    assert not any(queue.leave(late, "late", how, "x") for how in ("release", "fail", "aside"))
+    assert server.command("HGETALL", PREFIX + "steps") == before
+    assert queue.state("sale").aside == {}
+    assert queue.hold(new, "new")
+    assert settle(queue, new, "new")
+    assert not settle(queue, late, "late")
+    assert (queue.state("sale").settled, queue.state("sale").done) == (1, 3)
+
+
+def test_a_sign_of_life_keeps_a_batch(queue: Queue) -> None:
+    filled(queue)
+    batches = [taken(queue, worker) for worker in ("a", "b", "c")]
+    for _ in range(3):
+        time.sleep(0.4)
+        assert queue.hold(batches[0], "a")
+        assert queue.record(batches[1], "b", rows_of(batches[1]), decided=True)
+    assert [each.takes for each in queue.state("sale").in_work] == [1, 1, 1]
+    assert taken(queue, "d", takeover_s=1).number == 2
+    assert isinstance(queue.take("sale", "e", 1), Waiting)
+
+
+def test_a_batch_that_is_given_back_goes_to_the_next_at_once_and_is_not_counted(queue: Queue) -> None:
+    filled(queue)
+    for _ in range(2 * MOST_TAKES):
+        assert queue.leave(taken(queue, "a"), "a", "release")
+    batch = taken(queue, "b")
+    assert batch.number == 0
+    assert [(each.worker, each.takes) for each in queue.state("sale").in_work] == [("b", 1)]
+
+
+def test_a_batch_that_failed_waits_for_its_lease(queue: Queue) -> None:
+    filled(queue)
+    assert queue.leave(taken(queue, "a"), "a", "fail", "disk full")
+    assert [taken(queue, worker).number for worker in ("a", "b")] == [1, 2]
+    again = taken(queue, "c", takeover_s=0)
+    assert again.number == 0
+    assert [(each.takes, each.error) for each in queue.state("sale").in_work if each.number == 0] == [(2, "disk full")]
+
+
+def test_a_batch_that_ends_whoever_takes_it_is_set_aside(queue: Queue) -> None:
+    filled(queue)
+    queue.leave(taken(queue, "first"), "first", "fail", "disk full")
+    assert [taken(queue, worker).number for worker in ("x", "y")] == [1, 2]
+    for worker in range(1, MOST_TAKES):
+        assert taken(queue, str(worker), takeover_s=0).number in (0, 1, 2)
+    found = [queue.take("sale", f"after-{count}", 0) for count in range(3 * MOST_TAKES)]
+    aside = {each.number: each.why for each in found if isinstance(each, Aside)}
+    assert aside[0] == f"taken {MOST_TAKES} times and never settled, at last: disk full"
+    assert aside == queue.state("sale").aside
+    assert put(queue, *aside) == 3
+    assert queue.state("sale").aside == {}
+    assert {taken(queue, f"again-{count}").number for count in range(len(aside))} == set(aside)
+
+
+def test_an_entry_that_somebody_removed_is_told(queue: Queue, server: Server) -> None:
+    filled(queue)
+    batch = taken(queue, "a")
+    server.command("XDEL", PREFIX + "batches", batch.entry)
+    assert queue.take("sale", "b", 0) == Aside(0, "its entry is gone from the stream")
+    assert put(queue, 0) == 3
+    assert taken(queue, "b").number == 1
+
+
+def test_a_batch_that_was_lost_between_two_tries_is_not_handed_over_again(
+    queue: Queue, server: Server, tmp_path: Path
+) -> None:
+    filled(queue)
+    site = Site(tmp_path)
+    far = Far(lambda _id, _tries: TRANSIENT)
+    job = with_sender(site.job(segments=None), far)
+    batch = taken(queue, "late")
+    stop = Stop()
+    info = RunInfo("sale", FACTS.run_id, None, ())
+    steps = _Steps(queue, batch, "late", stop)
+    try:
+        with job.open_limiter("memory://") as limiter:
+            settling = Settling(
+                job.file, job.policy, (None,), limiter, info, steps, lambda _s: taken(queue, "new", takeover_s=0)
+            )
+            with pytest.raises(_Lost):
+                settling.settle(part(0), None)
+    finally:
+        stop.close()
+    assert len(far.hand_overs) == 1
+
+
+def test_every_verb_renews_what_expires(queue: Queue, server: Server) -> None:
+    def renewed() -> bool:
+        keys = server.command("KEYS", "*")
+        whole = all(server.command("PTTL", key) > 29 * 86_400_000 for key in keys)
+        for key in keys:
+            server.command("PEXPIRE", key, 60_000)
+        return whole and len(keys) >= 3
+
+    queue.begin(RUN)
+    assert renewed()
+    put(queue, 0, 1, 2)
+    assert renewed()
+    batch = taken(queue, "a")
+    assert renewed()
+    assert queue.hold(batch, "a")
+    assert renewed()
+    assert queue.record(batch, "a", rows_of(batch), decided=True)
+    assert renewed()
+    for how in ("release", "fail", "aside"):
+        assert queue.leave(taken(queue, "a"), "a", how, "why")
+        assert renewed()
+    server.command("DEL", PREFIX + "aside")
+    gone = taken(queue, "b")
+    assert renewed()
+    server.command("XDEL", PREFIX + "batches", gone.entry)
+    assert isinstance(queue.take("sale", "b", 0), Aside)
+    assert server.command("PTTL", PREFIX + "aside") > 29 * 86_400_000
+
+
+# ---- the end
+
+
+def test_the_last_batch_ends_the_run_once_and_everything_expires(queue: Queue, server: Server) -> None:
+    filled(queue)
+    for _ in range(3):
+        batch = taken(queue, "a")
+        assert settle(queue, batch, "a")
+        assert settle(queue, batch, "a"), "the same call again, after a reply that was lost"
+        assert all(server.command("PTTL", key) > 29 * 86_400_000 for key in server.command("KEYS", "*"))
+    state = queue.state("sale")
+    assert (state.settled, state.done, state.finished, state.waiting) == (3, 9, True, 0)
+    assert queue.take("sale", "a", 60) == Over()
+    assert queue.open_campaigns() == []
+    assert server.command("XLEN", PREFIX + "batches") == 0
+    report = QueueStatus(queue, "sale").report()
+    assert (report.state, report.total.sent) == ("finished", 9)
+
+
+def test_the_name_of_a_run_that_expired_is_forgotten(queue: Queue, server: Server) -> None:
+    filled(queue)
+    server.command("DEL", PREFIX + "run")
+    assert queue.take("sale", "a", 60) == Over()
+    assert queue.open_campaigns() == []
+    with pytest.raises(CampaignError, match="no run of a campaign 'sale'"):
+        QueueStatus(queue, "sale")
+    assert queue.begin(RUN)
+    assert queue.state("sale").queued == 0
+    assert server.command("XLEN", PREFIX + "batches") == 0
+
+
+def test_a_status_that_is_looked_at_again_is_the_same_as_a_new_one(queue: Queue) -> None:
+    filled(queue)
+    watched = QueueStatus(queue, "sale")
+    for state in (PENDING, DELIVERED, REFUNDED):
+        batch = taken(queue, "a")
+        queue.record(batch, "a", rows_of(batch, state), decided=True)
+        if state == PENDING:
+            queue.leave(batch, "a", "fail", "later")
+        assert watched.report().total == QueueStatus(queue, "sale").report().total
+    assert (watched.report().total.sent, watched.report().total.failed, watched.report().total.pending) == (3, 3, 3)
+    batch = taken(queue, "b", takeover_s=0)
+    queue.record(batch, "b", rows_of(batch, DELIVERED), decided=False)
+    assert watched.report().total == QueueStatus(queue, "sale").report().total
+    assert watched.report().state == "finished"
+
+
+# ---- a server that does not answer
+
+
+def test_a_call_is_made_again_until_the_server_is_back() -> None:
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            stopped.start()
+        time.sleep(0.05)
+
+    with single("redis") as stopped, QueueServer(stopped.url, pause=pause) as opened:
+        assert Queue(opened).open_campaigns() == []
+        stopped.kill()
+        assert Queue(opened).open_campaigns() == []
+    assert pauses[:3] == [0.05, 0.1, 0.2]
+
+
+def test_a_stop_ends_the_waiting() -> None:
+    stop = Stop()
+    try:
+        with single("redis") as gone, QueueServer(gone.url, pause=stop.wait) as opened:
+            gone.kill()
+            stop.ask(signal.SIGTERM)
+            with pytest.raises(CampaignStopped):
+                Queue(opened).open_campaigns()
+    finally:
+        stop.close()
+
+
+def test_a_full_server_is_told_and_what_it_holds_is_safe(queue: Queue, server: Server) -> None:
+    filled(queue)
+    batch = taken(queue, "a")
+    server.command("CONFIG", "SET", "maxmemory", "1")
+    try:
+        with pytest.raises(CampaignError, match=r"OOM|memory.*what it holds is safe: mend it and run the same command"):
+            queue.record(batch, "a", rows_of(batch), decided=True)
+    finally:
+        server.command("CONFIG", "SET", "maxmemory", "0")
+    assert taken(queue, "a").decided is None
+    assert settle(queue, batch, "a")

@@ -1,0 +1,681 @@
+"""Campaigns across workers: real servers, real processes, real signals, against `campaign run` of the same campaign.
+
+The clock stands still (`at:`), so both decide at one instant, and what is compared is all there is: who got a message,
+the report, and every hit in the store with its stamp.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.campaign_kit import (
+    MIXED_STATUS,
+    Receiver,
+    Site,
+    answer,
+    capline,
+    command,
+    comparable,
+    environment,
+    mixed,
+    receiver,
+)
+
+from capline.testing.servers import KINDS, certificates, single
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+    from pathlib import Path
+
+    from capline.testing.servers import Server
+
+parquet: Any = import_module("pyarrow.parquet")
+
+SUBJECTS = 1600
+BATCH = 80
+KILLS = 14
+RUN, BATCHES, STEPS, ASIDE = (
+    f"capline:{{campaign:summer-sale}}:{part}" for part in ("run", "batches", "steps", "aside")
+)
+
+
+@pytest.fixture(scope="module")
+def servers() -> Generator[dict[str, Server]]:
+    """One of each kind, of our own: it is emptied before each test."""
+    with single("redis") as redis, single("valkey") as valkey:
+        yield {"redis": redis, "valkey": valkey}
+
+
+@pytest.fixture(params=KINDS)
+def server(request: pytest.FixtureRequest, servers: dict[str, Server]) -> Server:
+    servers[request.param].command("FLUSHALL")
+    return servers[request.param]
+
+
+@pytest.fixture
+def redis_server(servers: dict[str, Server]) -> Server:
+    servers["redis"].command("FLUSHALL")
+    return servers["redis"]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return make_site(tmp_path / "site")
+
+
+def make_site(path: Path, subjects: int = SUBJECTS, store: str = "") -> Site:
+    path.mkdir()
+    site = Site(path, store=store)
+    site.seed()
+    site.audience(range(subjects))
+    site.settings["batch"] = str(BATCH)
+    site.write()
+    return site
+
+
+def by_webhook(site: Site, far: Receiver, concurrency: int = 4, **settings: str) -> None:
+    site.settings |= {"sender": f"{{webhook: {{url: '{far.url}', concurrency: {concurrency}}}}}", "channel": "push"}
+    site.write(**settings)
+
+
+def answered(subject: int, tries: int) -> int:
+    return MIXED_STATUS[mixed(subject, tries)]
+
+
+def one_process(path: Path, subjects: int = SUBJECTS) -> tuple[Site, Any, list[int]]:
+    """What `campaign run` makes of it."""
+    site = make_site(path, subjects)
+    with receiver(answered) as far:
+        by_webhook(site, far)
+        return site, answer("campaign", "run", site.file), far.delivered()
+
+
+def store_of(site: Site) -> tuple[list[object], list[list[int]]]:
+    """All hits of everyone, and what each would be answered next."""
+    with site.limiter() as limiter:
+        many = limiter.peek_many("promo", list(range(SUBJECTS)), channel="push")
+        answers = [column.tolist() for column in (many.allowed, many.remaining, many.retry_after_us, many.limit_index)]
+    return site.content(range(SUBJECTS)), answers
+
+
+def enqueue(site: Site, server: Server) -> Any:
+    return answer("campaign", "enqueue", site.file, "--queue", server.url)
+
+
+def start(server: Server, *more: str, takeover: str = "1", **variables: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command("worker", "--queue", server.url, "--takeover", takeover, "--until-idle", *more),
+        env=environment(**variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
+    """What a worker said, that ends by itself and with this code."""
+    said, told = process.communicate(timeout=60)
+    assert process.returncode == code, told
+    return said, told
+
+
+@contextlib.contextmanager
+def workers(server: Server, count: int, **more: str) -> Generator[list[subprocess.Popen[str]]]:
+    """Some workers; whatever still runs in the end is killed."""
+    processes = [start(server, **more) for _ in range(count)]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.communicate()
+
+
+def until(happened: Callable[[], object], what: str, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.002)
+
+
+def holders(server: Server) -> dict[int, bytes]:
+    """The processes that have a batch, and which."""
+    pending = server.command("XPENDING", BATCHES, "workers", "-", "+", 100)
+    return {int(worker.split(b":")[1]): entry for entry, worker, *_ in pending if worker != b"nobody"}
+
+
+def status(server: Server) -> Any:
+    return answer("campaign", "status", "summer-sale", "--queue", server.url)
+
+
+def finished(server: Server) -> Any:
+    """The finished run's report, without what a run in one process does not have."""
+    report = status(server)
+    assert report["state"] == "finished"
+    queue = report.pop("queue")
+    assert queue["settled"] == queue["batches"]
+    assert (queue["unqueued"], queue["waiting"], queue["in_work"], queue["set_aside"]) == (0, 0, [], {})
+    return comparable(report)
+
+
+def everything_expires(server: Server) -> bool:
+    """The queue's keys in a month, the store's by their windows."""
+    queues = server.command("KEYS", "capline:*")
+    return all(server.command("PTTL", key) > 29 * 86_400_000 for key in queues) and all(
+        server.command("PTTL", key) > 0 for key in server.command("KEYS", "*")
+    )
+
+
+# ---- the same as one process
+
+
+@pytest.mark.parametrize(("kind", "store"), [("redis", "lmdb"), ("redis", "the queue's"), ("valkey", "the queue's")])
+def test_workers_of_which_fourteen_are_killed_end_as_one_process_that_was_not(
+    servers: dict[str, Server], tmp_path: Path, kind: str, store: str
+) -> None:
+    server = servers[kind]
+    server.command("FLUSHALL")
+    chance = random.Random(20_261_121)
+    alone, expected, expected_delivered = one_process(tmp_path / "alone")
+    assert expected["total"]["failed"] > 100
+    assert expected["total"]["refused"] > 10
+
+    site = make_site(tmp_path / "site", store="" if store == "lmdb" else f"{server.url}?deadline=5s")
+    killed_in_work = 0
+    with receiver(answered) as far:
+        by_webhook(site, far)
+        enqueue(site, server)
+        with workers(server, 3) as processes:
+            for _ in range(KILLS):
+                if chance.random() < 0.6:
+                    target = far.requests + chance.randint(1, BATCH)
+                    until(lambda target=target: far.requests >= target, "requests")
+                else:
+                    before = server.command("HGETALL", STEPS)
+                    until(lambda before=before: server.command("HGETALL", STEPS) != before, "a step")
+                time.sleep(chance.choice([0.0, chance.uniform(0, 0.01)]))
+                in_work = holders(server)
+                busy = [process for process in processes if process.pid in in_work]
+                victim = chance.choice(busy or [process for process in processes if process.poll() is None])
+                victim.kill()
+                victim.communicate()
+                killed_in_work += victim in busy
+                processes.remove(victim)
+                processes.append(start(server))
+            assert server.command("HGET", RUN, "finished") is None, "over before the last kill: give it more subjects"
+            for process in processes:
+                ended(process)
+        report = finished(server)
+    assert killed_in_work >= 8
+    assert report == comparable(expected)
+    assert far.delivered() == expected_delivered
+    assert {len(keys) for keys in far.keys.values()} == {1}
+    assert store_of(site) == store_of(alone)
+    assert everything_expires(server)
+
+
+def test_killed_while_they_write_parts_the_parts_are_the_same(redis_server: Server, tmp_path: Path) -> None:
+    chance = random.Random(5)
+    alone = make_site(tmp_path / "alone")
+    expected = answer("campaign", "run", alone.write(batch="20"))
+    site = make_site(tmp_path / "site")
+    site.write(batch="20")
+    enqueue(site, redis_server)
+    with workers(redis_server, 3) as processes:
+        for _ in range(6):
+            target = int(redis_server.command("HGET", RUN, "settled")) + chance.randint(1, 4)
+            until(
+                lambda target=target: (
+                    int(redis_server.command("HGET", RUN, "settled")) >= target or holders(redis_server)
+                ),
+                "batches",
+            )
+            busy = [process for process in processes if process.pid in holders(redis_server)]
+            victim = chance.choice(busy or processes)
+            victim.kill()
+            victim.communicate()
+            processes[processes.index(victim)] = start(redis_server)
+        for process in processes:
+            ended(process)
+    assert finished(redis_server) == comparable(expected)
+    assert parts(site) == parts(alone)
+    assert site.content(range(SUBJECTS)) == alone.content(range(SUBJECTS))
+
+
+def parts(site: Site) -> list[tuple[str, list[int]]]:
+    found = sorted((site.path / "out").glob("part-*"))
+    return [(path.name, parquet.read_table(path)["id"].to_pylist()) for path in found]
+
+
+# ---- who has a batch
+
+
+def test_a_worker_that_slept_past_its_lease_leaves_the_batch_to_the_other(server: Server, tmp_path: Path) -> None:
+    alone, expected, expected_delivered = one_process(tmp_path / "alone", 160)
+    site = make_site(tmp_path / "site", 160)
+    asleep = threading.Event()
+    sleeper: list[subprocess.Popen[str]] = []
+
+    def stop_at(count: int) -> None:
+        if count == 10 and not asleep.is_set():
+            sleeper[0].send_signal(signal.SIGSTOP)
+            asleep.set()
+
+    with receiver(answered, on_request=stop_at) as far:
+        by_webhook(site, far)
+        enqueue(site, server)
+        with workers(server, 1) as processes:
+            sleeper += processes
+            assert asleep.wait(30)
+            batch = next(iter(holders(server).values()))
+            processes.append(start(server))
+            ended(processes[1])
+            report = finished(server)
+            steps = server.command("HGETALL", STEPS)
+            processes[0].send_signal(signal.SIGCONT)
+            _, told = ended(processes[0])
+        number = int(batch.partition(b"-")[2])
+        assert f"batch {number} was taken over by another worker" in told
+    assert server.command("HGETALL", STEPS) == steps
+    assert finished(server) == report == comparable(expected)
+    assert far.delivered() == expected_delivered
+    assert {len(keys) for keys in far.keys.values()} == {1}
+    # At most one hand-over, 8 for each of 4 connections, went out twice.
+    assert sum(far.tries.values()) <= sum_of_tries(expected_delivered, expected) + 32 * 4
+    assert store_of(site)[0][:160] == store_of(alone)[0][:160]
+
+
+def sum_of_tries(delivered: list[int], report: Any) -> int:
+    """At most four tries for each that is not refused."""
+    return 4 * (len(delivered) + report["total"]["failed"])
+
+
+def test_a_long_hand_over_is_not_taken_over(redis_server: Server, tmp_path: Path) -> None:
+    site = make_site(tmp_path / "site", 12)
+
+    def slow(_subject: int, _tries: int) -> int:
+        time.sleep(0.6)  # 8 messages at a hand-over: 4.8 s, where a lease is 2 s
+        return 200
+
+    with receiver(slow) as far:
+        by_webhook(site, far, concurrency=1)
+        enqueue(site, redis_server)
+        with workers(redis_server, 2, takeover="2") as processes:
+            told = [ended(process)[1] for process in processes]
+    assert not any("taken over" in text for text in told)
+    assert set(far.tries.values()) == {1}
+    assert finished(redis_server)["total"]["sent"] == len(far.taken)
+
+
+def test_a_worker_that_is_asked_to_stop_gives_its_batch_back_at_once(server: Server, tmp_path: Path) -> None:
+    site = make_site(tmp_path / "site", 160)
+    stopped: list[int] = []
+    process: list[subprocess.Popen[str]] = []
+
+    def stop_at(count: int) -> None:
+        if count == 10 and not stopped:
+            stopped.append(count)
+            process[0].send_signal(signal.SIGTERM)
+
+    with receiver(on_request=stop_at) as far:
+        by_webhook(site, far, concurrency=1)
+        enqueue(site, server)
+        with workers(server, 1, takeover="600") as processes:
+            process += processes
+            _, told = ended(processes[0], 128 + signal.SIGTERM)
+            assert "nothing is lost" in told
+            assert far.requests <= 40, "it ends after the hand-over, not after the batch"
+            assert holders(server) == {}
+            assert status(server)["state"] == "stopped"
+            began = time.monotonic()
+            processes.append(start(server, takeover="600"))
+            ended(processes[1])
+            assert time.monotonic() - began < 30
+    assert set(far.tries.values()) == {1}
+    assert finished(server)["total"]["sent"] == len(far.taken)
+
+
+def test_the_server_may_be_killed_and_come_back(tmp_path: Path) -> None:
+    alone, expected, expected_delivered = one_process(tmp_path / "alone")
+    site = make_site(tmp_path / "site")
+    with single("redis", "appendonly yes") as server, receiver(answered) as far:
+        by_webhook(site, far)
+        done = capline("campaign", "enqueue", site.file, "--queue", server.url)
+        assert (done.returncode, done.stderr) == (0, "")
+        with workers(server, 2, takeover="2") as processes:
+            for count in (150, 700):
+                until(lambda count=count: far.requests >= count, "requests")
+                server.kill()
+                time.sleep(0.5)
+                server.restart()
+            for process in processes:
+                ended(process)
+        assert finished(server) == comparable(expected)
+    assert far.delivered() == expected_delivered
+    assert {len(keys) for keys in far.keys.values()} == {1}
+    assert store_of(site) == store_of(alone)
+
+
+# ---- enqueueing
+
+
+def test_enqueue_may_be_killed_and_asked_again(redis_server: Server, tmp_path: Path) -> None:
+    site = make_site(tmp_path / "site", 6000)
+    site.write(batch="2")
+    for _ in range(3):
+        queued = int(redis_server.command("HGET", RUN, "queued") or 0)
+        process = subprocess.Popen(
+            command("campaign", "enqueue", site.file, "--queue", redis_server.url),
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        until(lambda q=queued: int(redis_server.command("HGET", RUN, "queued") or 0) > q, "batches")
+        process.kill()
+        process.wait()
+    assert 0 < int(redis_server.command("HGET", RUN, "queued")) < 3000
+    assert enqueue(site, redis_server)["state"] == "continued"
+    assert entries(redis_server) == list(range(3000))
+    assert everything_expires(redis_server)
+
+
+def test_two_enqueue_at_once_and_each_batch_is_there_once(redis_server: Server, tmp_path: Path) -> None:
+    site = make_site(tmp_path / "site", 4000)
+    site.write(batch="2")
+    both = [
+        subprocess.Popen(
+            command("campaign", "enqueue", site.file, "--queue", redis_server.url, "--json"),
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    runs = {json.loads(process.communicate(timeout=60)[0])["run"] for process in both}
+    assert [process.returncode for process in both] == [0, 0]
+    assert len(runs) == 1
+    assert entries(redis_server) == list(range(2000))
+
+
+def entries(server: Server) -> list[int]:
+    return [int(entry.partition(b"-")[2]) for entry, _ in server.command("XRANGE", BATCHES, "-", "+")]
+
+
+def test_a_run_goes_on_only_with_what_it_was_begun_with(redis_server: Server, site: Site) -> None:
+    enqueue(site, redis_server)
+    site.write(cost="2")
+    done = capline("campaign", "enqueue", site.file, "--queue", redis_server.url)
+    assert done.returncode == 2
+    assert "was enqueued with another cost (was 1, is 2); put it back to go on, or begin a new run" in done.stderr
+    site.write(retry="{attempts: 2}")
+    assert enqueue(site, redis_server)["put"] == 0
+    assert b"attempts: 2" in redis_server.command("HGET", RUN, "file")
+    ended(start(redis_server))
+    again = capline("campaign", "enqueue", site.file, "--queue", redis_server.url)
+    assert (again.returncode, "finished before" in again.stdout) == (0, True)
+    assert redis_server.command("XLEN", BATCHES) == 0
+
+
+# ---- what cannot go on
+
+
+def damage(server: Server, number: int) -> None:
+    """Write the stream anew, with one byte of one batch changed."""
+    found = server.command("XRANGE", BATCHES, "-", "+")
+    server.command("DEL", BATCHES)
+    server.command("XGROUP", "CREATE", BATCHES, "workers", "0", "MKSTREAM")
+    for entry, words in found:
+        fields = list(words)
+        if entry.endswith(b"-%d" % number):
+            data = bytearray(fields[3])
+            data[len(data) // 2] ^= 0x55
+            fields[3] = bytes(data)
+        server.command("XADD", BATCHES, entry, *fields)
+
+
+def test_a_damaged_batch_is_set_aside_and_put_back_by_enqueue(server: Server, tmp_path: Path) -> None:
+    alone = make_site(tmp_path / "alone", 400)
+    expected = answer("campaign", "run", alone.file)
+    site = make_site(tmp_path / "site", 400)
+    enqueue(site, server)
+    damage(server, 1)
+    said, told = ended(start(server, "--json"), 2)
+    assert "batch 1 is set aside: batch 1 is not what was written; the others go on" in told
+    assert (json.loads(said)["settled"], json.loads(said)["aside"]) == (4, 1)
+    report = status(server)
+    assert report["state"] == "stopped"
+    assert report["total"]["undecided"] == BATCH
+    assert report["queue"]["set_aside"] == {"1": "batch 1 is not what was written"}
+    assert "batch 1 is set aside" in capline("campaign", "status", "summer-sale", "-q", server.url).stdout
+    assert enqueue(site, server)["put"] == 1
+    ended(start(server))
+    assert finished(server) == comparable(expected)
+    assert parts(site) == parts(alone)
+    assert site.content() == alone.content()
+
+
+def test_a_worker_that_cannot_go_on_says_why_and_the_next_one_does(redis_server: Server, site: Site) -> None:
+    enqueue(site, redis_server)
+    (site.path / "out" / "part-000000.parquet").mkdir(parents=True)
+    (site.path / "out" / ".capline-run").write_text(redis_server.command("HGET", RUN, "run_id").decode())
+    _, told = ended(start(redis_server), 2)
+    last = told.splitlines()[-1]
+    assert last.startswith("capline: ")
+    assert "nothing is lost: mend it" in last
+    (held,) = status(redis_server)["queue"]["in_work"] or [None]
+    assert held is None
+    assert b"part-000000.parquet cannot be written" in redis_server.command("HGET", STEPS, "0:error")
+    (site.path / "out" / "part-000000.parquet").rmdir()
+    ended(start(redis_server))
+    assert finished(redis_server)["total"]["sent"] == sum(len(ids) for _, ids in parts(site))
+
+
+def test_secrets_stay_in_the_environment(redis_server: Server, site: Site) -> None:
+    secret = "swordfish-7"  # noqa: S105 - made up
+    with receiver() as far:
+        site.settings |= {"batch": "400", "store": f"lmdb://{site.path}/${{STORE_NAME}}"}
+        site.audience(range(3))
+        site.write(sender=f"{{webhook: {{url: '{far.url}', headers: {{Authorization: 'Bearer ${{PUSH_KEY}}'}}}}}}")
+        done = capline(
+            "campaign", "enqueue", site.file, "-q", redis_server.url, PUSH_KEY=secret, STORE_NAME="elsewhere"
+        )
+        assert done.returncode == 0, done.stderr
+        kept = b"".join(
+            b"".join(redis_server.command("HGETALL", key))
+            for key in redis_server.command("KEYS", "*")
+            if redis_server.command("TYPE", key) == b"hash"
+        )
+        assert b"${PUSH_KEY}" in kept
+        assert secret.encode() not in kept
+        assert b"elsewhere" not in kept
+        _, told = ended(start(redis_server, STORE_NAME="elsewhere"), 2)
+        assert "summer-sale cannot be worked on here" in told
+        assert "the environment variable PUSH_KEY is not set" in told
+        ended(start(redis_server, PUSH_KEY=secret, STORE_NAME="elsewhere"))
+    assert finished(redis_server)["total"]["sent"] == 3
+    assert (site.path / "elsewhere" / "data.mdb").exists()
+
+
+def test_a_store_below_the_working_directory_is_the_same_for_workers_elsewhere(
+    redis_server: Server, tmp_path: Path
+) -> None:
+    site = make_site(tmp_path / "site", 160)
+    site.write(store="lmdb://store")
+    done = capline("campaign", "enqueue", "campaign.yaml", "-q", redis_server.url, cwd=site.path)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "elsewhere").mkdir()
+    worked = capline("worker", "-q", redis_server.url, "--until-idle", cwd=tmp_path / "elsewhere")
+    assert worked.returncode == 0, worked.stderr
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    with site.limiter() as limiter:
+        assert limiter.peek("promo", 1, segment="active").remaining == 1
+    assert len(parts(site)) == 2
+
+
+def test_a_worker_may_be_given_another_store(redis_server: Server, site: Site, tmp_path: Path) -> None:
+    enqueue(site, redis_server)
+    before = site.content()
+    ended(start(redis_server, "--store", f"lmdb://{tmp_path}/other"))
+    assert site.content() == before
+    assert finished(redis_server)["total"]["sent"] == SUBJECTS
+    assert (tmp_path / "other" / "data.mdb").exists()
+
+
+# ---- looking
+
+
+def test_status_shows_who_has_what(redis_server: Server, tmp_path: Path) -> None:
+    site = make_site(tmp_path / "site", 160)
+    held = threading.Event()
+    looked = threading.Event()
+
+    def hold(count: int) -> None:
+        if count == 3:
+            held.set()
+            looked.wait(30)
+
+    with receiver(on_request=hold) as far:
+        by_webhook(site, far)
+        enqueue(site, redis_server)
+        with workers(redis_server, 1) as processes:
+            assert held.wait(30)
+            report = status(redis_server)
+            text = capline("campaign", "status", "summer-sale", "-q", redis_server.url).stdout
+            watching = subprocess.Popen(
+                command("campaign", "status", site.file, "-q", redis_server.url, "--watch", "--json"),
+                env=environment(),
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            looked.set()
+            ended(processes[0])
+            lines = [json.loads(line) for line in watching.communicate(timeout=30)[0].splitlines()]
+            pid = processes[0].pid
+    assert report["state"] == "running"
+    (batch,) = report["queue"]["in_work"]
+    assert (batch["batch"], int(batch["worker"].split(":")[1]), batch["takes"]) == (0, pid, 1)
+    assert abs(batch["since_us"] - time.time_ns() // 1000) < 60_000_000
+    assert (report["queue"]["waiting"], report["total"]["undecided"]) == (1, BATCH)
+    assert "2 batches: 0 settled, 1 in work, 1 waiting" in text
+    assert f":{pid}:" in text
+    assert lines[-1]["state"] == "finished"
+    assert lines[-1]["total"]["sent"] == len(far.taken)
+
+
+def test_the_campaigns_store_is_the_queue_where_it_can_be(server: Server, tmp_path: Path) -> None:
+    site = make_site(tmp_path / "site", 160, store=server.url)
+    assert answer("campaign", "enqueue", site.file)["queue"] == server.url
+    shown = capline("campaign", "enqueue", site.file)
+    assert f"capline worker --queue {server.url}" in shown.stdout
+    ended(start(server))
+    assert answer("campaign", "status", site.file)["state"] == "finished"
+    people = capline("campaign", "status", site.file).stdout
+    assert "2 batches: 2 settled, 0 in work, 0 waiting" in people
+
+
+def test_two_campaigns_share_the_workers(redis_server: Server, tmp_path: Path) -> None:
+    for name in ("spring", "autumn"):
+        site = make_site(tmp_path / name, 400)
+        site.settings["campaign"] = name
+        site.write()
+        enqueue(site, redis_server)
+    with workers(redis_server, 2) as processes:
+        worked = [ended(process)[1] for process in processes]
+    assert sum(text.count(" sent, ") for text in worked) == 10
+    for name in ("spring", "autumn"):
+        report = answer("campaign", "status", name, "--queue", redis_server.url)
+        assert (report["state"], report["campaign"]) == ("finished", name)
+    assert redis_server.command("KEYS", "capline:campaigns") == []
+
+
+# ---- bad input
+
+
+def refusals(site: Site, url: str) -> Iterator[tuple[list[str | Path], str]]:
+    file = site.file
+    yield ["campaign", "enqueue", file], "its store cannot hold a queue; name one: --queue redis://127.0.0.1:6379/0"
+    yield ["campaign", "enqueue", file, "-q", "http://h"], "is not the URL of a Redis or Valkey server; write it like"
+    yield ["campaign", "enqueue", file, "-q", "redis+cluster://h:1,h:2"], "on one server, not on a cluster; name one"
+    yield ["worker", "-q", "redis+sentinel://h:1/m"], "on one server, not on a sentinel; name one"
+    yield ["worker", "-q", "redis://:swordfish@127.0.0.1:1/0"], "queue redis://127.0.0.1:1/0: "
+    yield ["worker", "-q", "redis://:swordfish@127.0.0.1:x/0"], "is no host:port"
+    yield ["worker", "-q", "redis://:swordfish@127.0.0.1/zero"], "at most the number of a database"
+    yield ["worker", "-q", url, "--takeover", "0.1"], "taken over after at least 1 s, not 0.1"
+    yield ["campaign", "status", "winter", "-q", url], "no run of a campaign 'winter'; begin it with: capline campaign"
+    yield ["campaign", "status", "win ter", "-q", url], "campaign name 'win ter' is not"
+    yield ["campaign", "status", "winter"], "name the campaign file, the directory of a run, or a campaign with --queue"
+
+
+def test_bad_input_is_one_line_with_the_mend(redis_server: Server, site: Site) -> None:
+    for words, said in refusals(site, redis_server.url):
+        done = capline(*words)
+        assert (done.returncode, done.stdout) == (2, ""), words
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert said in done.stderr
+        assert "swordfish" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("store", "said"),
+    [
+        ("memory://", "store memory:// is one process's own; workers need one that they share"),
+        ("redis://:swordfish@127.0.0.1:1/0", "write it as ${NAME} in the campaign file's 'store:'"),
+    ],
+)
+def test_a_store_that_workers_cannot_use_is_refused(redis_server: Server, site: Site, store: str, said: str) -> None:
+    site.write(store=store)
+    done = capline("campaign", "enqueue", site.file, "-q", redis_server.url)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert "swordfish" not in done.stderr
+    assert redis_server.command("DBSIZE") == 0
+
+
+def test_a_wrong_password_is_told_and_not_shown() -> None:
+    with single("redis", password="right-one") as server:  # noqa: S106 - made up
+        done = capline("worker", "-q", server.url.replace("right-one", "wrong-one"))
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "refuses the user or the password" in done.stderr
+        assert "wrong-one" not in done.stderr
+        told = capline("worker", "-q", server.url, "--until-idle")
+        assert told.returncode == 0
+        assert "right-one" not in told.stderr + told.stdout
+
+
+def test_over_tls_the_servers_certificate_is_checked(tmp_path: Path) -> None:
+    made = certificates(tmp_path)
+    with single("redis", tls=made) as server:
+        refused = capline("worker", "-q", server.url, "--until-idle")
+        assert (refused.returncode, "certificate" in refused.stderr) == (2, True)
+        taken = capline("worker", "-q", f"{server.url}?ca={made.ca}", "--until-idle")
+        assert taken.returncode == 0, taken.stderr
+
+
+def test_a_cluster_node_and_a_server_that_forgets_are_told(tmp_path: Path) -> None:
+    with single("redis", "cluster-enabled yes", "maxmemory-policy allkeys-lru") as server:
+        done = capline("worker", "-q", server.url, "--until-idle")
+        assert (done.returncode, "a cluster node; a queue needs a server of its own" in done.stderr) == (2, True)
+    with single("redis", "maxmemory-policy allkeys-lru") as server:
+        done = capline("worker", "-q", server.url, "--until-idle")
+        assert done.returncode == 0
+        assert "maxmemory-policy allkeys-lru" in done.stderr
+        assert "appendonly no" in done.stderr
+
+
+def test_a_queue_is_not_needed_to_look_at_a_ledger(site: Site) -> None:
+    answer("campaign", "run", site.file)
+    assert answer("campaign", "status", site.file)["state"] == "finished"
+    assert os.environ.get("CAPLINE_QUEUE") is None

@@ -1,0 +1,53 @@
+"""A store's URL: read, or refused in one line that shows no password."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from capline import InvalidTypeError, InvalidValueError
+from capline.store.open import open_async_store, open_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WRONG: list[tuple[Any, str]] = [
+    ("redis", "unknown kind ''"),
+    ("", "unknown kind ''"),
+    ("sqlite:///x", "unknown kind 'sqlite'"),
+    ("memory://x", "memory:// takes no path"),
+    ("memory://?durability=full", "unknown option 'durability'; it takes: none"),
+    ("lmdb://", "name a directory"),
+    ("lmdb:///x?durability=half", "use relaxed or full"),
+    ("lmdb:///x?max_bytes=5", "at least"),
+    ("lmdb:///x?colour", "cannot be read"),
+    ("lmdb://[x", "cannot be read"),
+    ("redsi://user:secret@host", "unknown kind 'redsi'"),
+    ("http://user:secret@[host", "cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("url", "said"), WRONG, ids=[url for url, _ in WRONG])
+@pytest.mark.parametrize("opened", [open_store, open_async_store])
+def test_a_url_that_names_no_store(opened: Any, url: str, said: str) -> None:
+    with pytest.raises(InvalidValueError) as caught:
+        opened(url)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", [None, 5, b"memory://"])
+@pytest.mark.parametrize("opened", [open_store, open_async_store])
+def test_a_url_is_text(opened: Any, url: Any) -> None:
+    with pytest.raises(InvalidTypeError, match="named by a URL"):
+        opened(url)
+
+
+def test_a_store_of_this_machine_opens_either_way(tmp_path: Path) -> None:
+    open_store("memory://").close()
+    store = open_async_store(f"lmdb://{tmp_path}?durability=full")
+    asyncio.run(store.close())
+    assert (tmp_path / "data.mdb").exists()

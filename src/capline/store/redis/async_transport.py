@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections import deque
@@ -15,7 +16,17 @@ from redis.exceptions import RedisError
 
 from capline.model.errors import StoreUnavailableError
 from capline.store.redis.advice import QUESTIONS, warn
-from capline.store.redis.links import connection_options, lost, server_error
+from capline.store.redis.links import (
+    LATE_S,
+    SMALL_BYTES,
+    Failure,
+    answered,
+    connection_options,
+    halfway,
+    lost,
+    no_connection,
+    server_error,
+)
 from capline.store.redis.wire import Exchange, Lost, Pause, Read, Reply, Request, Write
 
 if TYPE_CHECKING:
@@ -27,8 +38,6 @@ if TYPE_CHECKING:
 __all__ = ["AsyncTransport"]
 
 _T = TypeVar("_T")
-SMALL_BYTES = 32_768
-"""What asyncio's write buffer takes (64 KiB) without making the writer wait."""
 _ERRORS = (RedisError, OSError, ValueError, asyncio.IncompleteReadError)
 
 
@@ -90,11 +99,13 @@ class AsyncTransport:
         kind = SSLConnection if self._settings.tls else Connection
         connection = kind(retry=Retry(NoBackoff(), 0), **options)
         try:
-            await connection.connect()
+            async with asyncio.timeout(max(0.001, until - time.monotonic())):  # the log-in too
+                await connection.connect()
+            connection.socket_timeout = None  # from here on the deadlines are ours
             if node not in self._met and not (self._settings.shape == "sentinel" and node in self._settings.seeds):
-                self._met.add(node)
                 await connection.send_packed_command(b"".join(QUESTIONS), check_health=False)
-                warn(node, await _read(connection, len(QUESTIONS), until))
+                warn(node, answered(await _read(connection, len(QUESTIONS), until)))
+                self._met.add(node)
         except BaseException:
             self._shut(connection)
             raise
@@ -129,34 +140,45 @@ class AsyncTransport:
                 await idle.pop().disconnect(nowait=True)
 
 
+_Key = tuple["Address", bool]
+
+
 class _Lease:
-    """The connections of one verb: one to each server for `Write` and `Read`, in order; others for `Exchange`."""
+    """The connections of one verb: one to each server, for `Write` and `Read`, in order.
+
+    An `Exchange` uses it too where nothing on it is unread, else another.
+    """
 
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
-        self._lines: dict[tuple[Address, bool], Connection] = {}
-        self._unread: dict[tuple[Address, bool], int] = {}
-        self._written: deque[list[tuple[Request, Lost | None]]] = deque()
+        self._lines: dict[_Key, Connection] = {}
+        self._unread: dict[_Key, int] = {}
+        self._written: deque[list[tuple[Request, _Key, Connection | Failure]]] = deque()
 
     async def do(self, asked: Write | Read | Exchange | Pause) -> Any:
         if isinstance(asked, Write):
-            self._written.append(await self._write(asked.requests, asked.until, side=False))
+            self._written.append(await self._write(asked.requests, asked.until, set()))
             return None
         if isinstance(asked, Read):
-            return await self._read(self._written.popleft(), asked.until, side=False)
+            return await self._read(self._written.popleft(), asked.until)
         if isinstance(asked, Exchange):
-            written = await self._write(asked.requests, asked.until, side=True)
-            return await self._read(written, asked.until, side=True)
+            busy = {request.node for request in asked.requests if self._unread.get((request.node, False))}
+            return await self._read(await self._write(asked.requests, asked.until, busy), asked.until)
         await asyncio.sleep(asked.seconds)
         return None
 
     async def _write(
-        self, requests: Sequence[Request], until: float, *, side: bool
-    ) -> list[tuple[Request, Lost | None]]:
-        return [(request, await self._write_one(request, until, side=side)) for request in requests]
+        self, requests: Sequence[Request], until: float, busy: set[Address]
+    ) -> list[tuple[Request, _Key, Connection | Failure]]:
+        written: list[tuple[Request, _Key, Connection | Failure]] = []
+        for request in requests:
+            key = (request.node, request.node in busy)
+            # A server that does not let us in must leave time for the next.
+            mine = until if request is requests[-1] else halfway(until)
+            written.append((request, key, await self._write_one(request, key, mine)))
+        return written
 
-    async def _write_one(self, request: Request, until: float, *, side: bool) -> Lost | None:
-        key = (request.node, side)
+    async def _write_one(self, request: Request, key: _Key, until: float) -> Connection | Failure:
         sent = False
         try:
             line = self._lines.get(key)
@@ -171,17 +193,18 @@ class _Lease:
                     await line.send_packed_command(request.payload, check_health=False)
         except _ERRORS as error:
             self._drop(key)
-            return lost(error, sent=sent)
-        return None
+            return lost(error, sent=True) if sent else no_connection(error)
+        return line
 
-    async def _read(self, written: list[tuple[Request, Lost | None]], until: float, *, side: bool) -> list[list[Reply]]:
+    async def _read(self, written: list[tuple[Request, _Key, Connection | Failure]], until: float) -> list[list[Reply]]:
         answers: list[list[Reply]] = []
-        for request, failure in written:
-            key = (request.node, side)
-            line = self._lines.get(key)
-            if failure is not None or line is None:
-                gone = failure or Lost(True, "the connection was lost")
-                answers.append([gone] * request.replies)
+        for request, key, line in written:
+            if isinstance(line, Failure):
+                answers.append([line] * request.replies)
+                continue
+            if self._lines.get(key) is not line:
+                # It was lost while an earlier reply was read; another one's replies are not ours.
+                answers.append([Lost(True, "the connection was lost")] * request.replies)
                 continue
             replies = await _read(line, request.replies, until)
             if replies and isinstance(replies[-1], Lost):
@@ -216,15 +239,21 @@ async def _usable(connection: Connection) -> bool:
 async def _read(connection: Connection, many: int, until: float) -> list[Reply]:
     """So many replies; from the first that does not come on, all are lost."""
     replies: list[Reply] = []
-    for _ in range(many):
-        try:
-            left = max(0.001, until - time.monotonic())
-            replies.append(await connection.read_response(disable_decoding=True, timeout=left))
-        except _ERRORS as error:
-            reply = server_error(error)
-            if reply is None:
-                gone = lost(error, sent=True)
-                replies += [gone] * (many - len(replies))
-                break
-            replies.append(reply)
+    try:
+        # Not by redis-py's own timeout: its answer to that is None, which is an answer.
+        async with asyncio.timeout(max(LATE_S, until - time.monotonic())):
+            while len(replies) < many:
+                try:
+                    replies.append(
+                        await connection.read_response(
+                            disable_decoding=True, timeout=math.inf, disconnect_on_error=False
+                        )
+                    )
+                except RedisError as error:
+                    reply = server_error(error)
+                    if reply is None:
+                        raise
+                    replies.append(reply)
+    except _ERRORS as error:
+        replies += [lost(error, sent=True)] * (many - len(replies))
     return replies

@@ -103,6 +103,7 @@ class Engine:
         self.settings = settings
         self.topology = Topology(settings)
         self.breakers: dict[Address, Breaker] = {}
+        self._why_unknown = ""
 
     def breaker(self, node: Address) -> Breaker:
         """The server's circuit breaker."""
@@ -172,7 +173,9 @@ class Engine:
             [[reply]] = yield Exchange([Request(node, payload, 1)], mine)
             self._tell_breaker(node, [reply])
             now = time.monotonic()
-            if self.topology.learn(node, reply) is None:
+            why = self.topology.learn(node, reply)
+            self._why_unknown = f" ({_place(node)}: {why})" if why else ""
+            if why is None:
                 return
 
     def _requests(self, flight: Flight, asking: dict[int, Address], load: set[Address], until: float) -> list[Request]:
@@ -184,8 +187,8 @@ class Engine:
             node = ask or self.topology.node(flight.calls[i].slot)
             if node is None:
                 self.topology.doubt()
-                error = f"{self._name()}: nobody tells which server answers for this; nothing was recorded"
-                flight.fail(i, StoreUnavailableError(error))
+                error = f"{self._name()}: nobody tells which server answers for this{self._why_unknown}"
+                flight.fail(i, StoreUnavailableError(f"{error}; nothing was recorded"))
                 continue
             by_node.setdefault((node, ask is not None), []).append(i)
         requests: list[Request] = []
@@ -193,7 +196,7 @@ class Engine:
         for (node, ask), numbers in by_node.items():
             if self.breaker(node).blocks(now):
                 error = StoreUnavailableError(
-                    f"{_place(node)}: did not answer lately and is left alone for a moment; nothing was recorded"
+                    f"{_place(node)}: {self.breaker(node).why}; it is left alone for a moment; nothing was recorded"
                 )
                 for i in numbers:
                     flight.fail(i, error)
@@ -274,7 +277,7 @@ class Engine:
         if reply.code == "READONLY":
             self.topology.doubt()
             return "later"
-        if reply.code in _LATER:
+        if reply.code in _LATER or _no_room(reply):
             if reply.code == "CLUSTERDOWN":
                 self.topology.doubt()
             return "later"
@@ -304,7 +307,7 @@ class Engine:
             return StoreDamagedError(f"{place}: {_REFUSED['WRONGTYPE']} than capline writes; nothing was recorded")
         if reply.code in _REFUSED:
             return StoreUnavailableError(f"{place}: {_REFUSED[reply.code]}; nothing was recorded")
-        if reply.code == "ERR" and "max number of clients" in reply.text:
+        if _no_room(reply):
             return StoreUnavailableError(
                 f"{place}: the server has no connection left (maxclients); nothing was recorded"
             )
@@ -314,8 +317,9 @@ class Engine:
 
     def _tell_breaker(self, node: Address, replies: list[Reply]) -> None:
         breaker = self.breaker(node)
-        if any(isinstance(reply, Lost) for reply in replies):
-            breaker.failed(time.monotonic())
+        gone = next((reply for reply in replies if isinstance(reply, Lost)), None)
+        if gone is not None:
+            breaker.failed(time.monotonic(), gone.text)
         else:
             breaker.answered()
 
@@ -325,6 +329,11 @@ class Engine:
 
 def _is_noscript(reply: Reply) -> bool:
     return isinstance(reply, ServerError) and reply.code == "NOSCRIPT"
+
+
+def _no_room(reply: ServerError) -> bool:
+    """Whether the server has no connection left (`maxclients`)."""
+    return reply.code == "ERR" and "max number of clients" in reply.text
 
 
 def _place(node: Address) -> str:

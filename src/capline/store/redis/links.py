@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import time
 from typing import TYPE_CHECKING, Any
 
 from capline.model.errors import StoreError
@@ -15,26 +16,26 @@ except ImportError:
 
 if TYPE_CHECKING:
     from capline.store.redis.url import Address, Settings
+    from capline.store.redis.wire import Reply
 
-__all__ = ["connection_options", "lost", "server_error"]
+__all__ = [
+    "LATE_S",
+    "SMALL_BYTES",
+    "Failure",
+    "answered",
+    "connection_options",
+    "halfway",
+    "lost",
+    "no_connection",
+    "server_error",
+]
 
-# redis-py turns the first word of an error into a class, and leaves it out of the text.
-_CODES: tuple[tuple[type[Exception], str], ...] = (
-    (exceptions.MovedError, "MOVED"),
-    (exceptions.AskError, "ASK"),
-    (exceptions.TryAgainError, "TRYAGAIN"),
-    (exceptions.MasterDownError, "MASTERDOWN"),
-    (exceptions.ClusterDownError, "CLUSTERDOWN"),
-    (exceptions.ClusterCrossSlotError, "CROSSSLOT"),
-    (exceptions.NoScriptError, "NOSCRIPT"),
-    (exceptions.BusyLoadingError, "LOADING"),
-    (exceptions.ReadOnlyError, "READONLY"),
-    (exceptions.OutOfMemoryError, "OOM"),
-    (exceptions.NoPermissionError, "NOPERM"),
-    (exceptions.MaxConnectionsError, "ERR"),
-    (exceptions.AuthenticationWrongNumberOfArgsError, "ERR"),
-    (exceptions.AuthenticationError, "WRONGPASS"),
-)
+Failure = ServerError | Lost
+"""Why a request did not go out."""
+SMALL_BYTES = 32_768
+"""What is sent at once, whatever the server does: less than any buffer on the way."""
+LATE_S = 0.02
+"""How long a read waits at least: another server may have taken all the time there was."""
 
 
 def connection_options(settings: Settings, node: Address) -> dict[str, Any]:
@@ -69,20 +70,40 @@ def connection_options(settings: Settings, node: Address) -> dict[str, Any]:
 
 def server_error(error: Exception) -> ServerError | None:
     """The error reply that this exception stands for; None where no reply came."""
-    for kind, code in _CODES:
-        if isinstance(error, kind):
-            text = str(error)
-            return ServerError(code, text if text.startswith(code) else f"{code} {text}")
+    text = str(error)
+    if isinstance(error, exceptions.RedisError) and error.status_code:
+        # redis-py knows this first word, and has taken it out of the text.
+        return ServerError(error.status_code, f"{error.status_code} {text}")
     if isinstance(error, exceptions.ResponseError):
-        text = str(error)
         word = text.split(" ", 1)[0].rstrip(":")
         return ServerError(word if word.isupper() else "ERR", text)
     return None
+
+
+def halfway(until: float) -> float:
+    """The instant that leaves as much time behind it, until then, as before it."""
+    now = time.monotonic()
+    return now + (until - now) / 2
+
+
+def answered(replies: list[Reply]) -> list[Reply]:
+    """The replies to the first questions on a connection; raises, with what the server said, where it ended on them."""
+    if isinstance(replies[-1], Lost):
+        said = next(reply for reply in replies if isinstance(reply, (ServerError, Lost)))
+        raise ConnectionError(said.text)
+    return replies
+
+
+def no_connection(error: Exception) -> ServerError | Lost:
+    """Why there is no connection: what the server said, if it spoke at all."""
+    return server_error(error) or lost(error, sent=False)
 
 
 def lost(error: BaseException, *, sent: bool) -> Lost:
     """No reply came; why, without a word of the URL."""
     if isinstance(error, (TimeoutError, exceptions.TimeoutError)):
         return Lost(sent, "no answer by the deadline" if sent else "no connection by the deadline")
-    text = " ".join(str(error).split()) or type(error).__name__
+    cause = error.__cause__ or error.__context__ or error
+    told = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(error)
+    text = " ".join(told.split()) or type(error).__name__
     return Lost(sent, f"{'the connection was lost' if sent else 'no connection'} ({text})")

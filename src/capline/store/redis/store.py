@@ -60,13 +60,14 @@ class RedisStore:
         def decide(subject: Subject) -> Decision:
             slot, payload = one_payload(terms, check_subject(subject), now())
             node = topology.node(slot)
-            if node is None or topology.stale or ((breaker := breakers.get(node)) and breaker.open_until):
+            if node is None or topology.stale or ((breaker := breakers.get(node)) and breaker.failures):
                 return self._drive(self._slow_way(terms, slot, payload))
+            until = verbs.until()
             reply = ask(node, payload)
             if type(reply) is bytes:
                 return one_decision(reply, terms, 1)
             call = Call(slot, payload, ONE)
-            return self._drive(_resumed(verbs, terms, verbs.engine.resume(call, reply, node, verbs.until())))
+            return self._drive(_resumed(verbs, terms, verbs.engine.resume(call, reply, node, until)))
 
         return decide
 

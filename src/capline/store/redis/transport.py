@@ -23,7 +23,17 @@ from redis.retry import Retry
 
 from capline.model.errors import StoreUnavailableError
 from capline.store.redis.advice import QUESTIONS, warn
-from capline.store.redis.links import connection_options, lost, server_error
+from capline.store.redis.links import (
+    LATE_S,
+    SMALL_BYTES,
+    Failure,
+    answered,
+    connection_options,
+    halfway,
+    lost,
+    no_connection,
+    server_error,
+)
 from capline.store.redis.wire import Exchange, Lost, Pause, Read, Reply, Request, Write
 
 if TYPE_CHECKING:
@@ -69,18 +79,18 @@ class Transport:
         try:
             connection = self._idle[node].pop()
         except (KeyError, IndexError):
+            connection = None
+        if connection is None or not _usable(connection):
             try:
+                if connection is not None:
+                    self._discard(node, connection)
                 connection = self._take(node, time.monotonic() + self._settings.deadline_s)
             except _ERRORS as error:
-                return lost(error, sent=False)
-        else:
-            if not _usable(connection):
-                self._discard(node, connection)
-                return self.ask(node, payload)
+                return no_connection(error)
         clean = False
         try:
             connection.send_packed_command((payload,), check_health=False)
-            reply = connection.read_response(disable_decoding=True)
+            reply = connection.read_response(disable_decoding=True, disconnect_on_error=False)
             clean = True
         except _ERRORS as error:
             reply = server_error(error)
@@ -140,13 +150,20 @@ class Transport:
             connection = kind(retry=Retry(NoBackoff(), 0), **options)
             connection.connect()
             if node not in self._met and not (self._settings.shape == "sentinel" and node in self._settings.seeds):
-                self._met.add(node)
                 connection.send_packed_command((b"".join(QUESTIONS),), check_health=False)
-                warn(node, _read(connection, len(QUESTIONS), until))
+                warn(node, answered(_read(connection, len(QUESTIONS), until)))
+                self._met.add(node)
         except BaseException:
             self._discard(node, connection)
             raise
         return connection
+
+    def _send_much(self, connection: Connection, payload: bytes, until: float) -> None:
+        """Send what the server may take its time to take in."""
+        wire: Any = connection._sock  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - its timeout is fixed otherwise
+        wire.settimeout(max(LATE_S, until - time.monotonic()))
+        connection.send_packed_command((payload,), check_health=False)
+        wire.settimeout(self._settings.deadline_s)
 
     def _give(self, node: Address, connection: Connection) -> None:
         if self.closed:
@@ -172,31 +189,45 @@ class Transport:
                 idle.pop().disconnect()
 
 
+_Key = tuple["Address", bool]
+
+
 class _Lease:
-    """The connections of one verb: one to each server for `Write` and `Read`, in order; others for `Exchange`."""
+    """The connections of one verb: one to each server, for `Write` and `Read`, in order.
+
+    An `Exchange` uses it too where nothing on it is unread, else another.
+    """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._lines: dict[tuple[Address, bool], Connection] = {}
-        self._unread: dict[tuple[Address, bool], int] = {}
-        self._written: deque[list[tuple[Request, Lost | None]]] = deque()
+        self._lines: dict[_Key, Connection] = {}
+        self._unread: dict[_Key, int] = {}
+        self._written: deque[list[tuple[Request, _Key, Connection | Failure]]] = deque()
 
     def do(self, asked: Write | Read | Exchange | Pause) -> Any:
         if isinstance(asked, Write):
-            self._written.append(self._write(asked.requests, asked.until, side=False))
+            self._written.append(self._write(asked.requests, asked.until, set()))
             return None
         if isinstance(asked, Read):
-            return self._read(self._written.popleft(), asked.until, side=False)
+            return self._read(self._written.popleft(), asked.until)
         if isinstance(asked, Exchange):
-            return self._read(self._write(asked.requests, asked.until, side=True), asked.until, side=True)
+            busy = {request.node for request in asked.requests if self._unread.get((request.node, False))}
+            return self._read(self._write(asked.requests, asked.until, busy), asked.until)
         time.sleep(asked.seconds)
         return None
 
-    def _write(self, requests: Sequence[Request], until: float, *, side: bool) -> list[tuple[Request, Lost | None]]:
-        return [(request, self._write_one(request, until, side=side)) for request in requests]
+    def _write(
+        self, requests: Sequence[Request], until: float, busy: set[Address]
+    ) -> list[tuple[Request, _Key, Connection | Failure]]:
+        written: list[tuple[Request, _Key, Connection | Failure]] = []
+        for request in requests:
+            key = (request.node, request.node in busy)
+            # A server that does not let us in must leave time for the next.
+            mine = until if request is requests[-1] else halfway(until)
+            written.append((request, key, self._write_one(request, key, mine)))
+        return written
 
-    def _write_one(self, request: Request, until: float, *, side: bool) -> Lost | None:
-        key = (request.node, side)
+    def _write_one(self, request: Request, key: _Key, until: float) -> Connection | Failure:
         sent = False
         try:
             line = self._lines.get(key)
@@ -204,20 +235,24 @@ class _Lease:
                 line = self._lines[key] = self._transport._take(request.node, until)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
             sent = True
             self._unread[key] = self._unread.get(key, 0) + request.replies
-            line.send_packed_command((request.payload,), check_health=False)
+            if len(request.payload) < SMALL_BYTES:
+                line.send_packed_command((request.payload,), check_health=False)
+            else:
+                self._transport._send_much(line, request.payload, until)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
         except _ERRORS as error:
             self._drop(key)
-            return lost(error, sent=sent)
-        return None
+            return lost(error, sent=True) if sent else no_connection(error)
+        return line
 
-    def _read(self, written: list[tuple[Request, Lost | None]], until: float, *, side: bool) -> list[list[Reply]]:
+    def _read(self, written: list[tuple[Request, _Key, Connection | Failure]], until: float) -> list[list[Reply]]:
         answers: list[list[Reply]] = []
-        for request, failure in written:
-            key = (request.node, side)
-            line = self._lines.get(key)
-            if failure is not None or line is None:
-                gone = failure or Lost(True, "the connection was lost")
-                answers.append([gone] * request.replies)
+        for request, key, line in written:
+            if isinstance(line, Failure):
+                answers.append([line] * request.replies)
+                continue
+            if self._lines.get(key) is not line:
+                # It was lost while an earlier reply was read; another one's replies are not ours.
+                answers.append([Lost(True, "the connection was lost")] * request.replies)
                 continue
             replies = _read(line, request.replies, until)
             if replies and isinstance(replies[-1], Lost):
@@ -255,7 +290,9 @@ def _read(connection: Connection, many: int, until: float) -> list[Reply]:
     for _ in range(many):
         try:
             replies.append(
-                connection.read_response(disable_decoding=True, timeout=max(0.001, until - time.monotonic()))
+                connection.read_response(
+                    disable_decoding=True, timeout=max(LATE_S, until - time.monotonic()), disconnect_on_error=False
+                )
             )
         except _ERRORS as error:
             reply = server_error(error)

@@ -111,14 +111,14 @@ end
 
 -- A long log in a string key of so many bytes, read in blocks when an entry is looked at; nil where the value is short or in another form.
 local function open_long(key, bytes)
-  if bytes <= 22 + SHORT * 22 then return nil end
+  if bytes <= 22 + SHORT * 14 then return nil end
   local head = redis.call('GETRANGE', key, 0, 21)
   local wide, sums, ids, start = shape(string.byte(head))
   if wide ~= 7 or sums ~= 7 then return nil end
   local floor, first, base = struct.unpack('>I7I7I7', head, 2)
   local size = 14 + ids
   local n = (bytes - start) / size
-  if first ~= 0 or n % 1 ~= 0 then return nil end
+  if first ~= 0 or n % 1 ~= 0 or n <= SHORT then return nil end
   local implied = floor > MOST_UNITS
   local blocks = {}
   local function at(i, offset)

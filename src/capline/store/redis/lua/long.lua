@@ -4,22 +4,20 @@
 -- As `unit` in unit.lua, but that the hit is written here, and the first result only tells that all is said; false: not
 -- for this, nothing was done. `bytes` is the length of the value.
 local function long_unit(key, bytes, limits, widest)
-  if bytes < 2860 then return false end
+  if bytes <= 22 + 128 * 14 then return false end
   local tag, floor_us, first, base = unpack_at('>BI7I7I7', call('GETRANGE', key, 0, 21))
   local size = tag == 75 and 14 or tag == 107 and 22
   local n = size and (bytes - 22) / size or 0.5
   -- Now and then the long way, which trims.
-  if n % 1 ~= 0 or n % 64 == 0 or first ~= 0 then return false end
+  if n % 1 ~= 0 or n % 64 == 0 or n <= 128 or first ~= 0 then return false end
   local function entry(i, count)
     local from = 22 + (i - 1) * size
     return call('GETRANGE', key, from, from + count * size - 1)
   end
   local top, total = unpack_at('>I7I7', entry(n, 1))
-  local implied = floor_us > 9007199254740992
-  if implied then floor_us = top end
-  if top > floor_us then return false end   -- a slot in the future
-  local time = now > floor_us and now or floor_us
-  local stamp = time > top and time or top + 1
+  -- Where the floor is written out, the newest is a slot in the future, or was when it was taken.
+  if floor_us < 9007199254740992 then return false end
+  local stamp = now > top and now or top + 1
   local fits, binding, left, tightest = stamp, nil, 9007199254740992, nil
   local oldest = unpack_at('>I7', entry(1, 1))
   for j = 1, #limits, 2 do
@@ -74,7 +72,6 @@ local function long_unit(key, bytes, limits, widest)
   if binding then return true, 0, (binding - 1) / 2, 0, fits - now + 1, math.max(0, top + widest - now) end
   if not tightest or total + 1 > 9007199254740992 then return false end
   if stamp > last_stamp then last_stamp = stamp end
-  if not implied then call('SETRANGE', key, 1, '\255\255\255\255\255\255\255') end
   call('SETRANGE', key, bytes, pack('>I7I7', stamp, total + 1) .. (size == 22 and '\0\0\0\0\0\0\0\0' or ''))
   call('PEXPIRE', key, ttl_ms())
   return true, 1, tightest, left - 1, stamp, stamp + widest - now

@@ -32,8 +32,16 @@ class SlowStore(AsyncLocalStore):
         self.let = asyncio.Event()
         self.taken = asyncio.Event()
 
-    async def place(self, terms: Any, subject: Any, cost: int, fingerprint: int, max_wait_us: int | None) -> Decision:
-        answer = await super().place(terms, subject, cost, fingerprint, max_wait_us)
+    async def place(
+        self,
+        terms: Any,
+        subject: Any,
+        cost: int,
+        fingerprint: int,
+        max_wait_us: int | None,
+        not_before_us: int = 0,
+    ) -> Decision:
+        answer = await super().place(terms, subject, cost, fingerprint, max_wait_us, not_before_us)
         self.taken.set()
         await self.let.wait()
         return answer

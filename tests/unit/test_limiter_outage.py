@@ -268,6 +268,7 @@ def test_insurance_keeps_time_ids_and_slots(make: Any) -> None:
     slot = limiter.schedule("p", "s")
     assert (slot.wait, slot.hit, slot.origin) == (86_400.0, None, "insurance")
     assert not limiter.schedule("p", "s", max_wait=1)
+    assert limiter.schedule("p", "another", not_before=60).wait == 60.0
     clock.advance_us(2 * 86_400_000_000)
     assert limiter.decide("p", "s")
 

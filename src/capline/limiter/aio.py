@@ -118,16 +118,18 @@ class AsyncLimiter(Desk[AsyncStore]):
         id: str | None = None,
         *,
         max_wait: float | None = None,
+        not_before: float = 0,
         segment: str | None = None,
         channel: str | None = None,
     ) -> Decision:
         """See `Limiter.schedule`."""
         max_wait_us = None if max_wait is None else seconds_us(max_wait, "max_wait")
+        not_before_us = seconds_us(not_before, "not_before")
         asked = self._asked(policy, subject, cost, id, segment, channel)
         try:
-            return await self._store.place(*self._ask(asked), max_wait_us)
+            return await self._store.place(*self._ask(asked), max_wait_us, not_before_us)
         except StoreError as error:
-            return self._guard.place(asked, max_wait_us, error)
+            return self._guard.place(asked, max_wait_us, not_before_us, error)
 
     @asynccontextmanager
     async def acquire(
@@ -137,6 +139,7 @@ class AsyncLimiter(Desk[AsyncStore]):
         cost: int = 1,
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - the wait is known beforehand: past it nothing is taken
+        not_before: float = 0,
         segment: str | None = None,
         channel: str | None = None,
     ) -> AsyncGenerator[Decision]:
@@ -146,7 +149,9 @@ class AsyncLimiter(Desk[AsyncStore]):
         """
         # A task of its own: a call that is cut off in the middle may have taken a slot that nobody knows of.
         taking = asyncio.create_task(
-            self.schedule(policy, subject, cost, max_wait=timeout, segment=segment, channel=channel)
+            self.schedule(
+                policy, subject, cost, max_wait=timeout, not_before=not_before, segment=segment, channel=channel
+            )
         )
         try:
             slot = await asyncio.shield(taking)

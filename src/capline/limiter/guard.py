@@ -63,10 +63,10 @@ class Guard:
         self.check(error)
         return self._answer if self._insurer is None else self._insurer.peek(attempt)
 
-    def place(self, attempt: Attempt, max_wait_us: int | None, error: StoreError) -> Decision:
+    def place(self, attempt: Attempt, max_wait_us: int | None, not_before_us: int, error: StoreError) -> Decision:
         """Stand in for `place`."""
         self.check(error)
-        return self._answer if self._insurer is None else self._insurer.place(attempt, max_wait_us)
+        return self._answer if self._insurer is None else self._insurer.place(attempt, max_wait_us, not_before_us)
 
     def item(self, attempt: Attempt, error: StoreError) -> Decision | CaplineError:
         """Stand in for one item of `decide_batch`, whose error stays in its place where the choice is to raise."""

@@ -81,9 +81,9 @@ class Insurer:
         """As the store's `peek`."""
         return _insured(self._store.peek(*self._ask(attempt)))
 
-    def place(self, attempt: Attempt, max_wait_us: int | None) -> Decision:
+    def place(self, attempt: Attempt, max_wait_us: int | None, not_before_us: int) -> Decision:
         """As the store's `place`."""
-        return _insured(self._store.place(*self._ask(attempt), max_wait_us))
+        return _insured(self._store.place(*self._ask(attempt), max_wait_us, not_before_us))
 
     def many(self, asked: Columns, *, consume: bool) -> Decisions:
         """As the store's `decide_many`, or `peek_many`."""

@@ -146,20 +146,23 @@ class Limiter(Desk[Store]):
         id: str | None = None,
         *,
         max_wait: float | None = None,
+        not_before: float = 0,
         segment: str | None = None,
         channel: str | None = None,
     ) -> Decision:
         """Take the next free instant, behind everyone who has taken theirs: `wait` seconds from now.
 
-        Not allowed, and nothing taken, where it is more than `max_wait` seconds away or the cost can never fit. A slot
-        that is not used is given back by `refund`.
+        It is at least `not_before` seconds from now; nobody is given one before it afterwards, so one unit placed in
+        the future makes every host wait. Not allowed, and nothing taken, where it is more than `max_wait` seconds away
+        or the cost can never fit. A slot that is not used is given back by `refund`.
         """
         max_wait_us = None if max_wait is None else seconds_us(max_wait, "max_wait")
+        not_before_us = seconds_us(not_before, "not_before")
         asked = self._asked(policy, subject, cost, id, segment, channel)
         try:
-            return self._store.place(*self._ask(asked), max_wait_us)
+            return self._store.place(*self._ask(asked), max_wait_us, not_before_us)
         except StoreError as error:
-            return self._guard.place(asked, max_wait_us, error)
+            return self._guard.place(asked, max_wait_us, not_before_us, error)
 
     @contextmanager
     def acquire(
@@ -169,6 +172,7 @@ class Limiter(Desk[Store]):
         cost: int = 1,
         *,
         timeout: float | None = None,
+        not_before: float = 0,
         segment: str | None = None,
         channel: str | None = None,
     ) -> Generator[Decision]:
@@ -176,7 +180,9 @@ class Limiter(Desk[Store]):
 
         An interrupted sleep gives the slot back. What happens inside the block does not: the call was made.
         """
-        slot = self.schedule(policy, subject, cost, max_wait=timeout, segment=segment, channel=channel)
+        slot = self.schedule(
+            policy, subject, cost, max_wait=timeout, not_before=not_before, segment=segment, channel=channel
+        )
         if not slot.allowed:
             raise LimitExceeded(refusal_text(policy, subject, slot), slot)
         try:

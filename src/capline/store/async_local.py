@@ -47,10 +47,16 @@ class AsyncLocalStore:
         return self._store.peek(terms, subject, cost, fingerprint)
 
     async def place(
-        self, terms: LocalTerms, subject: Subject, cost: int, fingerprint: int, max_wait_us: int | None
+        self,
+        terms: LocalTerms,
+        subject: Subject,
+        cost: int,
+        fingerprint: int,
+        max_wait_us: int | None,
+        not_before_us: int = 0,
     ) -> Decision:
         """See `Store`."""
-        return self._store.place(terms, subject, cost, fingerprint, max_wait_us)
+        return self._store.place(terms, subject, cost, fingerprint, max_wait_us, not_before_us)
 
     async def refund(self, terms: LocalTerms, subject: Subject, stamp_us: int) -> bool:
         """See `Store`."""

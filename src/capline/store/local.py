@@ -178,11 +178,11 @@ class LocalStore(ABC):
         cost: int,
         fingerprint: int,
         max_wait_us: int | None,
+        not_before_us: int = 0,
     ) -> Decision:
         """See `Store`."""
-        return self._transact(
-            lambda books: self._step(books, Ask(terms, subject, cost, fingerprint), slot=True, max_wait_us=max_wait_us),
-        )
+        ask, slot = Ask(terms, subject, cost, fingerprint), (max_wait_us, not_before_us)
+        return self._transact(lambda books: self._step(books, ask, slot))
 
     def refund(self, terms: LocalTerms, subject: Subject, stamp_us: int) -> bool:
         """See `Store`."""
@@ -238,8 +238,11 @@ class LocalStore(ABC):
         except IdConflictError as error:
             return error
 
-    def _step(self, books: Books, ask: Ask, *, slot: bool = False, max_wait_us: int | None = None) -> Decision:
-        """One attempt: what `capline.window.sliding_log.step` says, on stored logs."""
+    def _step(self, books: Books, ask: Ask, slot: tuple[int | None, int] | None = None) -> Decision:
+        """One attempt: what `capline.window.sliding_log.step` says, on stored logs.
+
+        `slot`, at most and at least how far from now, asks for the next free instant.
+        """
         refs: tuple[LogRef, ...] = ask.terms.refs
         now_us = self._clock.now_us()
         logs = [books.load(ref, ask.subject) for ref in refs]
@@ -248,8 +251,8 @@ class LocalStore(ABC):
         if ask.fingerprint:
             known = _known(logs[0], ask.fingerprint, time_us - refs[0].keep_us)
             if known is not None:
-                return first_answer(looks, known, ask.cost, now_us, time_us - refs[0].keep_us, slot=slot)
-        decision = place(looks, ask.cost, now_us, max_wait_us) if slot else judge(looks, ask.cost, now_us)
+                return first_answer(looks, known, ask.cost, now_us, time_us - refs[0].keep_us, slot=slot is not None)
+        decision = judge(looks, ask.cost, now_us) if slot is None else place(looks, ask.cost, now_us, *slot)
         if decision.hit is None:
             return decision
         floor_us = lift(time_us, decision.hit)

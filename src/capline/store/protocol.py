@@ -80,8 +80,16 @@ class Store(Protocol):
         """What `decide` would answer; records nothing."""
         ...
 
-    def place(self, terms: Any, subject: Subject, cost: int, fingerprint: int, max_wait_us: int | None) -> Decision:
-        """Take the next free instant, if it is at most `max_wait_us` away."""
+    def place(
+        self,
+        terms: Any,
+        subject: Subject,
+        cost: int,
+        fingerprint: int,
+        max_wait_us: int | None,
+        not_before_us: int = 0,
+    ) -> Decision:
+        """Take the next free instant that is `not_before_us` away or more, if it is at most `max_wait_us` away."""
         ...
 
     def refund(self, terms: Any, subject: Subject, stamp_us: int) -> bool:
@@ -141,7 +149,13 @@ class AsyncStore(Protocol):
         ...
 
     async def place(
-        self, terms: Any, subject: Subject, cost: int, fingerprint: int, max_wait_us: int | None
+        self,
+        terms: Any,
+        subject: Subject,
+        cost: int,
+        fingerprint: int,
+        max_wait_us: int | None,
+        not_before_us: int = 0,
     ) -> Decision:
         """See `Store`."""
         ...

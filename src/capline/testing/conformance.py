@@ -460,6 +460,47 @@ class StoreConformance:
         assert (late.allowed, late.hit, late.retry_after) == (False, None, 10.0)
         assert limiter.schedule("p", "s", max_wait=10).wait == 10.0
 
+    def test_a_slot_is_no_earlier_than_asked_and_nobody_is_given_one_before_it(self) -> None:
+        limiter = self.one("3/10s")
+        limiter.decide("p", "s")
+        later = limiter.schedule("p", "s", not_before=60)
+        assert (later.allowed, later.wait, later.remaining) == (True, 60.0, 2)
+        assert [limiter.schedule("p", "s").wait_us - 60 * SECOND for _ in range(3)] == [1, 2, 10 * SECOND]
+        assert limiter.decide("p", "s").retry_after == pytest.approx(70, abs=1e-5)
+        assert limiter.schedule("p", "s", not_before=5).wait_us == 70 * SECOND + 1
+        assert limiter.refund("p", "s", later.hit)
+        self.at(59)
+        assert limiter.schedule("p", "s", not_before=100).wait_us == 100 * SECOND
+
+    def test_a_slot_that_must_come_later_than_the_longest_wait_takes_nothing(self) -> None:
+        limiter = self.one("2/10s")
+        late = limiter.schedule("p", "s", max_wait=9.999999, not_before=10)
+        assert (late.allowed, late.hit, late.retry_after) == (False, None, 10.0)
+        assert limiter.schedule("p", "s", max_wait=10, not_before=10).wait == 10.0
+        # The same again is behind it: where one unit holds the log back already, no second one is spent.
+        assert not limiter.schedule("p", "s", max_wait=10, not_before=10)
+        assert len(limiter.explain("p", "s").hits) == 1
+
+    def test_a_slot_far_beyond_every_window_is_a_hit_like_any_other_when_its_time_comes(self) -> None:
+        limiter = self.one("2/10s")
+        limiter.decide("p", "s")
+        far = limiter.schedule("p", "s", not_before=40 * 86_400)
+        assert far.wait_us == 40 * DAY
+        given_back = limiter.schedule("p", "s", not_before=80 * 86_400)
+        assert limiter.refund("p", "s", given_back.hit)
+        assert not limiter.decide("p", "s")
+        self.at(40 * 86_400)
+        assert [limiter.decide("p", "s").allowed for _ in range(2)] == [True, False]
+        assert [(hit.stamp_us - START_US - 40 * DAY, hit.units) for hit in limiter.explain("p", "s").hits][:2] == [
+            (0, 1),
+            (1, 1),
+        ]
+
+    @pytest.mark.parametrize("wrong", [-1, float("nan"), "soon"])
+    def test_a_slot_is_not_before_a_number_of_seconds_from_0_on(self, wrong: Any) -> None:
+        with pytest.raises(CaplineError, match="not_before is a number of seconds"):
+            self.one("2/10s").schedule("p", "s", not_before=wrong)
+
     def test_a_slot_given_back_is_taken_by_the_next(self) -> None:
         limiter = self.one("1/10s")
         limiter.decide("p", "s")

@@ -173,12 +173,20 @@ class StoreMachine(RuleBasedStateMachine):
         )
         del self.hits[before:]
 
-    @rule(data=st.data(), subject=subjects, cost=costs, max_wait=st.sampled_from([None, 0, 20e-6, 1.0]))
-    def schedule(self, data: st.DataObject, subject: str | int, cost: int, max_wait: float | None) -> None:
-        names = self.names(data)
+    @rule(
+        data=st.data(),
+        subject=subjects,
+        cost=costs,
+        max_wait=st.sampled_from([None, 0, 20e-6, 1.0]),
+        not_before=st.sampled_from([0, 0, 5e-6, 20e-6, 60e-6]),
+    )
+    def schedule(
+        self, data: st.DataObject, subject: str | int, cost: int, max_wait: float | None, not_before: float
+    ) -> None:
+        names: dict[str, Any] = {**self.names(data), "max_wait": max_wait, "not_before": not_before}
         self.compare(
-            lambda: self.limiter.schedule("p", subject, cost, max_wait=max_wait, **names),
-            lambda: self.reference.schedule("p", subject, cost, max_wait=max_wait, **names),
+            lambda: self.limiter.schedule("p", subject, cost, **names),
+            lambda: self.reference.schedule("p", subject, cost, **names),
             subject,
         )
 

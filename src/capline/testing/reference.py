@@ -58,13 +58,22 @@ class Reference:
         cost: int = 1,
         *,
         max_wait: float | None = None,
+        not_before: float = 0,
         segment: str | None = None,
         channel: str | None = None,
     ) -> Decision:
         """Take the next free instant."""
         rule = self._rules.rule(policy, segment, channel)
         wait_us = None if max_wait is None else int(max_wait * 1e6)
-        done = step(self._load(rule, subject), rule, cost, self._clock.now_us(), slot=True, max_wait_us=wait_us)
+        done = step(
+            self._load(rule, subject),
+            rule,
+            cost,
+            self._clock.now_us(),
+            slot=True,
+            max_wait_us=wait_us,
+            not_before_us=int(not_before * 1e6),
+        )
         return self._store(rule, subject, *done)
 
     def peek(

@@ -48,13 +48,17 @@ def judge(looks: Looks, cost: int, now_us: int) -> Decision:
     return _answer(looks, stamp_us, 0, now_us, binding=binding, retry_at_us=retry_at_us)
 
 
-def place(looks: Looks, cost: int, now_us: int, max_wait_us: int | None) -> Decision:
-    """The next free instant for this cost, behind every slot taken; refused past `max_wait_us` (None: no bound)."""
+def place(looks: Looks, cost: int, now_us: int, max_wait_us: int | None, not_before_us: int = 0) -> Decision:
+    """The next free instant for this cost, `not_before_us` from now or later, behind every slot taken.
+
+    Refused where it is more than `max_wait_us` from now (None: no bound). An instant that is later than it needs to be
+    is free as well, as nothing is taken behind the last slot.
+    """
     time_us, newest_us = _time(looks, now_us)
     fits_us, binding = _fits_at(looks, cost)
     if fits_us is None:
         return _answer(looks, _stamp(looks, time_us, newest_us), 0, now_us, binding=binding, retry_at_us=None)
-    stamp_us = _stamp(looks, max(time_us, fits_us), newest_us)
+    stamp_us = _stamp(looks, max(time_us, fits_us, now_us + not_before_us), newest_us)
     if max_wait_us is not None and stamp_us - now_us > max_wait_us:
         return _answer(looks, stamp_us, 0, now_us, binding=binding, retry_at_us=stamp_us)
     return _answer(looks, stamp_us, cost, now_us, wait_us=max(0, stamp_us - now_us))
@@ -99,6 +103,7 @@ def step(
     *,
     slot: bool = False,
     max_wait_us: int | None = None,
+    not_before_us: int = 0,
 ) -> tuple[tuple[Log, ...], Decision]:
     """One attempt as a pure function: the logs it leaves, and its answer. `slot` asks for the next free instant."""
     looks = [(log, look.limits) for log, look in zip(logs, rule.looks, strict=True)]
@@ -107,7 +112,7 @@ def step(
     known = find(trim(logs[0], horizon_us), attempt_id) if attempt_id else None
     if known is not None:
         return logs, first_answer(looks, known, cost, now_us, horizon_us, slot=slot)
-    decision = place(looks, cost, now_us, max_wait_us) if slot else judge(looks, cost, now_us)
+    decision = place(looks, cost, now_us, max_wait_us, not_before_us) if slot else judge(looks, cost, now_us)
     if decision.hit is None:
         return logs, decision
     hit, floor_us = Hit(decision.hit, cost, attempt_id), lift(time_us, decision.hit)

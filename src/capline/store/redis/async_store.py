@@ -118,11 +118,17 @@ class AsyncRedisStore:
         return await self._drive(self._verbs.attempt(terms, subject, PEEK, cost, fingerprint))
 
     async def place(
-        self, terms: RedisTerms, subject: Subject, cost: int, fingerprint: int, max_wait_us: int | None
+        self,
+        terms: RedisTerms,
+        subject: Subject,
+        cost: int,
+        fingerprint: int,
+        max_wait_us: int | None,
+        not_before_us: int = 0,
     ) -> Decision:
         """See `AsyncStore`."""
-        longest_us = -1 if max_wait_us is None else max_wait_us
-        return await self._drive(self._verbs.attempt(terms, subject, PLACE, cost, fingerprint, longest_us))
+        slot = (-1 if max_wait_us is None else max_wait_us, not_before_us)
+        return await self._drive(self._verbs.attempt(terms, subject, PLACE, cost, fingerprint, slot))
 
     async def refund(self, terms: RedisTerms, subject: Subject, stamp_us: int) -> bool:
         """See `AsyncStore`."""

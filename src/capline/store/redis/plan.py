@@ -83,13 +83,14 @@ class Head(msgspec.Struct, frozen=True):
     now: bytes
     cost: int = 1
     max_wait_us: int = -1
+    not_before_us: int = 0
 
     def packed(self) -> bytes:
         """As attempt.lua takes it."""
         family = self.family
         looks = len(family.logs)
         head = [self.mode, int(family.buckets > 0), family.keep_us, family.grace_ms, looks, family.wide, self.cost]
-        return msgspec.msgpack.encode([*head, self.max_wait_us, [one.row for one in self.terms]])
+        return msgspec.msgpack.encode([*head, self.max_wait_us, [one.row for one in self.terms], self.not_before_us])
 
     def most_rows(self) -> int:
         """How many rows a call may have."""

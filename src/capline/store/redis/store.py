@@ -89,11 +89,17 @@ class RedisStore:
         return self._drive(self._verbs.attempt(terms, subject, PEEK, cost, fingerprint))
 
     def place(
-        self, terms: RedisTerms, subject: Subject, cost: int, fingerprint: int, max_wait_us: int | None
+        self,
+        terms: RedisTerms,
+        subject: Subject,
+        cost: int,
+        fingerprint: int,
+        max_wait_us: int | None,
+        not_before_us: int = 0,
     ) -> Decision:
         """See `Store`."""
-        longest_us = -1 if max_wait_us is None else max_wait_us
-        return self._drive(self._verbs.attempt(terms, subject, PLACE, cost, fingerprint, longest_us))
+        slot = (-1 if max_wait_us is None else max_wait_us, not_before_us)
+        return self._drive(self._verbs.attempt(terms, subject, PLACE, cost, fingerprint, slot))
 
     def refund(self, terms: RedisTerms, subject: Subject, stamp_us: int) -> bool:
         """See `Store`."""

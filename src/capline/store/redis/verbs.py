@@ -80,10 +80,16 @@ class Verbs:
         return time.monotonic() + self.engine.settings.bulk_deadline_s
 
     def attempt(
-        self, terms: RedisTerms, subject: Subject, mode: int, cost: int, fingerprint: int, max_wait_us: int = -1
+        self,
+        terms: RedisTerms,
+        subject: Subject,
+        mode: int,
+        cost: int,
+        fingerprint: int,
+        slot: tuple[int, int] = (-1, 0),
     ) -> Steps[Decision]:
-        """Decide, peek or place one attempt."""
-        head = Head(terms.family, mode, (terms,), self.now(), cost, max_wait_us)
+        """Decide, peek or place one attempt; a `slot` is at most (-1: no bound) and at least so many us from now."""
+        head = Head(terms.family, mode, (terms,), self.now(), cost, *slot)
         call = single_call(head, subject, fingerprint)
         replicas = 0 if mode == PEEK else terms.family.replicas
         [outcome] = yield from self.engine.run([call], self.until(), replicas)

@@ -3,10 +3,11 @@
 --
 -- KEYS   for each group, the key of each look; a group is one subject, or one bucket of subjects. All in one slot.
 --        Behind them, with a receipt, the receipt's key.
--- ARGV   1  msgpack: [mode, hash, keep_us, grace_ms, looks, wide, cost, max_wait_us, terms]
+-- ARGV   1  msgpack: [mode, hash, keep_us, grace_ms, looks, wide, cost, max_wait_us, terms, not_before_us]
 --             mode 0 decide, 1 peek, 2 place; hash 1: buckets, hashes of subjects; keep_us how long hits are kept;
 --             grace_ms how much longer keys live; wide the bytes of a plain stamp; max_wait_us -1: no bound;
---             terms: for each code [limits of each look [quota, window, ...], least quota, its number, widest window]
+--             terms: for each code [limits of each look [quota, window, ...], least quota, its number, widest window];
+--             not_before_us how far from now a slot is at least
 --        2  now in us; empty: the server's clock
 --        3  rows of each group, 2 bytes each; empty: one row a group
 --        4  code of each row, 2 bytes each; empty: 0 for all
@@ -24,7 +25,7 @@
 
 local call = redis.call
 local head = cmsgpack.unpack(ARGV[1])
-local mode, hash, keep, grace, width, wide, same_cost, max_wait, terms = unpack(head)
+local mode, hash, keep, grace, width, wide, same_cost, max_wait, terms, not_before = unpack(head)
 local now = tonumber(ARGV[2])
 if not now then
   local time = call('TIME')
@@ -108,7 +109,7 @@ local function general(values, keys, limits, widest)
     if not log then return say(3, 255, 0, 0, 0) end
     looks[k] = {log, limits[k]}
   end
-  local said, changed = library.attempt(looks, keep, mode, cost, id, now, max_wait)
+  local said, changed = library.attempt(looks, keep, mode, cost, id, now, max_wait, not_before)
   say(said[1], said[2], said[3], said[4], said[5], widest)
   if not changed then return nil end
   for k = 1, width do

@@ -53,7 +53,7 @@ if new == false then
   end
   kind, limit, remaining, a, reset = 3, 255, 0, 0, 0
   if log then
-    local said, changed = attempt({{log, limits}}, keep, 0, 1, nil, now, -1)
+    local said, changed = attempt({{log, limits}}, keep, 0, 1, nil, now, -1, 0)
     kind, limit, remaining, a, reset = unpack(said)
     if changed then
       last_stamp = math.max(newest(log), log.floor)

@@ -75,11 +75,11 @@ local function judge(looks, cost, now)
   return answer(looks, stamp, 0, now, last, binding, retry_at), time
 end
 
-local function place(looks, cost, now, max_wait)
+local function place(looks, cost, now, max_wait, not_before)
   local time, last = time_and_newest(looks, now)
   local fits, binding = fits_at(looks, cost)
   if not fits then return answer(looks, free_stamp(looks, time, last), 0, now, last, binding, nil), time end
-  local stamp = free_stamp(looks, math.max(time, fits), last)
+  local stamp = free_stamp(looks, math.max(time, fits, now + not_before), last)
   if max_wait >= 0 and stamp - now > max_wait then return answer(looks, stamp, 0, now, last, binding, stamp), time end
   return answer(looks, stamp, cost, now, last), time
 end
@@ -105,15 +105,15 @@ local function first_answer(looks, i, cost, horizon)
 end
 
 -- One attempt on the logs of its looks, each kept for keep[k]: the answer, and whether the logs were changed.
--- mode: 0 decide, 1 peek, 2 place.
-local function attempt(looks, keep, mode, cost, id, now, max_wait)
+-- mode: 0 decide, 1 peek, 2 place: at most max_wait from now (-1: no bound), and at least not_before.
+local function attempt(looks, keep, mode, cost, id, now, max_wait, not_before)
   if id then
     local time = time_and_newest(looks, now)
     local known = find(looks[1][1], id, time - keep)
     if known then return first_answer(looks, known, cost, time - keep), false end
   end
   local said, time
-  if mode == 2 then said, time = place(looks, cost, now, max_wait) else said, time = judge(looks, cost, now) end
+  if mode == 2 then said, time = place(looks, cost, now, max_wait, not_before) else said, time = judge(looks, cost, now) end
   if said[1] == ALLOWED and mode == 1 then said[4] = 2 ^ 60 end
   if said[1] ~= ALLOWED or mode == 1 then return said, false end
   local stamp = said[4]

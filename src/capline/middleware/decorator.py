@@ -1,0 +1,109 @@
+"""`limited`: any function, sync or async, called in a slot of its own."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+
+from capline.limiter.aio import AsyncLimiter
+from capline.limiter.checks import seconds_us
+from capline.model.attempt import check_cost
+from capline.model.errors import InvalidTypeError
+from capline.model.subject import Subject, check_subject
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from capline.limiter.limiter import Limiter
+
+__all__ = ["limited"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+@overload
+def limited(
+    limiter: Limiter,
+    policy: str,
+    *,
+    subject: Subject | Callable[..., Subject],
+    cost: int | Callable[..., int] = 1,
+    timeout: float | None = None,
+) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]: ...
+
+
+@overload
+def limited(
+    limiter: AsyncLimiter,
+    policy: str,
+    *,
+    subject: Subject | Callable[..., Subject],
+    cost: int | Callable[..., int] = 1,
+    timeout: float | None = None,
+) -> Callable[[Callable[_P, Awaitable[_T]]], Callable[_P, Coroutine[Any, Any, _T]]]: ...
+
+
+def limited(
+    limiter: Limiter | AsyncLimiter,
+    policy: str,
+    *,
+    subject: Subject | Callable[..., Subject],
+    cost: int | Callable[..., int] = 1,
+    timeout: float | None = None,
+) -> Any:
+    """Call the function in a slot of `policy`: `acquire` around each call.
+
+    `subject` and `cost` are values, or functions of the call's own arguments. A slot that is more than `timeout`
+    seconds away is not taken: `LimitExceeded` is raised and the function is not called. A plain function takes a
+    `Limiter`, an `async def` an `AsyncLimiter`; a generator is refused, as calling it does nothing yet.
+
+    >>> from capline import Limiter, Policy
+    >>> limiter = Limiter("memory://", policies=[Policy("psp", ["100/s"])])
+    >>> @limited(limiter, "psp", subject=lambda payment: payment["provider"], timeout=30)
+    ... def pay(payment):
+    ...     return f"paid {payment['amount']}"
+    >>> pay({"provider": "adyen", "amount": 5})
+    'paid 5'
+    """
+    fixed_subject = None if callable(subject) else check_subject(subject)
+    fixed_cost = 0 if callable(cost) else check_cost(cost)
+    if timeout is not None:
+        seconds_us(timeout, "timeout")
+
+    def asked(arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[str, Subject, int]:
+        who = subject(*arguments, **options) if callable(subject) else fixed_subject
+        units = cost(*arguments, **options) if callable(cost) else fixed_cost
+        return policy, who, units  # pyright: ignore[reportReturnType] - fixed where it is no function
+
+    def around(function: Callable[..., Any]) -> Callable[..., Any]:
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise InvalidTypeError(f"{_name(function)} is a generator: limit what it calls, or use acquire inside it")
+        if isinstance(limiter, AsyncLimiter):
+            awaited_limiter = limiter
+            if not inspect.iscoroutinefunction(function):
+                raise InvalidTypeError(f"{_name(function)} is not async: limit it by a Limiter, not an AsyncLimiter")
+
+            @functools.wraps(function)
+            async def awaited(*arguments: Any, **options: Any) -> Any:
+                async with awaited_limiter.acquire(*asked(arguments, options), timeout=timeout):
+                    return await function(*arguments, **options)
+
+            return awaited
+        plain_limiter = limiter
+        if inspect.iscoroutinefunction(function):
+            raise InvalidTypeError(f"{_name(function)} is async: limit it by an AsyncLimiter, which does not block")
+
+        @functools.wraps(function)
+        def called(*arguments: Any, **options: Any) -> Any:
+            with plain_limiter.acquire(*asked(arguments, options), timeout=timeout):
+                return function(*arguments, **options)
+
+        return called
+
+    return around
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", repr(function))

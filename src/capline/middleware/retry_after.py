@@ -1,0 +1,49 @@
+"""What a provider says about when to come back: `Retry-After` of an answer of 429 or 503, in seconds from now.
+
+The rule: the header is somebody else's text. What it may ask for is bounded, and what is no such header asks for
+nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+__all__ = ["LONGEST_SECONDS", "retry_after"]
+
+LONGEST_SECONDS = 3600.0
+"""The longest that a provider can hold all hosts back by one answer."""
+
+_STATUSES = (429, 503)
+_SECONDS = re.compile(r"\d{1,12}(\.\d{1,12})?", re.ASCII)
+_LONGEST_TEXT = 64
+
+
+def retry_after(status: int, header: str | None, date: str | None) -> float | None:
+    """Seconds to wait, 0 to an hour; None where the answer asks for no waiting.
+
+    A date is taken against the answer's own `Date` header, so that clocks need not agree; without one against ours.
+    """
+    if status not in _STATUSES or header is None:
+        return None
+    text = header.strip()
+    if _SECONDS.fullmatch(text):
+        seconds = float(text)
+    else:
+        until = _instant(text)
+        if until is None:
+            return None
+        seconds = (until - (_instant(date) or datetime.now(UTC))).total_seconds()
+    return min(max(seconds, 0.0), LONGEST_SECONDS)
+
+
+def _instant(text: str | None) -> datetime | None:
+    """An HTTP date; None where it is none."""
+    if text is None or len(text) > _LONGEST_TEXT:
+        return None
+    try:
+        at = parsedate_to_datetime(text)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)

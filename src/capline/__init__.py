@@ -10,6 +10,7 @@ from capline.limiter.aio import AsyncLimiter
 from capline.limiter.explain import Explanation
 from capline.limiter.insurance import Insurance
 from capline.limiter.limiter import Limiter
+from capline.limiter.records import Loaded, LogRecord, PastHit
 from capline.model.attempt import Attempt
 from capline.model.clock import Clock, ManualClock, SystemClock
 from capline.model.decision import Decision
@@ -50,7 +51,10 @@ __all__ = [
     "Limit",
     "LimitExceeded",
     "Limiter",
+    "Loaded",
+    "LogRecord",
     "ManualClock",
+    "PastHit",
     "Policy",
     "PolicyError",
     "SegmentError",

@@ -42,6 +42,9 @@ SegmentOption = Annotated[str | None, typer.Option("--segment", help="The subjec
 ChannelOption = Annotated[str | None, typer.Option("--channel", help="The channel of the attempt.")]
 CostOption = Annotated[int, typer.Option("--cost", help="Units asked for.")]
 IdOption = Annotated[str | None, typer.Option("--id", help="The attempt's id: a retry with it consumes nothing more.")]
+IdsOption = Annotated[
+    list[str] | None, typer.Option("--id", help="Mark the hits recorded under this id; may be given again.")
+]
 ExitOption = Annotated[bool, typer.Option("--exit-code", help="Exit 1 when refused.")]
 
 DEFAULT_POLICIES = Path("policies.yaml")
@@ -136,17 +139,22 @@ def explain(
     store: StoreOption = DEFAULT_URL,
     segment: SegmentOption = None,
     channel: ChannelOption = None,
+    ids: IdsOption = None,
     text: TextOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Why: the limits in force, the hits that count, and when each unit frees.
+    """Why: the limits in force, which of them binds, the hits that count, and when each unit frees.
 
-    [bold]Example[/]
+    A log keeps a hash of a hit's id: with [bold]--id[/] the hits that were recorded under it are marked.
+
+    [bold]Examples[/]
 
       capline explain promo 42 --segment active
+      capline explain promo 42 --id message-1 --id message-2
     """
     with _limiter(policies, store) as limiter:
-        why = limiter.explain(policy, _subject(subject, text=text), segment=segment, channel=channel)
+        named = _subject(subject, text=text)
+        why = limiter.explain(policy, named, segment=segment, channel=channel, ids=ids or ())
     if json:
         answer_json(_explained(why))
         return
@@ -156,12 +164,12 @@ def explain(
         table.add_column(heading, justify="right" if heading in ("used", "remaining") else "left")
     for state in why.limits:
         frees = _when(state.frees[0][0]) if state.frees else "-"
-        table.add_row(str(state.limit), state.log, str(state.used), str(state.remaining), frees)
+        binds = " (binds)" if state.binds else ""
+        table.add_row(f"{state.limit}{binds}", state.log, str(state.used), str(state.remaining), frees)
     out.print(table)
     for hit in why.hits:
-        out.print(
-            f"  hit {hit.stamp_us}  {_when(hit.stamp_us)}  {hit.units} unit(s){'' if hit.units else ', refunded'}"
-        )
+        told = f"{hit.units} unit(s){'' if hit.units else ', refunded'}{'' if hit.id is None else f', id {hit.id}'}"
+        out.print(f"  hit {hit.stamp_us}  {_when(hit.stamp_us)}  {told}", markup=False)
 
 
 def erase(
@@ -261,11 +269,15 @@ def _explained(why: Explanation) -> dict[str, object]:
                 "log": state.log,
                 "used": state.used,
                 "remaining": state.remaining,
+                "binds": state.binds,
                 "frees": [{"at_us": at_us, "units": units} for at_us, units in state.frees],
             }
             for state in why.limits
         ],
-        "hits": [{"stamp_us": hit.stamp_us, "units": hit.units} for hit in why.hits],
+        "hits": [
+            {"stamp_us": hit.stamp_us, "units": hit.units} | ({} if hit.id is None else {"id": hit.id})
+            for hit in why.hits
+        ],
     }
 
 

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from capline.limiter.checks import refusal_text, seconds_us, stamp, typed
+from capline.limiter.checks import fingerprint, refusal_text, seconds_us, stamp, typed
 from capline.limiter.desk import Desk
+from capline.limiter.records import RECORDS_A_ROUND, Tally
 from capline.model.errors import CaplineError, LimitExceeded, StoreError
 from capline.model.subject import check_subject
 from capline.store.open import open_async_store
 from capline.store.protocol import AsyncStore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
     from capline.limiter.explain import Explanation
+    from capline.limiter.records import Loaded, LogRecord, Record
     from capline.model.attempt import Attempt
     from capline.model.clock import Clock
     from capline.model.decision import Decision
@@ -242,13 +245,15 @@ class AsyncLimiter(Desk[AsyncStore]):
         *,
         segment: str | None = None,
         channel: str | None = None,
+        ids: Sequence[str] = (),
     ) -> Explanation:
         """See `Limiter.explain`."""
         asked = self._asked(policy, subject, 1, None, segment, channel)
         ask = self._ask(asked)
+        known = {fingerprint(one): one for one in ids}
         decision = await self._store.peek(*ask)
         logs = await self._store.recorded(*ask[:2])
-        return self._explained(asked, subject, await self._store.now_us(), decision, logs)
+        return self._explained(asked, subject, await self._store.now_us(), decision, logs, known)
 
     async def erase(self, subject: Subject) -> int:
         """See `Limiter.erase`."""
@@ -258,6 +263,43 @@ class AsyncLimiter(Desk[AsyncStore]):
             return await self._store.erase(self._all_terms(), subject)
         finally:
             self._denied.forget((subject,))
+
+    async def export(
+        self,
+        policies: Sequence[str] | None = None,
+        *,
+        on_fault: Callable[[CaplineError], object] | None = None,
+    ) -> AsyncIterator[LogRecord]:
+        """See `Limiter.export`."""
+        terms = self._terms_to_scan(policies)
+        page = await self._store.scan(terms) if terms else None
+        while page is not None:
+            for record in self._exported(page.found, on_fault):
+                yield record
+            page = None if page.after is None else await self._store.scan(terms, page.after)
+
+    async def load(self, records: Iterable[Record] | AsyncIterable[Record]) -> Loaded:
+        """See `Limiter.load`; the records may come from an `export`."""
+        tally = Tally()
+        lot: list[Record] = []
+
+        async def merge() -> None:
+            tally.take(await self._store.merge(self._merges(lot, tally.loaded.records + 1)))
+            lot.clear()
+
+        if isinstance(records, AsyncIterable):
+            async for record in records:
+                lot.append(record)
+                if len(lot) == RECORDS_A_ROUND:
+                    await merge()
+        else:
+            for record in records:
+                lot.append(record)
+                if len(lot) == RECORDS_A_ROUND:
+                    await merge()
+        if lot:
+            await merge()
+        return tally.loaded
 
     async def sweep(self) -> int:
         """See `Limiter.sweep`."""

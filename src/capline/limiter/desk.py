@@ -20,27 +20,29 @@ from capline.limiter.deny import DenyCache, check_entries
 from capline.limiter.explain import Explanation, explain
 from capline.limiter.guard import Guard
 from capline.limiter.keyed import keyed_hash
+from capline.limiter.records import LogRecord, PastHit, check_rows, records_of
 from capline.limiter.rules import DEFAULT_NAMESPACE, Rules
 from capline.model.attempt import Attempt, check_cost, check_id
 from capline.model.decision import Decision
-from capline.model.errors import CaplineError, InvalidValueError, PolicyError, StoreError
+from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, PolicyError, StoreError
 from capline.model.subject import Subject, check_subject
 from capline.policy.watch import PolicyWatch
 from capline.store.columns import plain
-from capline.store.protocol import Ask, Batch
+from capline.store.protocol import Ask, Batch, Merge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
     from capline.limiter.insurance import Insurance
+    from capline.limiter.records import Record
     from capline.limiter.rules import Names
     from capline.model.clock import Clock
     from capline.model.policy import Policy, Rule
     from capline.store.columns import Decisions
-    from capline.store.protocol import Recorded, Terms
+    from capline.store.protocol import Found, Recorded, Terms
 
 __all__ = ["DEFAULT_URL", "Desk", "Sheet"]
 
@@ -161,6 +163,7 @@ class Desk(ABC, Generic[S]):
         # and leaves nothing old where later ones look.
         self._rules = rules
         self._terms: dict[Names, Terms] = {}
+        self._log_terms: dict[str, Terms] = {}
         self._ways: dict[Names, Callable[[Subject], Decision]] = {}
         self._short_ways: dict[str, Callable[[Subject], Decision]] = {}
         self._denied = self._denied.emptied()
@@ -215,10 +218,16 @@ class Desk(ABC, Generic[S]):
         return terms, attempt.subject, attempt.cost, fingerprint(attempt.id)
 
     def _explained(
-        self, attempt: Attempt, subject: Subject, now_us: int, decision: Decision, logs: list[list[Recorded]]
+        self,
+        attempt: Attempt,
+        subject: Subject,
+        now_us: int,
+        decision: Decision,
+        logs: list[list[Recorded]],
+        ids: Mapping[int, str],
     ) -> Explanation:
         rule = self._rules.rule(attempt.policy, attempt.segment, attempt.channel)
-        return explain(rule, check_subject(subject), now_us, decision, logs)
+        return explain(rule, check_subject(subject), now_us, decision, logs, ids)
 
     # --- many -------------------------------------------------------------------------------------------------
 
@@ -295,6 +304,63 @@ class Desk(ABC, Generic[S]):
             raise error
         named = plain(checked) if self._keyed is None else [self._keyed(subject) for subject in plain(checked)]
         return named, [stamp(hit) for hit in plain(hits)]
+
+    # --- logs -------------------------------------------------------------------------------------------------
+
+    def _merges(self, records: Sequence[Record], first: int) -> list[Merge]:
+        """What a store is handed for records, the first of them number `first`; raises naming the one that is wrong."""
+        merges: list[Merge] = []
+        for number, record in enumerate(records, first):
+            try:
+                merges.append(self._merge(record))
+            except StoreError:
+                raise
+            except InvalidTypeError as error:
+                raise InvalidTypeError(f"record {number}: {error}") from None
+            except CaplineError as error:
+                raise InvalidValueError(f"record {number}: {error}") from None
+        return merges
+
+    def _merge(self, record: Record) -> Merge:
+        if isinstance(record, LogRecord):
+            if record.keyed and self._keyed is None:
+                raise InvalidValueError(
+                    "its subject is a keyed hash; give the limiter the subject_key it was made with"
+                )
+            subject = check_subject(record.subject) if record.keyed else self._subject(record.subject)
+            return Merge(self._terms_of(record.log), subject, check_rows(record.hits))
+        if not isinstance(record, PastHit):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+            raise InvalidTypeError(f"a record is a LogRecord or a PastHit, not {type(record).__name__}")
+        names = self._asked(record.policy, record.subject, record.cost, record.id, None, record.channel)
+        if record.channel is None:
+            terms = self._terms_of(self._rules.policy(record.policy).log)
+        else:
+            terms = self._bound(record.policy, None, record.channel)
+        return Merge(terms, names.subject, check_rows([(stamp(record.at_us), names.cost, fingerprint(record.id))]))
+
+    def _terms_of(self, log: str) -> Terms:
+        """Terms that look at one log alone."""
+        terms = self._log_terms.get(log)
+        if terms is None:
+            terms = self._log_terms[log] = self._store.terms(self._rules.log_rule(log))
+        return terms
+
+    def _exported(
+        self, found: Sequence[Found], on_fault: Callable[[CaplineError], object] | None
+    ) -> Iterator[LogRecord]:
+        """The records of a page; a log that cannot be read is told, or raises where nobody is to be told."""
+        for one in found:
+            if one.error is not None:
+                if on_fault is None:
+                    raise one.error
+                on_fault(one.error)
+                continue
+            yield from records_of(one, one.log.partition(":")[2], keyed=self._keyed is not None)
+
+    def _terms_to_scan(self, policies: Sequence[str] | None) -> list[Terms]:
+        if isinstance(policies, str):
+            raise InvalidTypeError(f"policies come as a list, like [{policies!r}]")
+        return self._all_terms() if policies is None else [self._any_terms(name) for name in policies]
 
     def _all_terms(self) -> list[Terms]:
         """Terms of every policy: together they name all logs."""

@@ -9,22 +9,41 @@ import msgspec
 from capline.model.decision import Decision
 from capline.model.limit import Limit
 from capline.model.subject import Subject
-from capline.store.protocol import Recorded
 
 if TYPE_CHECKING:
-    from capline.model.policy import Rule
+    from collections.abc import Mapping
 
-__all__ = ["Explanation", "LimitState", "explain"]
+    from capline.model.policy import Rule
+    from capline.store.protocol import Recorded
+
+__all__ = ["ExplainedHit", "Explanation", "LimitState", "explain"]
 
 
 class LimitState(msgspec.Struct, frozen=True):
-    """One limit as it stands; `frees` is (microseconds since 1970, units) of every hit that counts, soonest first."""
+    """One limit as it stands; `frees` is (microseconds since 1970, units) of every hit that counts, soonest first.
+
+    `binds` is on for the limit that the decision names: the one that refuses longest, or that has least left.
+    """
 
     log: str
     limit: Limit
     used: int
     remaining: int
     frees: tuple[tuple[int, int], ...]
+    binds: bool = False
+
+
+class ExplainedHit(msgspec.Struct, frozen=True):
+    """One hit in the log; units 0: given back.
+
+    A log keeps 64 bits of an attempt's id (`fingerprint`; 0: it had none), so the id itself is told only where it is
+    among those that were asked for.
+    """
+
+    stamp_us: int
+    units: int
+    fingerprint: int = 0
+    id: str | None = None
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -38,11 +57,19 @@ class Explanation(msgspec.Struct, frozen=True):
     now_us: int
     decision: Decision
     limits: tuple[LimitState, ...]
-    hits: tuple[Recorded, ...]
+    hits: tuple[ExplainedHit, ...]
 
 
-def explain(rule: Rule, subject: Subject, now_us: int, decision: Decision, logs: list[list[Recorded]]) -> Explanation:
-    """Put the hits of each look beside its limits."""
+def explain(
+    rule: Rule,
+    subject: Subject,
+    now_us: int,
+    decision: Decision,
+    logs: list[list[Recorded]],
+    ids: Mapping[int, str],
+) -> Explanation:
+    """Put the hits of each look beside its limits; `ids` are the ids asked for, by their fingerprints."""
+    binding = _binding(rule, decision)
     states: list[LimitState] = []
     for look, hits in zip(rule.looks, logs, strict=True):
         for limit in look.limits:
@@ -52,5 +79,16 @@ def explain(rule: Rule, subject: Subject, now_us: int, decision: Decision, logs:
                 if hit.units and hit.stamp_us > now_us - limit.window_us
             )
             used = sum(units for _, units in frees)
-            states.append(LimitState(look.log, limit, used, max(0, limit.quota - used), frees))
-    return Explanation(rule.policy, subject, now_us, decision, tuple(states), tuple(logs[0]))
+            binds = binding == len(states)
+            states.append(LimitState(look.log, limit, used, max(0, limit.quota - used), frees, binds))
+    hits = tuple(ExplainedHit(hit.stamp_us, hit.units, hit.fingerprint, ids.get(hit.fingerprint)) for hit in logs[0])
+    return Explanation(rule.policy, subject, now_us, decision, tuple(states), hits)
+
+
+def _binding(rule: Rule, decision: Decision) -> int | None:
+    """The number of the decision's limit through all looks.
+
+    A channel's limit that equals one of the policy's is never the one: the policy's log has all of the channel's hits.
+    """
+    limits = [limit for look in rule.looks for limit in look.limits]
+    return limits.index(decision.limit) if decision.limit in limits else None

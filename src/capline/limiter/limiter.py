@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
-from capline.limiter.checks import refusal_text, seconds_us, stamp, typed
+from capline.limiter.checks import fingerprint, refusal_text, seconds_us, stamp, typed
 from capline.limiter.desk import DEFAULT_URL, Desk
+from capline.limiter.records import RECORDS_A_ROUND, Tally
 from capline.model.errors import LimitExceeded, StoreError
 from capline.store.open import open_store
 from capline.store.protocol import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
     from capline.limiter.explain import Explanation
+    from capline.limiter.records import Loaded, LogRecord, Record
     from capline.model.attempt import Attempt
     from capline.model.clock import Clock
     from capline.model.decision import Decision
@@ -271,13 +274,18 @@ class Limiter(Desk[Store]):
         *,
         segment: str | None = None,
         channel: str | None = None,
+        ids: Sequence[str] = (),
     ) -> Explanation:
-        """Why an attempt would be allowed or refused now: limits in force, hits that count, when each unit frees."""
+        """Why an attempt would be allowed or refused now: limits in force, hits that count, when each unit frees.
+
+        A hit that was recorded under one of these `ids` says so: which message, or which campaign, used it.
+        """
         asked = self._asked(policy, subject, 1, None, segment, channel)
         ask = self._ask(asked)
+        known = {fingerprint(one): one for one in ids}
         decision = self._store.peek(*ask)
         logs = self._store.recorded(*ask[:2])
-        return self._explained(asked, subject, self.now_us(), decision, logs)
+        return self._explained(asked, subject, self.now_us(), decision, logs, known)
 
     def erase(self, subject: Subject) -> int:
         """Forget the subject in every policy of this limiter; returns how many logs held something."""
@@ -287,6 +295,35 @@ class Limiter(Desk[Store]):
             return self._store.erase(self._all_terms(), subject)
         finally:
             self._denied.forget((subject,))
+
+    def export(
+        self,
+        policies: Sequence[str] | None = None,
+        *,
+        on_fault: Callable[[CaplineError], object] | None = None,
+    ) -> Iterator[LogRecord]:
+        """Every log of these policies (default: of all), with the hits within the widest window; in no order.
+
+        Decisions go on meanwhile: each log is as it stood at one instant, not all at the same. A log may come twice,
+        which `load` takes once. One that cannot be read raises its error, or is told to `on_fault` and left out.
+        """
+        terms = self._terms_to_scan(policies)
+        page = self._store.scan(terms) if terms else None
+        while page is not None:
+            yield from self._exported(page.found, on_fault)
+            page = None if page.after is None else self._store.scan(terms, page.after)
+
+    def load(self, records: Iterable[Record]) -> Loaded:
+        """Put hits of the past into the logs, as if each had been recorded at its own time; says what became of them.
+
+        Each record is one atomic step; the whole is not, but may be repeated, as a hit that is known is not added
+        again: known by its id, or else by its stamp and units. So two hits of one instant need ids to be two. A record
+        that is wrong raises with its number; those some hundred before it may be in or not.
+        """
+        tally, rest = Tally(), iter(records)
+        while lot := list(islice(rest, RECORDS_A_ROUND)):
+            tally.take(self._store.merge(self._merges(lot, tally.loaded.records + 1)))
+        return tally.loaded
 
     def sweep(self) -> int:
         """Remove the logs whose every hit is out of every window; returns how many. Decisions go on meanwhile."""

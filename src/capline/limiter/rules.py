@@ -76,6 +76,17 @@ class Rules:
         channel_logs = tuple(f"{log}/{other}" for other in sorted(self._channels[policy.log]))
         return Rule(name, looks, channel_logs, policy.layout, policy.wait_replicas, policy.population)
 
+    def log_rule(self, log: str) -> Rule:
+        """A rule without limits that looks at one log alone, by its name without the namespace."""
+        full = f"{self.namespace}:{log}"
+        if full not in self.logs():
+            listed = ", ".join(name.partition(":")[2] for name in self.logs()) or "none"
+            raise UnknownNameError(f"no policy has a log {log!r}; there are: {listed}")
+        own = log.partition("/")[0]
+        policy = next(policy for policy in self.policies.values() if policy.log == own)
+        look = Look(full, (), self._keep_us[own])
+        return Rule(policy.name, (look,), (), policy.layout, 0, policy.population)
+
     def keep_us(self, log: str) -> int:
         """How long a log, by its full name, keeps its hits."""
         return self._keep_us[log.removeprefix(f"{self.namespace}:").split("/")[0]]

@@ -7,7 +7,7 @@ sweeps run in a thread, and the loop goes on meanwhile.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
     from capline.store.local import LocalStore, LocalTerms
-    from capline.store.protocol import Ask, Batch, Recorded
+    from capline.store.protocol import Ask, Batch, Merge, Page, Recorded
+    from capline.window.merge import Merged
 
 __all__ = ["AsyncLocalStore"]
 
@@ -83,6 +84,14 @@ class AsyncLocalStore:
     async def recorded(self, terms: LocalTerms, subject: Subject) -> list[list[Recorded]]:
         """See `Store`."""
         return self._store.recorded(terms, subject)
+
+    async def merge(self, asks: Sequence[Merge]) -> list[Merged | CaplineError]:
+        """See `Store`."""
+        return await asyncio.to_thread(self._store.merge, asks)
+
+    async def scan(self, terms: Sequence[LocalTerms], after: Any = None) -> Page:
+        """See `Store`."""
+        return await asyncio.to_thread(self._store.scan, terms, after)
 
     async def erase(self, terms: Sequence[LocalTerms], subject: Subject) -> int:
         """See `Store`."""

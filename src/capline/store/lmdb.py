@@ -22,7 +22,7 @@ from array import array
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from capline.model.errors import StoreError
+from capline.model.errors import CaplineError, StoreError
 from capline.model.subject import Subject, check_subject
 from capline.store.lmdb_env import Environment, Transaction, open_environment
 from capline.store.local import ROWS_A_TRANSACTION, Books, LocalStore, LocalTerms, LogRef, StoredLog, rows_of
@@ -34,7 +34,7 @@ from capline.store.unit import UnitTerms, decide_unit, first_unit
 from capline.window.sliding_log import peek
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from capline.model.clock import Clock
@@ -230,6 +230,26 @@ class LmdbStore(LocalStore):
             return answers
         return [peek(decision) if decision.hit is not None else decision for decision in answers]
 
+    def _walk(
+        self, books: Books, ref: LogRef, after: object
+    ) -> Iterator[tuple[object, Subject | None, StoredLog | CaplineError]]:
+        """The place is the key of the log that was last."""
+        if not isinstance(books, _LmdbBooks):
+            return
+        prefix, cursor = _prefix(ref), books.txn.cursor(self.table(b"logs"))
+        more = cursor.set_range(prefix if not isinstance(after, bytes) else after + b"\0")
+        while more:
+            key, value = cursor.item()
+            if not key.startswith(prefix):
+                return
+            try:
+                subject = subject_of(key[len(prefix) :])
+            except StoreError as error:
+                yield key, None, error
+            else:
+                yield key, subject, books.read(key, value)
+            more = cursor.next()
+
     def sweep(self) -> int:
         """See `Store`; a few thousand rows a transaction, so that decisions go on in between."""
         removed, self._sweep_from = 0, b""
@@ -327,6 +347,13 @@ class _LmdbBooks:
         """See `Books`."""
         self.txn.put(name, _U64.pack(expires_us) + value, db=self._store.table(b"receipts"))
 
+    def read(self, key: bytes, value: bytes) -> StoredLog | CaplineError:
+        """The log that this value of this key is, or why it is none."""
+        try:
+            return self._open(key, value)
+        except StoreError as error:
+            return error
+
     def _open(self, key: bytes, value: bytes) -> StoredLog:
         kind, words = read_words(value)
         if not kind & PAGED:
@@ -368,6 +395,15 @@ def subject_key(subject: Subject) -> bytes:
         return _INTEGER.pack(b"i", subject)
     text = subject.encode()
     return b"t" + text if len(text) <= LONGEST_PLAIN_BYTES else b"h" + hashlib.blake2b(text, digest_size=32).digest()
+
+
+def subject_of(tail: bytes) -> Subject:
+    """The subject that `subject_key` made this of; raises `StoreError` where it kept the hash only."""
+    if tail[:1] == b"i":
+        return _INTEGER.unpack(tail)[1]
+    if tail[:1] == b"t":
+        return tail[1:].decode()
+    raise StoreError(f"a subject of more than {LONGEST_PLAIN_BYTES} bytes is kept as a hash: it cannot be told")
 
 
 def log_key(ref: LogRef, subject: Subject) -> bytes:

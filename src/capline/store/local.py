@@ -21,9 +21,10 @@ from capline.model.limit import Limit
 from capline.model.policy import Rule
 from capline.model.subject import Subject, check_subject
 from capline.store.columns import Decisions, plain
-from capline.store.protocol import Ask, Batch, Recorded
+from capline.store.protocol import Ask, Batch, Found, Merge, Page, Recorded
 from capline.store.unit import UnitTerms, unit_terms
 from capline.window.log import NEVER, Hit, LogView
+from capline.window.merge import Merged, merge
 from capline.window.sliding_log import first_answer, judge, lift, peek, place
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ __all__ = ["Books", "LocalStore", "LocalTerms", "LogRef", "StoredLog", "rows_of"
 _T = TypeVar("_T")
 ROWS_A_TRANSACTION = 8192
 """Rows of a batch decided in one transaction, so that other processes get their turn in between."""
+HITS_A_SAVE = 1000
+"""Hits put into a log between two savings: what a long log has in its tail is moved at each page that it seals."""
+LOGS_A_PAGE, HITS_A_PAGE = 512, 20_000
+"""Where a page of a scan ends: some milliseconds."""
 
 
 class StoredLog(LogView, Protocol):
@@ -128,6 +133,12 @@ class LocalStore(ABC):
         ref: LogRef,
     ) -> Callable[[Subject], Decision]:
         """One unit, no id, one log: `decide` for it as a function of the subject alone, with all else at hand."""
+
+    @abstractmethod
+    def _walk(
+        self, books: Books, ref: LogRef, after: object
+    ) -> Iterator[tuple[object, Subject | None, StoredLog | CaplineError]]:
+        """The logs of this name behind that place (None: from the first on), each with its place."""
 
     @abstractmethod
     def sweep(self) -> int:
@@ -232,6 +243,69 @@ class LocalStore(ABC):
         refs = {ref.name: ref for bound in terms for ref in (*bound.refs, *bound.channel_refs)}
         return self._transact(lambda books: sum([books.remove(ref, subject) for ref in refs.values()]))
 
+    def merge(self, asks: Sequence[Merge]) -> list[Merged | CaplineError]:
+        """See `Store`; one transaction an ask."""
+        answers: list[Merged | CaplineError] = []
+        for ask in asks:
+            try:
+                answers.append(self._transact(lambda books, ask=ask: self._merge(books, ask)))
+            except CaplineError as error:
+                answers.append(error)
+        return answers
+
+    def scan(self, terms: Sequence[LocalTerms], after: tuple[str, object] | None = None) -> Page:
+        """See `Store`; one transaction a page."""
+        refs = {ref.name: ref for bound in terms for ref in (*bound.refs, *bound.channel_refs)}
+        return self._transact(lambda books: self._page(books, refs, after))
+
+    def _merge(self, books: Books, ask: Merge) -> Merged:
+        refs: tuple[LogRef, ...] = ask.terms.refs
+        logs = [books.load(ref, ask.subject) for ref in refs]
+        time_us = max([self._clock.now_us(), *(log.floor_us for log in logs)])
+        horizon_us = time_us - refs[0].keep_us
+        kept = [[hit for hit in log.recorded() if hit[0] > horizon_us] for log in logs]
+        added, merged = merge(kept, ask.hits, time_us, refs[0].keep_us)
+        for i, (ref, log, hits) in enumerate(zip(refs, logs, kept, strict=True) if added else ()):
+            rows = added if not i else [(stamp_us, units, 0) for stamp_us, units, _ in added]
+            if hits and hits[-1][0] > added[0][0]:
+                # Written anew: one by one, hits between others would move the later ones each time.
+                rows = sorted((*hits, *rows))
+                books.remove(ref, ask.subject)
+            floor_us = max(log.floor_us, added[-1][0])
+            for first in range(0, len(rows), HITS_A_SAVE):
+                log = books.load(ref, ask.subject)  # noqa: PLW2901 - the same log, as it is now
+                log.trim(horizon_us)
+                for stamp_us, units, mark in rows[first : first + HITS_A_SAVE]:
+                    log.record(stamp_us, units, floor_us, mark)
+                books.save(ref, ask.subject, log)
+        return merged
+
+    def _page(self, books: Books, refs: dict[str, LogRef], after: tuple[str, object] | None) -> Page:
+        names = list(refs)
+        name, place = (names[0], None) if after is None else after
+        now_us = self._clock.now_us()
+        found: list[Found] = []
+        logs = hits = 0
+        while True:
+            ref = refs[name]
+            for at, subject, log in self._walk(books, ref, place):
+                logs += 1
+                try:
+                    if isinstance(log, CaplineError):
+                        raise log
+                    counted = _counted(log, now_us, ref.keep_us)
+                    hits += len(counted)
+                    if counted:
+                        found.append(Found(name, subject, counted))
+                except CaplineError as error:
+                    found.append(Found(name, subject, error=error))
+                if logs >= LOGS_A_PAGE or hits >= HITS_A_PAGE:
+                    return Page(found, (name, at))
+            rest = names[names.index(name) + 1 :]
+            if not rest:
+                return Page(found)
+            name, place = rest[0], None
+
     def _caught(self, books: Books, ask: Ask) -> Decision | CaplineError:
         try:
             return self._step(books, ask)
@@ -290,9 +364,7 @@ class LocalStore(ABC):
 
     def _recorded(self, books: Books, ref: LogRef, subject: Subject) -> list[Recorded]:
         """A log may still hold what is out of every window: it is not shown."""
-        log = books.load(ref, subject)
-        horizon_us = max(self._clock.now_us(), log.floor_us) - ref.keep_us
-        return [Recorded(*hit) for hit in log.recorded() if hit[0] > horizon_us]
+        return _counted(books.load(ref, subject), self._clock.now_us(), ref.keep_us)
 
     def _rows(self, books: Books, batch: Batch, rows: slice, *, record: bool) -> list[Decision]:
         """Decide these rows of a batch, or only look, in this transaction."""
@@ -345,6 +417,11 @@ def rows_of(batch: Batch, rows: slice) -> Iterable[tuple[int, Subject]]:
 def _parts(batch: Batch) -> list[slice]:
     n = len(batch.subjects)
     return [slice(first, first + ROWS_A_TRANSACTION) for first in range(0, n, ROWS_A_TRANSACTION)]
+
+
+def _counted(log: StoredLog, now_us: int, keep_us: int) -> list[Recorded]:
+    horizon_us = max(now_us, log.floor_us) - keep_us
+    return [Recorded(*hit) for hit in log.recorded() if hit[0] > horizon_us]
 
 
 def _known(log: StoredLog, fingerprint: int, horizon_us: int) -> Hit | None:

@@ -19,10 +19,11 @@ from capline.store.protocol import Ask
 from capline.store.unit import decide_unit, first_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from capline.model.clock import Clock
     from capline.model.decision import Decision
+    from capline.model.errors import CaplineError
     from capline.model.limit import Limit
     from capline.store.unit import UnitTerms
 
@@ -123,6 +124,21 @@ class MemoryStore(LocalStore):
             self._fresh += 1
             if self._fresh % SWEEP_EVERY == 0:
                 self._sweep_a_little(shelf)
+
+    def _walk(
+        self,
+        books: Books,  # noqa: ARG002 - this store is its books
+        ref: LogRef,
+        after: object,
+    ) -> Iterator[tuple[object, Subject | None, StoredLog | CaplineError]]:
+        """The place is the list of the subjects that are left, as they were when the walk began."""
+        shelf: _Shelf = ref.place  # pyright: ignore[reportAssignmentType] - what `_ref` put there
+        left: list[Subject] = list(shelf.logs) if after is None else after  # pyright: ignore[reportAssignmentType] - this
+        while left:
+            subject = left.pop()
+            log = shelf.logs.get(subject)
+            if log is not None:
+                yield left, subject, log
 
     def receipt(self, name: bytes) -> bytes | None:
         """See `Books`."""

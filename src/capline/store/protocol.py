@@ -13,15 +13,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from capline.model.errors import CaplineError
 from capline.model.subject import Subject
+from capline.window.merge import Merged, Row
 
 if TYPE_CHECKING:
     from capline.model.decision import Decision
-    from capline.model.errors import CaplineError
     from capline.model.policy import Rule
     from capline.store.columns import Decisions
 
-__all__ = ["Ask", "AsyncStore", "Batch", "Recorded", "Store", "Terms"]
+__all__ = ["Ask", "AsyncStore", "Batch", "Found", "Merge", "Page", "Recorded", "Store", "Terms"]
 
 
 class Terms(Protocol):
@@ -63,6 +64,30 @@ class Recorded(msgspec.Struct, frozen=True):
     stamp_us: int
     units: int
     fingerprint: int = 0
+
+
+class Merge(msgspec.Struct, frozen=True):
+    """Hits of the past for one subject, to be put into every log that the terms look at."""
+
+    terms: Any
+    subject: Subject
+    hits: Sequence[Row]
+
+
+class Found(msgspec.Struct, frozen=True):
+    """One log as a scan came by it; with `error`, why its hits, or whose they are, cannot be told."""
+
+    log: str
+    subject: Subject | None
+    hits: Sequence[Recorded] = ()
+    error: CaplineError | None = None
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A part of a scan. `after` is the store's own note of where to go on; None at the end."""
+
+    found: list[Found]
+    after: Any = None
 
 
 class Store(Protocol):
@@ -114,6 +139,21 @@ class Store(Protocol):
 
     def recorded(self, terms: Any, subject: Subject) -> list[list[Recorded]]:
         """For each look of the rule, the hits in its log within the widest window, oldest first; refunded: 0 units."""
+        ...
+
+    def merge(self, asks: Sequence[Merge]) -> list[Merged | CaplineError]:
+        """Put hits of the past into logs (`capline.window.merge`), each ask in one atomic step.
+
+        An item that fails is its error, and fails no other. Asked again, it adds nothing more.
+        """
+        ...
+
+    def scan(self, terms: Sequence[Any], after: Any = None) -> Page:
+        """Some of the logs of these rules, their channels' too, with the hits within the widest window.
+
+        The first call has no `after`, the next the one before's. A log that is there from the first call to the last is
+        found at least once, on a server perhaps twice; one that comes or goes meanwhile may be found or not.
+        """
         ...
 
     def erase(self, terms: Sequence[Any], subject: Subject) -> int:
@@ -181,6 +221,14 @@ class AsyncStore(Protocol):
         ...
 
     async def recorded(self, terms: Any, subject: Subject) -> list[list[Recorded]]:
+        """See `Store`."""
+        ...
+
+    async def merge(self, asks: Sequence[Merge]) -> list[Merged | CaplineError]:
+        """See `Store`."""
+        ...
+
+    async def scan(self, terms: Sequence[Any], after: Any = None) -> Page:
         """See `Store`."""
         ...
 

@@ -32,11 +32,11 @@ class Stamps(Protocol):
 
 
 def unit_terms(rule: Rule) -> UnitTerms | None:
-    """The rule for `decide_unit`; None where it does not apply (a channel, a quota of 0)."""
+    """The rule for `decide_unit`; None where it does not apply (a channel, a quota of 0, no limit)."""
     if len(rule.looks) != 1:
         return None
     limits = rule.looks[0].limits
-    if not all(limit.quota for limit in limits):
+    if not limits or not all(limit.quota for limit in limits):
         return None
     tightest = min(limits, key=lambda limit: limit.quota)
     return (

@@ -8,7 +8,7 @@ came by then, and alone goes alone.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from capline.model.errors import CaplineError, StoreError
 from capline.store.protocol import Ask
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from capline.model.policy import Rule
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
-    from capline.store.protocol import Batch, Recorded
+    from capline.store.protocol import Batch, Merge, Page, Recorded
     from capline.store.redis.engine import Steps
     from capline.store.redis.terms import RedisTerms
     from capline.store.redis.url import Settings
+    from capline.window.merge import Merged
 
 __all__ = ["AsyncRedisStore"]
 
@@ -155,6 +156,14 @@ class AsyncRedisStore:
     async def recorded(self, terms: RedisTerms, subject: Subject) -> list[list[Recorded]]:
         """See `AsyncStore`."""
         return await self._drive(self._verbs.recorded(terms, subject))
+
+    async def merge(self, asks: Sequence[Merge]) -> list[Merged | CaplineError]:
+        """See `AsyncStore`."""
+        return await self._drive(self._verbs.merge(asks))
+
+    async def scan(self, terms: Sequence[RedisTerms], after: Any = None) -> Page:
+        """See `AsyncStore`; some 200 keys a page."""
+        return await self._drive(self._verbs.scan(terms, after))
 
     async def erase(self, terms: Sequence[RedisTerms], subject: Subject) -> int:
         """See `AsyncStore`."""

@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import hashlib
 from binascii import crc_hqx
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from capline.model.subject import Subject
+from capline.model.errors import InvalidTypeError, InvalidValueError, StoreDamagedError
+from capline.model.subject import Subject, check_subject
 
-__all__ = ["BUCKET", "SLOTS", "bucket_count", "field_of", "log_of_key", "slot_of", "tag_of"]
+__all__ = ["BUCKET", "SLOTS", "bucket_count", "field_of", "log_of_key", "slot_of", "subject_of", "tag_of", "tag_of_key"]
 
 BUCKET = 64
 SLOTS = 16384
@@ -60,3 +59,31 @@ def slot_of(tag: bytes) -> int:
 def log_of_key(key: bytes) -> str:
     """The name of the log that a key belongs to."""
     return key.partition(b":{")[0].decode()
+
+
+def tag_of_key(key: bytes) -> bytes | None:
+    """What stands between the braces of a log's key; None for any other key, such as a receipt's."""
+    _, braced, rest = key.partition(b":{")
+    return rest[:-1] if braced and rest.endswith(b"}") else None
+
+
+def subject_of(tag: bytes, field: bytes | None) -> Subject | None:
+    """Whose log is kept there (no field: a key of its own): `tag_of` and `field_of` read the other way.
+
+    None where the key is of another layout. Raises `StoreDamagedError` for what no subject is kept as.
+    """
+    kind = tag[:1]
+    if (field is not None) != (kind in (b"#", b"~")):
+        return None
+    try:
+        if field is None:
+            if kind == b"'":
+                return check_subject(tag[1:].replace(b"%7D", b"}").replace(b"%25", b"%").decode())
+            return check_subject(int(tag))
+        if kind == b"~":
+            return check_subject(field.decode())
+        (place,) = field
+        return check_subject(int(tag[1:]) * BUCKET + place)
+    except (InvalidValueError, InvalidTypeError, ValueError):
+        where = "" if field is None else f", field {field[:40]!r}"
+        raise StoreDamagedError(f"key tag {tag[:40]!r}{where}: no subject is kept as this; find who wrote it") from None

@@ -13,7 +13,7 @@ import msgspec
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-__all__ = ["ATTEMPT", "LOOK", "ONE", "REFUND", "SWEEP", "Script"]
+__all__ = ["ATTEMPT", "LOOK", "MERGE", "ONE", "REFUND", "SWEEP", "Script"]
 
 _INCLUDE = re.compile(r"^ *--@include (\w+)$", re.MULTILINE)
 
@@ -44,4 +44,5 @@ ONE = _script("one")
 ATTEMPT = _script("attempt")
 LOOK = _script("attempt", " flags=no-writes")
 REFUND = _script("refund")
+MERGE = _script("merge")
 SWEEP = _script("sweep")

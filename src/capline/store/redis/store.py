@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from capline.model.errors import StoreError
 from capline.model.subject import check_subject
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from capline.model.policy import Rule
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
-    from capline.store.protocol import Ask, Batch, Recorded
+    from capline.store.protocol import Ask, Batch, Merge, Page, Recorded
     from capline.store.redis.engine import Steps
     from capline.store.redis.terms import RedisTerms
     from capline.store.redis.url import Settings
+    from capline.window.merge import Merged
 
 __all__ = ["RedisStore"]
 
@@ -126,6 +127,14 @@ class RedisStore:
     def recorded(self, terms: RedisTerms, subject: Subject) -> list[list[Recorded]]:
         """See `Store`."""
         return self._drive(self._verbs.recorded(terms, subject))
+
+    def merge(self, asks: Sequence[Merge]) -> list[Merged | CaplineError]:
+        """See `Store`."""
+        return self._drive(self._verbs.merge(asks))
+
+    def scan(self, terms: Sequence[RedisTerms], after: Any = None) -> Page:
+        """See `Store`; some 200 keys a page."""
+        return self._drive(self._verbs.scan(terms, after))
 
     def erase(self, terms: Sequence[RedisTerms], subject: Subject) -> int:
         """See `Store`."""

@@ -63,11 +63,12 @@ def bind(rule: Rule, own_clock: bool) -> RedisTerms:
     # Stamps of one log lie within `keep_us` of each other, and a microsecond.
     wide = next(width for width in (5, 6, 7) if keep_us + 2 < 256**width)
     limits = tuple(limit for look in looks for limit in look.limits)
-    widest_us = max(limit.window_us for limit in limits)
+    widest_us = max((limit.window_us for limit in limits), default=0)
     quotas = [limit.quota for limit in limits]
-    least = min(quotas)
+    least = min(quotas, default=0)
+    place = quotas.index(least) if quotas else 0
     usable = len(looks) == 1 and least > 0
-    long = not buckets and max(quotas) > MOST_SHORT_QUOTA
+    long = not buckets and max(quotas, default=0) > MOST_SHORT_QUOTA
     flat = [[part for limit in look.limits for part in (limit.quota, limit.window_us)] for look in looks]
     one = struct.pack(
         f">BQQQBQ{2 * len(limits)}Q",
@@ -75,7 +76,7 @@ def bind(rule: Rule, own_clock: bool) -> RedisTerms:
         keep_us,
         grace_ms,
         0 if long else least,
-        quotas.index(least),
+        place,
         widest_us,
         *(part for limit in limits for part in (limit.quota, limit.window_us)),
     )
@@ -85,7 +86,7 @@ def bind(rule: Rule, own_clock: bool) -> RedisTerms:
         (looks[0].log.encode(), *(name.encode() for name in rule.channel_logs)),
         limits,
         widest_us,
-        [flat, least if usable else 0, quotas.index(least), widest_us, int(long)],
+        [flat, least if usable else 0, place, widest_us, int(long)],
         bulk(one),
         usable,
         _unbound,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -11,18 +12,19 @@ import msgspec
 import numpy as np
 
 from capline.model.errors import CaplineError, IdConflictError, StoreDamagedError, StoreError
-from capline.store.protocol import Recorded
+from capline.store.protocol import Found, Page, Recorded
 from capline.store.redis.engine import Call, Engine, Steps, Unconfirmed
-from capline.store.redis.keys import field_of, log_of_key, slot_of, tag_of
+from capline.store.redis.keys import field_of, log_of_key, slot_of, subject_of, tag_of, tag_of_key
 from capline.store.redis.plan import PEEK, PLACE, Head, Part, batch_parts, keys_of, row_parts, single_call
 from capline.store.redis.reply import Columns, damaged, decisions, one_decision
-from capline.store.redis.scripts import REFUND, SWEEP
+from capline.store.redis.scripts import MERGE, REFUND, SWEEP
 from capline.store.redis.terms import Family, RedisTerms, bind
 from capline.store.redis.value import StoredLog, read_value
 from capline.store.redis.wire import Exchange, Lost, Reply, Request, ServerError, pack
+from capline.window.merge import Merged
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -31,9 +33,9 @@ if TYPE_CHECKING:
     from capline.model.policy import Rule
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
-    from capline.store.protocol import Ask, Batch
+    from capline.store.protocol import Ask, Batch, Merge
     from capline.store.redis.engine import Flight
-    from capline.store.redis.url import Settings
+    from capline.store.redis.url import Address, Settings
 
 __all__ = ["Verbs"]
 
@@ -41,6 +43,8 @@ IN_FLIGHT = 2
 """Parts of a batch on their way: one at the servers while the next is put together."""
 
 SCAN_COUNT = 1000
+KEYS_A_PAGE = 200
+"""Keys asked for in one step of a scan, each of a subject's log or a bucket's."""
 ROWS_A_ROUND = 10_000
 """Refunds, or keys swept, in one round trip."""
 
@@ -48,6 +52,8 @@ A_ROW_S = 0.0001
 """What each attempt in a batch adds to the deadline of one: some 20 us of the server's, and as much here."""
 
 _TIME = pack(b"TIME")
+_HIT = struct.Struct(">7s7sQ")
+"""A hit as merge.lua takes it."""
 
 
 class Verbs:
@@ -236,6 +242,69 @@ class Verbs:
         now_us = _time_us(_sound(asked)) if self._clock is None else self._clock.now_us()
         return [_within(_stored(_sound(value), terms), now_us, family.keep_us) for value in values]
 
+    def merge(self, asks: Sequence[Merge]) -> Steps[list[Merged | CaplineError]]:
+        """Put hits of the past into logs. It may run twice and adds once, so it is sent again until it is answered."""
+        calls = [self._merge_call(ask) for ask in asks]
+        outcomes = yield from self.engine.run(calls, self._bulk_until())
+        return [_merged(outcome, ask.terms) for outcome, ask in zip(outcomes, asks, strict=True)]
+
+    def _merge_call(self, ask: Merge) -> Call:
+        family: Family = ask.terms.family
+        tag = tag_of(ask.subject, family.buckets)
+        keys = keys_of(family.logs, tag)
+        field = field_of(ask.subject) if family.buckets else b""
+        numbers = (b"%d" % number for number in (family.keep_us, family.grace_ms, family.wide))
+        packed = b"".join(
+            [_HIT.pack(stamp.to_bytes(7), units.to_bytes(7), mark) for stamp, units, mark in sorted(ask.hits)]
+        )
+        payload = pack(b"EVALSHA", MERGE.sha, b"%d" % len(keys), *keys, field, self.now(), *numbers, packed)
+        return Call(slot_of(tag), payload, MERGE, repeatable=True)
+
+    def scan(self, all_terms: Sequence[RedisTerms], after: tuple[list[Address], bytes] | None) -> Steps[Page]:
+        """The logs of some keys of one server; `after` is the servers that are left, and the cursor of the first."""
+        [outcome] = yield from self.engine.run([Call(0, _TIME, repeatable=True)], self._bulk_until())
+        now_us = _time_us(_sound(outcome)) if self._clock is None else self._clock.now_us()
+        nodes, cursor = (self.engine.topology.primaries(), b"0") if after is None else after
+        if not nodes:
+            return Page([])
+        of_log = {log.decode(): one for one in all_terms for log in one.refund_logs}
+        namespace = all_terms[0].family.logs[0].partition(b":")[0]
+        ask = pack(b"SCAN", cursor, b"MATCH", b"%b:*:{*}" % namespace, b"COUNT", b"%d" % KEYS_A_PAGE)
+        [[reply]] = yield Exchange([Request(nodes[0], ask, 1)], self._bulk_until())
+        if isinstance(reply, (ServerError, Lost)):
+            raise StoreError(f"scanning {nodes[0][0]}:{nodes[0][1]}: {reply.text}; begin the scan again")
+        cursor, keys = reply
+        found: list[Found] = []
+        kept = [
+            (key, of_log[log_of_key(key)], tag)
+            for key in keys
+            if log_of_key(key) in of_log and (tag := tag_of_key(key)) is not None
+        ]
+        own = [one for one in kept if not one[1].family.buckets]
+        calls = [Call(slot_of(tag), pack(b"GET", key), repeatable=True) for key, _, tag in own]
+        outcomes = (yield from self.engine.run(calls, self._bulk_until())) if calls else []
+        for (key, terms, tag), value in zip(own, outcomes, strict=True):
+            found += _found(log_of_key(key), terms, tag, [(None, value)], now_us)
+        buckets = [(*one, b"0") for one in kept if one[1].family.buckets]
+        while buckets:
+            calls = [
+                Call(slot_of(tag), pack(b"HSCAN", key, at, b"COUNT", b"%d" % KEYS_A_PAGE), repeatable=True)
+                for key, _, tag, at in buckets
+            ]
+            outcomes = yield from self.engine.run(calls, self._bulk_until())
+            left: list[tuple[bytes, RedisTerms, bytes, bytes]] = []
+            for (key, terms, tag, _), scanned in zip(buckets, outcomes, strict=True):
+                if isinstance(scanned, CaplineError):
+                    found += _found(log_of_key(key), terms, tag, [(b"", scanned)], now_us)
+                    continue
+                at, flat = _sound(scanned)
+                found += _found(log_of_key(key), terms, tag, zip(flat[::2], flat[1::2], strict=True), now_us)
+                if at != b"0":
+                    left.append((key, terms, tag, at))
+            buckets = left
+        nodes = nodes[1:] if cursor == b"0" else nodes
+        return Page(found, (nodes, cursor) if nodes else None)
+
     def erase(self, all_terms: Sequence[RedisTerms], subject: Subject) -> Steps[int]:
         """Forget the subject in all of these logs."""
         calls: list[Call] = []
@@ -292,6 +361,31 @@ def _sound(outcome: Reply) -> Any:
     if isinstance(outcome, CaplineError):
         raise outcome
     return outcome
+
+
+def _merged(outcome: Reply, terms: RedisTerms) -> Merged | CaplineError:
+    if isinstance(outcome, CaplineError):
+        return outcome
+    counts: list[int] = _sound(outcome)
+    return damaged(terms) if counts[0] < 0 else Merged(*counts)
+
+
+def _found(
+    log: str, terms: RedisTerms, tag: bytes, kept: Iterable[tuple[bytes | None, Reply]], now_us: int
+) -> Iterator[Found]:
+    """The logs that these values are, by their fields (None: a key of its own), those that have no hit left out."""
+    for field, value in kept:
+        subject = None
+        try:
+            if isinstance(value, CaplineError):
+                raise value
+            subject = subject_of(tag, field)
+            hits = _within(_stored(value, terms), now_us, terms.family.keep_us)
+        except StoreDamagedError as error:
+            yield Found(log, subject, error=error)
+            continue
+        if subject is not None and hits:
+            yield Found(log, subject, hits)
 
 
 def _given_back(outcome: Reply, terms: RedisTerms) -> bool:

@@ -1,0 +1,234 @@
+"""Logs on their way out of a store and into one: records, and the lines of JSON that carry them.
+
+    {"log": "promo/push", "subject": 42, "hits": [[1700000000000000, 1], [1700000003000000, 2]]}
+    {"log": "promo", "subject": "user:42", "hits": [[1700000003000000, 2, "9ae16a3b2f90404f"]], "keyed": true}
+    {"policy": "promo", "subject": "user:42", "at": "2026-01-31T16:00:00Z", "cost": 1, "channel": "push", "id": "m1"}
+
+The first two are logs as a store has it: stamps in microseconds, units, and 64 bits of the hit's id where it had one. A
+long log is several such lines. `"keyed": true` marks a subject that is a keyed hash already. The second form is for
+whoever has past sends in a table: `at` is seconds since 1970 or ISO 8601 with a zone; `cost`, `channel` and `id` may be
+left out. A record is bounded, so a stream of them takes a bounded memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from capline.model.errors import (
+    CaplineError,
+    InvalidTypeError,
+    InvalidValueError,
+    StoreDamagedError,
+    StoreVersionError,
+)
+from capline.model.limit import LARGEST_QUOTA
+from capline.model.subject import Subject
+from capline.window.merge import Merged, Row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from capline.store.protocol import Found
+
+__all__ = [
+    "MOST_HITS",
+    "MOST_LINE_BYTES",
+    "RECORDS_A_ROUND",
+    "Loaded",
+    "LogRecord",
+    "PastHit",
+    "Record",
+    "Tally",
+    "check_rows",
+    "line_of",
+    "read_line",
+    "records_of",
+]
+
+MOST_HITS = 1000
+"""Hits in one record: one atomic step of a store, some milliseconds."""
+MOST_LINE_BYTES = 1 << 18
+RECORDS_A_ROUND = 128
+"""Records that a store is handed at a time."""
+MOST_FAULTS = 10
+LATEST_US = 1 << 55
+"""The year 3111: no stamp is later."""
+LATEST_S = 1e11
+_MARK_DIGITS = 16
+
+
+class LogRecord(msgspec.Struct, frozen=True):
+    """A log of one subject, or a part of it: `log` is its name, as `promo` or, a channel's, `promo/push`.
+
+    `hits` are (stamp in microseconds, units, 64 bits of the attempt's id or 0); 0 units is a hit that was given back.
+    """
+
+    log: str
+    subject: Subject
+    hits: Sequence[Row]
+    keyed: bool = False
+
+
+class PastHit(msgspec.Struct, frozen=True):
+    """One consumption of the past: recorded under the policy, and its channel, as `decide` would have at `at_us`."""
+
+    policy: str
+    subject: Subject
+    at_us: int
+    cost: int = 1
+    channel: str | None = None
+    id: str | None = None
+
+
+Record = LogRecord | PastHit
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """What became of so many records: their hits, `added` or left out (`known`, `old`, `ahead`: see `Merged`).
+
+    `failed` records met a log that is damaged. `faults` says what was wrong, by record number from 1 on, with the first
+    few that failed or had a hit in the future.
+    """
+
+    records: int = 0
+    added: int = 0
+    known: int = 0
+    old: int = 0
+    ahead: int = 0
+    failed: int = 0
+    faults: tuple[tuple[int, str], ...] = ()
+
+
+class Tally:
+    """`Loaded` as it grows."""
+
+    def __init__(self) -> None:
+        self.loaded = Loaded()
+
+    def take(self, outcomes: Sequence[Merged | CaplineError]) -> None:
+        """The next records' outcomes; raises the error of a store that could not answer."""
+        before = self.loaded
+        sums = [before.added, before.known, before.old, before.ahead, before.failed]
+        faults = list(before.faults)
+        for number, outcome in enumerate(outcomes, before.records + 1):
+            if isinstance(outcome, Merged):
+                sums[:4] = (
+                    sums[0] + outcome.added,
+                    sums[1] + outcome.known,
+                    sums[2] + outcome.old,
+                    sums[3] + outcome.ahead,
+                )
+                fault = f"{outcome.ahead} hit(s) later than the store's time were left out" if outcome.ahead else None
+            elif isinstance(outcome, (StoreDamagedError, StoreVersionError)):
+                sums[4] += 1
+                fault = str(outcome)
+            else:
+                raise outcome
+            if fault and len(faults) < MOST_FAULTS:
+                faults.append((number, fault))
+        self.loaded = Loaded(before.records + len(outcomes), *sums, faults=tuple(faults))
+
+
+def records_of(found: Found, log: str, *, keyed: bool) -> Iterator[LogRecord]:
+    """The records of a log that a scan came by."""
+    assert found.subject is not None  # noqa: S101 - a log that was read has a subject
+    for first in range(0, len(found.hits), MOST_HITS):
+        hits = found.hits[first : first + MOST_HITS]
+        yield LogRecord(log, found.subject, [(hit.stamp_us, hit.units, hit.fingerprint) for hit in hits], keyed)
+
+
+def check_rows(hits: Sequence[Row]) -> Sequence[Row]:
+    """Return the hits of a record, 1 to 1000 of them, or raise."""
+    if not 1 <= len(hits) <= MOST_HITS:
+        raise InvalidValueError(f"a record has 1 to {MOST_HITS} hits, not {len(hits)}; a longer log is several records")
+    for row in hits:
+        if len(row) != len(("stamp", "units", "mark")) or any(type(part) is not int for part in row):
+            raise InvalidTypeError(f"a hit is (stamp in microseconds, units, id's 64 bits or 0), not {row!r}")
+        stamp_us, units, mark = row
+        if not (0 <= stamp_us < LATEST_US and 0 <= units <= LARGEST_QUOTA and 0 <= mark < 1 << 64):
+            raise InvalidValueError(f"no hit has this stamp, these units or this id: {row!r}")
+    return hits
+
+
+# --- lines ----------------------------------------------------------------------------------------------------------
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    """A line of either form."""
+
+    subject: int | str
+    log: str | None = None
+    hits: list[list[int | str]] | None = None
+    keyed: bool = False
+    policy: str | None = None
+    at: int | float | str | None = None
+    cost: int = 1
+    channel: str | None = None
+    id: str | None = None
+
+
+class _LogLine(msgspec.Struct, omit_defaults=True):
+    log: str
+    subject: Subject
+    hits: list[list[Any]]
+    keyed: bool = False
+
+
+_decoder = msgspec.json.Decoder(_Line)
+_encode = msgspec.json.Encoder().encode
+
+
+def line_of(record: LogRecord) -> bytes:
+    """The record as a line, its newline included."""
+    hits = [[*row[:2], f"{row[2]:0{_MARK_DIGITS}x}"] if row[2] else [*row[:2]] for row in record.hits]
+    return _encode(_LogLine(record.log, record.subject, hits, record.keyed)) + b"\n"
+
+
+def read_line(line: bytes) -> Record:
+    """The record that a line is; raises `InvalidValueError` saying what is wrong with it."""
+    if len(line) > MOST_LINE_BYTES:
+        raise InvalidValueError(f"longer than {MOST_LINE_BYTES} bytes; give a long log in several lines")
+    try:
+        read = _decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidValueError(f"{error}; a line is one JSON object, see docs/logs.md") from None
+    if read.log is not None and read.hits is not None and read.policy is None and read.at is None:
+        return LogRecord(read.log, read.subject, [_row(hit) for hit in read.hits], read.keyed)
+    if read.policy is not None and read.at is not None and read.log is None and read.hits is None:
+        return PastHit(read.policy, read.subject, _instant_us(read.at), read.cost, read.channel, read.id)
+    raise InvalidValueError("a line has either log, subject and hits, or policy, subject and at")
+
+
+def _row(hit: list[int | str]) -> Row:
+    match hit:
+        case [int(stamp_us), int(units)]:
+            return stamp_us, units, 0
+        case [int(stamp_us), int(units), str(mark)]:
+            pass
+        case _:
+            raise InvalidValueError(
+                f"a hit is [stamp in microseconds, units] or [.., .., id's 64 bits in hex], not {hit}"
+            )
+    if len(mark) != _MARK_DIGITS or not set(mark) <= set("0123456789abcdef"):
+        raise InvalidValueError(f"the id of a hit is {_MARK_DIGITS} hexadecimal digits, not {mark[:40]!r}")
+    return stamp_us, units, int(mark, 16)
+
+
+def _instant_us(at: float | str) -> int:
+    """Seconds since 1970, or ISO 8601 with a zone, in microseconds."""
+    if isinstance(at, str):
+        try:
+            instant = datetime.fromisoformat(at)
+        except ValueError:
+            instant = None
+        if instant is None or instant.tzinfo is None:
+            raise InvalidValueError(f"at {at[:40]!r} is no instant; write it like 2026-01-31T16:00:00Z, with its zone")
+        at = instant.timestamp()
+    if not isfinite(at) or not 0 <= at < LATEST_S:
+        raise InvalidValueError(f"at {at!r} is no number of seconds since 1970 (milliseconds and microseconds are not)")
+    return round(at * 1e6)

@@ -1,0 +1,156 @@
+--@head
+-- Put hits of the past into the logs of one subject: the policy's own, and a channel's behind it. One atomic step. The rule
+-- of window/merge.py, word for word.
+--
+-- KEYS   the policy's own log, by which a hit is known; a channel's
+-- ARGV   1 field in the bucket (empty: keys of their own)   2 now in us (empty: the server's clock)   3 keep_us
+--        4 grace_ms   5 bytes of a plain stamp   6 the hits by stamp, 22 bytes each: stamp[7] units[7] id[8]
+-- Returns {added, known, old, ahead}, or {-1} when what is stored is no log; then nothing is changed.
+-- Cost: O(hits in the logs and new ones); O(new ones) where they go to the end of a long log and none has an id.
+
+local call = redis.call
+local field, now, packed = ARGV[1], tonumber(ARGV[2]), ARGV[6]
+local keep, grace, wide = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+if not now then
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+--@include log
+
+local earliest = struct.unpack('>I7', packed)
+local named = false
+for pos = 1, #packed, 22 do named = named or string.sub(packed, pos + 14, pos + 21) ~= NONE end
+
+local function open(key)
+  local v
+  if field == '' then
+    v = redis.pcall('STRLEN', key)
+    local log = type(v) == 'number' and not named and open_long(key, v)
+    if log and not log.f and log.s[log.n] < earliest then return log end
+    v = redis.pcall('GET', key)
+  else
+    v = redis.pcall('HGET', key, field)
+  end
+  if type(v) == 'table' then return nil end
+  return decode(v)
+end
+
+local logs, time = {}, now
+for k, key in ipairs(KEYS) do
+  logs[k] = open(key)
+  if not logs[k] then return {-1} end
+  time = math.max(time, logs[k].floor)
+end
+local own, horizon = logs[1], time - keep
+for _, log in ipairs(logs) do trim(log, horizon) end
+local marks = {}
+if own.f then
+  for i = 1, own.n do
+    if own.f[i] then marks[own.f[i]] = true end
+  end
+end
+
+local fresh, at = {}, {}
+local known, old, ahead = 0, 0, 0
+
+-- The units and the id of the policy's hit with this stamp; nil where there is none.
+local function hit_at(stamp)
+  if at[stamp] then return at[stamp][2], at[stamp][3] end
+  local i = index_of(own, stamp)
+  if i then return own.c[i] - own.c[i - 1], own.f and own.f[i] end
+end
+
+local function taken(stamp)
+  if at[stamp] then return true end
+  for _, log in ipairs(logs) do
+    if index_of(log, stamp) then return true end
+  end
+  return false
+end
+
+local function is_known(stamp, units, id)
+  if id and marks[id] then return true end
+  local there, its = hit_at(stamp)
+  if not there then return false end
+  return units == 0 or there == 0 or (there == units and (not id or not its or id == its))
+end
+
+-- The first microsecond from the hit's own that is free; nil where it was moved there before.
+local function free_stamp(stamp, units, id)
+  while taken(stamp) do
+    stamp = stamp + 1
+    if not id then
+      local there, its = hit_at(stamp)
+      if there == units and not its then return nil end
+    end
+  end
+  return stamp
+end
+
+for pos = 1, #packed, 22 do
+  local stamp, units = struct.unpack('>I7I7', packed, pos)
+  local id = string.sub(packed, pos + 14, pos + 21)
+  if id == NONE then id = nil end
+  if stamp <= horizon then
+    old = old + 1
+  elseif stamp > time + 1000000 then   -- MOST_AHEAD_US
+    ahead = ahead + 1
+  else
+    local free = not is_known(stamp, units, id) and free_stamp(stamp, units, id)
+    if free then
+      local one = {free, units, id}
+      fresh[#fresh + 1], at[free] = one, one
+      if id then marks[id] = true end
+    else
+      known = known + 1
+    end
+  end
+end
+if #fresh == 0 then return {0, known, old, ahead} end
+
+-- The new hits among those of the log, all at once: one by one would move the later ones each time.
+local function weave(log, ids)
+  local s, c, f, i = log.s, log.c, log.f, 1
+  local s2, c2, f2, m, sum = {}, {[0] = 0}, {}, 0, 0
+  local function add(stamp, units, id)
+    m, sum = m + 1, sum + units
+    s2[m], c2[m], f2[m] = stamp, sum, id or false
+  end
+  local function older(stamp)
+    while i <= log.n and s[i] < stamp do
+      add(s[i], c[i] - c[i - 1], f and f[i])
+      i = i + 1
+    end
+  end
+  for _, one in ipairs(fresh) do
+    older(one[1])
+    add(one[1], one[2], ids and one[3])
+  end
+  older(math.huge)
+  if sum > MOST_UNITS then error('capline: more than 2^53 units in one log') end
+  log.s, log.c, log.f, log.n, log.key = s2, c2, f2, m, nil
+  log.floor = math.max(log.floor, fresh[#fresh][1])
+end
+
+local last = 0
+for k, log in ipairs(logs) do
+  if log.n == 0 or log.s[log.n] < fresh[1][1] then
+    for _, one in ipairs(fresh) do record(log, one[1], one[2], one[1], k == 1 and one[3] or nil) end
+  else
+    weave(log, k == 1)
+  end
+  last = math.max(last, log.s[log.n], log.floor)
+end
+local ttl = math.max(1, math.ceil((last + keep - now) / 1000)) + grace
+for k, key in ipairs(KEYS) do
+  local log = logs[k]
+  if log.key then
+    save(log, ttl)
+  elseif field == '' then
+    call('SET', key, encode(log, wide), 'PX', ttl)
+  else
+    call('HSET', key, field, encode(log, wide))
+    if call('PTTL', key) < ttl then call('PEXPIRE', key, ttl + math.floor(grace / 2)) end
+  end
+end
+return {#fresh, known, old, ahead}

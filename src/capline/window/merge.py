@@ -1,0 +1,82 @@
+"""Hits of the past put into a log, as a pure function: a backfill, or a log that was kept elsewhere.
+
+The rule: whatever is merged, and however often and in whatever parts, the log ends as if each hit had been recorded at
+its own time, once.
+
+    older than the widest window    left out: no decision can look at it
+    later than now by a second      left out: it would keep the subject waiting for it; up to that, clocks may differ
+    known                           left out: its id is in the log, or there is a hit of its stamp and units
+    its stamp is another hit's      takes the next free microsecond
+
+Two hits are another's, whatever their stamps, where both have ids and these differ. A hit that was given back keeps its
+stamp, so it is known too: a merge does not take it again. A hit without an id that was moved is known by its units at
+the microsecond it was moved to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["MOST_AHEAD_US", "Merged", "Row", "merge"]
+
+MOST_AHEAD_US = 1_000_000
+
+Row = tuple[int, int, int]
+"""One hit: its stamp, its units (0: given back), and 64 bits of its id (0: none)."""
+
+
+class Merged(msgspec.Struct, frozen=True):
+    """What became of the hits: `added`, `known` before, `old` (out of every window), or `ahead` of the store's time."""
+
+    added: int = 0
+    known: int = 0
+    old: int = 0
+    ahead: int = 0
+
+
+def merge(logs: Sequence[Sequence[Row]], hits: Iterable[Row], time_us: int, keep_us: int) -> tuple[list[Row], Merged]:
+    """The rows that are to be added to each of the logs, by stamp; their ids belong in the first log alone.
+
+    `logs` are those of one attempt: the policy's own, by which a hit is known, then its channel's.
+    """
+    own = {stamp_us: (units, mark) for stamp_us, units, mark in logs[0]}
+    marks = {mark for _, _, mark in logs[0] if mark}
+    taken = {row[0] for log in logs for row in log}
+    added: list[Row] = []
+    known = old = ahead = 0
+    for stamp_us, units, mark in sorted(hits):
+        if stamp_us <= time_us - keep_us:
+            old += 1
+        elif stamp_us > time_us + MOST_AHEAD_US:
+            ahead += 1
+        elif mark in marks or _is_same(own.get(stamp_us), units, mark):
+            known += 1
+        else:
+            free_us = stamp_us
+            while free_us in taken:
+                free_us += 1
+                if not mark and own.get(free_us) == (units, 0):
+                    break
+            if free_us in taken:
+                known += 1
+                continue
+            own[free_us] = units, mark
+            taken.add(free_us)
+            added.append((free_us, units, mark))
+            if mark:
+                marks.add(mark)
+    return added, Merged(len(added), known, old, ahead)
+
+
+def _is_same(there: tuple[int, int] | None, units: int, mark: int) -> bool:
+    """Whether what stands at a hit's own stamp is that hit."""
+    if there is None:
+        return False
+    if not units or not there[0]:
+        return True
+    return there[0] == units and (not mark or not there[1] or mark == there[1])

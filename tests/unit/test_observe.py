@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -377,6 +378,31 @@ def test_call_labels_are_bounded_too_and_keep_their_verb() -> None:
     assert registry.get_sample_value(count, {"verb": "peek", "policy": "p1"}) == 1
     assert registry.get_sample_value(count, {"verb": "peek", "policy": "p2"}) is None
     assert registry.get_sample_value(count, {"verb": "peek", "policy": "other"}) == 8
+
+
+def test_a_refusal_remembered_here_is_counted_and_not_timed() -> None:
+    registry = CollectorRegistry()
+    with Limiter("memory://", POLICIES, observers=[PrometheusObserver(registry)], deny_cache=9) as limiter:
+        assert not limiter.decide("q", "s", 3)
+        assert limiter.decide("q", "s", 3).origin == "deny-cache"
+        assert limiter.observer_errors == 0
+    assert registry.get_sample_value("capline_store_seconds_count", {"verb": "decide", "policy": "q"}) == 1
+
+
+def test_threads_lose_no_count_and_pass_no_bound() -> None:
+    registry = CollectorRegistry()
+    with Limiter("memory://", TEN, observers=[PrometheusObserver(registry, label_sets=50)]) as limiter:
+
+        def ask(number: int) -> None:
+            for segment in SEGMENTS[:200]:
+                limiter.decide("p0", number, segment=segment)
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(ask, range(8)))
+    family = next(family for family in registry.collect() if family.name == "capline_decisions")
+    totals = [sample for sample in family.samples if sample.name.endswith("_total")]
+    assert sum(sample.value for sample in totals) == 1600
+    assert len(totals) <= 52
 
 
 def test_an_origin_that_a_store_made_up_is_bounded() -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Bounded(Generic[K]):
     """The figure of each key, made by `make` of its `labels`; of its `rest`, once there are `most`.
 
-    There must be few different rests. Threads may share it.
+    There must be few different rests, and `make` may be asked for one again. Threads may share it.
     """
 
     def __init__(
@@ -41,7 +41,6 @@ class Bounded(Generic[K]):
         self._most = most
         self._labels, self._rest, self._make = labels, rest, make
         self._own: dict[K, Figure] = {}
-        self._shared: dict[tuple[str, ...], Figure] = {}
         self._lock = Lock()
 
     def __getitem__(self, key: K) -> Figure:
@@ -54,10 +53,7 @@ class Bounded(Generic[K]):
             if len(self._own) < self._most:
                 figure = self._own[key] = self._make(self._labels(key))
                 return figure
-            labels = self._rest(key)
-            if labels not in self._shared:
-                self._shared[labels] = self._make(labels)
-            return self._shared[labels]
+        return self._make(self._rest(key))
 
 
 def check_label_sets(most: int) -> int:

@@ -74,17 +74,18 @@ class AsyncLimiter(Desk[AsyncStore]):
             except TypeError as error:
                 raise typed(error, policy, segment, channel) from None
         asked = self._asked(policy, subject, cost, id, segment, channel)
-        denied = self._denied
-        held = denied.answer(asked)
-        if held is not None:
-            return held
-        ticket = denied.ticket()
-        try:
-            decision = await self._store.decide(*self._ask(asked))
-        except StoreError as error:
-            return self._guard.decide(asked, error)
-        denied.note(asked, decision, ticket)
-        return decision
+        with self._observers.one("decide", asked) as seen:
+            denied = self._denied
+            held = denied.answer(asked)
+            if held is not None:
+                return seen.unasked(held)
+            ticket = denied.ticket()
+            try:
+                decision = seen(await self._store.decide(*self._ask(asked)))
+            except StoreError as error:
+                return seen(self._guard.decide(asked, error))
+            denied.note(asked, decision, ticket)
+            return decision
 
     async def peek(
         self,
@@ -98,10 +99,11 @@ class AsyncLimiter(Desk[AsyncStore]):
     ) -> Decision:
         """See `Limiter.peek`."""
         asked = self._asked(policy, subject, cost, id, segment, channel)
-        try:
-            return await self._store.peek(*self._ask(asked))
-        except StoreError as error:
-            return self._guard.peek(asked, error)
+        with self._observers.one("peek", asked) as seen:
+            try:
+                return seen(await self._store.peek(*self._ask(asked)))
+            except StoreError as error:
+                return seen(self._guard.peek(asked, error))
 
     async def refund(self, policy: str, subject: Subject, hit: int | None) -> bool:
         """See `Limiter.refund`."""
@@ -129,10 +131,11 @@ class AsyncLimiter(Desk[AsyncStore]):
         max_wait_us = None if max_wait is None else seconds_us(max_wait, "max_wait")
         not_before_us = seconds_us(not_before, "not_before")
         asked = self._asked(policy, subject, cost, id, segment, channel)
-        try:
-            return await self._store.place(*self._ask(asked), max_wait_us, not_before_us)
-        except StoreError as error:
-            return self._guard.place(asked, max_wait_us, not_before_us, error)
+        with self._observers.one("schedule", asked) as seen:
+            try:
+                return seen(await self._store.place(*self._ask(asked), max_wait_us, not_before_us))
+            except StoreError as error:
+                return seen(self._guard.place(asked, max_wait_us, not_before_us, error))
 
     @asynccontextmanager
     async def acquire(
@@ -179,12 +182,14 @@ class AsyncLimiter(Desk[AsyncStore]):
     async def decide_batch(self, attempts: Sequence[Attempt]) -> list[Decision | CaplineError]:
         """See `Limiter.decide_batch`."""
         sheet = await _aside(len(attempts), partial(self._sheet, attempts))
-        try:
-            decided = await self._store.decide_batch(sheet.asks)
-        except StoreError as error:
-            self._guard.check(error)
-            decided = [error] * len(sheet.asks)
-        return await _aside(len(attempts), partial(self._filled, sheet, decided))
+        with sheet.seen as seen:
+            try:
+                decided = await self._store.decide_batch(sheet.asks)
+            except StoreError as error:
+                self._guard.check(error)
+                decided = [error] * len(sheet.asks)
+            seen.store_answered()
+            return await _aside(len(attempts), partial(self._filled, sheet, decided))
 
     async def decide_many(
         self,
@@ -201,11 +206,13 @@ class AsyncLimiter(Desk[AsyncStore]):
         asked = await _aside(
             len(subjects), partial(self._columns, policy, subjects, segment, codes, channel, cost, receipt)
         )
-        try:
-            answers = await self._store.decide_many(self._batch(asked))
-        except StoreError as error:
-            answers = await _aside(len(subjects), partial(self._guard.many, asked, error, consume=True))
-        return await _aside(len(subjects), partial(self._spread, asked, answers, consume=True))
+        with self._seen_many(asked, consume=True) as seen:
+            try:
+                answers = await self._store.decide_many(self._batch(asked))
+            except StoreError as error:
+                answers = await _aside(len(subjects), partial(self._guard.many, asked, error, consume=True))
+            seen.store_answered()
+            return await _aside(len(subjects), partial(self._spread, asked, answers, seen, consume=True))
 
     async def peek_many(
         self,
@@ -219,11 +226,13 @@ class AsyncLimiter(Desk[AsyncStore]):
     ) -> Decisions:
         """See `Limiter.peek_many`."""
         asked = await _aside(len(subjects), partial(self._columns, policy, subjects, segment, codes, channel, cost))
-        try:
-            answers = await self._store.peek_many(self._batch(asked))
-        except StoreError as error:
-            answers = await _aside(len(subjects), partial(self._guard.many, asked, error, consume=False))
-        return await _aside(len(subjects), partial(self._spread, asked, answers, consume=False))
+        with self._seen_many(asked, consume=False) as seen:
+            try:
+                answers = await self._store.peek_many(self._batch(asked))
+            except StoreError as error:
+                answers = await _aside(len(subjects), partial(self._guard.many, asked, error, consume=False))
+            seen.store_answered()
+            return await _aside(len(subjects), partial(self._spread, asked, answers, seen, consume=False))
 
     async def refund_many(
         self,

@@ -20,6 +20,7 @@ from capline.limiter.deny import DenyCache, check_entries
 from capline.limiter.explain import Explanation, explain
 from capline.limiter.guard import Guard
 from capline.limiter.keyed import keyed_hash
+from capline.limiter.observed import UNSEEN, Observers, Unseen
 from capline.limiter.records import LogRecord, PastHit, check_rows, records_of
 from capline.limiter.rules import DEFAULT_NAMESPACE, Rules
 from capline.model.attempt import Attempt, check_cost, check_id
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from capline.limiter.rules import Names
     from capline.model.clock import Clock
     from capline.model.policy import Policy, Rule
+    from capline.observe.protocol import Observer
     from capline.store.columns import Decisions
     from capline.store.protocol import Found, Recorded, Terms
 
@@ -62,7 +64,10 @@ S = TypeVar("S", bound=Binder)
 
 
 class Sheet(msgspec.Struct):
-    """A batch of single attempts: what the store is asked, and which rows of `answers` wait for it."""
+    """A batch of single attempts: what the store is asked, and which rows of `answers` wait for it.
+
+    `named` has by row the attempts whose names are known; `seen` is the block in which observers look on.
+    """
 
     answers: list[Decision | CaplineError | None]
     rows: list[int]
@@ -70,6 +75,8 @@ class Sheet(msgspec.Struct):
     asks: list[Ask]
     denied: DenyCache
     ticket: tuple[int, int]
+    named: list[Attempt | None]
+    seen: Unseen = UNSEEN
 
 
 class Desk(ABC, Generic[S]):
@@ -85,13 +92,15 @@ class Desk(ABC, Generic[S]):
         namespace: str = DEFAULT_NAMESPACE,
         deny_cache: int = 0,
         subject_key: bytes | None = None,
+        observers: Iterable[Observer] = (),
     ) -> None:
         rules = Rules(policies, namespace)
         self._guard = Guard(on_store_error, rules, clock)
         self._keyed = None if subject_key is None else keyed_hash(subject_key)
         self._denied = DenyCache(check_entries(deny_cache))
-        # A way past all checks that a store's own short way does not need, where nothing else has to be looked at.
-        self._has_short_ways = not deny_cache and self._keyed is None
+        self._observers = Observers(observers)
+        # A way past all checks that a store's own short way does not need, where nobody else has or wants to look.
+        self._has_short_ways = not deny_cache and self._keyed is None and not self._observers
         self._watch: PolicyWatch | None = None
         self._store: S = self._open(url, clock)
         self._take(rules)
@@ -106,6 +115,7 @@ class Desk(ABC, Generic[S]):
         on_store_error: str | Insurance = "raise",
         deny_cache: int = 0,
         subject_key: bytes | None = None,
+        observers: Iterable[Observer] = (),
     ) -> Self:
         """A limiter of the policies in a YAML file, in its namespace; `reload` takes over what was changed there."""
         watch = PolicyWatch(Path(path))
@@ -118,6 +128,7 @@ class Desk(ABC, Generic[S]):
             namespace=file.namespace,
             deny_cache=deny_cache,
             subject_key=subject_key,
+            observers=observers,
         )
         limiter._watch = watch
         return limiter
@@ -135,6 +146,11 @@ class Desk(ABC, Generic[S]):
     def namespace(self) -> str:
         """The namespace of the logs."""
         return self._rules.namespace
+
+    @property
+    def observer_errors(self) -> int:
+        """How often an observer of this limiter raised; the decisions went on."""
+        return self._observers.failed
 
     def use(self, policies: Iterable[Policy]) -> None:
         """Put other policies in force, as one: a decision sees all of the old or all of the new; histories stay."""
@@ -233,19 +249,23 @@ class Desk(ABC, Generic[S]):
 
     def _sheet(self, attempts: Sequence[Attempt]) -> Sheet:
         """What of a batch the store is to be asked; one bad item is an error in its place, and fails no other."""
-        sheet = Sheet([None] * len(attempts), [], [], [], self._denied, self._denied.ticket())
+        rows = len(attempts)
+        sheet = Sheet([None] * rows, [], [], [], self._denied, self._denied.ticket(), [None] * rows)
         for row, attempt in enumerate(attempts):
             try:
                 sheet.answers[row] = self._put(sheet, row, attempt)
             except StoreError:
-                raise
+                with self._observers.rows(sheet.named):
+                    raise
             except CaplineError as error:
-                sheet.answers[row] = error
+                sheet.answers[row], sheet.named[row] = error, None
+        sheet.seen = self._observers.rows(sheet.named)
         return sheet
 
     def _put(self, sheet: Sheet, row: int, attempt: Attempt) -> Decision | None:
         """Put one attempt down to be asked, or give its answer where the store need not or cannot be."""
         asked = self._asked(attempt.policy, attempt.subject, attempt.cost, attempt.id, attempt.segment, attempt.channel)
+        sheet.named[row] = asked
         held = sheet.denied.answer(asked)
         if held is not None:
             return held
@@ -266,7 +286,7 @@ class Desk(ABC, Generic[S]):
             sheet.answers[row] = answer
             if isinstance(answer, Decision):
                 sheet.denied.note(asked, answer, sheet.ticket)
-        return [answer for answer in sheet.answers if answer is not None]
+        return sheet.seen([answer for answer in sheet.answers if answer is not None])
 
     def _columns(
         self,
@@ -286,10 +306,24 @@ class Desk(ABC, Generic[S]):
         terms = tuple(self._bound(asked.policy, name, asked.channel) for name in asked.segments)
         return Batch(terms, asked.subjects, asked.codes, asked.cost, asked.receipt)
 
-    def _spread(self, asked: Columns, answers: Decisions, *, consume: bool) -> Decisions:
+    def _seen_many(self, asked: Columns, *, consume: bool) -> Unseen:
+        """The block in which observers look on."""
+        return self._observers.many("decide_many" if consume else "peek_many", asked, self._defined)
+
+    def _defined(self, policy: str, segment: str | None, channel: str | None) -> Names:
+        """These names as the policies tell them apart; raises where they are not defined. It asks no store."""
+        try:
+            names = self._rules.known(policy, segment, channel)
+            if names not in self._terms:
+                self._rules.rule(*names)
+        except TypeError as error:
+            raise typed(error, policy, segment, channel) from None
+        return names
+
+    def _spread(self, asked: Columns, answers: Decisions, seen: Unseen, *, consume: bool) -> Decisions:
         """The store's answers, mended where it had none and there is a choice for that, among all rows."""
         self._guard.mend(asked, answers, consume=consume)
-        return spread(asked, answers)
+        return spread(asked, seen(answers))
 
     def _refunds(
         self,

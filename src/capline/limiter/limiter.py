@@ -47,6 +47,7 @@ class Limiter(Desk[Store]):
     `deny_cache`      how many refusals to remember, so that until a refused cost could fit the store is not asked again
                       (origin "deny-cache"); 0 for none. `decide` and `decide_batch` look at it, other verbs do not
     `subject_key`     16 bytes or more: the store knows subjects by a keyed hash only; keep it as long as the logs
+    `observers`       told of every decision, but never of its subject; see `capline.observe`
 
     A limiter may be shared by threads, and on lmdb the file by processes. Bad input raises a `CaplineError` that is
     also a `ValueError` or a `TypeError`. Use it as a context manager, or `close` it.
@@ -95,21 +96,22 @@ class Limiter(Desk[Store]):
         return self._decide(self._asked(policy, subject, cost, id, segment, channel))
 
     def _decide(self, asked: Attempt) -> Decision:
-        denied = self._denied
-        held = denied.answer(asked)
-        if held is not None:
-            return held
-        ticket = denied.ticket()
-        try:
-            terms, known_as, units, mark = self._ask(asked)
-            if units == 1 and not mark:
-                decision = terms.decide_unit(known_as)
-            else:
-                decision = self._store.decide(terms, known_as, units, mark)
-        except StoreError as error:
-            return self._guard.decide(asked, error)
-        denied.note(asked, decision, ticket)
-        return decision
+        with self._observers.one("decide", asked) as seen:
+            denied = self._denied
+            held = denied.answer(asked)
+            if held is not None:
+                return seen.unasked(held)
+            ticket = denied.ticket()
+            try:
+                terms, known_as, units, mark = self._ask(asked)
+                if units == 1 and not mark:
+                    decision = seen(terms.decide_unit(known_as))
+                else:
+                    decision = seen(self._store.decide(terms, known_as, units, mark))
+            except StoreError as error:
+                return seen(self._guard.decide(asked, error))
+            denied.note(asked, decision, ticket)
+            return decision
 
     def peek(
         self,
@@ -123,10 +125,11 @@ class Limiter(Desk[Store]):
     ) -> Decision:
         """What `decide` would answer, with `hit` None; consumes nothing."""
         asked = self._asked(policy, subject, cost, id, segment, channel)
-        try:
-            return self._store.peek(*self._ask(asked))
-        except StoreError as error:
-            return self._guard.peek(asked, error)
+        with self._observers.one("peek", asked) as seen:
+            try:
+                return seen(self._store.peek(*self._ask(asked)))
+            except StoreError as error:
+                return seen(self._guard.peek(asked, error))
 
     def refund(self, policy: str, subject: Subject, hit: int | None) -> bool:
         """Give back the hit that a decision named, in the policy's log and its channel's; True once, False after.
@@ -162,10 +165,11 @@ class Limiter(Desk[Store]):
         max_wait_us = None if max_wait is None else seconds_us(max_wait, "max_wait")
         not_before_us = seconds_us(not_before, "not_before")
         asked = self._asked(policy, subject, cost, id, segment, channel)
-        try:
-            return self._store.place(*self._ask(asked), max_wait_us, not_before_us)
-        except StoreError as error:
-            return self._guard.place(asked, max_wait_us, not_before_us, error)
+        with self._observers.one("schedule", asked) as seen:
+            try:
+                return seen(self._store.place(*self._ask(asked), max_wait_us, not_before_us))
+            except StoreError as error:
+                return seen(self._guard.place(asked, max_wait_us, not_before_us, error))
 
     @contextmanager
     def acquire(
@@ -204,12 +208,14 @@ class Limiter(Desk[Store]):
         One bad item is an error in its place, and fails no other.
         """
         sheet = self._sheet(attempts)
-        try:
-            decided = self._store.decide_batch(sheet.asks)
-        except StoreError as error:
-            self._guard.check(error)
-            decided = [error] * len(sheet.asks)
-        return self._filled(sheet, decided)
+        with sheet.seen as seen:
+            try:
+                decided = self._store.decide_batch(sheet.asks)
+            except StoreError as error:
+                self._guard.check(error)
+                decided = [error] * len(sheet.asks)
+            seen.store_answered()
+            return self._filled(sheet, decided)
 
     def decide_many(
         self,
@@ -230,11 +236,13 @@ class Limiter(Desk[Store]):
         receipt gets the first answers back and consumes nothing; another batch under it raises `IdConflictError`.
         """
         asked = self._columns(policy, subjects, segment, codes, channel, cost, receipt)
-        try:
-            answers = self._store.decide_many(self._batch(asked))
-        except StoreError as error:
-            answers = self._guard.many(asked, error, consume=True)
-        return self._spread(asked, answers, consume=True)
+        with self._seen_many(asked, consume=True) as seen:
+            try:
+                answers = self._store.decide_many(self._batch(asked))
+            except StoreError as error:
+                answers = self._guard.many(asked, error, consume=True)
+            seen.store_answered()
+            return self._spread(asked, answers, seen, consume=True)
 
     def peek_many(
         self,
@@ -248,11 +256,13 @@ class Limiter(Desk[Store]):
     ) -> Decisions:
         """What `decide` would answer for each subject alone, as columns; consumes nothing."""
         asked = self._columns(policy, subjects, segment, codes, channel, cost)
-        try:
-            answers = self._store.peek_many(self._batch(asked))
-        except StoreError as error:
-            answers = self._guard.many(asked, error, consume=False)
-        return self._spread(asked, answers, consume=False)
+        with self._seen_many(asked, consume=False) as seen:
+            try:
+                answers = self._store.peek_many(self._batch(asked))
+            except StoreError as error:
+                answers = self._guard.many(asked, error, consume=False)
+            seen.store_answered()
+            return self._spread(asked, answers, seen, consume=False)
 
     def refund_many(
         self,

@@ -1,0 +1,270 @@
+"""Telling observers what was decided: each verb runs inside a block, and says there what its answer is.
+
+    with self._observers.one("peek", asked) as seen:      the clock starts
+        return seen(self._store.peek(...))                and stops; at the end of the block the observers are told
+
+The rule: an observer never breaks a decision. Without observers every block is `UNSEEN`, which does nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from functools import partial
+from threading import Lock
+from time import monotonic, perf_counter
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import numpy as np
+
+from capline.model.decision import Decision
+from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, UnknownNameError
+from capline.observe.event import Decided, Outcome
+from capline.observe.protocol import HearsFailures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+
+    from capline.limiter.columns import Columns
+    from capline.model.attempt import Attempt
+    from capline.model.limit import Limit
+    from capline.observe.protocol import Observer
+    from capline.store.columns import Decisions
+
+__all__ = ["UNSEEN", "Observers", "Unseen"]
+
+MOST_OBSERVERS = 16
+"""Observers of one limiter: each costs something at every decision."""
+
+LOG_EVERY_SECONDS = 60
+
+MANY_ROWS = 4096
+"""So many are counted where their answers are put together, which is not on an event loop."""
+
+FEW_KINDS = 1 << 16
+"""Kinds of rows that are counted in an array with a place for each."""
+
+VERDICTS = ("refused", "allowed", "error")
+ERROR = VERDICTS.index("error")
+_NOBODY = (None, None, None)
+_LOGGER = logging.getLogger("capline")
+
+A = TypeVar("A")
+if TYPE_CHECKING:
+    Shared = tuple[str | None, str | None, str | None]
+    """Policy, segment and channel, each None where not known or not one for all."""
+
+
+class Unseen:
+    """The block of a call that nobody is told of."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        """Tell; without an answer, of the error."""
+
+    def __call__(self, answer: A) -> A:
+        """This is the answer; it is handed through."""
+        return answer
+
+    def unasked(self, answer: A) -> A:
+        """This is the answer, for which no store was asked."""
+        return answer
+
+    def store_answered(self) -> None:
+        """The clock stops here, not at the answer."""
+
+
+UNSEEN = Unseen()
+
+
+class _Seen(Unseen):
+    __slots__ = ("_began", "_event", "_observers", "_tally")
+
+    def __init__(
+        self, observers: Observers, verb: str, names: Shared, size: int, tally: Callable[[Any], dict[Outcome, int]]
+    ) -> None:
+        self._observers = observers
+        self._tally = tally
+        self._event = Decided(verb, *names, size, None, dict)
+
+    def __enter__(self) -> Self:
+        self._began = perf_counter()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if error is not None:
+            # Under a name that nobody defined nothing was decided, nor was it where the call was cut off.
+            if isinstance(error, UnknownNameError) or not isinstance(error, CaplineError):
+                return
+            self(error)
+        self._observers.tell(self._event)
+
+    def __call__(self, answer: A) -> A:
+        if self._event.seconds is None:
+            self.store_answered()
+        return self.unasked(answer)
+
+    def unasked(self, answer: A) -> A:
+        event = self._event
+        event.count = partial(self._tally, answer)
+        if event.size > MANY_ROWS:
+            event.counted = event.count()
+        return answer
+
+    def store_answered(self) -> None:
+        self._event.seconds = perf_counter() - self._began
+
+
+class Observers:
+    """Those of one limiter. `failed` is how often one of them raised."""
+
+    def __init__(self, observers: Iterable[Observer] = ()) -> None:
+        self._observers = _checked(observers)
+        self._hearers = tuple(one for one in self._observers if isinstance(one, HearsFailures))
+        self.failed = 0
+        self._told_of = 0
+        self._log_from = -float("inf")
+        self._lock = Lock()
+
+    def __bool__(self) -> bool:
+        return bool(self._observers)
+
+    def one(self, verb: str, asked: Attempt) -> Unseen:
+        """The block of one attempt; its answer is a decision."""
+        if not self._observers:
+            return UNSEEN
+        names = asked.policy, asked.segment, asked.channel
+        return _Seen(self, verb, names, 1, partial(_tally_one, names))
+
+    def rows(self, attempts: Sequence[Attempt | None]) -> Unseen:
+        """The block of a batch, None where its names are not known; the answer is a list."""
+        if not self._observers:
+            return UNSEEN
+        names: list[Shared] = [_NOBODY if row is None else (row.policy, row.segment, row.channel) for row in attempts]
+        return _Seen(self, "decide_batch", _shared(set(names)), len(names), partial(_tally_rows, names))
+
+    def many(self, verb: str, asked: Columns, known: Callable[[str, str | None, str | None], Shared]) -> Unseen:
+        """The block of many attempts of one policy; its answer is that to those rows that could be asked.
+
+        `known` gives names that are defined as the policies tell them apart.
+        """
+        if not self._observers:
+            return UNSEEN
+        names = [known(asked.policy, segment, asked.channel) for segment in asked.segments]
+        shared = _shared(set(names))
+        return _Seen(self, verb, shared, asked.rows, partial(_tally_many, names, shared, asked))
+
+    def tell(self, event: Decided) -> None:
+        """Tell all of them, in order, whatever one of them raises."""
+        for observer in self._observers:
+            try:
+                observer.decided(event)
+            except Exception as error:  # noqa: BLE001 - an observer may be anything, and the decision has been made
+                self._fail(observer, error)
+
+    def _fail(self, observer: Observer, error: Exception) -> None:
+        with self._lock:
+            self.failed += 1
+            since, now = self.failed - self._told_of, monotonic()
+            due = now >= self._log_from
+            if due:
+                self._told_of, self._log_from = self.failed, now + LOG_EVERY_SECONDS
+        if due:
+            _LOGGER.warning(
+                "observer %s raised, and was passed over; %d times that any did since the line before",
+                type(observer).__name__,
+                since,
+                exc_info=error,
+            )
+        for hearer in self._hearers:
+            with suppress(Exception):  # the line above says enough
+                hearer.observer_failed()
+
+
+def _checked(observers: Iterable[Observer]) -> tuple[Observer, ...]:
+    try:
+        listed = tuple(observers)
+    except TypeError:
+        raise InvalidTypeError(f"observers is a list of them, not {observers!r}; write observers=[...]") from None
+    for observer in listed:
+        if isinstance(observer, type) or not callable(getattr(observer, "decided", None)):
+            raise InvalidTypeError(f"an observer is an object with a method decided(event), not {observer!r}")
+    if len(listed) > MOST_OBSERVERS:
+        raise InvalidValueError(f"a limiter has at most {MOST_OBSERVERS} observers, not {len(listed)}")
+    return listed
+
+
+def _shared(names: set[Shared]) -> Shared:
+    """What all of them have in common."""
+    policy, segment, channel = (set(part) for part in zip(*names, strict=True)) if names else (set[str | None](),) * 3
+    return _only(policy), _only(segment), _only(channel)
+
+
+def _only(names: set[str | None]) -> str | None:
+    return next(iter(names)) if len(names) == 1 else None
+
+
+def _outcome(names: Shared, answer: Decision | CaplineError) -> Outcome:
+    if isinstance(answer, Decision):
+        return Outcome(*names, answer.limit, VERDICTS[answer.allowed], answer.origin)
+    return Outcome(*names, None, VERDICTS[ERROR], "")
+
+
+def _tally_one(names: Shared, answer: Decision | CaplineError) -> dict[Outcome, int]:
+    return {_outcome(names, answer): 1}
+
+
+def _tally_rows(names: list[Shared], answers: list[Decision | CaplineError] | CaplineError) -> dict[Outcome, int]:
+    counts: dict[Outcome, int] = {}
+    for row, named in enumerate(names):
+        outcome = _outcome(named, answers if isinstance(answers, CaplineError) else answers[row])
+        counts[outcome] = counts.get(outcome, 0) + 1
+    return counts
+
+
+def _tally_many(
+    names: list[Shared], shared: Shared, asked: Columns, answers: Decisions | CaplineError
+) -> dict[Outcome, int]:
+    """Each row as one number, of its segment, limit, verdict and origin; then equal numbers are counted."""
+    rows = len(asked.subjects)
+    limits: tuple[Limit, ...] = ()
+    origins = [""]
+    code = np.zeros(rows, np.int64) if asked.codes is None else asked.codes.astype(np.int64)
+    limit, verdict, origin = np.full(rows, -1, np.int64), np.full(rows, ERROR, np.int64), np.zeros(rows, np.int64)
+    if not isinstance(answers, CaplineError):
+        limits, origins = answers.limits, ["", *sorted({answers.origin, *answers.origins.values()})]
+        index_of = {name: index for index, name in enumerate(origins)}
+        limit[:], verdict[:], origin[:] = answers.limit_index, answers.allowed, index_of[answers.origin]
+        for row, name in answers.origins.items():
+            origin[row] = index_of[name]
+        failed = list(answers.errors)
+        limit[failed], verdict[failed], origin[failed] = -1, ERROR, 0
+    shape = len(names), len(limits) + 1, len(VERDICTS), len(origins)
+    kinds, many = _counted(np.ravel_multi_index((code, limit + 1, verdict, origin), shape), int(np.prod(shape)))
+    counts: dict[Outcome, int] = {}
+    parts: list[list[int]] = np.column_stack(np.unravel_index(kinds, shape)).tolist()
+    for count, (named, limit_at, verdict_at, origin_at) in zip(many.tolist(), parts, strict=True):
+        bound = limits[limit_at - 1] if limit_at else None
+        outcome = Outcome(*names[named], bound, VERDICTS[verdict_at], origins[origin_at])
+        counts[outcome] = counts.get(outcome, 0) + count
+    if asked.errors:
+        # These never came to have a segment.
+        outcome = Outcome(*shared, None, VERDICTS[ERROR], "")
+        counts[outcome] = counts.get(outcome, 0) + len(asked.errors)
+    return counts
+
+
+def _counted(keys: NDArray[np.int64], kinds: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The distinct keys, each below `kinds`, and how many there are of each."""
+    if kinds > FEW_KINDS:
+        return np.unique(keys, return_counts=True)
+    counts = np.bincount(keys, minlength=kinds)
+    found = np.flatnonzero(counts)
+    return found, counts[found]

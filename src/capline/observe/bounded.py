@@ -1,0 +1,65 @@
+"""Figures by name, of which there are never more than a stated number: whoever keeps metrics keeps each one for ever.
+
+The rule: the first `most` keys have a figure each, for as long as the process lives. What comes later shares a few.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from capline.model.errors import InvalidTypeError, InvalidValueError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+__all__ = ["LABEL_SETS", "Bounded", "Figure", "check_label_sets"]
+
+LABEL_SETS = 1000
+MOST_LABEL_SETS = 1_000_000
+
+K = TypeVar("K", bound="Hashable")
+
+if TYPE_CHECKING:
+    Figure = Callable[[float], None]
+    """Adds to a counter, or to a histogram, that has its labels already."""
+
+
+class Bounded(Generic[K]):
+    """The figure of each key, made by `make` of its `labels`; of its `rest`, once there are `most`.
+
+    There must be few different rests, and `make` may be asked for one again. Threads may share it.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        labels: Callable[[K], tuple[str, ...]],
+        rest: Callable[[K], tuple[str, ...]],
+        make: Callable[[tuple[str, ...]], Figure],
+    ) -> None:
+        self._most = most
+        self._labels, self._rest, self._make = labels, rest, make
+        self._own: dict[K, Figure] = {}
+        self._lock = Lock()
+
+    def __getitem__(self, key: K) -> Figure:
+        return self._own.get(key) or self._found(key)
+
+    def _found(self, key: K) -> Figure:
+        with self._lock:
+            if key in self._own:
+                return self._own[key]
+            if len(self._own) < self._most:
+                figure = self._own[key] = self._make(self._labels(key))
+                return figure
+        return self._make(self._rest(key))
+
+
+def check_label_sets(most: int) -> int:
+    """The number, or raise."""
+    if type(most) is not int:
+        raise InvalidTypeError(f"label_sets is how many label sets a metric may have, a whole number, not {most!r}")
+    if not 1 <= most <= MOST_LABEL_SETS:
+        raise InvalidValueError(f"label_sets is 1 to {MOST_LABEL_SETS}, not {most}")
+    return most

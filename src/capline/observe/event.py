@@ -1,0 +1,97 @@
+"""What an observer is told: one `Decided` for each call of a verb, however many attempts were in it.
+
+The rule: every name in it is one that a policy defines, never what a caller made up; and never a subject. So whatever
+an observer keeps by these names is bounded by the policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+if TYPE_CHECKING:
+    from capline.model.limit import Limit
+
+__all__ = ["Decided", "Outcome"]
+
+
+class Outcome(NamedTuple):
+    """What decisions are counted by.
+
+    `segment` is None where the policy does not tell segments apart; `policy`, too, where an attempt of a batch named
+    none that exists. `limit` is the binding one, as in `Decision`. `verdict` is `"allowed"`, `"refused"` or `"error"`;
+    an error has no limit, and "" for its `origin`.
+    """
+
+    policy: str | None
+    segment: str | None
+    channel: str | None
+    limit: Limit | None
+    verdict: str
+    origin: str
+
+
+class Decided(msgspec.Struct):
+    """The answers of one call.
+
+    `verb`     `"decide"`, `"peek"`, `"schedule"` (also for `acquire`), `"decide_batch"`, `"decide_many"`, `"peek_many"`
+    `policy`, `segment`, `channel`  what all its attempts share; None where mixed, or not named
+    `size`     attempts in it; each is allowed, refused or an error
+    `seconds`  what the store's call took, in an outage with what stood in for it; None where no store was asked
+
+    Counts are made when first asked for, from the answers themselves: ask within `decided`, before the caller has them.
+    """
+
+    verb: str
+    policy: str | None
+    segment: str | None
+    channel: str | None
+    size: int
+    seconds: float | None
+    count: Callable[[], Mapping[Outcome, int]]
+    counted: Mapping[Outcome, int] | None = None
+
+    @property
+    def counts(self) -> Mapping[Outcome, int]:
+        """How many attempts had each outcome; they add up to `size`."""
+        if self.counted is None:
+            self.counted = self.count()
+        return self.counted
+
+    @property
+    def allowed(self) -> int:
+        """Attempts that were allowed."""
+        return self._having("allowed")
+
+    @property
+    def refused(self) -> int:
+        """Attempts that were refused."""
+        return self._having("refused")
+
+    @property
+    def errors(self) -> int:
+        """Attempts that have no answer: the store failed, or in a batch the attempt was wrong."""
+        return self._having("error")
+
+    @property
+    def by_origin(self) -> dict[str, int]:
+        """Attempts by who answered; those without an answer are left out."""
+        sums: dict[str, int] = {}
+        for outcome, count in self.counts.items():
+            if outcome.origin:
+                sums[outcome.origin] = sums.get(outcome.origin, 0) + count
+        return sums
+
+    @property
+    def refused_by_limit(self) -> dict[Limit, int]:
+        """Refused attempts by the limit that held longest."""
+        sums: dict[Limit, int] = {}
+        for outcome, count in self.counts.items():
+            if outcome.verdict == "refused" and outcome.limit is not None:
+                sums[outcome.limit] = sums.get(outcome.limit, 0) + count
+        return sums
+
+    def _having(self, verdict: str) -> int:
+        return sum(count for outcome, count in self.counts.items() if outcome.verdict == verdict)

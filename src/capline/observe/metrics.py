@@ -1,0 +1,88 @@
+"""What is measured, whoever keeps the figures: the metrics that the Prometheus and the OpenTelemetry observer share.
+
+    capline_decisions_total{policy,segment,channel,limit,verdict,origin}  attempts
+    capline_store_seconds{verb,policy}                                    seconds that the store's call took
+    capline_observer_errors_total                                         times that an observer raised
+
+The rule: at most `label_sets` label sets for each metric. Past that names are "other", but for verb, verdict and
+origin: sums and alarms stay true.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capline.observe.bounded import Bounded, check_label_sets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from capline.observe.bounded import Figure
+    from capline.observe.event import Decided, Outcome
+
+__all__ = [
+    "BUCKETS_SECONDS",
+    "DECISIONS",
+    "DECISION_LABELS",
+    "OBSERVER_ERRORS",
+    "STORE_LABELS",
+    "STORE_SECONDS",
+    "Metrics",
+]
+
+DECISIONS = "capline_decisions_total"
+STORE_SECONDS = "capline_store_seconds"
+OBSERVER_ERRORS = "capline_observer_errors_total"
+DECISION_LABELS = ("policy", "segment", "channel", "limit", "verdict", "origin")
+STORE_LABELS = ("verb", "policy")
+BUCKETS_SECONDS = (10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.5, 1, 5)
+"""From a decision in this process to a batch of millions."""
+
+OTHER = "other"
+_ORIGINS = ("", "store", "fallback", "insurance", "deny-cache")
+"""Those of capline itself: a store of one's own may name others, as many as it likes."""
+
+
+class Metrics:
+    """Counts what was decided. `decisions` and `seconds` make the figure for values of their labels."""
+
+    def __init__(
+        self,
+        label_sets: int,
+        decisions: Callable[[tuple[str, ...]], Figure],
+        seconds: Callable[[tuple[str, ...]], Figure],
+        failed: Figure,
+    ) -> None:
+        most = check_label_sets(label_sets)
+        self._decisions = Bounded(most, _of_outcome, _of_other_outcome, decisions)
+        self._seconds = Bounded(most, _of_call, _of_other_call, seconds)
+        self._failed = failed
+
+    def decided(self, event: Decided) -> None:
+        """See `Observer`."""
+        for outcome, count in event.counts.items():
+            self._decisions[outcome](count)
+        if event.seconds is not None:
+            self._seconds[event.verb, event.policy](event.seconds)
+
+    def observer_failed(self) -> None:
+        """See `HearsFailures`."""
+        self._failed(1)
+
+
+def _of_outcome(outcome: Outcome) -> tuple[str, ...]:
+    policy, segment, channel, limit, verdict, origin = outcome
+    return policy or "", segment or "", channel or "", "" if limit is None else str(limit), verdict, origin
+
+
+def _of_other_outcome(outcome: Outcome) -> tuple[str, ...]:
+    return OTHER, OTHER, OTHER, OTHER, outcome.verdict, outcome.origin if outcome.origin in _ORIGINS else OTHER
+
+
+def _of_call(call: tuple[str, str | None]) -> tuple[str, ...]:
+    verb, policy = call
+    return verb, policy or ""
+
+
+def _of_other_call(call: tuple[str, str | None]) -> tuple[str, ...]:
+    return call[0], OTHER

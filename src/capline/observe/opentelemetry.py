@@ -1,0 +1,53 @@
+"""Decisions as OpenTelemetry metrics, by opentelemetry-api; an SDK that the program sets up sends them somewhere."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from capline.model.errors import CaplineError
+from capline.observe.bounded import LABEL_SETS, check_label_sets
+from capline.observe.metrics import (
+    BUCKETS_SECONDS,
+    DECISION_LABELS,
+    DECISIONS,
+    OBSERVER_ERRORS,
+    STORE_LABELS,
+    STORE_SECONDS,
+    Metrics,
+)
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+
+__all__ = ["OpenTelemetryObserver"]
+
+
+class OpenTelemetryObserver(Metrics):
+    """Keeps the metrics of `capline.observe.metrics` by the meter provider given, or the one that is set globally.
+
+    At most `label_sets` (1 to a million) for each metric, what comes later under "other". An SDK may have a lower
+    bound of its own.
+    """
+
+    def __init__(self, provider: MeterProvider | None = None, *, label_sets: int = LABEL_SETS) -> None:
+        check_label_sets(label_sets)
+        try:
+            from opentelemetry.metrics import get_meter  # noqa: PLC0415 - an extra, not always there
+        except ImportError:
+            raise CaplineError("metrics need opentelemetry-api: pip install 'capline[otel]'") from None
+        meter = get_meter("capline", meter_provider=provider)
+        decisions = meter.create_counter(DECISIONS, "{attempt}", "Attempts, by their outcome")
+        seconds = meter.create_histogram(
+            STORE_SECONDS,
+            "s",
+            "Seconds that the store's call took",
+            explicit_bucket_boundaries_advisory=BUCKETS_SECONDS,
+        )
+        failed = meter.create_counter(OBSERVER_ERRORS, "{error}", "Times that an observer raised")
+        super().__init__(
+            label_sets,
+            lambda labels: partial(decisions.add, attributes=dict(zip(DECISION_LABELS, labels, strict=True))),
+            lambda labels: partial(seconds.record, attributes=dict(zip(STORE_LABELS, labels, strict=True))),
+            failed.add,
+        )

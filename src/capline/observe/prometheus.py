@@ -1,0 +1,60 @@
+"""Decisions as Prometheus metrics, by prometheus-client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capline.model.errors import CaplineError, InvalidValueError
+from capline.observe.bounded import LABEL_SETS, check_label_sets
+from capline.observe.metrics import (
+    BUCKETS_SECONDS,
+    DECISION_LABELS,
+    DECISIONS,
+    OBSERVER_ERRORS,
+    STORE_LABELS,
+    STORE_SECONDS,
+    Metrics,
+)
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+__all__ = ["PrometheusObserver"]
+
+
+class PrometheusObserver(Metrics):
+    """Keeps the metrics of `capline.observe.metrics` in a registry: prometheus-client's own, or the one given.
+
+    At most `label_sets` (1 to a million) for each metric, what comes later under "other". Limiters may share one
+    observer; a second one in the same registry is refused. In prometheus-client's multiprocess mode the metrics are
+    summed over processes as any others are, and each process has a bound of its own.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None, *, label_sets: int = LABEL_SETS) -> None:
+        check_label_sets(label_sets)
+        try:
+            from prometheus_client import REGISTRY, Counter, Histogram  # noqa: PLC0415 - an extra, not always there
+        except ImportError:
+            raise CaplineError("metrics need prometheus-client: pip install 'capline[prometheus]'") from None
+        into = REGISTRY if registry is None else registry
+        try:
+            decisions = Counter(DECISIONS, "Attempts, by their outcome", DECISION_LABELS, registry=into)
+            seconds = Histogram(
+                STORE_SECONDS,
+                "Seconds that the store's call took",
+                STORE_LABELS,
+                registry=into,
+                buckets=BUCKETS_SECONDS,
+            )
+            failed = Counter(OBSERVER_ERRORS, "Times that an observer raised", registry=into)
+        except ValueError:
+            raise InvalidValueError(
+                "this registry has capline's metrics already; share that observer among limiters, or give another "
+                "registry"
+            ) from None
+        super().__init__(
+            label_sets,
+            lambda labels: decisions.labels(*labels).inc,
+            lambda labels: seconds.labels(*labels).observe,
+            failed.inc,
+        )

@@ -39,6 +39,9 @@ __all__ = ["AsyncTransport"]
 
 _T = TypeVar("_T")
 _ERRORS = (RedisError, OSError, ValueError, asyncio.IncompleteReadError)
+_inherited: list[object] = []
+"""The parent's connections, in a forked child: were they let go, their end would take them out of the epoll that both
+processes share, and the parent would wait for ever."""
 
 
 class AsyncTransport:
@@ -69,6 +72,8 @@ class AsyncTransport:
         home = (os.getpid(), asyncio.get_running_loop())
         if self._home != home:
             # Connections belong to the loop that made them: another's are left to it, and never used here.
+            if self._home is not None and self._home[0] != home[0]:
+                _inherited.append(self._idle)
             self._home, self._idle, self._room = home, {}, {}
 
     async def take(self, node: Address, until: float) -> Connection:

@@ -62,7 +62,8 @@ _REFUSED = {
 }
 FIRST_PAUSE_S = 0.002
 LONGEST_PAUSE_S = 0.1
-MOST_ROUNDS = 64
+MOST_REDIRECTS = 16
+"""In a row, without a wait: servers that send a call round in circles would do so until the deadline."""
 
 
 class Call(msgspec.Struct):
@@ -137,11 +138,12 @@ class Engine:
         return (yield from self._go_on(flight, answers, until))
 
     def _go_on(self, flight: Flight, answers: list[list[Reply]], until: float) -> Steps[list[Reply | CaplineError]]:
-        pause_s = FIRST_PAUSE_S
-        for _ in range(MOST_ROUNDS):
+        pause_s, redirects = FIRST_PAUSE_S, 0
+        while redirects < MOST_REDIRECTS:
             again, asking, load, wait = self._sort(flight, answers, until)
             if not again:
                 return flight.outcomes
+            redirects = 0 if wait else redirects + 1
             if wait:
                 left = until - time.monotonic()
                 if left <= 0:

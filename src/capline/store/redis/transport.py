@@ -87,16 +87,17 @@ class Transport:
                 connection = self._take(node, time.monotonic() + self._settings.deadline_s)
             except _ERRORS as error:
                 return no_connection(error)
-        clean = False
+        clean = sent = False
         try:
             connection.send_packed_command((payload,), check_health=False)
+            sent = True  # a command of which not every byte went out does not run
             reply = connection.read_response(disable_decoding=True, disconnect_on_error=False)
             clean = True
         except _ERRORS as error:
             reply = server_error(error)
             clean = reply is not None
             if reply is None:
-                reply = lost(error, sent=True)
+                reply = lost(error, sent=sent)
         finally:
             if clean:
                 self._give(node, connection)
@@ -233,7 +234,7 @@ class _Lease:
             line = self._lines.get(key)
             if line is None:
                 line = self._lines[key] = self._transport._take(request.node, until)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-            sent = True
+            sent = request.replies > 1  # as above, but of several commands the first may run
             self._unread[key] = self._unread.get(key, 0) + request.replies
             if len(request.payload) < SMALL_BYTES:
                 line.send_packed_command((request.payload,), check_health=False)

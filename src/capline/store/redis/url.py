@@ -16,6 +16,7 @@ Options, all with defaults:
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -69,15 +70,21 @@ def server_schemes() -> dict[str, tuple[str, bool]]:
 def safe_url(url: str) -> str:
     """The URL without its password, to be shown."""
     scheme, separator, rest = url.partition("://")
+    if not separator:
+        scheme, rest = "", url
     # Up to the last @, whatever it holds: a password with a slash in it is not shown either.
     credentials, at, place = rest.rpartition("@")
     user = credentials.split(":", 1)[0]
+    # Some clients take it as an option; we do not, and do not repeat it.
+    place = re.sub(r"([?&]pass[^=&]*=)[^&]*", r"\1***", place, flags=re.IGNORECASE)
     return f"{scheme}{separator}{f'{user}:***' if at else ''}{at}{place}"
 
 
 def parse_url(url: str) -> Settings:
     """Take the URL apart; raises `InvalidValueError` with one line that never shows the password."""
     where = f"store URL {safe_url(url)!r}"
+    if re.search(r"[/?#].*@", url.partition("://")[2]):
+        raise InvalidValueError(f"{where}: write / as %2F, ? as %3F, # as %23, @ as %40 in a user name or password")
     try:
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
@@ -88,7 +95,8 @@ def parse_url(url: str) -> Settings:
         if name not in _OPTIONS:
             raise InvalidValueError(f"{where}: unknown option {name!r}; it takes: {', '.join(_OPTIONS)}")
     if not tls and any(name in options for name in ("ca", "cert", "key")):
-        raise InvalidValueError(f"{where}: ca, cert and key are for TLS; use {parts.scheme.replace('+', 's+', 1)}")
+        kind, plus, rest = parts.scheme.partition("+")
+        raise InvalidValueError(f"{where}: ca, cert and key are for TLS; use {kind}s{plus}{rest}")
     credentials, at, hosts = parts.netloc.rpartition("@")
     username, _, password = credentials.partition(":")
     master, database = _path(parts, shape, where)

@@ -6,7 +6,9 @@ from itertools import pairwise
 
 import msgspec
 
+from capline.model.clock import LATEST_US
 from capline.model.errors import StoreDamagedError
+from capline.model.limit import LARGEST_QUOTA
 
 __all__ = ["StoredLog", "read_value"]
 
@@ -29,8 +31,10 @@ def read_value(value: bytes | None) -> StoredLog:
     tag = value[0]
     log = _plain(value, tag) if tag in _SPAN_TAGS else _general(value, tag)
     stamps = [hit[0] for hit in log.hits]
-    if any(later <= earlier for earlier, later in pairwise(stamps)) or min(stamps, default=0) < 0:
+    if any(later <= earlier for earlier, later in pairwise(stamps)) or min(stamps) < 0:
         raise StoreDamagedError("stamps that do not increase")
+    if max(stamps[-1], log.floor_us) >= LATEST_US:
+        raise StoreDamagedError("a stamp that no clock shows")
     return log
 
 
@@ -55,7 +59,7 @@ def _general(value: bytes, tag: int) -> StoredLog:
     sums = (0, 1, 7)[kind]
     start = 22 if sums == 7 else 15  # noqa: PLR2004 - as log.lua has them
     size = wide + sums + ids
-    if len(value) < start or (len(value) - start) % size:
+    if len(value) <= start or (len(value) - start) % size:
         raise StoreDamagedError("a log of a length that none has")
     first = int.from_bytes(value[8:15])
     before = int.from_bytes(value[15:22]) if sums == 7 else 0  # noqa: PLR2004 - as log.lua has them
@@ -67,5 +71,7 @@ def _general(value: bytes, tag: int) -> StoredLog:
             raise StoreDamagedError("units that fall")
         hits.append((stamp, total - before, int.from_bytes(value[at + wide + sums : at + size])))
         before = total
+    if before > LARGEST_QUOTA + 1:
+        raise StoreDamagedError("more units than any quota")
     floor_us = int.from_bytes(value[1:8])
-    return StoredLog(hits, hits[-1][0] if floor_us == _AT_NEWEST and hits else floor_us)
+    return StoredLog(hits, hits[-1][0] if floor_us == _AT_NEWEST else floor_us)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from capline.model.errors import CaplineError, IdConflictError, StoreDamagedError, StoreError
+from capline.model.clock import LATEST_US
+from capline.model.errors import CaplineError, IdConflictError, InvalidValueError, StoreDamagedError, StoreError
 from capline.store.protocol import Found, Page, Recorded
 from capline.store.redis.engine import Call, Engine, Steps, Unconfirmed
 from capline.store.redis.keys import field_of, log_of_key, slot_of, subject_of, tag_of, tag_of_key
@@ -75,8 +76,13 @@ class Verbs:
         return terms
 
     def now(self) -> bytes:
-        """The caller's clock as an argument; empty for the server's."""
-        return b"" if self._clock is None else b"%d" % self._clock.now_us()
+        """The caller's clock as an argument; empty for the server's. Raises where no script could count on from it."""
+        if self._clock is None:
+            return b""
+        now_us = self._clock.now_us()
+        if not 0 <= now_us < LATEST_US:
+            raise InvalidValueError(f"the clock says {now_us}; it tells microseconds since 1970, below {LATEST_US}")
+        return b"%d" % now_us
 
     def until(self) -> float:
         """When a single call has to be answered."""

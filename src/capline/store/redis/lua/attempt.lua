@@ -34,12 +34,18 @@ end
 local counts, codes, fields, asked, receipt = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local groups = #KEYS / width
 
+-- An answer that was given before: a write all the same, so that a WAIT behind it waits for what was written then.
+local function touch(key)
+  call('PEXPIRE', key, call('PTTL', key))
+end
+
 if receipt ~= '' then
   local key = KEYS[#KEYS]
   groups = (#KEYS - 1) / width
   local kept = call('GET', key)
   if kept and struct.unpack('>I7', kept) > now then
     if string.sub(kept, 8, 23) ~= receipt then return struct.pack('>I8', now) .. '\255\4' end
+    touch(key)
     return string.sub(kept, 24)
   end
 end
@@ -94,7 +100,7 @@ local function group_rows(g)
 end
 
 -- One row, the long way: the new value of each look, '' where it was written in place; nil where nothing changed.
-local function general(values, keys, limits, widest)
+local function general(values, key, keys, limits, widest)
   if not library then load_library() end
   local looks, new = {}, {}
   for k = 1, width do
@@ -109,7 +115,8 @@ local function general(values, keys, limits, widest)
     if not log then return say(3, 255, 0, 0, 0) end
     looks[k] = {log, limits[k]}
   end
-  local said, changed = library.attempt(looks, keep, mode, cost, id, now, max_wait, not_before)
+  local said, changed, again = library.attempt(looks, keep, mode, cost, id, now, max_wait, not_before)
+  if again and mode ~= 1 then touch(key) end
   say(said[1], said[2], said[3], said[4], said[5], widest)
   if not changed then return nil end
   for k = 1, width do
@@ -137,7 +144,7 @@ local function distinct_subjects()
       new, kind, limit, remaining, a, reset = unit(v, term[1][1], term[2], term[3], term[4])
     end
     if new == false then
-      new = general({v or redis.pcall('GET', KEYS[g])}, nil, term[1], term[4])
+      new = general({v or redis.pcall('GET', KEYS[g])}, KEYS[g], nil, term[1], term[4])
       if new then call('SET', KEYS[g], new[1], 'PX', ttl_ms()) end
     elseif new and not v then
       if not call('SET', KEYS[g], new, 'PX', ttl_now, 'NX') then kind, limit, remaining, a, reset = 3, 255, 0, 0, 0 end
@@ -166,7 +173,7 @@ local function subjects()
         end
       end
       if new == false then
-        new = general(values, long and keys, term[1], term[4])
+        new = general(values, keys[1], long and keys, term[1], term[4])
         for k = 1, new and width or 0 do
           if new[k] ~= '' then
             call('SET', keys[k], new[k], 'PX', ttl_ms())
@@ -233,7 +240,7 @@ local function buckets()
       if new == false then
         local own = {}
         for k = 1, width do own[k] = values[k].err and values[k] or values[k][r] end
-        new = general(own, nil, term[1], widest)
+        new = general(own, KEYS[(g - 1) * width + 1], nil, term[1], widest)
         for k = 1, new and width or 0 do
           local list = lists[k]
           list[#list + 1] = names[r]

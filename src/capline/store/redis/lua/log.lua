@@ -18,7 +18,7 @@
 local NONE = '\0\0\0\0\0\0\0\0'
 local NONE_7 = '\0\0\0\0\0\0\0'
 local AT_NEWEST = '\255\255\255\255\255\255\255'
-local MOST_UNITS = 2 ^ 53   -- the largest whole number that Lua counts to
+local MOST_UNITS = 2 ^ 53   -- the largest whole number that Lua counts to; stamps are below it
 local SHORT = 128   -- hits up to which a value is read and written whole
 local BLOCK = 32    -- hits fetched at a time from a longer one
 
@@ -75,6 +75,7 @@ local function decode(v)
     if #v < 8 or many % 1 ~= 0 then return nil end
     local top, fmt, span = unpack_at('>I7', v, 2), '>I' .. tag, 256 ^ tag
     local last = top
+    if top >= MOST_UNITS then return nil end
     n = many + 1
     s[n], c[n] = top, n
     for i = many, 1, -1 do
@@ -88,7 +89,7 @@ local function decode(v)
   if not wide or #v < start then return nil end
   local size = wide + sums + ids
   n = (#v - start) / size
-  if n % 1 ~= 0 then return nil end
+  if n < 1 or n % 1 ~= 0 then return nil end
   local floor, first = unpack_at('>I7I7', v, 2)
   local base = sums == 7 and unpack_at('>I7', v, 16) or 0
   local f = ids > 0 and {} or nil
@@ -106,7 +107,9 @@ local function decode(v)
     end
     pos = pos + size
   end
-  return {s = s, c = c, f = f, n = n, floor = floor > MOST_UNITS and last or floor}
+  if string.sub(v, 2, 8) == AT_NEWEST then floor = last end
+  if last >= MOST_UNITS or floor >= MOST_UNITS or sum > MOST_UNITS then return nil end
+  return {s = s, c = c, f = f, n = n, floor = floor}
 end
 
 -- A long log in a string key of so many bytes, read in blocks when an entry is looked at; nil where the value is short or in another form.
@@ -119,7 +122,8 @@ local function open_long(key, bytes)
   local size = 14 + ids
   local n = (bytes - start) / size
   if first ~= 0 or n % 1 ~= 0 or n <= SHORT then return nil end
-  local implied = floor > MOST_UNITS
+  local implied = string.sub(head, 2, 8) == AT_NEWEST
+  if floor >= MOST_UNITS and not implied then return nil end
   local blocks = {}
   local function at(i, offset)
     local b = math.floor((i - 1) / BLOCK)
@@ -143,9 +147,10 @@ local function open_long(key, bytes)
       if id ~= NONE then return id end
     end})
   end
-  local s = setmetatable({}, numbers(0))
+  local s, c = setmetatable({}, numbers(0)), setmetatable({[0] = base}, numbers(7))
+  if s[n] >= MOST_UNITS or c[n] > MOST_UNITS then return nil end
   return {
-    s = s, c = setmetatable({[0] = base}, numbers(7)), f = f, n = n, floor = implied and s[n] or floor,
+    s = s, c = c, f = f, n = n, floor = implied and s[n] or floor,
     key = key, size = size, start = start, implied = implied,
   }
 end

@@ -16,7 +16,7 @@ local function long_unit(key, bytes, limits, widest)
   end
   local top, total = unpack_at('>I7I7', entry(n, 1))
   -- Where the floor is written out, the newest is a slot in the future, or was when it was taken.
-  if floor_us < 9007199254740992 then return false end
+  if floor_us < 9007199254740992 or top >= 9007199254740992 then return false end
   local stamp = now > top and now or top + 1
   local fits, binding, left, tightest = stamp, nil, 9007199254740992, nil
   local oldest = unpack_at('>I7', entry(1, 1))

@@ -104,13 +104,14 @@ local function first_answer(looks, i, cost, horizon)
   return {ALLOWED, binding, math.max(0, left), stamp, widest}
 end
 
--- One attempt on the logs of its looks, each kept for keep[k]: the answer, and whether the logs were changed.
+-- One attempt on the logs of its looks, each kept for `keep`: the answer, whether the logs were changed, and whether it is
+-- the first answer of a known id.
 -- mode: 0 decide, 1 peek, 2 place: at most max_wait from now (-1: no bound), and at least not_before.
 local function attempt(looks, keep, mode, cost, id, now, max_wait, not_before)
   if id then
     local time = time_and_newest(looks, now)
     local known = find(looks[1][1], id, time - keep)
-    if known then return first_answer(looks, known, cost, time - keep), false end
+    if known then return first_answer(looks, known, cost, time - keep), false, true end
   end
   local said, time
   if mode == 2 then said, time = place(looks, cost, now, max_wait, not_before) else said, time = judge(looks, cost, now) end

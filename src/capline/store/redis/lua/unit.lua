@@ -12,10 +12,13 @@ local function unit(v, limits, least, number, widest)
   if not v then return stamped, 1, number, least - 1, now, widest end
   local size = #v
   local n = (size - 8) / wide + 1   -- the k-th newest stamp, from the second on, is at 9 + (k - 2) * wide
-  if byte(v) ~= wide or n % 1 ~= 0 or n > 127 then return false end
+  if byte(v) ~= wide or n % 1 ~= 0 or n > 127 or n < 1 then return false end
   local top = unpack_at('>I7', v, 2)
   local stamp, time = now, now
-  if top >= now then stamp, time = top + 1, top end
+  if top >= now then
+    if top >= 9007199254740992 then return false end   -- no stamp of ours
+    stamp, time = top + 1, top
+  end
   local fits, binding, left, tightest = stamp, nil, 9007199254740992, nil
   for j = 1, #limits, 2 do
     local quota, window = limits[j], limits[j + 1]

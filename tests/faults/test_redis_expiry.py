@@ -1,0 +1,110 @@
+"""Every key expires: no later than its widest window and the grace, and never before its hits are out."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.server_kit import Limiters, each_kind, each_layout, soon
+
+from capline import Attempt, ManualClock, Policy
+from capline.store.redis import terms
+from capline.testing.servers import KINDS, single
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from capline.testing.servers import Server
+
+GRACE_MS = 500
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with single(request.param) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _little_grace(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.command("FLUSHALL")
+    monkeypatch.setattr(terms, "SERVER_GRACE_MS", GRACE_MS)
+    monkeypatch.setattr(terms, "CALLER_GRACE_MS", GRACE_MS)
+
+
+def use_every_verb(limiter: Any, *, wait_s: float) -> None:
+    for number in range(70):
+        limiter.decide("p", number, channel="c" if number % 2 else None)
+    limiter.decide("p", "s", 2, id="x")
+    limiter.refund("p", "s", limiter.decide("p", "s", channel="c").hit)
+    limiter.refund("p", "one", limiter.decide("p", "one").hit)
+    for _ in range(6):
+        limiter.schedule("p", "slots", max_wait=wait_s)
+    limiter.decide_many("long", ["long"] * 350)
+    limiter.decide("long", "long")
+    limiter.decide("long", "long", 2, id="y")
+    limiter.refund("long", "long", limiter.decide("long", "long").hit)
+    limiter.decide_many("p", [*range(200), *range(9)], receipt="r")
+    limiter.decide_batch([Attempt("p", f"b{number}", id="z") for number in range(70)])
+    limiter.peek_many("p", range(1000))
+
+
+def ttls(server: Server) -> dict[bytes, int]:
+    return {key: server.command("PTTL", key) for key in server.command("KEYS", "*")}
+
+
+def policies(layout: str) -> list[Policy]:
+    shape: dict[str, Any] = {"layout": layout, "population": 640}
+    return [
+        Policy("p", ["3/500ms", "5/s"], channels={"c": ["4/s"]}, **shape),
+        Policy("long", ["800/s"], **shape),
+    ]
+
+
+@each_layout
+def test_every_key_has_an_end_and_comes_to_it(server: Server, limiters: Limiters, layout: str) -> None:
+    limiter = limiters(server, *policies(layout))
+    use_every_verb(limiter, wait_s=0.9)
+    found = ttls(server)
+    assert len(found) > 10
+    longest_ms = 1000 + GRACE_MS * 2 + 1000  # the widest window, the grace, in buckets half as much, and a slot's wait
+    assert {key: ttl for key, ttl in found.items() if not 0 < ttl <= longest_ms} == {}
+    assert soon(lambda: server.command("DBSIZE") == 0, 5)
+
+
+@each_layout
+def test_a_key_lives_as_long_as_its_hits_count(server: Server, sync_limiters: Limiters, layout: str) -> None:
+    limiter = sync_limiters(server, Policy("p", ["2/s"], layout=layout, population=64))
+    clock_us = limiter.decide("p", "first").hit
+    while limiter.now_us() < clock_us + 900_000:
+        assert not limiter.decide("p", "first") or limiter.decide("p", "first").remaining == 0
+        time.sleep(0.02)
+        limiter.decide("p", "other")
+    [ttl, *_] = ttls(server).values()
+    assert ttl > 50
+
+
+@each_kind
+def test_a_steady_stream_keeps_its_key_and_an_idle_one_goes(kind: str, sync_limiters: Limiters, server: Server) -> None:
+    limiter = sync_limiters(server, *policies("bucket"))
+    end = time.monotonic() + 2.2
+    while time.monotonic() < end:
+        limiter.decide("p", 1)
+        time.sleep(0.01)
+        assert server.command("DBSIZE") == 1
+    assert limiter.explain("p", 1).hits
+    assert soon(lambda: server.command("DBSIZE") == 0, 5)
+
+
+@each_layout
+def test_with_a_caller_s_clock_keys_end_too(server: Server, sync_limiters: Limiters, layout: str) -> None:
+    clock = ManualClock(5_000_000_000)
+    limiter = sync_limiters(server, *policies(layout), clock=clock)
+    use_every_verb(limiter, wait_s=0.9)
+    clock.advance_us(-2_000_000)
+    limiter.decide("p", "s")
+    limiter.decide("long", "long")
+    for key, ttl in ttls(server).items():
+        assert 0 < ttl <= 1000 + 2 * GRACE_MS + 3000, key
+    assert soon(lambda: server.command("DBSIZE") == 0, 7)

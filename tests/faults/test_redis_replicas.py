@@ -1,0 +1,149 @@
+"""`wait_replicas`: a hit counts as allowed only when so many replicas have it; a refusal needs none."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.server_kit import SLOW, Limiters, each_layout, soon, stamps, units
+
+from capline import Attempt, Decision, Policy
+from capline.model.errors import StoreUnknownError
+from capline.testing.servers import HOST, KINDS, single
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from capline.testing.servers import Server
+
+QUICK = "deadline=150ms&bulk_deadline=300ms"
+DOUBT = "recorded, but .* replicas have it .*by the deadline"
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Server]]:
+    """A master and its replica."""
+    with (
+        single(request.param) as master,
+        single(request.param, f"replicaof {HOST} {master.port}") as replica,
+    ):
+        assert soon(lambda: b"online" in master.info("replication").get("slave0", "").encode())
+        yield master, replica
+
+
+@contextmanager
+def hanging(pair: tuple[Server, Server]) -> Generator[None]:
+    """The replica stands still meanwhile, and has caught up afterwards."""
+    master, replica = pair
+    replica.pause()
+    try:
+        yield
+    finally:
+        replica.resume()
+        assert soon(lambda: master.command("WAIT", 1, 1) == 1)
+
+
+def policy(layout: str, limit: str = "3/day", replicas: int = 1) -> Policy:
+    return Policy("p", [limit], layout=layout, population=100, wait_replicas=replicas)
+
+
+@each_layout
+def test_an_allowed_hit_is_answered_when_the_replica_has_it(
+    pair: tuple[Server, Server], limiters: Limiters, layout: str
+) -> None:
+    master, replica = pair
+    limiter = limiters(master, policy(layout))
+    for remaining in (2, 1, 0):
+        assert limiter.decide("p", "s").remaining == remaining
+        [key] = replica.command("KEYS", f"{limiters.namespace}*")
+        assert replica.command("DUMP", key) == master.command("DUMP", key), "answered, and the replica has it not"
+    assert not limiter.decide("p", "s").allowed
+    assert limiter.decide_many("p", range(40)).allowed.all()
+    assert all(answer.allowed for answer in limiter.decide_batch([Attempt("p", "t"), Attempt("p", "u", 2, "id")]))
+
+
+@each_layout
+def test_without_the_replica_an_allowed_hit_is_unknown_and_a_refusal_a_refusal(
+    pair: tuple[Server, Server], limiters: Limiters, layout: str
+) -> None:
+    limiter = limiters(pair[0], policy(layout), options=QUICK)
+    assert limiter.decide("p", "s", 2)
+    assert limiter.decide("p", "warm"), "both scripts are there"
+    with hanging(pair):
+        start = time.monotonic()
+        with pytest.raises(StoreUnknownError, match=DOUBT):
+            limiter.decide("p", "s")
+        assert time.monotonic() - start < 1
+        assert not limiter.decide("p", "s").allowed
+        assert not limiter.peek("p", "s").allowed
+        with pytest.raises(StoreUnknownError, match=DOUBT):
+            limiter.schedule("p", "new")
+        assert units(limiter, "s") == 3, "it is recorded, where it was asked"
+    assert not limiter.decide("p", "s").allowed
+    assert limiter.decide("p", "other").allowed
+
+
+@each_layout
+def test_in_a_batch_it_is_told_of_each_row(pair: tuple[Server, Server], limiters: Limiters, layout: str) -> None:
+    limiter = limiters(pair[0], policy(layout, "1/day"), options=QUICK)
+    assert limiter.decide_many("p", range(10)).allowed.all()
+    with hanging(pair):
+        start = time.monotonic()
+        answers = limiter.decide_many("p", range(20))
+        assert time.monotonic() - start < 2
+        assert sorted(answers.errors) == [*range(10, 20)]
+        assert all(type(error) is StoreUnknownError for error in answers.errors.values())
+        assert not answers.allowed.any()
+        attempts = [Attempt("p", number) for number in range(5)] + [Attempt("p", f"t{number}") for number in range(5)]
+        decided = limiter.decide_batch(attempts)
+        assert [type(one) for one in decided] == [Decision] * 5 + [StoreUnknownError] * 5
+        assert not limiter.peek_many("p", range(20)).allowed.any(), "all are recorded"
+    assert limiter.decide_many("p", range(30)).allowed.tolist() == [False] * 20 + [True] * 10
+
+
+@each_layout
+def test_asked_again_by_id_it_is_known_only_when_the_replica_has_it(
+    pair: tuple[Server, Server], limiters: Limiters, layout: str
+) -> None:
+    """On another connection too, on which nothing was written."""
+    first, second = (limiters(pair[0], policy(layout), options=QUICK) for _ in range(2))
+    assert second.decide("p", "warm").allowed
+    with hanging(pair):
+        for limiter in (first, second, limiters(pair[0], policy(layout), options=QUICK)):
+            with pytest.raises(StoreUnknownError, match=DOUBT):
+                limiter.decide("p", "s", id="x")
+            [answer] = limiter.decide_batch([Attempt("p", "s", 1, "x")])
+            assert isinstance(answer, StoreUnknownError)
+    answer = second.decide("p", "s", id="x")
+    assert answer.allowed
+    assert stamps(first, "s") == [answer.hit]
+
+
+@each_layout
+def test_asked_again_by_receipt_it_is_known_only_when_the_replica_has_it(
+    pair: tuple[Server, Server], limiters: Limiters, layout: str
+) -> None:
+    with hanging(pair):
+        for _ in range(2):
+            limiter = limiters(pair[0], policy(layout), options=QUICK)
+            answers = limiter.decide_many("p", range(10), receipt="r")
+            assert sorted(answers.errors) == [*range(10)]
+    answers = limiters(pair[0], policy(layout), options=QUICK).decide_many("p", range(10), receipt="r")
+    assert answers.allowed.all()
+    assert answers.remaining.tolist() == [2] * 10
+
+
+def test_more_replicas_than_there_are_is_never_enough(pair: tuple[Server, Server], limiters: Limiters) -> None:
+    limiter = limiters(pair[0], policy("subject", replicas=2), options=QUICK)
+    with pytest.raises(StoreUnknownError, match=DOUBT):
+        limiter.decide("p", "s")
+
+
+def test_who_waits_for_none_does_not_wait(pair: tuple[Server, Server], limiters: Limiters) -> None:
+    limiter = limiters(pair[0], policy("subject", replicas=0), options=SLOW)
+    with hanging(pair):
+        start = time.monotonic()
+        assert limiter.decide("p", "s").allowed
+        assert time.monotonic() - start < 1

@@ -1,0 +1,372 @@
+"""Least privilege, passwords that are never shown, TLS that is verified, and warnings about servers that forget."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pytest
+from tests.server_kit import SLOW, Limiters, Proxy, each_kind, each_layout
+
+from capline import Attempt, CaplineError, Decision, Limiter, Policy, StoreError
+from capline.model.errors import StoreUnavailableError
+from capline.store.redis.advice import advice
+from capline.testing.servers import KINDS, ReplyError, certificates, cluster, free_port, shared, single
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from capline.testing.servers import Server
+
+PASSWORD = "s3cret-p@ss/w:rd"  # noqa: S105 - of servers that live for a test
+RIGHTS = (
+    "~capline:* resetchannels -@all +evalsha +script|load +get +mget +set +del +strlen +getrange +setrange "
+    "+hget +hset +hdel +hmget +hgetall +pexpire +pttl +time +scan +wait +info +config|get +ping +asking +cluster|slots"
+)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with single(request.param, password=PASSWORD) as made:
+        made.command("ACL", "SETUSER", "capline", "on", f">{PASSWORD}", *RIGHTS.split())
+        yield made
+
+
+def address(server: Server, user: str = "capline", password: str = PASSWORD, options: str = SLOW) -> str:
+    return f"{server.kind}://{user}:{quote(password, safe='')}@{server.address}/0?{options}"
+
+
+def policies(layout: str) -> list[Policy]:
+    channels = {"push": ["9/day"]}
+    return [
+        Policy("p", ["9/day", "20/week"], layout=layout, channels=channels),
+        Policy("long", ["3000/day"], layout=layout, channels=channels),
+        Policy("sure", ["3/day"], layout=layout),
+    ]
+
+
+def use_every_verb(limiter: Any) -> None:
+    hit = limiter.decide("p", "s").hit
+    assert limiter.decide("p", "s", 2, id="x", channel="push")
+    assert limiter.decide("p", "s", 2, id="x", channel="push")
+    assert limiter.decide_many("long", ["s"] * 700).allowed.all()
+    for _ in range(3):
+        assert limiter.decide("long", "s")
+    assert limiter.decide("long", "s", 2, id="y", channel="push")
+    assert limiter.refund("long", "s", limiter.decide("long", "s").hit)
+    assert limiter.peek("p", "s")
+    assert limiter.schedule("p", "s")
+    assert limiter.refund("p", "s", hit)
+    assert all(
+        isinstance(one, Decision) for one in limiter.decide_batch([Attempt("p", 1), Attempt("long", "t", 2, "i")])
+    )
+    assert limiter.decide_many("p", range(500), receipt="r").allowed.all()
+    assert limiter.decide_many("p", range(500), receipt="r").allowed.all()
+    assert limiter.decide_many("sure", [1, "a", 2]).allowed.all()
+    assert limiter.peek_many("p", range(500)).allowed.all()
+    assert limiter.refund_many("p", [1], [5]).tolist() == [False]
+    assert limiter.explain("p", "s", channel="push").hits
+    assert limiter.explain("long", "s").hits
+    assert limiter.now_us()
+    limiter.sweep()
+    assert limiter.erase("s")
+
+
+@each_layout
+def test_the_line_in_the_docs_is_enough(server: Server, limiters: Limiters, layout: str, caplog: Any) -> None:
+    server.command("SCRIPT", "FLUSH")
+    use_every_verb(limiters(address(server), *policies(layout), namespace="capline"))
+    server.command("FLUSHALL")
+    assert not [record for record in caplog.records if "may not" in record.getMessage()]
+
+
+@each_layout
+@each_kind
+def test_the_line_is_enough_on_a_cluster(kind: str, limiters: Limiters, layout: str) -> None:
+    with cluster(kind, 3, 0) as nodes:
+        for one in nodes.servers:
+            one.command("ACL", "SETUSER", "capline", "on", f">{PASSWORD}", *RIGHTS.split())
+        hosts = nodes.url.partition("://")[2]
+        url = f"{kind}+cluster://capline:{quote(PASSWORD, safe='')}@{hosts}?{SLOW}"
+        use_every_verb(limiters(url, *policies(layout), namespace="capline"))
+
+
+def test_replicas_can_be_waited_for_with_it(server: Server, sync_limiters: Limiters) -> None:
+    policy = Policy("p", ["9/day"], wait_replicas=1)
+    limiter = sync_limiters(address(server, options="deadline=100ms"), policy, namespace="capline")
+    with pytest.raises(StoreError, match="replicas have it"):
+        limiter.decide("p", "s")
+
+
+def test_nothing_of_the_line_is_without_need(server: Server) -> None:
+    """Each right, taken away, is missed by some verb; but those that only a cluster or a connection asks for."""
+    elsewhere = {"+asking", "+cluster|slots", "+wait", "+ping", "+info", "+config|get"}
+    needed: set[str] = set()
+    for right in (word for word in RIGHTS.split() if word.startswith("+") and word not in elsewhere):
+        less = [word for word in RIGHTS.split() if word != right]
+        server.command("SCRIPT", "FLUSH")
+        server.command("FLUSHALL")
+        server.command("ACL", "SETUSER", "less", "reset", "on", f">{PASSWORD}", *less)
+        for layout in ("subject", "bucket"):
+            try:
+                with Limiter(address(server, "less"), policies(layout), namespace="capline") as limiter:
+                    use_every_verb(limiter)
+            except (CaplineError, AssertionError):
+                needed.add(right)
+                break
+        server.command("FLUSHALL")
+    assert needed == {word for word in RIGHTS.split() if word.startswith("+")} - elsewhere
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "FLUSHALL", "FLUSHDB", "KEYS *", "CONFIG SET maxmemory 1", "CONFIG REWRITE", "DEBUG SLEEP 0", "ACL LIST", "ACL WHOAMI",
+        "SHUTDOWN", "PUBLISH a b", "SUBSCRIBE a", "SCRIPT FLUSH", "SCRIPT KILL", "FUNCTION LIST", "CLIENT LIST", "MONITOR",
+        "REPLICAOF NO ONE", "RENAME capline:a capline:b", "DUMP capline:a", "GET other:a", "SET other:a 1", "DEL other:a",
+        "HGET other:a f", "EVAL return 0", "SORT capline:a", "RESTORE capline:a 0 x", "LPUSH capline:a 1", "SELECT 1",
+    ],
+)  # fmt: skip
+def test_everything_else_is_refused(server: Server, words: str) -> None:
+    parts = [*words.split(" ", 1)[:1], *words.split(" ")[1:]]
+    if parts[0] == "EVAL":
+        parts = ["EVAL", "return 0", "0"]
+    with pytest.raises(ReplyError, match="NOPERM"):
+        as_user(server, parts)
+
+
+def as_user(server: Server, words: list[str]) -> Any:
+    """One command as capline's user."""
+    import redis  # noqa: PLC0415 - to log in by name, which the kit does not do
+
+    with redis.Redis("127.0.0.1", server.port, username="capline", password=PASSWORD, protocol=2) as client:
+        try:
+            return client.execute_command(*words)
+        except redis.exceptions.NoPermissionError as error:
+            raise ReplyError(f"NOPERM {error}") from None
+
+
+def test_a_script_cannot_reach_other_keys_either(server: Server) -> None:
+    sha = server.command("SCRIPT", "LOAD", "return redis.call('GET', KEYS[1])").decode()
+    with pytest.raises(ReplyError, match="NOPERM"):
+        as_user(server, ["EVALSHA", sha, "1", "other:a"])
+    with pytest.raises(Exception, match=r"(?i)permission|acl"):
+        as_user(
+            server, ["EVALSHA", server.command("SCRIPT", "LOAD", "return redis.call('GET', 'other:a')").decode(), "0"]
+        )
+
+
+# --- passwords --------------------------------------------------------------------------------------------------------
+
+
+def shown(error: BaseException) -> str:
+    """All that a log or a terminal would show of it."""
+    return "".join(traceback.format_exception(error)) + repr(error) + repr(error.__cause__) + repr(error.__context__)
+
+
+def test_a_wrong_password_is_told_at_once_and_nobody_s_password_is_shown(
+    server: Server, limiters: Limiters, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    wrong = "wr0ng-p@ss"
+    for url in (
+        address(server, "capline", wrong),
+        address(server, "", wrong),
+        f"{server.kind}://{server.address}?{SLOW}",
+    ):
+        limiter = limiters(url, Policy("p", ["3/day"]))
+        for ask in (lambda one=limiter: one.decide("p", "s"), lambda one=limiter: one.peek("p", "s")):
+            with pytest.raises(StoreUnavailableError, match="password") as caught:
+                ask()
+            assert "nothing was recorded" in str(caught.value)
+            for secret in (wrong, quote(wrong, safe=""), PASSWORD):
+                assert secret not in shown(caught.value)
+        assert {type(error) for error in limiter.decide_many("p", [1]).errors.values()} == {StoreUnavailableError}
+    for secret in (wrong, quote(wrong, safe=""), PASSWORD):
+        assert secret not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://u:{}@127.0.0.1:{port}/0",
+        "redis://u:{}@no-such-host.invalid:6379/0",
+        "redis://:{}@127.0.0.1:{port}/x",
+        "redis://:{}@127.0.0.1:port/0",
+        "redis://:{}@127.0.0.1:{port}/0?nonsense=1",
+        "redis://:{}@127.0.0.1:{port}/0?deadline=fast",
+        "rediss://:{}@127.0.0.1:{port}/0?ca=/nowhere.pem",
+        "redis://:{}@127.0.0.1:{port}/0?ca=/nowhere.pem",
+        "redis+sentinel://u:{}@127.0.0.1:{port}/mymaster/0",
+        "redis+sentinel://u:{}@127.0.0.1:{port}",
+        "redis+cluster://u:{}@127.0.0.1:{port},127.0.0.1:1",
+        "redis+cluster://u:{}@127.0.0.1:{port}/3",
+        "rediz://u:{}@127.0.0.1:{port}",
+        "redis://u:{}@[::1/0",
+        "redis://u:{}@",
+    ],
+)
+def test_no_failing_url_shows_its_password(url: str, limiters: Limiters, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    secret = "h1dden"  # noqa: S105 - nobody's
+    full = url.replace("{}", secret).replace("{port}", str(free_port()))
+    full += ("&" if "?" in full else "?") + "deadline=50ms" if "deadline" not in full else ""
+    with pytest.raises(CaplineError) as caught:
+        limiters(full, Policy("p", ["3/day"])).decide("p", "s")
+    assert secret not in shown(caught.value)
+    assert secret not in caplog.text
+    assert "\n" not in str(caught.value)
+
+
+def test_no_repr_shows_the_password(server: Server, sync_limiters: Limiters) -> None:
+    limiter = sync_limiters(address(server), Policy("p", ["3/day"]), namespace="capline")
+    assert limiter.decide("p", "s")
+    store = limiter._store
+    for one in (limiter, store, store._transport, store._verbs, store._verbs.engine, store._verbs.engine.settings):
+        assert PASSWORD not in repr(one)
+        assert PASSWORD not in str(one)
+    limiter.erase("s")
+
+
+# --- TLS --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path, Path]]:
+    """A server that speaks TLS only, its authority, and another authority."""
+    ours, others = tmp_path_factory.mktemp("ours"), tmp_path_factory.mktemp("others")
+    made, other = certificates(ours), certificates(others)
+    with single("redis", tls=made) as server:
+        yield server, made.ca, other.ca
+
+
+def test_a_known_authority_is_trusted(tls: tuple[Server, Path, Path], limiters: Limiters) -> None:
+    server, ca, _ = tls
+    for host in ("127.0.0.1", "localhost"):
+        limiter = limiters(f"rediss://{host}:{server.port}?ca={ca}&{SLOW}", *policies("subject"))
+        use_every_verb(limiter)
+
+
+@pytest.mark.parametrize("what", ["an unknown authority", "the system's authorities", "another name"])
+def test_who_cannot_prove_who_they_are_hear_nothing(
+    tls: tuple[Server, Path, Path], limiters: Limiters, what: str
+) -> None:
+    server, ca, other = tls
+    heard: list[bytes] = []
+    with Proxy(server) as proxy:
+        host = "127.0.0.2" if what == "another name" else "127.0.0.1"
+        place = f"{host}:{server.port}" if what == "another name" else proxy.address
+        trust = {"an unknown authority": f"&ca={other}", "another name": f"&ca={ca}"}.get(what, "")
+        proxy.fate = lambda piece: heard.append(piece) or "pass"
+        limiter = limiters(f"rediss://:{quote(PASSWORD, safe='')}@{place}?deadline=300ms{trust}", *policies("subject"))
+        with pytest.raises(StoreUnavailableError, match="nothing was recorded"):
+            limiter.decide("p", "s")
+    assert not any(b"NOAUTH" in piece or b"ERR" in piece for piece in heard)
+    direct = limiters(f"rediss://127.0.0.1:{server.port}?ca={ca}&{SLOW}", *policies("subject"))
+    assert direct.peek("p", "s").remaining == 8
+
+
+def test_a_plain_server_is_no_tls_server(limiters: Limiters) -> None:
+    limiter = limiters(f"rediss://127.0.0.1:{shared('redis').port}?deadline=200ms", Policy("p", ["3/day"]))
+    with pytest.raises(StoreUnavailableError, match="nothing was recorded"):
+        limiter.decide("p", "s")
+
+
+def test_a_server_that_wants_a_certificate_gets_ours(tmp_path: Path, limiters: Limiters) -> None:
+    made = certificates(tmp_path)
+    with single("redis", tls=made) as server:
+        context = f"rediss://127.0.0.1:{server.port}?ca={made.ca}&deadline=2s"
+        first = limiters(context, Policy("p", ["3/day"]))
+        assert first.decide("p", "s")
+        plain = server.command("CONFIG", "SET", "tls-auth-clients", "yes")
+        assert plain == b"OK"
+        refused = limiters(context, Policy("p", ["3/day"]))
+        with pytest.raises(StoreError):
+            refused.decide("p", "s")
+        shown_ours = limiters(f"{context}&cert={made.cert}&key={made.key}", Policy("p", ["3/day"]))
+        assert shown_ours.decide("p", "s").remaining == 1
+
+
+# --- warnings ---------------------------------------------------------------------------------------------------------
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "capline"]
+
+
+@each_kind
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("appendonly yes",), []),
+        (('save "3600 1"',), []),
+        ((), ["persistence is off"]),
+        (("appendonly yes", "maxmemory-policy allkeys-lru"), ["maxmemory-policy is allkeys-lru"]),
+        (("maxmemory-policy volatile-ttl",), ["maxmemory-policy is volatile-ttl", "persistence is off"]),
+    ],
+    ids=["aof", "rdb", "nothing kept", "evicts", "both"],
+)
+def test_a_server_that_forgets_is_named_once(
+    kind: str, options: tuple[str, ...], said: list[str], sync_limiters: Limiters, caplog: pytest.LogCaptureFixture
+) -> None:
+    with single(kind, *options) as server:
+        limiter = sync_limiters(server, Policy("p", ["9/day"]))
+        for number in range(3):
+            assert limiter.decide("p", "s")
+            assert limiter.decide_many("p", [number]).allowed.all()
+            server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        found = lines(caplog)
+    assert len(found) == len(said)
+    for line, words in zip(found, said, strict=True):
+        assert words in line
+        assert line.startswith(server.address)
+
+
+def test_each_server_of_a_cluster_is_named_once(limiters: Limiters, caplog: pytest.LogCaptureFixture) -> None:
+    limiter = limiters(shared("redis", "cluster"), Policy("p", ["9/day"]))
+    for _ in range(2):
+        assert limiter.decide_many("p", range(100)).allowed.all()
+    found = lines(caplog)
+    assert len(found) == len(set(found)) == 3
+
+
+def test_a_user_who_may_not_ask_is_served_all_the_same(
+    server: Server, limiters: Limiters, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, less in (("nocfg", "+config|get"), ("noinfo", "+info")):
+        rights = [word for word in RIGHTS.split() if word != less]
+        server.command("ACL", "SETUSER", name, "reset", "on", f">{PASSWORD}", *rights)
+        limiter = limiters(address(server, name), Policy("p", ["9/day"]), namespace="capline")
+        assert limiter.decide("p", name)
+        limiter.erase(name)
+    assert not lines(caplog)
+
+
+INFO = b"redis_version:%b\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\n"
+
+
+@pytest.mark.parametrize(
+    ("info", "said"),
+    [
+        (INFO % b"6.2.14", "version 6.2.14 is older than 7.0"),
+        (INFO % b"7.0.15", ""),
+        (INFO % b"255.255.255", ""),
+        (b"redis_version:7.2.4\r\nvalkey_version:9.1.0\r\naof_enabled:1\r\n", ""),
+        (INFO % b"5.0.0-rc1", "older"),
+        (b"", "older"),
+        (b"nonsense without any colon", "older"),
+    ],
+)
+def test_an_old_server_is_told_by_its_info(info: bytes, said: str) -> None:
+    found: list[str] = advice([info, [b"save", b"3600 1"]])
+    assert len(found) == bool(said)
+    assert said in "".join(found)
+
+
+def test_answers_that_are_none_give_no_advice() -> None:
+    ask: Callable[[list[Any]], list[str]] = advice
+    assert ask([None, None]) == []
+    assert ask([INFO % b"7.0.15", None]) == []

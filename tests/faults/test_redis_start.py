@@ -1,0 +1,86 @@
+"""What a limiter says of its servers when it first meets them, on the logger `capline`, once for each."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.server_kit import Limiters, each_kind
+
+from capline import Policy
+from capline.testing.servers import cluster, sentinel, single
+
+if TYPE_CHECKING:
+    from capline.testing.servers import Server
+
+POLICY = Policy("p", ["1000/day"])
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "capline"]
+
+
+def use(limiters: Limiters, server: Server, options: str = "deadline=10s") -> None:
+    """Several connections, one limiter."""
+    limiter = limiters(server, POLICY, options=options)
+    for number in range(3):
+        assert limiter.decide("p", number)
+        server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        time.sleep(0.01)
+    assert limiter.decide("p", 3)
+    assert not limiter.decide_many("p", range(50)).errors
+
+
+@each_kind
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (("appendonly yes",), []),
+        (("save 3600 1",), []),
+        ((), ["persistence is off"]),
+        (("appendonly yes", "maxmemory-policy volatile-ttl"), ["maxmemory-policy is volatile-ttl"]),
+        (("maxmemory-policy allkeys-lru",), ["maxmemory-policy is allkeys-lru", "persistence is off"]),
+    ],
+)
+def test_each_setting_is_warned_of_once(
+    kind: str, settings: tuple[str, ...], words: list[str], limiters: Limiters, caplog: pytest.LogCaptureFixture
+) -> None:
+    with single(kind, *settings) as server:
+        use(limiters, server)
+        lines = said(caplog)
+        assert len(lines) == len(words)
+        for line, word in zip(lines, words, strict=True):
+            assert line.startswith(f"{server.address}: ")
+            assert word in line
+
+
+@each_kind
+def test_a_user_without_config_or_info_meets_no_error(
+    kind: str, limiters: Limiters, caplog: pytest.LogCaptureFixture
+) -> None:
+    with single(kind, "maxmemory-policy allkeys-lru") as server:
+        server.command("ACL", "SETUSER", "default", "-config|get")
+        use(limiters, server)
+        assert len(said(caplog)) == 1, "of persistence nothing is known"
+        caplog.clear()
+        server.command("ACL", "SETUSER", "default", "-info")
+        use(limiters, server)
+        assert said(caplog) == []
+
+
+@each_kind
+def test_each_server_of_a_cluster_is_spoken_of_once(
+    kind: str, limiters: Limiters, caplog: pytest.LogCaptureFixture
+) -> None:
+    with cluster(kind, 2, 0) as nodes:
+        limiter = limiters(nodes, POLICY)
+        for _ in range(3):
+            assert not limiter.decide_many("p", range(100)).errors
+        assert sorted(line.split(": ")[0] for line in said(caplog)) == sorted(one.address for one in nodes.servers)
+
+
+def test_a_sentinel_is_no_server_of_logs(limiters: Limiters, caplog: pytest.LogCaptureFixture) -> None:
+    with sentinel("redis") as group:
+        assert limiters(group, POLICY).decide("p", "s")
+        assert [line.split(": ")[0] for line in said(caplog)] == [group.master.address]

@@ -5,7 +5,6 @@ from functools import partial
 from capline.testing import state_machine
 from capline.testing.servers import shared
 
-
 PATIENT = "?deadline=20s&bulk_deadline=60s"
 
 

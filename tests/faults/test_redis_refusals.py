@@ -235,7 +235,9 @@ def test_a_known_server_without_a_free_connection_says_so(server: Server, limite
     taken = [socket.create_connection((HOST, server.port)) for _ in range(20)]
     try:
         # asyncio does not tell what of a request that failed went out.
-        with pytest.raises((StoreUnavailableError, StoreUnknownError) if limiters.asynchronous else StoreUnavailableError):
+        with pytest.raises(
+            (StoreUnavailableError, StoreUnknownError) if limiters.asynchronous else StoreUnavailableError
+        ):
             limiter.decide("p", "s")
     finally:
         for one in taken:

@@ -1,5 +1,7 @@
 """Keys: no two subjects share one, all logs of a subject share a slot, and nothing in a name or a text breaks out."""
 
+# pyright: reportArgumentType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from typing import Any
@@ -17,7 +19,24 @@ from capline.testing.servers import shared
 
 POISON: list[Any] = [
     *("\0", "a\0b", "{}", "{", "}", "}{", "{x}", "%", "%7D", "%25", "%7d", "'", "#1", "~1", ":", "a:{b}", "*", "?[a]"),
-    *("x" * 512, "\u00e9" * 256, "\r\n", "$5\r\n", " ", "42", 42, 0, 1, 63, 64, 2**32 - 1, 2**32, 2**53, 2**63, 2**64 - 1),
+    *(
+        "x" * 512,
+        "\u00e9" * 256,
+        "\r\n",
+        "$5\r\n",
+        " ",
+        "42",
+        42,
+        0,
+        1,
+        63,
+        64,
+        2**32 - 1,
+        2**32,
+        2**53,
+        2**63,
+        2**64 - 1,
+    ),
 ]
 
 texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=60)

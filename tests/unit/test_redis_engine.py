@@ -100,7 +100,13 @@ def test_a_repeatable_call_that_may_have_run_is_sent_again() -> None:
 
 @pytest.mark.parametrize(
     "later",
-    [NOBODY, error("OOM command not allowed"), error("LOADING Redis is loading"), error("NOPERM no"), error("READONLY x")],
+    [
+        NOBODY,
+        error("OOM command not allowed"),
+        error("LOADING Redis is loading"),
+        error("NOPERM no"),
+        error("READONLY x"),
+    ],
     ids=lambda one: one.text,
 )
 def test_what_may_have_run_stays_unknown_whatever_becomes_of_the_second_sending(later: Reply) -> None:
@@ -194,7 +200,7 @@ def test_moved_without_a_host_is_the_host_that_said_so() -> None:
     nodes: list[tuple[str, int]] = []
     back: Any = None
     replies: list[list[Reply]] = []
-    with pytest.raises(StopIteration):
+    with pytest.raises(StopIteration):  # noqa: PT012 - the generator's end
         while True:
             asked = steps.send(back)
             if isinstance(asked, (Write, Exchange)):

@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import strategies as st
 from tests.server_kit import Limiters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# Hypothesis loads this part of itself at the first use, deep inside a draw, where pytest's rewriting of it now and then
+# ends in a SystemError of CPython 3.11 ("AST constructor recursion depth mismatch"): so now.
+st.from_regex(r"a").validate()
 
 
 @pytest.fixture(params=[False, True], ids=["sync", "async"])

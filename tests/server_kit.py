@@ -1,4 +1,6 @@
-"""Tools for tests on real servers: limiters of either kind, a proxy that loses replies, and looks at what is recorded."""
+"""Tools for tests on real servers: limiters of either kind, a proxy that loses replies, looks at what is recorded."""
+
+# pyright: reportArgumentType=false
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ class Proxy:
         self.bytes_per_second = 0
         """How fast requests are passed on; 0: as they come."""
         self.refuses = False
-        self._server = server
+        self.server = server
         self._listener = socket.create_server((HOST, 0))
         self._sockets: list[socket.socket] = [self._listener]
         self._threads: list[threading.Thread] = []
@@ -76,7 +78,7 @@ class Proxy:
         return f"{HOST}:{self._listener.getsockname()[1]}"
 
     def url(self, options: str = SLOW) -> str:
-        return f"{self._server.kind}://{self.address}/0?{options}"
+        return f"{self.server.kind}://{self.address}/0?{options}"
 
     def __enter__(self) -> Self:
         return self
@@ -108,7 +110,7 @@ class Proxy:
             if self.refuses:
                 _reset(client)
                 continue
-            upstream = socket.create_connection((HOST, self._server.port))
+            upstream = socket.create_connection((HOST, self.server.port))
             self._sockets += [client, upstream]
             self._begin(self._forward, client, upstream)
             self._begin(self._back, upstream, client)

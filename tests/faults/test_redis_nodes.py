@@ -1,4 +1,6 @@
-"""A cluster of three primaries without replicas, one of them gone or hanging: it takes its own rows along, no others."""
+"""Three primaries without replicas, one of them gone or hanging: it takes its own rows along, and no others."""
+
+# pyright: reportUnknownVariableType=false
 
 from __future__ import annotations
 

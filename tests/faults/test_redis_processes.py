@@ -207,7 +207,7 @@ def test_eight_processes_on_one_key_never_exceed_the_quota(kind: str, limit: str
     assert len(stamps) == len(set(stamps)) >= quota
     # A window is open at its old end: of any quota + 1 in a row, the last is at least a window later than the first.
     assert all(later - first >= window_us for first, later in zip(stamps, stamps[quota:], strict=False))
-    # On this machine the server's clock is ours. A stamp may run ahead by a microsecond for each that shares its instant.
+    # On this machine the server's clock is ours. A stamp runs ahead by a microsecond for each that shares its instant.
     assert all(before - 1000 <= stamp <= after + 1000 for stamp, before, after in hits)
     # By the wall clock alone: more than the quota, all asked for and answered within less than a window.
     for i, (_, begun, _) in enumerate(sorted(hits, key=lambda hit: hit[1])):

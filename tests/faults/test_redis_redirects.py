@@ -1,5 +1,7 @@
 """A slot that moves under load: MOVED, ASK and TRYAGAIN are met, and nothing is lost or counted twice."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import threading
@@ -82,7 +84,7 @@ def settle(nodes: Cluster, slot: int, target: Server) -> None:
 
 
 @each_layout
-def test_a_slot_that_moves_under_load_loses_nothing_and_counts_nothing_twice(
+def test_a_slot_that_moves_under_load_loses_nothing_and_counts_nothing_twice(  # noqa: C901, PLR0915 - one story
     nodes: Cluster, limiters: Limiters, layout: str, verdicts: Counter[str]
 ) -> None:
     policy = Policy("p", ["40/day"], layout=layout, population=POPULATION, channels={"c": ["25/day"], "d": ["30/day"]})

@@ -1,7 +1,10 @@
 """Least privilege, passwords that are never shown, TLS that is verified, and warnings about servers that forget."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportAttributeAccessIssue=false
+
 from __future__ import annotations
 
+import gc
 import logging
 import traceback
 from typing import TYPE_CHECKING, Any
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 PASSWORD = "s3cret-p@ss/w:rd"  # noqa: S105 - of servers that live for a test
 RIGHTS = (
     "~capline:* resetchannels -@all +evalsha +script|load +get +mget +set +del +strlen +getrange +setrange "
-    "+hget +hset +hdel +hmget +hgetall +pexpire +pttl +time +scan +wait +info +config|get +ping +asking +cluster|slots"
+    "+hget +hset +hdel +hmget +hgetall +pexpire +pttl +time +scan +wait +info +config|get +asking +cluster|slots"
 )
 
 
@@ -103,7 +106,7 @@ def test_replicas_can_be_waited_for_with_it(server: Server, sync_limiters: Limit
 
 def test_nothing_of_the_line_is_without_need(server: Server) -> None:
     """Each right, taken away, is missed by some verb; but those that only a cluster or a connection asks for."""
-    elsewhere = {"+asking", "+cluster|slots", "+wait", "+ping", "+info", "+config|get"}
+    elsewhere = {"+asking", "+cluster|slots", "+wait", "+info", "+config|get"}
     needed: set[str] = set()
     for right in (word for word in RIGHTS.split() if word.startswith("+") and word not in elsewhere):
         less = [word for word in RIGHTS.split() if word != right]
@@ -124,9 +127,11 @@ def test_nothing_of_the_line_is_without_need(server: Server) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "FLUSHALL", "FLUSHDB", "KEYS *", "CONFIG SET maxmemory 1", "CONFIG REWRITE", "DEBUG SLEEP 0", "ACL LIST", "ACL WHOAMI",
-        "SHUTDOWN", "PUBLISH a b", "SUBSCRIBE a", "SCRIPT FLUSH", "SCRIPT KILL", "FUNCTION LIST", "CLIENT LIST", "MONITOR",
-        "REPLICAOF NO ONE", "RENAME capline:a capline:b", "DUMP capline:a", "GET other:a", "SET other:a 1", "DEL other:a",
+        "FLUSHALL", "FLUSHDB", "KEYS *", "CONFIG SET maxmemory 1", "CONFIG REWRITE", "ACL LIST", "ACL WHOAMI",
+        "SHUTDOWN", "PUBLISH a b", "SUBSCRIBE a", "SCRIPT FLUSH", "SCRIPT KILL", "FUNCTION LIST", "CLIENT LIST",
+        "MONITOR",
+        "REPLICAOF NO ONE", "RENAME capline:a capline:b", "DUMP capline:a", "GET other:a", "SET other:a 1",
+        "DEL other:a",
         "HGET other:a f", "EVAL return 0", "SORT capline:a", "RESTORE capline:a 0 x", "LPUSH capline:a 1", "SELECT 1",
     ],
 )  # fmt: skip
@@ -153,7 +158,7 @@ def test_a_script_cannot_reach_other_keys_either(server: Server) -> None:
     sha = server.command("SCRIPT", "LOAD", "return redis.call('GET', KEYS[1])").decode()
     with pytest.raises(ReplyError, match="NOPERM"):
         as_user(server, ["EVALSHA", sha, "1", "other:a"])
-    with pytest.raises(Exception, match=r"(?i)permission|acl"):
+    with pytest.raises(Exception, match=r"(?i)permission|acl|can't access"):
         as_user(
             server, ["EVALSHA", server.command("SCRIPT", "LOAD", "return redis.call('GET', 'other:a')").decode(), "0"]
         )
@@ -269,10 +274,13 @@ def test_who_cannot_prove_who_they_are_hear_nothing(
     assert direct.peek("p", "s").remaining == 8
 
 
+# A handshake that asyncio was stopped in leaves its transport to the collector, which says so (CPython 3.11).
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 def test_a_plain_server_is_no_tls_server(limiters: Limiters) -> None:
     limiter = limiters(f"rediss://127.0.0.1:{shared('redis').port}?deadline=200ms", Policy("p", ["3/day"]))
     with pytest.raises(StoreUnavailableError, match="nothing was recorded"):
         limiter.decide("p", "s")
+    gc.collect()
 
 
 def test_a_server_that_wants_a_certificate_gets_ours(tmp_path: Path, limiters: Limiters) -> None:

@@ -1,5 +1,7 @@
 """Scripts that the server no longer has are loaded and the calls sent again; and no script holds the server long."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any

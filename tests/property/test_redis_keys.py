@@ -1,5 +1,7 @@
 """Keys: no two subjects share one, all logs of a subject share a slot, and nothing in a name or a text breaks out."""
 
+# pyright: reportArgumentType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 from typing import Any

@@ -200,7 +200,7 @@ def test_moved_without_a_host_is_the_host_that_said_so() -> None:
     nodes: list[tuple[str, int]] = []
     back: Any = None
     replies: list[list[Reply]] = []
-    with pytest.raises(StopIteration):
+    with pytest.raises(StopIteration):  # noqa: PT012 - the generator's end
         while True:
             asked = steps.send(back)
             if isinstance(asked, (Write, Exchange)):

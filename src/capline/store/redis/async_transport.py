@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import select
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -236,7 +237,13 @@ class _Lease:
 async def _usable(connection: Connection) -> bool:
     """Whether nothing waits on it: neither its end nor a reply that nobody read."""
     try:
-        return connection.is_connected and not await connection.can_read()
+        writer = connection._writer  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - no public way to the socket
+        if writer is None or await connection.can_read():
+            return False
+        # What the loop has not looked at yet: a connection that ended while the loop was busy.
+        poller = select.poll()
+        poller.register(writer.get_extra_info("socket").fileno(), select.POLLIN)
+        return not poller.poll(0)
     except _ERRORS:
         return False
 

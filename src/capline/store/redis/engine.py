@@ -62,6 +62,8 @@ _REFUSED = {
 }
 FIRST_PAUSE_S = 0.002
 LONGEST_PAUSE_S = 0.1
+WAIT_MS = 600
+"""Of each second that is left, what WAIT may take: connecting and the answer's way back are to fit as well."""
 MOST_REDIRECTS = 16
 """In a row, without a wait: servers that send a call round in circles would do so until the deadline."""
 
@@ -208,7 +210,7 @@ class Engine:
             parts += [pack(b"SCRIPT", b"LOAD", one.text) for one in scripts.values()]
             parts += [(ASKING if ask else b"") + flight.calls[i].payload for i in numbers]
             if flight.replicas:
-                parts.append(pack(b"WAIT", b"%d" % flight.replicas, b"%d" % max(1, int((until - now) * 900))))
+                parts.append(pack(b"WAIT", b"%d" % flight.replicas, b"%d" % max(1, int((until - now) * WAIT_MS))))
             replies = len(scripts) + len(numbers) * (2 if ask else 1) + (1 if flight.replicas else 0)
             requests.append(Request(node, b"".join(parts), replies))
             flight.sent.append((node, numbers, ask, bool(scripts)))

@@ -71,6 +71,8 @@ def connection_options(settings: Settings, node: Address) -> dict[str, Any]:
 def server_error(error: Exception) -> ServerError | None:
     """The error reply that this exception stands for; None where no reply came."""
     text = str(error)
+    if isinstance(error, exceptions.ResponseError) and "Protocol error: unauthenticated" in text:
+        return ServerError("NOAUTH", text)  # to a long command of somebody who has not logged in
     if isinstance(error, exceptions.RedisError) and error.status_code:
         # redis-py knows this first word, and has taken it out of the text.
         return ServerError(error.status_code, f"{error.status_code} {text}")

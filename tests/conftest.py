@@ -11,10 +11,6 @@ from tests.server_kit import Limiters
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Hypothesis loads this part of itself at the first use, deep inside a draw, where pytest's rewriting of it now and then
-# ends in a SystemError of CPython 3.11 ("AST constructor recursion depth mismatch"): so now.
-st.from_regex(r"a").validate()
-
 
 @pytest.fixture(params=[False, True], ids=["sync", "async"])
 def limiters(request: pytest.FixtureRequest) -> Iterator[Limiters]:
@@ -30,3 +26,13 @@ def sync_limiters() -> Iterator[Limiters]:
     made = Limiters(asynchronous=False)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def regular_expressions() -> None:
+    """Load a part of Hypothesis before any test asks for it.
+
+    Otherwise that happens deep inside a draw, where pytest's rewriting of it now and then ends in a SystemError of
+    CPython 3.11: "AST constructor recursion depth mismatch".
+    """
+    st.from_regex(r"a").validate()

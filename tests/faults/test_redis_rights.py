@@ -25,16 +25,23 @@ if TYPE_CHECKING:
     from capline.testing.servers import Server
 
 PASSWORD = "s3cret-p@ss/w:rd"  # noqa: S105 - of servers that live for a test
-RIGHTS = (
-    "~capline:* resetchannels -@all +evalsha +script|load +get +mget +set +del +strlen +getrange +setrange "
-    "+hget +hset +hdel +hmget +hgetall +pexpire +pttl +time +scan +wait +info +config|get +asking +cluster|slots"
-)
+
+
+def documented(user: str) -> list[str]:
+    """What docs/stores.md gives this user, behind its password."""
+    text = (Path(__file__).parents[2] / "docs" / "stores.md").read_text(encoding="utf-8")
+    [line] = [line for line in text.splitlines() if line.startswith(f"user {user} on >PASSWORD ")]
+    return line.split()[4:]
+
+
+RIGHTS = documented("capline")
+QUEUE_RIGHTS = documented("capline-queue")
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     with single(request.param, password=PASSWORD) as made:
-        made.command("ACL", "SETUSER", "capline", "on", f">{PASSWORD}", *RIGHTS.split())
+        made.command("ACL", "SETUSER", "capline", "on", f">{PASSWORD}", *RIGHTS)
         yield made
 
 
@@ -74,8 +81,15 @@ def use_every_verb(limiter: Any) -> None:
     assert limiter.explain("p", "s", channel="push").hits
     assert limiter.explain("long", "s").hits
     assert limiter.now_us()
+    records = limiter.run(_all_of(limiter.inner)) if isinstance(limiter, Awaited) else [*limiter.export()]
+    assert len(records) > 3
+    assert limiter.load(records).records == len(records)
     limiter.sweep()
     assert limiter.erase("s")
+
+
+async def _all_of(limiter: AsyncLimiter) -> list[Any]:
+    return [record async for record in limiter.export()]
 
 
 @each_layout
@@ -89,12 +103,18 @@ def test_the_line_in_the_docs_is_enough(server: Server, limiters: Limiters, layo
 @each_layout
 @each_kind
 def test_the_line_is_enough_on_a_cluster(kind: str, limiters: Limiters, layout: str) -> None:
-    with cluster(kind, 3, 0) as nodes:
-        for one in nodes.servers:
-            one.command("ACL", "SETUSER", "capline", "on", f">{PASSWORD}", *RIGHTS.split())
+    nodes = shared(kind, "cluster")
+    for one in nodes.servers:
+        one.command("ACL", "SETUSER", "capline", "on", f">{PASSWORD}", *RIGHTS)
+    try:
         hosts = nodes.url.partition("://")[2]
         url = f"{kind}+cluster://capline:{quote(PASSWORD, safe='')}@{hosts}?{SLOW}"
         use_every_verb(limiters(url, *policies(layout), namespace="capline"))
+    finally:
+        for one in nodes.servers:
+            one.command("ACL", "DELUSER", "capline")
+        for one in nodes.primaries:
+            one.command("FLUSHALL")
 
 
 def test_replicas_can_be_waited_for_with_it(server: Server, sync_limiters: Limiters) -> None:
@@ -105,11 +125,11 @@ def test_replicas_can_be_waited_for_with_it(server: Server, sync_limiters: Limit
 
 
 def test_nothing_of_the_line_is_without_need(server: Server) -> None:
-    """Each right, taken away, is missed by some verb; but those that only a cluster or a connection asks for."""
-    elsewhere = {"+asking", "+cluster|slots", "+wait", "+info", "+config|get"}
+    """Each right, taken away, is missed by some verb; but those that a cluster, replicas or the warnings ask for."""
+    elsewhere = {"+asking", "+cluster|slots", "+wait", "+info"}
     needed: set[str] = set()
-    for right in (word for word in RIGHTS.split() if word.startswith("+") and word not in elsewhere):
-        less = [word for word in RIGHTS.split() if word != right]
+    for right in (word for word in RIGHTS if word.startswith("+") and word not in elsewhere):
+        less = [word for word in RIGHTS if word != right]
         server.command("SCRIPT", "FLUSH")
         server.command("FLUSHALL")
         server.command("ACL", "SETUSER", "less", "reset", "on", f">{PASSWORD}", *less)
@@ -121,7 +141,7 @@ def test_nothing_of_the_line_is_without_need(server: Server) -> None:
                 needed.add(right)
                 break
         server.command("FLUSHALL")
-    assert needed == {word for word in RIGHTS.split() if word.startswith("+")} - elsewhere
+    assert needed == {word for word in RIGHTS if word.startswith("+")} - elsewhere
 
 
 @pytest.mark.parametrize(
@@ -143,11 +163,11 @@ def test_everything_else_is_refused(server: Server, words: str) -> None:
         as_user(server, parts)
 
 
-def as_user(server: Server, words: list[str]) -> Any:
-    """One command as capline's user."""
+def as_user(server: Server, words: list[str], user: str = "capline") -> Any:
+    """One command as capline's user, or the queue's."""
     import redis  # noqa: PLC0415 - to log in by name, which the kit does not do
 
-    with redis.Redis("127.0.0.1", server.port, username="capline", password=PASSWORD, protocol=2) as client:
+    with redis.Redis("127.0.0.1", server.port, username=user, password=PASSWORD, protocol=2) as client:
         try:
             return client.execute_command(*words)
         except redis.exceptions.NoPermissionError as error:
@@ -162,6 +182,57 @@ def test_a_script_cannot_reach_other_keys_either(server: Server) -> None:
         as_user(
             server, ["EVALSHA", server.command("SCRIPT", "LOAD", "return redis.call('GET', 'other:a')").decode(), "0"]
         )
+
+
+# --- the queue --------------------------------------------------------------------------------------------------------
+
+
+def use_the_queue(url: str) -> None:
+    """Everything that is ever asked of it."""
+    with QueueServer(url, patience_s=0.0) as opened:
+        queue = Queue(opened)
+        assert queue.open_campaigns() == []
+        assert queue.begin(RUN)
+        queue.put_files(RUN)
+        assert put(queue, 0, 1, 2) == 3
+        batches = [taken(queue, worker) for worker in "abc"]
+        assert queue.hold(batches[0], "a")
+        assert queue.record(batches[0], "a", rows_of(batches[0]), decided=True)
+        assert settle(queue, batches[0], "a")
+        assert queue.leave(batches[1], "b", "release")
+        again = taken(queue, "b")
+        assert again.number == 1
+        assert queue.leave(again, "b", "fail", "why")
+        assert queue.leave(taken(queue, "d", takeover_s=0), "d", "aside", "why")
+        assert queue.find("sale") == RUN
+        assert queue.open_campaigns() == ["sale"]
+        assert len([*queue.steps("sale", [0])]) == 1
+        assert queue.state("sale").settled == 1
+        assert QueueStatus(opened, "sale").report()
+
+
+def test_the_queue_s_line_is_enough_and_nothing_of_it_without_need(server: Server) -> None:
+    def works(rights: list[str]) -> bool:
+        server.command("FLUSHALL")
+        server.command("SCRIPT", "FLUSH")
+        server.command("ACL", "SETUSER", "queue", "reset", "on", f">{PASSWORD}", *rights)
+        try:
+            use_the_queue(address(server, "queue", options="deadline=1s"))
+        except (CaplineError, AssertionError):
+            return False
+        return True
+
+    assert works(QUEUE_RIGHTS)
+    words = [word for word in QUEUE_RIGHTS if word.startswith(("+", "~"))]
+    assert [word for word in words if works([one for one in QUEUE_RIGHTS if one != word])] == []
+    server.command("FLUSHALL")
+
+
+def test_the_queue_s_user_reaches_no_log_and_the_limiter_s_no_queue(server: Server) -> None:
+    server.command("ACL", "SETUSER", "queue", "reset", "on", f">{PASSWORD}", *QUEUE_RIGHTS)
+    for words in ("HGET capline:p:{1} a", "DEL capline:p:{1}", "FLUSHALL", "KEYS *", "CONFIG GET *", "EVAL x 0"):
+        with pytest.raises(ReplyError, match="NOPERM"):
+            as_user(server, words.split(), "queue")
 
 
 # --- passwords --------------------------------------------------------------------------------------------------------
@@ -296,85 +367,3 @@ def test_a_server_that_wants_a_certificate_gets_ours(tmp_path: Path, limiters: L
             refused.decide("p", "s")
         shown_ours = limiters(f"{context}&cert={made.cert}&key={made.key}", Policy("p", ["3/day"]))
         assert shown_ours.decide("p", "s").remaining == 1
-
-
-# --- warnings ---------------------------------------------------------------------------------------------------------
-
-
-def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "capline"]
-
-
-@each_kind
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("appendonly yes",), []),
-        (('save "3600 1"',), []),
-        ((), ["persistence is off"]),
-        (("appendonly yes", "maxmemory-policy allkeys-lru"), ["maxmemory-policy is allkeys-lru"]),
-        (("maxmemory-policy volatile-ttl",), ["maxmemory-policy is volatile-ttl", "persistence is off"]),
-    ],
-    ids=["aof", "rdb", "nothing kept", "evicts", "both"],
-)
-def test_a_server_that_forgets_is_named_once(
-    kind: str, options: tuple[str, ...], said: list[str], sync_limiters: Limiters, caplog: pytest.LogCaptureFixture
-) -> None:
-    with single(kind, *options) as server:
-        limiter = sync_limiters(server, Policy("p", ["9/day"]))
-        for number in range(3):
-            assert limiter.decide("p", "s")
-            assert limiter.decide_many("p", [number]).allowed.all()
-            server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        found = lines(caplog)
-    assert len(found) == len(said)
-    for line, words in zip(found, said, strict=True):
-        assert words in line
-        assert line.startswith(server.address)
-
-
-def test_each_server_of_a_cluster_is_named_once(limiters: Limiters, caplog: pytest.LogCaptureFixture) -> None:
-    limiter = limiters(shared("redis", "cluster"), Policy("p", ["9/day"]))
-    for _ in range(2):
-        assert limiter.decide_many("p", range(100)).allowed.all()
-    found = lines(caplog)
-    assert len(found) == len(set(found)) == 3
-
-
-def test_a_user_who_may_not_ask_is_served_all_the_same(
-    server: Server, limiters: Limiters, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name, less in (("nocfg", "+config|get"), ("noinfo", "+info")):
-        rights = [word for word in RIGHTS.split() if word != less]
-        server.command("ACL", "SETUSER", name, "reset", "on", f">{PASSWORD}", *rights)
-        limiter = limiters(address(server, name), Policy("p", ["9/day"]), namespace="capline")
-        assert limiter.decide("p", name)
-        limiter.erase(name)
-    assert not lines(caplog)
-
-
-INFO = b"redis_version:%b\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\n"
-
-
-@pytest.mark.parametrize(
-    ("info", "said"),
-    [
-        (INFO % b"6.2.14", "version 6.2.14 is older than 7.0"),
-        (INFO % b"7.0.15", ""),
-        (INFO % b"255.255.255", ""),
-        (b"redis_version:7.2.4\r\nvalkey_version:9.1.0\r\naof_enabled:1\r\n", ""),
-        (INFO % b"5.0.0-rc1", "older"),
-        (b"", "older"),
-        (b"nonsense without any colon", "older"),
-    ],
-)
-def test_an_old_server_is_told_by_its_info(info: bytes, said: str) -> None:
-    found: list[str] = advice([info, [b"save", b"3600 1"]])
-    assert len(found) == bool(said)
-    assert said in "".join(found)
-
-
-def test_answers_that_are_none_give_no_advice() -> None:
-    ask: Callable[[list[Any]], list[str]] = advice
-    assert ask([None, None]) == []
-    assert ask([INFO % b"7.0.15", None]) == []

@@ -144,6 +144,9 @@ class AsyncTransport:
         for idle in self._idle.values():
             while idle:
                 await idle.pop().disconnect(nowait=True)
+        # asyncio closes a socket a turn or two after it is told to, also that of a handshake which failed.
+        for _ in range(3):
+            await asyncio.sleep(0)
 
 
 _Key = tuple["Address", bool]

@@ -309,6 +309,10 @@ class Engine:
             return StoreFullError(f"{place}: {_REFUSED['OOM']}; nothing was recorded")
         if reply.code == "WRONGTYPE":
             return StoreDamagedError(f"{place}: {_REFUSED['WRONGTYPE']} than capline writes; nothing was recorded")
+        if reply.code == "CERTIFICATE":
+            return StoreUnavailableError(
+                f"{place}: its certificate is not trusted ({reply.text}); name an authority by ca=; nothing was recorded"
+            )
         if reply.code in _REFUSED:
             return StoreUnavailableError(f"{place}: {_REFUSED[reply.code]}; nothing was recorded")
         if _no_room(reply):

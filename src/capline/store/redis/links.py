@@ -97,7 +97,12 @@ def answered(replies: list[Reply]) -> list[Reply]:
 
 
 def no_connection(error: Exception) -> ServerError | Lost:
-    """Why there is no connection: what the server said, if it spoke at all."""
+    """Why there is no connection: what the server said, if it spoke at all, or what its certificate did."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return ServerError("CERTIFICATE", cause.verify_message)
+        cause = cause.__cause__ or cause.__context__
     return server_error(error) or lost(error, sent=False)
 
 

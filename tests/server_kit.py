@@ -29,6 +29,10 @@ SLOW = "deadline=10s&bulk_deadline=30s"
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 each_layout = pytest.mark.parametrize("layout", ["subject", "bucket"])
+each_pair = pytest.mark.parametrize(
+    ("limiters", "layout"), [(False, "subject"), (True, "bucket")], indirect=["limiters"], ids=["sync", "async"]
+)
+"""Both faces and both layouts, for tests that take long and where the two have little to do with each other."""
 
 
 class Limiters:

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.server_kit import Limiters, each_kind, each_layout, soon
+from tests.server_kit import Limiters, each_kind, each_layout, each_pair, soon
 
 from capline import Attempt, ManualClock, Policy
 from capline.store.redis import terms
@@ -62,7 +62,7 @@ def policies(layout: str) -> list[Policy]:
     ]
 
 
-@each_layout
+@each_pair
 def test_every_key_has_an_end_and_comes_to_it(server: Server, limiters: Limiters, layout: str) -> None:
     limiter = limiters(server, *policies(layout))
     use_every_verb(limiter, wait_s=0.9)
@@ -85,8 +85,7 @@ def test_a_key_lives_as_long_as_its_hits_count(server: Server, sync_limiters: Li
     assert ttl > 50
 
 
-@each_kind
-def test_a_steady_stream_keeps_its_key_and_an_idle_one_goes(kind: str, sync_limiters: Limiters, server: Server) -> None:
+def test_a_steady_stream_keeps_its_key_and_an_idle_one_goes(sync_limiters: Limiters, server: Server) -> None:
     limiter = sync_limiters(server, *policies("bucket"))
     end = time.monotonic() + 2.2
     while time.monotonic() < end:

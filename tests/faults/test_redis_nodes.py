@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.server_kit import Limiters, each_layout, soon, stamps
+from tests.server_kit import Limiters, each_pair, soon, stamps
 
 from capline import Attempt, Decision, Policy, StoreError
 from capline.model.errors import StoreUnavailableError, StoreUnknownError
@@ -48,7 +48,7 @@ def well(nodes: Cluster) -> None:
     nodes.wait()
 
 
-@each_layout
+@each_pair
 @pytest.mark.parametrize("trouble", ["kill", "pause", "pause at the first meeting"])
 def test_one_primary_down_fails_only_its_rows(nodes: Cluster, limiters: Limiters, layout: str, trouble: str) -> None:
     policy = Policy("p", ["2/day"], layout=layout, population=ROWS)
@@ -100,7 +100,7 @@ def test_one_primary_down_fails_only_its_rows(nodes: Cluster, limiters: Limiters
     settled.namespace  # noqa: B018 - it is the same store
 
 
-@each_layout
+@each_pair
 def test_items_of_a_batch_that_lie_elsewhere_are_decided(nodes: Cluster, limiters: Limiters, layout: str) -> None:
     policy = Policy("p", ["9/day"], layout=layout, population=1000)
     limiter = limiters(nodes, policy, options=OPTIONS)

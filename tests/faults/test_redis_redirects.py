@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.server_kit import Limiters, each_layout, stamps
+from tests.server_kit import Limiters, each_pair, stamps
 
 from capline import Attempt, Decision, Policy
 from capline.store.redis.engine import Engine
@@ -83,7 +83,7 @@ def settle(nodes: Cluster, slot: int, target: Server) -> None:
         one.command("CLUSTER", "SETSLOT", slot, "NODE", name)
 
 
-@each_layout
+@each_pair
 def test_a_slot_that_moves_under_load_loses_nothing_and_counts_nothing_twice(  # noqa: C901, PLR0915 - one story
     nodes: Cluster, limiters: Limiters, layout: str, verdicts: Counter[str]
 ) -> None:

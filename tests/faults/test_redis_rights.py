@@ -1,4 +1,4 @@
-"""Least privilege, passwords that are never shown, TLS that is verified, and warnings about servers that forget."""
+"""Least privilege as docs/stores.md has it, passwords that are never shown, TLS that is verified."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportAttributeAccessIssue=false
 
@@ -7,21 +7,26 @@ from __future__ import annotations
 import gc
 import logging
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
+from tests.distributed.test_campaign_queue import RUN, put, rows_of, settle, taken
 from tests.server_kit import SLOW, Limiters, Proxy, each_kind, each_layout
 
 from capline import Attempt, CaplineError, Decision, Limiter, Policy, StoreError
+from capline.campaign.queue import Over, Queue
+from capline.campaign.queue_server import QueueServer
+from capline.campaign.queue_status import QueueStatus
 from capline.model.errors import StoreUnavailableError
-from capline.store.redis.advice import advice
-from capline.testing.servers import KINDS, ReplyError, certificates, cluster, free_port, shared, single
+from capline.testing.conformance import Awaited
+from capline.testing.servers import KINDS, ReplyError, certificates, free_port, shared, single
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Iterator
 
+    from capline import AsyncLimiter
     from capline.testing.servers import Server
 
 PASSWORD = "s3cret-p@ss/w:rd"  # noqa: S105 - of servers that live for a test
@@ -208,7 +213,13 @@ def use_the_queue(url: str) -> None:
         assert queue.open_campaigns() == ["sale"]
         assert len([*queue.steps("sale", [0])]) == 1
         assert queue.state("sale").settled == 1
-        assert QueueStatus(opened, "sale").report()
+        assert QueueStatus(queue, "sale").report()
+        mine = taken(queue, "c")
+        assert taken(queue, "c") == mine, "asked again it is the same one"
+        assert settle(queue, mine, "c")
+        assert isinstance(queue.take("sale", "e", 60), Over)
+        assert queue.open_campaigns() == []
+        assert opened.prove()
 
 
 def test_the_queue_s_line_is_enough_and_nothing_of_it_without_need(server: Server) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.server_kit import Limiters, Proxy, each_kind, each_layout, executed, soon, stamps, units
+from tests.server_kit import Limiters, Proxy, each_kind, each_layout, each_pair, executed, soon, stamps, units
 
 from capline import Attempt, Decision, Policy, StoreError
 from capline.model.errors import StoreUnavailableError, StoreUnknownError
@@ -75,7 +75,7 @@ def test_with_an_id_it_is_one_consumption_and_the_first_answer(proxy: Proxy, lim
     assert not limiter.decide("p", "s", id="y")
 
 
-@each_layout
+@each_pair
 def test_two_hundred_attempts_with_ids_are_each_counted_once_whatever_is_lost(
     proxy: Proxy, limiters: Limiters, layout: str
 ) -> None:
@@ -106,7 +106,7 @@ def test_two_hundred_attempts_with_ids_are_each_counted_once_whatever_is_lost(
         assert stamps(direct, subject) == sorted(hits[f"attempt {number}"] for number in numbers)
 
 
-@each_layout
+@each_pair
 def test_a_batch_of_ids_under_losses_counts_each_once(proxy: Proxy, limiters: Limiters, layout: str) -> None:
     policy = Policy("p", ["1000/day"], layout=layout)
     limiter, direct = limiters(proxy.url("deadline=80ms"), policy), limiters(proxy.server, policy)
@@ -135,7 +135,7 @@ def test_a_batch_of_ids_under_losses_counts_each_once(proxy: Proxy, limiters: Li
         assert stamps(direct, subject) == sorted(hit for hit in mine if hit)
 
 
-@each_layout
+@each_pair
 def test_a_batch_under_a_receipt_counts_once_whatever_is_lost(
     proxy: Proxy, limiters: Limiters, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,8 +75,8 @@ def bind(rule: Rule, own_clock: bool) -> RedisTerms:
         wide,
         keep_us,
         grace_ms,
-        0 if long else least,
-        place,
+        least,
+        place + 128 * long,
         widest_us,
         *(part for limit in limits for part in (limit.quota, limit.window_us)),
     )

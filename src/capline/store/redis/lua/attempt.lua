@@ -156,21 +156,28 @@ local function distinct_subjects()
   end
 end
 
+-- What a key holds; of a long log, which is read where it is looked at, only that it is one.
+local SHORT_BYTES = 1813
+local function begins(key)
+  local v = redis.pcall('GETRANGE', key, 0, SHORT_BYTES)
+  if v == '' then return false end
+  return v
+end
+
 local function subjects()
   for g = 1, groups do
     local keys, values = {}, {}
     for k = 1, width do keys[k] = KEYS[(g - 1) * width + k] end
     for r = 1, group_rows(g) do
       local term = row_terms()
-      local long = term[5] == 1
       local new, kind, limit, remaining, a, reset = false, nil, nil, nil, nil, nil
-      if not long then
-        if r == 1 then
-          for k = 1, width do values[k] = redis.pcall('GET', keys[k]) end
-        end
-        if plain and term[2] > 0 and type(values[1]) ~= 'table' then
-          new, kind, limit, remaining, a, reset = unit(values[1], term[1][1], term[2], term[3], term[4])
-        end
+      local long = false
+      for k = 1, width do
+        if r == 1 then values[k] = begins(keys[k]) end
+        if type(values[k]) == 'string' and #values[k] > SHORT_BYTES then long = true end
+      end
+      if plain and not long and term[2] > 0 and type(values[1]) ~= 'table' then
+        new, kind, limit, remaining, a, reset = unit(values[1], term[1][1], term[2], term[3], term[4])
       end
       if new == false then
         new = general(values, keys[1], long and keys, term[1], term[4])

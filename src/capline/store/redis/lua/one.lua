@@ -3,8 +3,8 @@
 --
 -- KEYS   1  the subject's key, or its bucket's
 -- ARGV   1  the terms: wide[1] keep_us[8] grace_ms[8] least quota[8] its number[1] widest window[8], then quota[8] and
---           window[8] of each limit; a least quota of 0: the short way is not for these
---           terms, which may have long logs
+--           window[8] of each limit; a least quota of 0: the short way is not for these;
+--           the number's highest bit: the log may be a long one
 --        2  the field in the bucket; empty: a key of its own
 --        3  now in us; empty: the server's clock
 -- Returns what attempt.lua returns for one row.
@@ -25,32 +25,32 @@ local function ttl_ms()
   return math.max(1, math.ceil((last_stamp + keep - now) / 1000)) + grace
 end
 
+local long = number >= 128
+if long then number = number - 128 end
 local new, kind, limit, remaining, a, reset = false, 3, 255, 0, 0, 0
 local bytes
-if least > 0 or field ~= '' then
-  if field == '' then v = redis.pcall('GET', key) else v = redis.pcall('HGET', key, field) end
-  if type(v) == 'table' then new = nil end
+if field ~= '' then
+  v = redis.pcall('HGET', key, field)
+elseif long then
+  v = redis.pcall('GETRANGE', key, 0, 1813)   -- more than any short log has
+  if v == '' then v = false elseif #v == 1814 then bytes = call('STRLEN', key) end
+else
+  v = redis.pcall('GET', key)
 end
-if new == false and least > 0 then
+if type(v) == 'table' then
+  new = nil   -- an error: a key of another kind
+elseif bytes and least > 0 then
+  --@include long
+  new, kind, limit, remaining, a, reset = long_unit(key, bytes, limits, widest)
+  if new then new = nil end
+elseif least > 0 then
   new, kind, limit, remaining, a, reset = unit(v, limits, least, number, widest)
-end
-if least == 0 and field == '' then
-  bytes = redis.pcall('STRLEN', key)   -- an error: a key of another kind
-  if type(bytes) == 'number' and limits[1] > 0 then
-    --@include long
-    new, kind, limit, remaining, a, reset = long_unit(key, bytes, limits, widest)
-    if new then new = nil end
-  end
 end
 if new == false then
   --@include log
   --@include rule
   local log
-  if bytes then
-    if type(bytes) == 'number' then log = open_long(key, bytes) or decode(call('GET', key)) end
-  else
-    log = decode(v)
-  end
+  if bytes then log = open_long(key, bytes) or decode(call('GET', key)) else log = decode(v) end
   kind, limit, remaining, a, reset = 3, 255, 0, 0, 0
   if log then
     local said, changed = attempt({{log, limits}}, keep, 0, 1, nil, now, -1, 0)

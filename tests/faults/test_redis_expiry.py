@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.server_kit import Limiters, each_kind, each_layout, each_pair, soon
+from tests.server_kit import Limiters, each_layout, each_pair, soon
 
 from capline import Attempt, ManualClock, Policy
 from capline.store.redis import terms

@@ -6,7 +6,6 @@ import multiprocessing
 import time
 from typing import Any
 
-import pytest
 from tests.server_kit import SLOW, Limiters, each_kind
 
 from capline import Limiter, Policy

@@ -24,7 +24,7 @@ from capline.testing.conformance import Awaited
 from capline.testing.servers import KINDS, ReplyError, certificates, free_port, shared, single
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from capline import AsyncLimiter
     from capline.testing.servers import Server
@@ -168,7 +168,7 @@ def test_everything_else_is_refused(server: Server, words: str) -> None:
         as_user(server, parts)
 
 
-def as_user(server: Server, words: list[str], user: str = "capline") -> Any:
+def as_user(server: Server, words: Sequence[str], user: str = "capline") -> Any:
     """One command as capline's user, or the queue's."""
     import redis  # noqa: PLC0415 - to log in by name, which the kit does not do
 
@@ -208,15 +208,18 @@ def use_the_queue(url: str) -> None:
         again = taken(queue, "b")
         assert again.number == 1
         assert queue.leave(again, "b", "fail", "why")
-        assert queue.leave(taken(queue, "d", takeover_s=0), "d", "aside", "why")
+        late = taken(queue, "d", takeover_s=0)
+        assert queue.leave(late, "d", "aside", "why")
         assert queue.find("sale") == RUN
         assert queue.open_campaigns() == ["sale"]
         assert len([*queue.steps("sale", [0])]) == 1
         assert queue.state("sale").settled == 1
         assert QueueStatus(queue, "sale").report()
-        mine = taken(queue, "c")
-        assert taken(queue, "c") == mine, "asked again it is the same one"
-        assert settle(queue, mine, "c")
+        assert late.number == 1
+        assert taken(queue, "c") == batches[2], "asked again it is the same one"
+        assert settle(queue, batches[2], "c")
+        assert put(queue, 0, 1, 2) == 3, "what was set aside is queued again"
+        assert settle(queue, taken(queue, "e"), "e")
         assert isinstance(queue.take("sale", "e", 60), Over)
         assert queue.open_campaigns() == []
         assert opened.prove()

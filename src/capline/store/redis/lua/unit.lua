@@ -19,6 +19,7 @@ local function unit(v, limits, least, number, widest)
     if top >= 9007199254740992 then return false end   -- no stamp of ours
     stamp, time = top + 1, top
   end
+  local oldest = n == 1 and top or top - (top - unpack_at(fmt, v, size - wide + 1)) % span
   local fits, binding, left, tightest = stamp, nil, 9007199254740992, nil
   for j = 1, #limits, 2 do
     local quota, window = limits[j], limits[j + 1]
@@ -29,7 +30,7 @@ local function unit(v, limits, least, number, widest)
     if not binding and quota - n < left then
       -- How many are in the window, by halving: the first `inside` are, number `out` is not.
       local cutoff, inside, out = stamp - window, 0, n >= quota and quota or n + 1
-      if top > cutoff then inside = 1 else out = 1 end
+      if oldest > cutoff then inside, out = n, n + 1 elseif top > cutoff then inside = 1 else out = 1 end
       while out - inside > 1 do
         local mid = floor((inside + out) / 2)
         if top - (top - unpack_at(fmt, v, 9 + (mid - 2) * wide)) % span > cutoff then inside = mid else out = mid end
@@ -45,7 +46,10 @@ local function unit(v, limits, least, number, widest)
   end
   local cutoff = time - keep
   if top <= cutoff then return start, 1, tightest, left - 1, stamp, stamp + widest - now end
-  while keep_to > 8 and top - (top - unpack_at(fmt, v, keep_to - wide + 1)) % span <= cutoff do keep_to = keep_to - wide end
+  while oldest <= cutoff do
+    keep_to = keep_to - wide
+    oldest = keep_to > 8 and top - (top - unpack_at(fmt, v, keep_to - wide + 1)) % span or top
+  end
   -- The last bytes of the stamp that was the newest, and those behind it, stay as they are.
   return start .. sub(v, 9 - wide, keep_to), 1, tightest, left - 1, stamp, stamp + widest - now
 end

@@ -150,7 +150,7 @@ def flat(report: Report, kind: str, hits: int, decisions: int) -> None:
 
 def main() -> None:
     """Run and print."""
-    options = arguments(__doc__, rounds=7, hits=100_000, decisions=2_000)
+    options = arguments(__doc__, rounds=20, hits=100_000, decisions=2_000)
     report = Report("One decision on a server, two limits, loopback")
     for kind in KINDS:
         against_others(report, kind, options.rounds)

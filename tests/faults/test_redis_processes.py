@@ -1,8 +1,10 @@
-"""Eight processes on one key: the quota holds by the stamps, by the wall clock, and in the log that is kept."""
+"""Processes on one key: the quota holds by the stamps, by the wall clock, and in the log that is kept."""
 
 from __future__ import annotations
 
 import multiprocessing
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -10,6 +12,27 @@ from tests.server_kit import SLOW, Limiters, each_kind
 
 from capline import Limiter, Policy
 from capline.testing.servers import shared
+
+AWAITED_FORK = """
+import asyncio, os, sys
+from capline import AsyncLimiter, Policy
+async def main(limiter, times):
+    return sum(map(bool, await asyncio.gather(*(limiter.decide("p", "s") for _ in range(times)))))
+limiter = AsyncLimiter(sys.argv[1], [Policy("p", ["500/day"])], namespace=sys.argv[2])
+first = asyncio.Runner()
+parent = first.run(main(limiter, 10))
+read, write = os.pipe()
+child = os.fork()
+if not child:
+    os.write(write, str(asyncio.Runner().run(main(limiter, 200))).encode())
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+parent += first.run(main(limiter, 400))
+print(parent, os.read(read, 100).decode())
+first.run(limiter.close())
+first.close()
+"""
+
 
 QUOTAS = {"1/50ms": (1, 50_000), "10/s": (10, 1_000_000), "1000/5s": (1000, 5_000_000)}
 POLICIES = [Policy(f"p{number}", [limit]) for number, limit in enumerate(QUOTAS)]
@@ -79,3 +102,20 @@ def no_window_holds_more(hits: list[Hit], quota: int, window_us: int) -> None:
     assert all(before - 1000 <= stamp <= after + 1000 for before, stamp, after in hits)
     for begun, _, _ in sorted(hits)[:TELLS]:
         assert sum(begun <= before and after < begun + window_us for before, _, after in hits) <= quota
+
+
+@each_kind
+def test_a_child_that_lets_its_parent_s_connections_go_leaves_them_to_the_parent(
+    kind: str, sync_limiters: Limiters
+) -> None:
+    """Parent and child share the loop's epoll: what the child takes out of it, the parent would wait for for ever."""
+    url = f"{shared(kind).url}?deadline=3s"
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", AWAITED_FORK, url, sync_limiters.namespace],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split() == ["300", "200"]

@@ -22,14 +22,16 @@ local function long_unit(key, bytes, limits, widest)
   local oldest = unpack_at('>I7', entry(1, 1))
   for j = 1, #limits, 2 do
     local quota, window = limits[j], limits[j + 1]
-    local i = n - quota + 1
+    local i, known = n - quota + 1, nil
     if total - quota >= base then
       -- Hits of one unit stand where they are looked for; where they do not, the long way searches.
       local before, at, here = base, nil, nil
       if i > 1 then
-        local two = entry(i - 1, 2)
-        before = unpack_at('>I7', two, 8)
-        at, here = unpack_at('>I7I7', two, size + 1)
+        local three = entry(i - 1, 3)
+        before = unpack_at('>I7', three, 8)
+        at, here = unpack_at('>I7I7', three, size + 1)
+        -- Where it has just left the window, the next one is in it, and nothing has to be searched.
+        if i < n and unpack_at('>I7', three, 2 * size + 1) > stamp - window then known = total - here end
       elseif i == 1 then
         at, here = unpack_at('>I7I7', entry(1, 1))
       else
@@ -41,7 +43,9 @@ local function long_unit(key, bytes, limits, widest)
     if not binding then
       local cutoff, used = stamp - window, total - base
       if quota - used < left then
-        if oldest <= cutoff then
+        if known and fits == stamp then
+          used = known
+        elseif oldest <= cutoff then
           if top <= cutoff then
             used = 0
           else

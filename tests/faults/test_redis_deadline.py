@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.server_kit import SLOW, Limiters, Proxy, each_kind, soon, units
+from tests.server_kit import Limiters, Proxy, each_kind, soon, units
 
 from capline import AsyncLimiter, Attempt, Decision, Insurance, Limiter, Policy, StoreError
 from capline.model.errors import StoreUnavailableError, StoreUnknownError

@@ -311,7 +311,7 @@ class Engine:
             return StoreDamagedError(f"{place}: {_REFUSED['WRONGTYPE']} than capline writes; nothing was recorded")
         if reply.code == "CERTIFICATE":
             return StoreUnavailableError(
-                f"{place}: its certificate is not trusted ({reply.text}); name an authority by ca=; nothing was recorded"
+                f"{place}: its certificate is not trusted ({reply.text}); name one to trust: ca=; nothing was recorded"
             )
         if reply.code in _REFUSED:
             return StoreUnavailableError(f"{place}: {_REFUSED[reply.code]}; nothing was recorded")

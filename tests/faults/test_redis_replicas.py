@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from capline.testing.servers import Server
 
-QUICK = "deadline=150ms&bulk_deadline=300ms"
+QUICK = "deadline=500ms&bulk_deadline=800ms"
+LATEST_S = 1.5
 DOUBT = "recorded, but .* replicas have it .*by the deadline"
 
 
@@ -29,20 +30,27 @@ def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Server]]:
         single(request.param) as master,
         single(request.param, f"replicaof {HOST} {master.port}") as replica,
     ):
-        assert soon(lambda: b"online" in master.info("replication").get("slave0", "").encode())
+        caught_up(master, replica)
         yield master, replica
+
+
+def caught_up(master: Server, replica: Server) -> None:
+    """What is written now arrives and is acknowledged; a Valkey replica that says `online` may take a second for it."""
+    master.command("SET", "caught-up", str(time.monotonic()), "PX", 60_000)
+    assert soon(lambda: replica.command("GET", "caught-up") == master.command("GET", "caught-up"))
+    assert soon(lambda: ",lag=0" in master.info("replication").get("slave0", ""))
 
 
 @contextmanager
 def hanging(pair: tuple[Server, Server]) -> Generator[None]:
     """The replica stands still meanwhile, and has caught up afterwards."""
-    master, replica = pair
+    _, replica = pair
     replica.pause()
     try:
         yield
     finally:
         replica.resume()
-        assert soon(lambda: master.command("WAIT", 1, 1) == 1)
+        caught_up(*pair)
 
 
 def policy(layout: str, limit: str = "3/day", replicas: int = 1) -> Policy:
@@ -75,7 +83,7 @@ def test_without_the_replica_an_allowed_hit_is_unknown_and_a_refusal_a_refusal(
         start = time.monotonic()
         with pytest.raises(StoreUnknownError, match=DOUBT):
             limiter.decide("p", "s")
-        assert time.monotonic() - start < 1
+        assert time.monotonic() - start < LATEST_S
         assert not limiter.decide("p", "s").allowed
         assert not limiter.peek("p", "s").allowed
         with pytest.raises(StoreUnknownError, match=DOUBT):
@@ -92,7 +100,7 @@ def test_in_a_batch_it_is_told_of_each_row(pair: tuple[Server, Server], limiters
     with hanging(pair):
         start = time.monotonic()
         answers = limiter.decide_many("p", range(20))
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < LATEST_S
         assert sorted(answers.errors) == [*range(10, 20)]
         assert all(type(error) is StoreUnknownError for error in answers.errors.values())
         assert not answers.allowed.any()
@@ -146,4 +154,4 @@ def test_who_waits_for_none_does_not_wait(pair: tuple[Server, Server], limiters:
     with hanging(pair):
         start = time.monotonic()
         assert limiter.decide("p", "s").allowed
-        assert time.monotonic() - start < 1
+        assert time.monotonic() - start < LATEST_S

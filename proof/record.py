@@ -114,6 +114,20 @@ class Recorder:
         self._tell(row | {"asked_us": asked_us, "answered_us": self._now_us(), "done": bool(done)})
         return done
 
+    async def refund_later(
+        self, policy: str, subject: str | int, hit: int, ask: Callable[[], Awaitable[bool]]
+    ) -> bool:
+        """`refund` for an answer that is awaited."""
+        row = {"event": "refund", "policy": policy, "subject": subject, "hit": hit}
+        asked_us = self._now_us()
+        try:
+            done = await ask()
+        except BaseException:
+            self._tell(row | {"asked_us": asked_us, "answered_us": self._now_us(), "done": None})
+            raise
+        self._tell(row | {"asked_us": asked_us, "answered_us": self._now_us(), "done": bool(done)})
+        return done
+
     def final(self, policy: str, subject: str | int, ask: Callable[[], Iterable[tuple[int, int]]]) -> None:
         """What the store holds of this log."""
         asked_us = self._now_us()

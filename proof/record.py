@@ -104,28 +104,26 @@ class Recorder:
 
     def refund(self, policy: str, subject: str | int, hit: int, ask: Callable[[], bool]) -> bool:
         """Give back, and record whether it was done."""
-        row = {"event": "refund", "policy": policy, "subject": subject, "hit": hit}
-        asked_us = self._now_us()
+        row, asked_us = self._begin(policy, subject, 0, None, {"verb": "refund", "hit": hit})
         try:
             done = ask()
         except BaseException:
-            self._tell(row | {"asked_us": asked_us, "answered_us": self._now_us(), "done": None})
+            self._given_back(row, asked_us, None)
             raise
-        self._tell(row | {"asked_us": asked_us, "answered_us": self._now_us(), "done": bool(done)})
+        self._given_back(row, asked_us, bool(done))
         return done
 
     async def refund_later(
         self, policy: str, subject: str | int, hit: int, ask: Callable[[], Awaitable[bool]]
     ) -> bool:
         """`refund` for an answer that is awaited."""
-        row = {"event": "refund", "policy": policy, "subject": subject, "hit": hit}
-        asked_us = self._now_us()
+        row, asked_us = self._begin(policy, subject, 0, None, {"verb": "refund", "hit": hit})
         try:
             done = await ask()
         except BaseException:
-            self._tell(row | {"asked_us": asked_us, "answered_us": self._now_us(), "done": None})
+            self._given_back(row, asked_us, None)
             raise
-        self._tell(row | {"asked_us": asked_us, "answered_us": self._now_us(), "done": bool(done)})
+        self._given_back(row, asked_us, bool(done))
         return done
 
     def final(self, policy: str, subject: str | int, ask: Callable[[], Iterable[tuple[int, int]]]) -> None:
@@ -160,6 +158,9 @@ class Recorder:
             if not answer.allowed:
                 row.pop("remaining", None)
         self._tell(row)
+
+    def _given_back(self, row: dict[str, Any], asked_us: int, done: bool | None) -> None:
+        self._tell(row | {"event": "refund", "asked_us": asked_us, "answered_us": self._now_us(), "done": done})
 
     def _begin(
         self, policy: str, subject: str | int, cost: int, attempt_id: str | None, more: dict[str, object]

@@ -9,7 +9,8 @@
 
 `log`      the log that the policy's hits are in (default: its own name); policies may share one
 `keep_us`  how long an id is honoured and a hit can be given back (default: the widest window on that log)
-`asked`    written before the call by a caller that may be killed: without an `attempt` of the same `call` nobody knows
+`asked`    written before the call by a caller that may be killed: without an answer of the same `call` nobody knows; before a
+           refund it has "verb": "refund", and the hit
 `allowed`  true, false, or null: an error that leaves open whether it was recorded
 `done`     of a refund: true, false, or null likewise
 `verb`     of an attempt: "decide" (default), "peek" (consumes nothing), "schedule" (with `wait_us`, `max_wait_us`, `not_before_us`)
@@ -162,6 +163,8 @@ class _Reader:
             self._open[row["call"]] = line, row
         elif kind in ("refund", "final"):
             self._rest.append((line, row))
+            if "call" in row:
+                self._answered.add(row["call"])
         elif kind == "policy":
             limits = tuple((_number(quota), _number(window_us)) for quota, window_us in row["limits"])
             policy = Policy(limits, row.get("log", row["policy"]), row.get("keep_us", 0))
@@ -179,7 +182,8 @@ class _Reader:
             widest[policy.log] = max(widest.get(policy.log, 0), keep_us)
         never = [(row, line) for call, (line, row) in self._open.items() if call not in self._answered]
         records.unanswered = len(never)
-        attempts = [*self._attempts, *((line, row | _NEVER) for row, line in never)]
+        attempts = [*self._attempts, *((line, row | _NEVER) for row, line in never if row.get("verb") != "refund")]
+        self._rest += [(line, row | _NEVER_BACK) for row, line in never if row.get("verb") == "refund"]
         records.attempts = len(attempts)
         try:
             for line, row in attempts:
@@ -211,6 +215,7 @@ class _Reader:
 
 
 _NEVER = {"answered_us": FOREVER_US, "allowed": None}
+_NEVER_BACK = {"event": "refund", "answered_us": FOREVER_US, "done": None}
 
 
 def _attempt(line: int, row: dict[str, Any], limits: Limits) -> Attempt:

@@ -131,8 +131,10 @@ class _Gatherer:
     def _give_back(self) -> None:
         """What the refunds say, in the order of their answers."""
         done: dict[int, Refund] = {}
+        stored = {} if self._log.final is None else dict(self._log.final.hits)
         for refund in self._log.refunds:
-            if refund.done is False:
+            # A refund without an answer did not happen where the hit is there at the end.
+            if refund.done is False or (refund.done is None and stored.get(refund.hit)):
                 continue
             hit = self._by_stamp.get(refund.hit)
             if hit is not None:

@@ -1,0 +1,164 @@
+"""What is done to a cluster: each returns when it is done and the cluster is whole again.
+
+    planned    what an operator does: nothing acknowledged may be lost
+    rough      servers that die, hang, or fall behind before they die
+
+A server that was killed comes back empty, and only once its replica has taken its place: back earlier, it would be the
+primary still, and its replica would copy its emptiness. That is what persistence is for, not replication.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from capline.testing.servers import HOST, ReplyError, ServerError
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+    from capline.testing.servers import Cluster, Server
+
+__all__ = ["FAULTS", "PLANNED", "ROUGH", "Scene"]
+
+LAG_S = 0.5
+LONG_S, SHORT_S = 5.0, 1.0
+"""Longer than a cluster takes to replace a primary that hangs, and shorter."""
+AWAY_S = 1.0
+MOST_WAIT_S = 30
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Where a fault happens. `slots` are some that the load is on."""
+
+    cluster: Cluster
+    draw: random.Random
+    slots: tuple[int, ...]
+
+    def shard(self) -> tuple[Server, Server]:
+        """A primary with its replica, by chance."""
+        primary = self.draw.choice([one for one in self.cluster.primaries if one.runs])
+        for one in self.cluster.servers:
+            role = one.command("ROLE")
+            if role[0] == b"slave" and int(role[2]) == primary.port:
+                return primary, one
+        raise ServerError(f"the primary on {primary.port} has no replica")
+
+
+def failover_asked(scene: Scene) -> None:
+    """A replica is told to take over, and its primary steps down when it has everything."""
+    _, replica = scene.shard()
+    replica.command("CLUSTER", "FAILOVER")
+    _until_primary(replica)
+    scene.cluster.wait()
+
+
+def slots_moved(scene: Scene) -> None:
+    """Some slots that are asked for go to another primary, key by key."""
+    for slot in scene.draw.sample(scene.slots, min(3, len(scene.slots))):
+        source = scene.cluster.owner(slot)
+        target = scene.draw.choice([one for one in scene.cluster.primaries if one is not source])
+        names = {one: one.command("CLUSTER", "MYID") for one in (source, target)}
+        target.command("CLUSTER", "SETSLOT", slot, "IMPORTING", names[source])
+        source.command("CLUSTER", "SETSLOT", slot, "MIGRATING", names[target])
+        while keys := source.command("CLUSTER", "GETKEYSINSLOT", slot, 10):
+            source.command("MIGRATE", HOST, target.port, "", 0, 5000, "KEYS", *keys, timeout_seconds=10)
+        for one in (target, source, *(one for one in scene.cluster.primaries if one not in (source, target))):
+            one.command("CLUSTER", "SETSLOT", slot, "NODE", names[target])
+    scene.cluster.wait()
+
+
+def scripts_flushed(scene: Scene) -> None:
+    """No server knows any script."""
+    for one in scene.cluster.servers:
+        one.command("SCRIPT", "FLUSH")
+
+
+def clients_cut(scene: Scene) -> None:
+    """A primary closes every client's connection."""
+    scene.shard()[0].command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+
+def primary_killed(scene: Scene) -> None:
+    """kill -9 of a primary; its replica is voted into its place."""
+    primary, replica = scene.shard()
+    primary.kill()
+    _come_back(scene, primary, replica)
+
+
+def lagging_primary_killed(scene: Scene) -> None:
+    """As `primary_killed`, where the replica had got nothing for half a second: asynchronous replication at its worst.
+
+    The link is cut while the replica stands still: what the kernel holds for it would be read all the same.
+    """
+    primary, replica = scene.shard()
+    replica.pause()
+    try:
+        primary.command("CLIENT", "KILL", "TYPE", "replica")
+        time.sleep(LAG_S)
+        primary.kill()
+    finally:
+        replica.resume()
+    _come_back(scene, primary, replica)
+
+
+def primary_stopped(scene: Scene) -> None:
+    """SIGSTOP of a primary for so long that it is replaced, and then goes on as if nothing had been."""
+    primary, replica = scene.shard()
+    begun = time.monotonic()
+    primary.pause()
+    try:
+        _until_primary(replica)
+        time.sleep(max(0.0, begun + LONG_S - time.monotonic()))
+    finally:
+        primary.resume()
+    scene.cluster.wait()
+
+
+def primary_hiccup(scene: Scene) -> None:
+    """SIGSTOP of a primary, too short for anybody to take its place."""
+    primary, _ = scene.shard()
+    primary.pause()
+    try:
+        time.sleep(SHORT_S)
+    finally:
+        primary.resume()
+    scene.cluster.wait()
+
+
+def replica_killed(scene: Scene) -> None:
+    """kill -9 of a replica."""
+    _, replica = scene.shard()
+    replica.kill()
+    time.sleep(AWAY_S)
+    replica.restart()
+    scene.cluster.wait()
+
+
+def _come_back(scene: Scene, primary: Server, replica: Server) -> None:
+    _until_primary(replica)
+    time.sleep(AWAY_S)
+    primary.restart()
+    scene.cluster.wait()
+
+
+def _until_primary(server: Server) -> None:
+    """Until it is a primary, and says that the cluster is well."""
+    until = time.monotonic() + MOST_WAIT_S
+    while True:
+        try:
+            if server.command("ROLE")[0] == b"master" and b"cluster_state:ok" in server.command("CLUSTER", "INFO"):
+                return
+        except (OSError, ReplyError):
+            pass
+        if time.monotonic() > until:
+            raise ServerError(f"the replica on {server.port} did not take over; its log ends:\n{server.log_tail()}")
+        time.sleep(0.02)
+
+
+PLANNED = (failover_asked, slots_moved, scripts_flushed, clients_cut, replica_killed)
+ROUGH = (primary_killed, lagging_primary_killed, primary_stopped, primary_hiccup, *PLANNED)
+FAULTS: dict[str, Callable[[Scene], None]] = {fault.__name__: fault for fault in ROUGH}

@@ -1,0 +1,103 @@
+"""What is expected of which run, and the table."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from proof.chaos.callers import DEADLINE_S
+from proof.chaos.faults import FAULTS, PLANNED
+from proof.chaos.run import Outcome, Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["broken", "plans", "row", "short_plans", "table"]
+
+_PLANNED = tuple(fault.__name__ for fault in PLANNED)
+_ROUGH = tuple(FAULTS)
+_CAPLINE, _REPLICATED = "capline", "capline, wait_replicas=1"
+_CALM_S = 60
+
+
+def plans(seconds: float, every_s: float, seed: str) -> list[Plan]:
+    """The long form. Each limiter gets the same load, and the same faults in the same order."""
+    made = [
+        Plan("capline, no faults", _CAPLINE, (), min(_CALM_S, seconds), every_s, seed, lossless=True),
+        Plan("capline, planned faults", _CAPLINE, _PLANNED, seconds, every_s, seed, lossless=True),
+    ]
+    for limiter in (_CAPLINE, _REPLICATED, "sorted set", "limits"):
+        made.append(Plan(f"{limiter}, all faults", limiter, _ROUGH, seconds, every_s, seed))
+    for limiter in ("sorted set", "limits"):
+        made.append(Plan(f"{limiter}, no faults", limiter, (), min(_CALM_S, seconds), every_s, seed))
+    return made
+
+
+def short_plans(seed: str) -> list[Plan]:
+    """The runs of the tests: half a minute, each with the faults that it is about."""
+    lag = ("lagging_primary_killed",)
+    return [
+        Plan("capline, planned faults", _CAPLINE, _PLANNED, 6, 1.5, seed, rate=60, lossless=True),
+        Plan("capline, killed behind a lag", _CAPLINE, lag, 6, 4, seed, rate=60),
+        Plan("capline, wait_replicas=1, killed behind a lag", _REPLICATED, lag, 6, 4, seed, rate=60),
+        Plan("sorted set, no faults", "sorted set", (), 2, 1, seed, rate=60),
+    ]
+
+
+def broken(outcome: Outcome) -> list[str]:
+    """Which of the promises that this run is about are broken; the controls promise nothing."""
+    plan, figures = outcome.plan, outcome.figures
+    if not plan.limiter.startswith(_CAPLINE):
+        return []
+    found: list[str] = []
+    if figures.duplicates:
+        found.append(f"{figures.duplicates} duplicates")
+    if figures.lost is None or figures.over > figures.lost:
+        found.append(f"{figures.over} over-admitted, and only {figures.lost} lost")
+    if figures.lost and (plan.lossless or plan.limiter == _REPLICATED):
+        found.append(f"{figures.lost} acknowledged hits lost")
+    if figures.unanswered and not plan.faults:
+        found.append(f"{figures.unanswered} attempts without an answer, and nothing happened")
+    if outcome.promises:
+        found.append(outcome.promises)
+    return found
+
+
+def row(outcome: Outcome) -> dict[str, Any]:
+    """All of one run, for --json."""
+    return {
+        "run": outcome.plan.name,
+        "limiter": outcome.plan.limiter,
+        "seconds": outcome.plan.seconds,
+        "attempts_per_second": outcome.plan.rate * outcome.plan.processes,
+        "deadline_ms": DEADLINE_S * 1000,
+        "faults": outcome.done,
+        **asdict(outcome.figures),
+        "broken": broken(outcome),
+    }
+
+
+def table(outcomes: Iterable[Outcome]) -> str:
+    """For people, and for docs/reliability.md as it is."""
+    head = ("run", "faults", "attempts", "unanswered", "lost", "over", "duplicates", "down by shard, s", "p50 ms", "p99.9 ms")
+    rows = [head, tuple("---" for _ in head)]
+    for one in outcomes:
+        figures = one.figures
+        rows.append(
+            (
+                one.plan.name,
+                str(len(one.done)),
+                str(figures.attempts),
+                str(figures.unanswered),
+                "untold" if figures.lost is None else str(figures.lost),
+                str(figures.over),
+                str(figures.duplicates),
+                ", ".join(f"{down:.1f}" for down in figures.down_s),
+                f"{figures.p50_ms:.1f}",
+                f"{figures.p999_ms:.0f}",
+            )
+        )
+    widths = [max(len(one[at]) for one in rows) for at in range(len(head))]
+    return "\n".join(
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(one, widths, strict=True)) + " |" for one in rows
+    )

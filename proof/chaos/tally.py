@@ -1,0 +1,195 @@
+"""From records and content to figures.
+
+    lost          hits that were acknowledged and not given back, and that the servers do not hold in the end
+    over          hits by which windows are over their quota: as few as would have to go, for none to be over any more
+    duplicates    hits of one id beyond its first, and hits that nobody asked for; a hit that was lost is no duplicate
+    back          refunds that were acknowledged, of hits that the servers hold all the same: they err towards refusing
+    down          by shard, tenths of a second in which attempts were made and none was answered
+    latency       from the instant that an attempt was due, not from when it was sent
+
+With every hit that was lost taken out, no window is over: a limiter that loses nothing admits nothing too many, and one
+that does admits at most what it lost. So `over` above `lost` is a fault of the limiter, not of replication.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from proof.chaos.callers import Content
+
+__all__ = ["Figures", "tally"]
+
+SLICE_US = 100_000
+FEW = 3
+"""Attempts in a slice of time that say nothing about a shard."""
+
+
+@dataclass
+class Figures:
+    """What one run shows. None: the limiter does not let it be told."""
+
+    attempts: int = 0
+    allowed: int = 0
+    refused: int = 0
+    unanswered: int = 0
+    errors: dict[str, int] = field(default_factory=dict[str, int])
+    lost: int | None = 0
+    over: int = 0
+    duplicates: int = 0
+    back: int | None = 0
+    down_s: list[float] = field(default_factory=list[float])
+    longest_down_s: list[float] = field(default_factory=list[float])
+    p50_ms: float = 0
+    p999_ms: float = 0
+    worst_ms: float = 0
+    late_to_ask_p999_ms: float = 0
+    """How late the load itself was: a part of the latency that is the machine's and not the limiter's."""
+
+
+@dataclass(slots=True)
+class _Log:
+    """One subject: what was said about its hits."""
+
+    stamps: dict[int, str | None] = field(default_factory=dict[int, "str | None"])
+    given_back: set[int] = field(default_factory=set[int])
+    maybe_back: set[int] = field(default_factory=set[int])
+    unanswered: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    allowed: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+
+def tally(
+    lines: Iterable[str], content: Content | None, limit: tuple[int, int], shard: Callable[[str], int], shards: int
+) -> Figures:
+    """The figures of one run; `limit` is quota and window_us, `shard` where a subject's log is."""
+    found, logs, delays_us, late_us = Figures(), defaultdict[str, _Log](_Log), list[int](), list[int]()
+    errors: Counter[str] = Counter()
+    slices: list[dict[int, list[bool]]] = [defaultdict(list) for _ in range(shards)]
+    for line in lines:
+        row = json.loads(line)
+        if row["event"] == "policy":
+            continue
+        log = logs[row["subject"]]
+        if row["event"] == "refund":
+            if row["done"] is not False:
+                (log.given_back if row["done"] else log.maybe_back).add(row["hit"])
+            continue
+        found.attempts += 1
+        delays_us.append(row["answered_us"] - row["due_us"])
+        late_us.append(row["asked_us"] - row["due_us"])
+        slices[shard(row["subject"])][row["due_us"] // SLICE_US].append(row["allowed"] is not None)
+        if row["allowed"] is None:
+            errors[row["error"].partition("(")[0]] += 1
+            log.unanswered.append(row)
+        elif row["allowed"]:
+            found.allowed += 1
+            log.allowed.append(row)
+            if row["hit"] is not None:
+                log.stamps.setdefault(row["hit"], row["id"])
+        else:
+            found.refused += 1
+    found.errors = dict(errors)
+    found.unanswered = sum(errors.values())
+    _times(found, delays_us, late_us)
+    for one in slices:
+        total, longest = _down(one)
+        found.down_s.append(total)
+        found.longest_down_s.append(longest)
+    if content is None:
+        found.lost = found.back = None
+    for subject, log in logs.items():
+        _judge(found, log, None if content is None else dict(content.get(subject, [])), limit)
+    return found
+
+
+def _judge(found: Figures, log: _Log, held: dict[int, int] | None, limit: tuple[int, int]) -> None:
+    gone = log.given_back | log.maybe_back
+    kept = {stamp: id for stamp, id in log.stamps.items() if stamp not in gone}
+    if held is None or found.lost is None or found.back is None:
+        found.over += over_by_wall([(row["asked_us"], row["answered_us"]) for row in log.allowed], *limit)
+        found.duplicates += _beyond_first(row["id"] for row in log.allowed)
+        return
+    there = {stamp for stamp, units in held.items() if units}
+    found.lost += len(kept.keys() - there)
+    found.back += len(log.given_back & there)
+    found.over += over_by_stamps(sorted(kept), *limit)
+    found.duplicates += _beyond_first(id for stamp, id in kept.items() if stamp in there)
+    found.duplicates += _unasked(sorted(there - log.stamps.keys()), log)
+
+
+def _beyond_first(ids: Iterable[str | None]) -> int:
+    return sum(many - 1 for id, many in Counter(ids).items() if id is not None)
+
+
+def _unasked(stamps: list[int], log: _Log) -> int:
+    """Hits that no call without an answer can have left. Calls of one id can have left one, and none where it was told.
+
+    Such a call may run long after its caller has given up: on a server that was stopped, when it goes on.
+    """
+    told = set(log.stamps.values())
+    asked: dict[Any, int] = {}
+    for number, row in enumerate(log.unanswered):
+        key = row["id"] if row["id"] is not None else number
+        if row["id"] is None or row["id"] not in told:
+            asked[key] = min(asked.get(key, row["asked_us"]), row["asked_us"])
+    waiting, free, unasked = deque(sorted(asked.values())), 0, 0
+    for stamp in stamps:
+        while waiting and waiting[0] <= stamp + 1000:
+            waiting.popleft()
+            free += 1
+        if free:
+            free -= 1
+        else:
+            unasked += 1
+    return unasked
+
+
+def over_by_stamps(stamps: Iterable[int], quota: int, window_us: int) -> int:
+    """Of these hits, in order, how few have to go so that no window holds more than the quota: each time the newest."""
+    kept, over = deque[int](), 0
+    for stamp in stamps:
+        while kept and kept[0] <= stamp - window_us:
+            kept.popleft()
+        if len(kept) < quota:
+            kept.append(stamp)
+        else:
+            over += 1
+    return over
+
+
+def over_by_wall(calls: list[tuple[int, int]], quota: int, window_us: int) -> int:
+    """The same for hits without stamps, each somewhere between its asking and its answer: those that are certain."""
+    kept, over = list[int](), 0
+    for asked_us, answered_us in sorted(calls, key=lambda call: call[1]):
+        kept = [one for one in kept if one > answered_us - window_us]
+        if len(kept) < quota:
+            kept.append(asked_us)
+        elif asked_us > answered_us - window_us:
+            over += 1
+    return over
+
+
+def _down(slices: dict[int, list[bool]]) -> tuple[float, float]:
+    """Seconds in all, and of the longest stretch."""
+    down = sorted(at for at, answers in slices.items() if len(answers) >= FEW and not any(answers))
+    longest = run = min(len(down), 1)
+    for one, other in pairwise(down):
+        run = run + 1 if other == one + 1 else 1
+        longest = max(longest, run)
+    return len(down) * SLICE_US / 1e6, longest * SLICE_US / 1e6
+
+
+def _times(found: Figures, delays_us: list[int], late_us: list[int]) -> None:
+    if delays_us:
+        delays_us.sort()
+        late_us.sort()
+        found.p50_ms = delays_us[len(delays_us) // 2] / 1e3
+        found.p999_ms = delays_us[int(len(delays_us) * 0.999)] / 1e3
+        found.worst_ms = delays_us[-1] / 1e3
+        found.late_to_ask_p999_ms = late_us[int(len(late_us) * 0.999)] / 1e3

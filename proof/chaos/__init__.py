@@ -10,7 +10,8 @@ under its id, one hit in twenty is given back. A fault at every so many seconds,
 by who made it, and in the end what the servers hold is compared with what was acknowledged. The same load, drawn by the
 same seed, on two limiters that are published, as control: what they are told apart by are the figures of one run.
 
-    callers.py   the limiters that are asked: capline, the published sorted set, the package limits
+    callers.py   what is asked, and capline
+    controls.py  the published sorted set, the package limits
     load.py      one process of the load
     faults.py    what is done to the cluster
     run.py       one run: load and faults together

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import platform
 import signal
@@ -46,6 +47,7 @@ def main() -> int:
     if not chosen:
         parser.error(f"no run has {options.only!r} in its name; there are: {'; '.join(plan.name for plan in made)}")
     signal.signal(signal.SIGTERM, _stop)
+    logging.disable(logging.WARNING)  # these servers keep nothing on a disk, on purpose
     outcomes: list[Outcome] = []
     try:
         with cluster(options.kind) as nodes:

@@ -1,4 +1,4 @@
-"""The limiters that are asked, each behind the same three verbs: decide, give back, and what the servers hold at the end.
+"""What is asked, behind the same three verbs each: decide, give back, and what the servers hold at the end. And capline.
 
 All keep the same limit. Where a limiter can, it also keeps what has left the window, under a second limit that never
 binds: so that at the end every hit that was acknowledged can be looked for, and not only those of the last seconds.
@@ -6,18 +6,8 @@ binds: so that at the end every hit that was acknowledged can be looked for, and
 
 from __future__ import annotations
 
-import asyncio
-import time
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
-
-from limits import RateLimitItemPerSecond
-from limits.aio.storage import RedisClusterStorage
-from limits.aio.strategies import MovingWindowRateLimiter
-from redis import RedisCluster
-from redis.asyncio import RedisCluster as AsyncRedisCluster
+from typing import TYPE_CHECKING, Any, Protocol
 
 from capline import AsyncLimiter, Limit, Limiter, Policy
 from capline.store.redis.keys import slot_of, tag_of
@@ -25,16 +15,13 @@ from capline.store.redis.keys import slot_of, tag_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["CALLERS", "DEADLINE_S", "KEEP_US", "POLICY", "QUOTA", "WINDOW_US", "Caller", "Place"]
+__all__ = ["DEADLINE_S", "KEEP_US", "NEVER_BINDS", "POLICY", "WINDOW_US", "Caller", "Content", "Place", "caller"]
 
 POLICY = "p"
-QUOTA = 30
 WINDOW_US = 10_000_000
 KEEP_US = 86_400_000_000
 NEVER_BINDS = 1_000_000_000
 DEADLINE_S = 1.0
-UNTOLD = -1
-SORTED_SET = Path(__file__).parents[2] / "bench" / "sorted_set.lua"
 
 Content = dict[str, list[tuple[int, int]]]
 """By subject: stamp and units of each hit."""
@@ -42,24 +29,16 @@ Content = dict[str, list[tuple[int, int]]]
 
 @dataclass(frozen=True)
 class Place:
-    """A cluster, and the name under which a run keeps its logs on it."""
+    """A cluster, the name under which a run keeps its logs on it, and the quota that it keeps."""
 
     addresses: str
     namespace: str
+    quota: int
 
     @property
     def nodes(self) -> list[tuple[str, int]]:
         """Host and port of each node to begin with."""
         return [(host, int(port)) for host, _, port in (one.partition(":") for one in self.addresses.split(","))]
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What a limiter answers that is not capline."""
-
-    allowed: bool
-    hit: int | None
-    retry_after_us: int = UNTOLD
 
 
 class Caller(Protocol):
@@ -95,12 +74,12 @@ class Capline:
     replicas = 0
 
     def __init__(self, place: Place) -> None:
-        self._limiter = AsyncLimiter(_url(place, DEADLINE_S), self._policies(), namespace=place.namespace)
+        self._limiter = AsyncLimiter(_url(place, DEADLINE_S), self._policies(place), namespace=place.namespace)
 
     @classmethod
-    def _policies(cls) -> list[Policy]:
+    def _policies(cls, place: Place) -> list[Policy]:
         kept = Policy("kept", [Limit(NEVER_BINDS, KEEP_US)], log=POLICY)
-        return [Policy(POLICY, [Limit(QUOTA, WINDOW_US)], wait_replicas=cls.replicas), kept]
+        return [Policy(POLICY, [Limit(place.quota, WINDOW_US)], wait_replicas=cls.replicas), kept]
 
     async def decide(self, subject: str, id: str | None) -> Any:
         """`AsyncLimiter.decide`."""
@@ -117,7 +96,7 @@ class Capline:
     @classmethod
     def content(cls, place: Place, subjects: Iterable[str]) -> Content | None:
         """By `explain`."""
-        with Limiter(_url(place, 30), cls._policies(), namespace=place.namespace) as limiter:
+        with Limiter(_url(place, 30), cls._policies(place), namespace=place.namespace) as limiter:
             return {
                 subject: [(hit.stamp_us, hit.units) for hit in limiter.explain(POLICY, subject).hits]
                 for subject in subjects
@@ -135,103 +114,17 @@ class Replicated(Capline):
     replicas = 1
 
 
-class SortedSet:
-    """The published script of one sorted set a subject: scores and members are stamps of the callers' clocks."""
-
-    tells_stamps = True
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._script = SORTED_SET.read_text(encoding="utf-8")
-        host, port = place.nodes[0]
-        self._client: Any = AsyncRedisCluster(host=host, port=port, socket_timeout=DEADLINE_S)
-
-    async def decide(self, subject: str, id: str | None) -> Told:
-        """The script, sent whole: after a failover the new primary does not know it by its hash."""
-        del id  # it has none
-        now_us = time.time_ns() // 1000
-        words = (KEEP_US // 1_000_000, QUOTA, now_us - WINDOW_US, NEVER_BINDS, now_us - KEEP_US)
-        allowed = await self._client.eval(self._script, 1, _key(self._place, subject), now_us, *words)
-        return Told(bool(allowed), now_us if allowed else None)
-
-    async def refund(self, subject: str, hit: int) -> bool | None:
-        """Take the member out."""
-        return bool(await self._client.zrem(_key(self._place, subject), hit))
-
-    async def close(self) -> None:
-        """Close the client."""
-        await self._client.aclose()
-
-    @classmethod
-    def content(cls, place: Place, subjects: Iterable[str]) -> Content | None:
-        """All members."""
-        host, port = place.nodes[0]
-        client: Any = RedisCluster(host=host, port=port)
-        try:
-            return {
-                subject: [(int(member), 1) for member in client.zrange(_key(place, subject), 0, -1)]
-                for subject in subjects
-            }
-        finally:
-            client.close()
-
-    @staticmethod
-    def slot(place: Place, subject: str) -> int:
-        """Of its key."""
-        return slot_of(_key(place, subject).encode())
-
-
-class Limits:
-    """The package limits, its moving window; a hit is an entry of a list, cut to the quota: none can be found again."""
-
-    tells_stamps = False
-
-    def __init__(self, place: Place) -> None:
-        storage: Any = RedisClusterStorage(
-            f"async+redis+cluster://{place.addresses}", implementation="redispy", socket_timeout=DEADLINE_S
-        )
-        self._limiter = MovingWindowRateLimiter(storage)
-        self._storage = storage
-        self._item = RateLimitItemPerSecond(QUOTA, WINDOW_US // 1_000_000, namespace=place.namespace)
-
-    async def decide(self, subject: str, id: str | None) -> Told:
-        """`hit`."""
-        del id  # it has none
-        return Told(await self._limiter.hit(self._item, subject), None)
-
-    async def refund(self, subject: str, hit: int) -> bool | None:
-        """It has no such verb."""
-        del subject, hit
-
-    async def close(self) -> None:
-        """It has no such verb either; what is open goes with the process."""
-        with suppress(Exception):
-            await asyncio.wait_for(self._storage.bridge.get_connection().aclose(), 1)
-
-    @classmethod
-    def content(cls, place: Place, subjects: Iterable[str]) -> Content | None:
-        """It tells nothing: older hits are cut off."""
-        del place, subjects
-
-    @staticmethod
-    def slot(place: Place, subject: str) -> int:
-        """Of the key that the package makes."""
-        item = RateLimitItemPerSecond(QUOTA, WINDOW_US // 1_000_000, namespace=place.namespace)
-        return slot_of(f"LIMITS:{item.key_for(subject)}".encode())
-
-
 def _url(place: Place, deadline_s: float) -> str:
     return f"redis+cluster://{place.addresses}?deadline={deadline_s:g}s&bulk_deadline=30s"
 
 
-def _key(place: Place, subject: str) -> str:
-    return f"{place.namespace}:{subject}"
+def caller(name: str) -> type[Caller]:
+    """By the name that the table has for it; the controls are only imported where they are asked."""
+    if name in _CAPLINE:
+        return _CAPLINE[name]
+    from proof.chaos.controls import CONTROLS  # noqa: PLC0415
+
+    return CONTROLS[name]
 
 
-CALLERS: dict[str, type[Caller]] = {
-    "capline": Capline,
-    "capline, wait_replicas=1": Replicated,
-    "sorted set": SortedSet,
-    "limits": Limits,
-}
-"""By the names that the table has for them."""
+_CAPLINE: dict[str, type[Caller]] = {"capline": Capline, "capline, wait_replicas=1": Replicated}

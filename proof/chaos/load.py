@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import random
 import sys
 import time
@@ -20,19 +19,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proof.chaos.callers import CALLERS, POLICY, Place
+from proof.chaos.callers import POLICY, Place, caller
 from proof.record import Recorder, wall_us
 
 if TYPE_CHECKING:
     from proof.chaos.callers import Caller
 
-__all__ = ["COLD", "HOT", "Load"]
+__all__ = ["COLD", "HOT", "READY", "Load"]
 
+READY = "ready"
 HOT, COLD = 30, 10_000
 HOT_SHARE = 0.6
 TWICE_SHARE = 0.05
 REFUND_SHARE = 0.05
-TWICE_WITHIN_S = 2.0
+TWICE_WITHIN_S = 1.0
 REFUND_WITHIN_S = 1.0
 RETRIES, RETRY_S = 3, 0.5
 WAIT_FOR_ANSWERS_S = 30
@@ -45,10 +45,10 @@ class Load:
     limiter: str
     addresses: str
     namespace: str
+    quota: int
     seed: str
     number: int
     rate: float
-    begin_us: int
     seconds: float
     path: str
 
@@ -67,30 +67,29 @@ class Intent:
 
 
 async def run(load: Load) -> list[str]:
-    """The records of one process."""
+    """The records of one process. It says when it is connected, and is told when to begin."""
     draw = random.Random(f"{load.seed} {load.number}")  # noqa: S311 - no secret
-    caller = CALLERS[load.limiter](Place(load.addresses, load.namespace))
+    asked = caller(load.limiter)(Place(load.addresses, load.namespace, load.quota))
     recorder = Recorder()
     for number in range(6):
-        await _meet(caller, number)
-    tasks: set[asyncio.Task[None]] = set()
-    parent, due_s = os.getppid(), 0.0
+        await _meet(asked, number)
+    print(READY, flush=True)
+    begin_us = int(sys.stdin.readline())
+    tasks, due_s = set[asyncio.Task[None]](), 0.0
     while (due_s := due_s + draw.expovariate(load.rate)) < load.seconds:
         subject = f"hot {draw.randrange(HOT)}" if draw.random() < HOT_SHARE else f"cold {draw.randrange(COLD)}"
         twice_s = draw.random() * TWICE_WITHIN_S if draw.random() < TWICE_SHARE else None
         refund_s = draw.random() * REFUND_WITHIN_S if draw.random() < REFUND_SHARE else None
         intent = Intent(subject, None if twice_s is None else f"{load.number}-{due_s:.6f}", refund_s)
-        due_us = load.begin_us + int(due_s * 1e6)
+        due_us = begin_us + int(due_s * 1e6)
         await asyncio.sleep(max(0.0, (due_us - wall_us()) / 1e6))
-        if os.getppid() != parent:
-            break  # nobody waits for these records any more
         for after_s in (0.0, twice_s):
             if after_s is not None:
-                tasks.add(asyncio.create_task(_attempt(caller, recorder, intent, due_us, after_s)))
+                tasks.add(asyncio.create_task(_attempt(asked, recorder, intent, due_us, after_s)))
         tasks = {task for task in tasks if not task.done()}
     if tasks:
         await asyncio.wait(tasks, timeout=WAIT_FOR_ANSWERS_S)
-    await caller.close()
+    await asked.close()
     return recorder.lines
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proof.chaos.callers import CALLERS, KEEP_US, POLICY, QUOTA, WINDOW_US, Place
+from proof.chaos.callers import KEEP_US, POLICY, WINDOW_US, Place, caller
 from proof.chaos.faults import FAULTS, Scene
-from proof.chaos.load import HOT, Load
+from proof.chaos.load import HOT, READY, Load
 from proof.chaos.tally import Figures, tally
 from proof.checker import check, read
 from proof.record import Recorder, wall_us
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Outcome", "Plan", "run"]
 
 SLOTS = 16_384
-START_S = 2.0
-"""From the start of the processes to the first attempt."""
+START_S = 0.3
+"""From the last process that is ready to the first attempt."""
 GRACE_S = 90
 ROOT = Path(__file__).parents[2]
 
@@ -48,6 +48,8 @@ class Plan:
     processes: int = 4
     rate: float = 100
     """Attempts a second of each process."""
+    quota: int = 30
+    """In ten seconds: what a hot subject may; several times as much is asked for."""
     lossless: bool = False
     """Nothing that these faults do is an excuse: every promise is checked by proof.checker."""
 
@@ -62,43 +64,49 @@ class Outcome:
     """The faults, in order."""
     promises: str = ""
     """What proof.checker says; empty where it was not asked, or had nothing to say against it."""
+    lines: list[str] = field(default_factory=list[str], repr=False)
+    """The records."""
 
 
 def run(plan: Plan, cluster: Cluster, say: Callable[[str], None] = lambda _: None) -> Outcome:
     """Run it on a cluster that is well, under a name of its own; the cluster is well again afterwards."""
-    place = Place(
-        ",".join(server.address for server in cluster.servers[: cluster.first_primaries]), f"c{secrets.token_hex(5)}"
-    )
-    caller = CALLERS[plan.limiter]
-    with tempfile.TemporaryDirectory(prefix="capline-chaos-") as name, _load(plan, place, Path(name)) as (workers, begin_us):
-        hot = tuple({caller.slot(place, f"hot {number}") for number in range(HOT)})
+    place = _place(cluster, f"c{secrets.token_hex(5)}", plan.quota)
+    kind = caller(plan.limiter)
+    with (
+        tempfile.TemporaryDirectory(prefix="capline-chaos-") as name,
+        _load(plan, place, Path(name)) as (workers, begin_us),
+    ):
+        hot = tuple({kind.slot(place, f"hot {number}") for number in range(HOT)})
         scene = Scene(cluster, random.Random(plan.seed), tuple(sorted(hot)))  # noqa: S311 - no secret
         done = _faults(plan, scene, begin_us, say)
         for worker in workers:
             _, errors = worker.communicate(timeout=max(0.0, (begin_us - wall_us()) / 1e6 + plan.seconds) + GRACE_S)
             if worker.returncode:
-                raise RuntimeError(f"{plan.name}: a process of the load ended with {worker.returncode}:\n{errors[-2000:]}")
-        lines = [line for path in sorted(Path(name).iterdir()) for line in path.read_text(encoding="utf-8").splitlines()]
+                raise RuntimeError(
+                    f"{plan.name}: a process of the load ended with {worker.returncode}:\n{errors[-2000:]}"
+                )
+        lines = [
+            line for path in sorted(Path(name).iterdir()) for line in path.read_text(encoding="utf-8").splitlines()
+        ]
     cluster.wait()
     say(f"{plan.name}: {len(lines)} records; asking the servers what they hold")
     subjects = sorted({subject for line in lines if (subject := _subject(line))})
-    content = caller.content(_now(place, cluster), subjects)
+    content = kind.content(_place(cluster, place.namespace, plan.quota), subjects)
     figures = tally(
         lines,
         content,
-        (QUOTA, WINDOW_US),
-        lambda subject: caller.slot(place, subject) * cluster.first_primaries // SLOTS,
+        (plan.quota, WINDOW_US),
+        lambda subject: kind.slot(place, subject) * cluster.first_primaries // SLOTS,
         cluster.first_primaries,
     )
-    outcome = Outcome(plan, figures, done)
+    outcome = Outcome(plan, figures, done, lines=lines)
     if plan.lossless and content is not None and plan.limiter.startswith("capline"):
-        outcome.promises = _promises(lines, content)
+        outcome.promises = _promises(plan, lines, content)
     return outcome
 
 
 @contextmanager
 def _load(plan: Plan, place: Place, directory: Path) -> Generator[tuple[list[subprocess.Popen[str]], int]]:
-    begin_us = wall_us() + int(START_S * 1e6)
     workers: list[subprocess.Popen[str]] = []
     try:
         for number in range(plan.processes):
@@ -106,23 +114,35 @@ def _load(plan: Plan, place: Place, directory: Path) -> Generator[tuple[list[sub
                 plan.limiter,
                 place.addresses,
                 place.namespace,
+                place.quota,
                 plan.seed,
                 number,
                 plan.rate,
-                begin_us,
                 plan.seconds,
                 str(directory / str(number)),
             )
             workers.append(
                 subprocess.Popen(  # noqa: S603 - our own program
-                    [sys.executable, "-m", "proof.chaos.load", load.words()],
+                    # The kernel ends it when this process ends, however that does.
+                    ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-m", "proof.chaos.load", load.words()],  # noqa: S607
                     cwd=ROOT,
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     text=True,
                     start_new_session=True,  # control-C is for the one who started them
                 )
             )
+        for worker in workers:
+            if worker.stdout is None or worker.stdout.readline().strip() != READY:
+                raise RuntimeError(
+                    f"{plan.name}: a process of the load did not start:\n{worker.communicate()[1][-2000:]}"
+                )
+        begin_us = wall_us() + int(START_S * 1e6)
+        for worker in workers:
+            if worker.stdin is not None:
+                worker.stdin.write(f"{begin_us}\n")
+                worker.stdin.flush()
         yield workers, begin_us
     finally:
         for worker in workers:
@@ -150,9 +170,9 @@ def _faults(plan: Plan, scene: Scene, begin_us: int, say: Callable[[str], None])
     return done
 
 
-def _now(place: Place, cluster: Cluster) -> Place:
-    """The same, by servers that are primaries now."""
-    return Place(",".join(server.address for server in cluster.primaries), place.namespace)
+def _place(cluster: Cluster, namespace: str, quota: int) -> Place:
+    """By servers that are primaries now."""
+    return Place(",".join(server.address for server in cluster.primaries), namespace, quota)
 
 
 def _subject(line: str) -> str:
@@ -161,10 +181,10 @@ def _subject(line: str) -> str:
     return rest.partition('"')[0] if found else ""
 
 
-def _promises(lines: list[str], content: Content) -> str:
+def _promises(plan: Plan, lines: list[str], content: Content) -> str:
     """What proof.checker has to say against it."""
     head = Recorder()
-    head.policy(POLICY, [(QUOTA, WINDOW_US)], keep_us=KEEP_US)
+    head.policy(POLICY, [(plan.quota, WINDOW_US)], keep_us=KEEP_US)
     for subject, hits in content.items():
         head.final(POLICY, subject, lambda hits=hits: hits)
     report = check(read([*head.lines, *lines]))

@@ -35,12 +35,12 @@ def plans(seconds: float, every_s: float, seed: str) -> list[Plan]:
 
 def short_plans(seed: str) -> list[Plan]:
     """The runs of the tests: half a minute, each with the faults that it is about."""
-    lag = ("lagging_primary_killed",)
+    lag, planned = ("lagging_primary_killed",), tuple(name for name in _PLANNED if name != "replica_killed")
     return [
-        Plan("capline, planned faults", _CAPLINE, _PLANNED, 6, 1.5, seed, rate=60, lossless=True),
-        Plan("capline, killed behind a lag", _CAPLINE, lag, 6, 4, seed, rate=60),
-        Plan("capline, wait_replicas=1, killed behind a lag", _REPLICATED, lag, 6, 4, seed, rate=60),
-        Plan("sorted set, no faults", "sorted set", (), 2, 1, seed, rate=60),
+        Plan("capline, planned faults", _CAPLINE, planned, 5, 1, seed, rate=60, quota=12, lossless=True),
+        Plan("capline, killed behind a lag", _CAPLINE, lag, 7, 4, seed, rate=60, quota=12),
+        Plan("capline, wait_replicas=1, killed behind a lag", _REPLICATED, lag, 7, 4, seed, rate=60, quota=12),
+        Plan("sorted set, no faults", "sorted set", (), 2, 1, seed, rate=60, quota=12),
     ]
 
 
@@ -79,7 +79,18 @@ def row(outcome: Outcome) -> dict[str, Any]:
 
 def table(outcomes: Iterable[Outcome]) -> str:
     """For people, and for docs/reliability.md as it is."""
-    head = ("run", "faults", "attempts", "unanswered", "lost", "over", "duplicates", "down by shard, s", "p50 ms", "p99.9 ms")
+    head = (
+        "run",
+        "faults",
+        "attempts",
+        "unanswered",
+        "lost",
+        "over",
+        "duplicates",
+        "down by shard, s",
+        "p50 ms",
+        "p99.9 ms",
+    )
     rows = [head, tuple("---" for _ in head)]
     for one in outcomes:
         figures = one.figures

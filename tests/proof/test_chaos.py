@@ -1,0 +1,207 @@
+"""The failover experiment in short; the long form is `make chaos`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from capline.testing.servers import cluster
+from proof.chaos.faults import FAULTS
+from proof.chaos.run import Outcome, Plan, run
+from proof.chaos.table import broken, plans, row, short_plans, table
+from proof.chaos.tally import Figures, over_by_stamps, over_by_wall, tally
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from capline.testing.servers import Cluster
+
+ROOT = Path(__file__).parents[2]
+PLANNED, LAG, REPLICATED, CONTROL = short_plans("capline")
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Cluster]:
+    with cluster("redis") as made:
+        yield made
+
+
+# --- on a cluster -----------------------------------------------------------------------------------------------------
+
+
+def test_planned_faults_lose_nothing_and_keep_every_promise(nodes: Cluster) -> None:
+    outcome = run(PLANNED, nodes)
+    assert not broken(outcome), broken(outcome)
+    assert outcome.figures.lost == outcome.figures.over == 0
+    assert len(outcome.done) >= 2
+    assert outcome.figures.refused > 100, "subjects at their limit"
+    assert outcome.figures.allowed > 300
+
+
+def test_what_a_primary_had_not_replicated_is_lost_and_bounds_what_is_over_admitted(nodes: Cluster) -> None:
+    outcome = run(LAG, nodes)
+    assert not broken(outcome), broken(outcome)
+    assert outcome.done == ["lagging_primary_killed"]
+    assert outcome.figures.lost, "a fault that loses nothing proves nothing"
+    assert max(outcome.figures.down_s) > 1
+
+
+def test_with_a_replica_waited_for_the_same_fault_loses_nothing(nodes: Cluster) -> None:
+    outcome = run(REPLICATED, nodes)
+    assert not broken(outcome), broken(outcome)
+    assert outcome.done == ["lagging_primary_killed"]
+    assert outcome.figures.lost == outcome.figures.over == outcome.figures.duplicates == 0
+    assert outcome.figures.allowed > 300
+
+
+def test_the_control_has_duplicates(nodes: Cluster) -> None:
+    outcome = run(CONTROL, nodes)
+    assert outcome.figures.duplicates > 0, "it knows no ids"
+    assert not broken(outcome), "nobody promised anything of it"
+
+
+def test_interrupted_it_stops_every_server_and_every_process(tmp_path: Path) -> None:
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    words = [sys.executable, "-m", "proof.chaos", "--short", "--only", "planned"]
+    with subprocess.Popen(
+        words, cwd=ROOT, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as program:
+        try:
+            until = time.monotonic() + 30
+            while not list(tmp_path.glob("capline-chaos-*")) and time.monotonic() < until:
+                time.sleep(0.05)
+            children = below(program.pid)
+            assert len(children) > 6, "six servers, and the load"
+            program.send_signal(signal.SIGINT)
+            out, errors = program.communicate(timeout=30)
+        finally:
+            program.kill()
+    assert program.returncode == 130
+    assert b"interrupted; every server is stopped" in errors
+    assert b"Traceback" not in errors
+    assert not out
+    assert not list(tmp_path.iterdir())
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+
+
+def below(pid: int) -> list[int]:
+    """The processes that it started."""
+    words = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    return [int(word) for word in words]
+
+
+# --- what the figures mean --------------------------------------------------------------------------------------------
+
+
+def attempt(at_us: int, allowed: bool | None = True, hit: int | None = None, id: str | None = None, **more: Any) -> str:
+    error = {"error": "TimeoutError()"} if allowed is None else {}
+    times = {"due_us": at_us, "asked_us": at_us, "answered_us": at_us + 1000}
+    told = {"event": "attempt", "subject": "s", "allowed": allowed, "id": id, "hit": hit}
+    return json.dumps({**times, **told, **error, **more})
+
+
+def refund(hit: int, done: bool | None = True) -> str:
+    return json.dumps({"event": "refund", "subject": "s", "hit": hit, "done": done})
+
+
+def figures(lines: list[str], held: list[int] | None, quota: int = 2) -> Figures:
+    content = None if held is None else {"s": [(stamp, 1) for stamp in held]}
+    return tally(lines, content, (quota, 100), lambda _: 0, 1)
+
+
+def test_a_hit_that_was_acknowledged_and_is_not_there_is_lost() -> None:
+    found = figures([attempt(10, hit=10), attempt(20, hit=20), attempt(130, hit=130)], [20, 130])
+    assert (found.lost, found.over, found.duplicates) == (1, 0, 0)
+
+
+def test_a_window_over_its_quota_by_what_was_lost_and_by_more_than_that() -> None:
+    three = [attempt(at, hit=at) for at in (10, 20, 30)]
+    assert (figures(three, [20, 30]).lost, figures(three, [20, 30]).over) == (1, 1)
+    found = figures(three, [10, 20, 30])
+    assert (found.lost, found.over) == (0, 1)
+    assert broken(Outcome(LAG, found)) == ["1 over-admitted, and only 0 lost"]
+
+
+def test_a_hit_that_was_given_back_is_neither_lost_nor_over() -> None:
+    three = [attempt(at, hit=at) for at in (10, 20, 30)]
+    found = figures([*three, refund(20)], [10, 30])
+    assert (found.lost, found.over, found.back) == (0, 0, 0)
+    assert figures([*three, refund(20, done=None)], [10, 30]).over == 0
+    assert figures([*three, refund(20)], [10, 20, 30]).back == 1
+    assert figures([*three, refund(20, done=False)], [10, 20, 30]).over == 1
+
+
+def test_one_id_twice_is_a_duplicate_unless_the_first_was_lost() -> None:
+    twice = [attempt(10, hit=10, id="x"), attempt(20, hit=20, id="x")]
+    assert figures(twice, [10, 20]).duplicates == 1
+    assert figures(twice, [20]).duplicates == 0
+    assert figures([*twice, refund(10)], [20]).duplicates == 0
+    assert figures(twice, None).duplicates == 1
+    assert figures([attempt(10, hit=10, id="x"), attempt(20, hit=10, id="x")], [10]).duplicates == 0
+
+
+def test_a_hit_that_nobody_asked_for_is_a_duplicate() -> None:
+    assert figures([], []).duplicates == 0
+    assert figures([attempt(10, hit=10)], [10, 20]).duplicates == 1
+    assert figures([attempt(10, hit=10), attempt(15, allowed=None)], [10, 20]).duplicates == 0
+    assert figures([attempt(10, hit=10), attempt(5000, allowed=None)], [10, 20]).duplicates == 1, "asked for later"
+    # Calls of one id leave one hit, and none beside the one that was told.
+    unknown = [attempt(10, allowed=None, id="x"), attempt(20, allowed=None, id="x")]
+    assert figures(unknown, [30]).duplicates == 0
+    assert figures(unknown, [30, 40]).duplicates == 1
+    assert figures([*unknown, attempt(25, hit=25, id="x")], [25, 30]).duplicates == 1
+
+
+def test_a_shard_is_down_where_nobody_is_answered() -> None:
+    lines = [attempt(at, allowed=None if 300_000 <= at < 600_000 else False) for at in range(0, 1_000_000, 20_000)]
+    found = figures(lines, [])
+    assert (found.down_s, found.longest_down_s) == ([0.3], [0.3])
+    assert found.errors == {"TimeoutError": 15}
+    assert found.unanswered == 15
+    assert found.p50_ms == 1
+
+
+@pytest.mark.parametrize(
+    ("stamps", "over"), [([], 0), ([1, 2], 0), ([1, 2, 3], 1), ([1, 2, 101], 0), ([1, 2, 100, 101, 102], 1)]
+)
+def test_over_is_as_few_as_would_have_to_go(stamps: list[int], over: int) -> None:
+    assert over_by_stamps(stamps, 2, 100) == over
+
+
+def test_without_stamps_only_what_is_certain_counts() -> None:
+    assert over_by_wall([(1, 2), (3, 4), (5, 6)], 2, 100) == 1
+    assert over_by_wall([(1, 2), (3, 4), (5, 101)], 2, 100) == 0, "the first may have been out of the window"
+
+
+def test_lost_where_nothing_may_be_lost_is_a_broken_promise() -> None:
+    some = Figures(lost=3)
+    assert not broken(Outcome(LAG, some))
+    assert broken(Outcome(REPLICATED, some)) == broken(Outcome(PLANNED, some)) == ["3 acknowledged hits lost"]
+    assert broken(Outcome(LAG, Figures(duplicates=1))) == ["1 duplicates"]
+    assert not broken(Outcome(CONTROL, Figures(lost=3, duplicates=9, over=9)))
+    calm = replace(PLANNED, faults=())
+    assert broken(Outcome(calm, Figures(unanswered=1)))
+    assert broken(Outcome(calm, Figures(), promises="BROKEN over-quota-by-stamps"))
+
+
+def test_the_long_form_has_every_mode_and_every_fault() -> None:
+    made = plans(300, 20, "seed")
+    assert {plan.limiter for plan in made if plan.seconds == 300 and set(plan.faults) == set(FAULTS)} == {
+        "capline",
+        "capline, wait_replicas=1",
+        "sorted set",
+        "limits",
+    }
+    assert all(plan.processes == 4 for plan in made)
+    told = row(Outcome(Plan("n", "limits", (), 1, 1), Figures(lost=None, down_s=[0, 0.5])))
+    assert json.loads(json.dumps(told))["lost"] is None
+    assert "untold" in table([Outcome(made[-1], Figures(lost=None, back=None))])

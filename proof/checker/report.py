@@ -76,15 +76,15 @@ class Report:
 
     def text(self) -> str:
         """The report in words, a few examples of each kind."""
+        compared = f"{self.finals} compared with the store"
         lines = [
-            f"{self.attempts} attempts on {self.logs} logs: {self.hits} hits, {self.refused} refusals, "
-            f"{self.finals} logs compared with the store",
+            f"{self.attempts} attempts on {self.logs} logs ({compared}): {self.hits} hits, {self.refused} refusals"
         ]
         if self.unanswered or self.stood_in:
-            lines.append(
-                f"{self.unanswered} calls without an answer ({self.resolved} found in the store, {self.excused} refusals "
-                f"excused by them), {self.stood_in} answers not from the store",
-            )
+            lines += [
+                f"{self.unanswered} calls without an answer, {self.resolved} of them found in the store",
+                f"{self.excused} answers that these may explain, {self.stood_in} answers not from the store",
+            ]
         for kind, meaning in KINDS.items():
             found = [fault for fault in self.faults if fault.kind == kind]
             if found:

@@ -2,12 +2,12 @@
 
 A kill: one of four writers ends by SIGKILL at a random instant; the others go on, and another takes its place.
 
-A loss of power: all writers end, one of them perhaps at one of its syncs; then the store's file is what had been synced, and,
-for a kernel that was writing back meanwhile, any of the other pages as well, by chance. The writers go on from there. What
-had been synced is known from `synced.c`, which follows every sync of every writer.
+A loss of power: all writers end, one of them perhaps at one of its syncs; then the store's file is what had been
+synced, and, for a kernel that was writing back meanwhile, any of the other pages as well, by chance. The writers go on
+from there. What had been synced is known from `synced.c`, which follows every sync of every writer.
 
-At the end the records of all writers, and what the store holds, go to the checker: every hit that was acknowledged has to be
-there, every other one has to be explained by a call that was cut off, and no window, refusal or id may be wrong.
+At the end the records of all writers, and what the store holds, go to the checker: every hit that was acknowledged has
+to be there, every other one has to be explained by a call that was cut off, and no window, refusal or id may be wrong.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ ROOT = Path(__file__).parents[2]
 PAGE_BYTES = 4096
 MOST_SYNCS = 60
 PAUSE_S = 0.004
-"""Between the calls of a writer that may lose its power: a loss shall find the store at rest as well. At work, what one writer
-has not synced is soon synced by the next."""
+"""Between the calls of a writer that may lose its power: a loss shall find the store at rest as well. At work, what one
+writer has not synced is soon synced by the next."""
 
 
 @dataclass
 class Outcome:
-    """What came of it: crashes that were made, and what the checker says; `refused` where the store could not be opened."""
+    """What came of so many crashes, and what the checker says; `refused` where the store could not be opened."""
 
     crashes: int
     report: Report
@@ -65,13 +65,13 @@ def build(directory: Path) -> Path:
     library = directory / "synced.so"
     source = Path(__file__).with_name("synced.c")
     command = ["cc", "-O1", "-shared", "-fPIC", "-o", str(library), str(source), "-pthread"]
-    subprocess.run(command, check=True, capture_output=True)  # noqa: S603 - our own source
+    subprocess.run(command, check=True, capture_output=True)
     return library
 
 
 def kills(directory: Path, crashes: int, durability: str = "relaxed", seed: int = 0) -> Outcome:
     """So many kills of a writer, with the others at work."""
-    draw = random.Random(seed)  # noqa: S311 - no secret
+    draw = random.Random(seed)
     with _Writers(directory, durability) as writers:
         for _ in range(WRITERS):
             writers.start()
@@ -88,13 +88,13 @@ def losses(
     directory: Path, library: Path, crashes: int, durability: str = "full", *, lies: int = 0, seed: int = 0
 ) -> Outcome:
     """So many losses of power; `lies`: of so many syncs the disk drops one and says nothing."""
-    draw = random.Random(seed)  # noqa: S311 - no secret
+    draw = random.Random(seed)
     synced, data = directory / "synced", directory / "store" / "data.mdb"
     with _Writers(directory, durability, library, lies) as writers:
         for number in range(crashes):
             # One writer may end before one of its syncs; the others see what it left, until all of them end.
-            stops = [draw.randrange(1, MOST_SYNCS) if draw.random() < 0.5 else 0, 0, 0, 0]  # noqa: PLR2004
-            first = [writers.start(stop_at) for stop_at in stops][0]
+            stops = [draw.randrange(1, MOST_SYNCS) if draw.random() < 0.5 else 0, 0, 0, 0]
+            first, *_ = [writers.start(stop_at) for stop_at in stops]
             if stops[0]:
                 writers.wait(first, seconds=0.5)
                 time.sleep(draw.choice((0, 0.0005, 0.003)))
@@ -182,7 +182,7 @@ class _Writers:
             }
             pause_s = PAUSE_S
         url = f"lmdb://{store}?durability={durability}"
-        self._nursery = subprocess.Popen(  # noqa: S603 - our own program
+        self._nursery = subprocess.Popen(
             [sys.executable, "-m", "proof.crashes.nursery", url, str(directory), str(pause_s)],
             cwd=ROOT,
             env=environment,

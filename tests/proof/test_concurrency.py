@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from proof.concurrency.callers import Case, run
 from tests.server_kit import SLOW
 
 from capline.testing.servers import shared
-from proof.concurrency.callers import Case, run
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,9 +10,9 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from proof.crashes.rounds import build, kills, lose_power, losses
 
 from capline import Limiter, Policy
-from proof.crashes.rounds import build, kills, lose_power, losses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,9 @@ def test_killed_writers_lose_nothing_that_was_acknowledged(tmp_path: Path) -> No
     assert outcome.report.finals == 3
 
 
-def test_power_that_is_lost_takes_nothing_that_was_acknowledged_with_full_durability(tmp_path: Path, library: Path) -> None:
+def test_power_that_is_lost_takes_nothing_that_was_acknowledged_with_full_durability(
+    tmp_path: Path, library: Path
+) -> None:
     outcome = losses(tmp_path, library, CRASHES)
     assert outcome, outcome.text()
     assert outcome.crashes == CRASHES
@@ -57,7 +59,9 @@ def test_power_that_is_lost_takes_nothing_that_was_acknowledged_with_full_durabi
 
 
 @pytest.mark.parametrize(("durability", "lies"), [("relaxed", 0), ("full", 2)], ids=["relaxed", "a disk that lies"])
-def test_power_that_is_lost_takes_what_was_not_synced(tmp_path: Path, library: Path, durability: str, lies: int) -> None:
+def test_power_that_is_lost_takes_what_was_not_synced(
+    tmp_path: Path, library: Path, durability: str, lies: int
+) -> None:
     outcome = losses(tmp_path, library, CRASHES, durability, lies=lies)
     assert not outcome
     assert outcome.refused or outcome.report.kinds() & {"final-lost", "final-extra"}
@@ -121,7 +125,7 @@ def test_a_writer_that_is_killed_before_its_last_sync_was_told_nothing(disk: Dis
 
 
 def test_a_retry_that_is_answered_by_a_hit_that_nobody_synced_is_on_the_disk(disk: Disk) -> None:
-    """The first writer is killed with its hit in memory and its meta page not on the disk; the second is told of that hit."""
+    """The first writer is killed with its hit in memory and not on the disk; the second is told of that hit."""
     first, second = disk.start(LAST_SYNC_OF_ONE), disk.start()
     assert first.communicate("\n")[0] == ""
     said = second.communicate("\n")[0]

@@ -56,7 +56,8 @@ class Report:
     """Calls of which nobody knows whether they were recorded; `resolved` of them by what the store holds at the end."""
     resolved: int = 0
     excused: int = 0
-    """Refusals that could not be judged, since a call without an answer may be the reason."""
+    """Refusals that could not be judged, or not their retry_after: a call without an answer, or many refunds at the
+    same time, may be the reason."""
     stood_in: int = 0
     finals: int = 0
     faults: list[Fault] = field(default_factory=list[Fault])
@@ -83,7 +84,7 @@ class Report:
         if self.unanswered or self.stood_in:
             lines += [
                 f"{self.unanswered} calls without an answer, {self.resolved} of them found in the store",
-                f"{self.excused} answers that these may explain, {self.stood_in} answers not from the store",
+                f"{self.excused} refusals that these or refunds may explain, {self.stood_in} answers not from the store",
             ]
         for kind, meaning in KINDS.items():
             found = [fault for fault in self.faults if fault.kind == kind]

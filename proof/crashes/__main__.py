@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from proof.crashes.rounds import Outcome
 
-CONTROL_CRASHES = 10
+CONTROL_CRASHES = 40
 
 
 def main() -> int:
@@ -40,9 +40,9 @@ def main() -> int:
                 False,
                 lambda at: losses(at, library, CONTROL_CRASHES, "relaxed", seed=seed),
             ),
-            "control: power lost, full, a disk that drops every second sync": (
+            "control: power lost, full, a disk that drops the last sync of each commit": (
                 False,
-                lambda at: losses(at, library, CONTROL_CRASHES, "full", lies=2, seed=seed),
+                lambda at: losses(at, library, CONTROL_CRASHES, "full", lies=True, seed=seed),
             ),
         }
         wrong = 0

@@ -53,10 +53,10 @@ SHORT = (
 )
 """Enough to find every fault of `faults.py`."""
 LONG = (
-    Scope(ONE, (1, 1, 3), moves=3, back=2),
+    Scope(ONE, (1, 1, 3), moves=2, back=2),
     Scope(ONE, (2, 2, 2), moves=2, max_waits_us=(None, 2)),
     Scope(TWO, (1, 2, 2), moves=2, costs=(1, 2), max_waits_us=(1,)),
-    Scope(((3, 4),), (1, 2, 2), moves=2, costs=(1, 3)),
+    Scope(((3, 4),), (1, 1, 2), moves=2, costs=(1, 3)),
 )
 
 

@@ -6,7 +6,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup demo test lint bench lock clean
+.PHONY: help setup demo test lint bench proof lock clean
 
 BIN := .venv/bin
 PYTEST_WORKERS ?= 2
@@ -40,9 +40,13 @@ bench: setup ## run the benchmark programs, one after the other
 	@bash tools/setup.sh test
 	@set -e; for program in bench/[!_]*.py; do echo "== $$program"; $(BIN)/python "$$program"; done
 
+proof: setup ## the long forms of the tests of the promises: docs/reliability.md; some twenty minutes
+	@bash tools/setup.sh test
+	@set -e; for part in model crashes concurrency; do echo "== proof.$$part"; $(BIN)/python -m proof.$$part; done
+
 lock: ## write requirements.lock anew from pyproject.toml; UPGRADE=1 takes the newest of everything
 	@bash tools/lock.sh
 
 clean: ## remove .venv, build results and caches
 	rm -rf .venv build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
-	find src tests bench tools examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests bench tools examples proof -name __pycache__ -type d -prune -exec rm -rf {} +

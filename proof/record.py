@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 __all__ = ["Answer", "Recorder", "wall_us"]
 
@@ -43,7 +43,8 @@ def wall_us() -> int:
 class Recorder:
     """Collects the lines of one caller; `write` gets each as it is made, or they are kept in `lines`.
 
-    With `write` a call is told before it is made as well, so that the records of a caller that is killed say what it was at.
+    With `write` a call is told before it is made as well, so that the records of a caller that is killed say what it
+    was at.
     """
 
     def __init__(
@@ -60,7 +61,14 @@ class Recorder:
         self._tell({"event": "policy", "policy": name, "limits": list(limits), **more})
 
     def attempt(
-        self, policy: str, subject: str | int, ask: Callable[[], Answer], *, cost: int = 1, id: str | None = None, **more: object
+        self,
+        policy: str,
+        subject: str | int,
+        ask: Callable[[], Answer],
+        *,
+        cost: int = 1,
+        id: str | None = None,
+        **more: object,
     ) -> Any:
         """Ask, and record the answer, which is returned. An exception is recorded as "nobody knows", and raised."""
         row, asked_us = self._begin(policy, subject, cost, id, more)
@@ -92,7 +100,7 @@ class Recorder:
         self.outcome(row, asked_us, self._now_us(), answer)
         return answer
 
-    def batch(self, rows: list[tuple[str, str | int, int]], ask: Callable[[], Iterable[Any]]) -> list[Any]:
+    def batch(self, rows: Sequence[tuple[str, str | int, int]], ask: Callable[[], Iterable[Any]]) -> list[Any]:
         """Ask for many (policy, subject, cost) in one call, and record each; a row without an answer is unknown."""
         asked_us = self._now_us()
         answers = list(ask())
@@ -113,9 +121,7 @@ class Recorder:
         self._given_back(row, asked_us, bool(done))
         return done
 
-    async def refund_later(
-        self, policy: str, subject: str | int, hit: int, ask: Callable[[], Awaitable[bool]]
-    ) -> bool:
+    async def refund_later(self, policy: str, subject: str | int, hit: int, ask: Callable[[], Awaitable[bool]]) -> bool:
         """`refund` for an answer that is awaited."""
         row, asked_us = self._begin(policy, subject, 0, None, {"verb": "refund", "hit": hit})
         try:
@@ -142,7 +148,12 @@ class Recorder:
         )
 
     def outcome(
-        self, row: dict[str, Any], asked_us: int, answered_us: int, answer: Any | None, error: BaseException | None = None
+        self,
+        row: dict[str, Any],
+        asked_us: int,
+        answered_us: int,
+        answer: Any | None,
+        error: BaseException | None = None,
     ) -> None:
         """Record one answer; None for one that never came."""
         row |= {"event": "attempt", "asked_us": asked_us, "answered_us": answered_us}

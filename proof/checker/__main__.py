@@ -1,4 +1,4 @@
-"""`python -m proof.checker RECORDS.jsonl ...`: exit 0 when every promise was kept, 1 when not, 2 when that cannot be told."""
+"""`python -m proof.checker RECORDS.jsonl ...`: exit 0 when every promise was kept, 1 when not, 2 when none can tell."""
 
 from __future__ import annotations
 

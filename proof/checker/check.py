@@ -22,8 +22,8 @@ TOLERANCE_US = 1000
 def check(records: Records, tolerance_us: int = TOLERANCE_US) -> Report:
     """Whether every promise was kept, as far as these records can tell. O(n log n); about 10 µs a record.
 
-    `tolerance_us` is how far the callers' clock and the clock of the stamps may be apart. It widens each call by so much on
-    either side, and nothing else: the stamps among themselves are judged to the microsecond.
+    `tolerance_us` is how far the callers' clock and the clock of the stamps may be apart. It widens each call by so
+    much on either side, and nothing else: the stamps among themselves are judged to the microsecond.
     """
     report = Report(
         attempts=records.attempts, logs=len(records.logs), unanswered=records.unanswered, stood_in=records.stood_in

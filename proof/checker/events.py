@@ -2,23 +2,25 @@
 
     {"event": "policy",  "policy": "p", "limits": [[quota, window_us], ...], "log": "p", "keep_us": 604800000000}
     {"event": "asked",   "call": "w1-17", "policy": "p", "subject": "s", "cost": 1, "id": null, "asked_us": 5}
-    {"event": "attempt", "call": "w1-17", "policy": "p", "subject": "s", "cost": 1, "id": null, "asked_us": 5, "answered_us": 9,
-                         "allowed": true, "hit": 7, "retry_after_us": 0}
+    {"event": "attempt", "call": "w1-17", "policy": "p", "subject": "s", "cost": 1, "id": null, "asked_us": 5,
+                         "answered_us": 9, "allowed": true, "hit": 7, "retry_after_us": 0}
     {"event": "refund",  "policy": "p", "subject": "s", "hit": 7, "asked_us": 11, "answered_us": 12, "done": true}
     {"event": "final",   "policy": "p", "subject": "s", "asked_us": 20, "answered_us": 21, "hits": [[7, 1], ...]}
 
 `log`      the log that the policy's hits are in (default: its own name); policies may share one
 `keep_us`  how long an id is honoured and a hit can be given back (default: the widest window on that log)
-`asked`    written before the call by a caller that may be killed: without an answer of the same `call` nobody knows; before a
+`asked`    written before the call by a caller that may be killed: without an answer of the same `call` nobody knows;
+before a
            refund it has "verb": "refund", and the hit
 `allowed`  true, false, or null: an error that leaves open whether it was recorded
 `done`     of a refund: true, false, or null likewise
-`verb`     of an attempt: "decide" (default), "peek" (consumes nothing), "schedule" (with `wait_us`, `max_wait_us`, `not_before_us`)
+`verb`     of an attempt: "decide" (default), "peek" (consumes nothing), "schedule" (with `wait_us`, `max_wait_us`,
+`not_before_us`)
 `origin`   "store" (default), or what answered in its place: then the answer is counted, and not judged
 `final`    what the store holds of this log when everybody has finished; a hit of 0 units was given back
 
-Times are microseconds of one clock, the callers' and the stamps' alike, up to the tolerance. `retry_after_us` may be left out
-where a limiter tells none; null means never. What a line holds beyond these is left alone.
+Times are microseconds of one clock, the callers' and the stamps' alike, up to the tolerance. `retry_after_us` may be
+left out where a limiter tells none; null means never. What a line holds beyond these is left alone.
 """
 
 from __future__ import annotations
@@ -109,6 +111,12 @@ class LogRecords:
     refunds: list[Refund] = field(default_factory=list[Refund])
     final: Final | None = None
 
+    def finish(self, final: Final) -> None:
+        """Take what the store holds; once."""
+        if self.final is not None:
+            raise ValueError("the final content of this log is told twice")
+        self.final = final
+
 
 @dataclass(slots=True)
 class Records:
@@ -196,10 +204,9 @@ class _Reader:
                 log, times = self._log(records, widest, row), (_number(row["asked_us"]), _number(row["answered_us"]))
                 if row["event"] == "refund":
                     log.refunds.append(Refund(line, _number(row["hit"]), *times, row["done"]))
-                elif log.final is not None:
-                    raise ValueError("the final content of this log is told twice")
                 else:
-                    log.final = Final(line, *times, [(_number(one[0]), _number(one[1])) for one in row["hits"]])
+                    hits = [(_number(stamp_us), _number(units)) for stamp_us, units in row["hits"]]
+                    log.finish(Final(line, *times, hits))
         except KeyError as error:
             raise RecordsError(f"line {line}: {error} is missing, or no policy") from None
         except (TypeError, ValueError) as error:
@@ -214,8 +221,8 @@ class _Reader:
         return log
 
 
-_NEVER = {"answered_us": FOREVER_US, "allowed": None}
-_NEVER_BACK = {"event": "refund", "answered_us": FOREVER_US, "done": None}
+_NEVER: dict[str, Any] = {"answered_us": FOREVER_US, "allowed": None}
+_NEVER_BACK: dict[str, Any] = {"event": "refund", "answered_us": FOREVER_US, "done": None}
 
 
 def _attempt(line: int, row: dict[str, Any], limits: Limits) -> Attempt:

@@ -1,14 +1,15 @@
 """From answers to hits: whose stamp is whose, what one id consumed, and what the store holds when all is over.
 
 A hit is known by its stamp. Each is given to one attempt, or to several of one id; a refund names it. A call without an
-answer may have left a hit: if the store holds one at the end that nobody was granted, and it fits such a call, it is that
-call's; a call that fits none consumed nothing. Where the store's content is not told, or the hit would be too old to be in
-it, nobody knows, and refusals that such a hit may explain are excused.
+answer may have left a hit: if the store holds one at the end that nobody was granted, and it fits such a call, it is
+that call's; a call that fits none consumed nothing. Where the store's content is not told, or the hit would be too old
+to be in it, nobody knows, and refusals that such a hit may explain are excused.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from proof.checker.events import FOREVER_US
@@ -24,8 +25,8 @@ __all__ = ["Book", "Hit", "gather"]
 class Hit:
     """One hit. It was asked for, and known to somebody, at the earliest by any call of its id.
 
-    `early_us` and `late_us` bound the instant of the decision; `timeline` sets them. It was given back at some time from
-    `refund_from_us` on, and certainly by `refund_by_us`.
+    `early_us` and `late_us` bound the instant of the decision; `timeline` sets them. It was given back at some time
+    from `refund_from_us` on, and certainly by `refund_by_us`.
     """
 
     stamp_us: int
@@ -149,6 +150,9 @@ class _Gatherer:
                 hit.refund_by_us = min(hit.refund_by_us, refund.answered_us)
             elif not self._unknown:
                 self._report.add("refund-of-nothing", refund.line, f"no attempt was answered by {refund.hit}")
+        self._check_not_given_back()
+
+    def _check_not_given_back(self) -> None:
         for refund in self._log.refunds:
             hit = self._by_stamp.get(refund.hit)
             if refund.done is not False or hit is None or hit.answered_us >= refund.asked_us:
@@ -213,13 +217,9 @@ class _Gatherer:
         for attempt, hit in self._retries:
             if hit.stamp_us <= attempt.asked_us - tolerance_us - keep_us or hit.refund_by_us < attempt.asked_us:
                 self._report.add("id-stale", attempt.line, f"the answer was {hit.stamp_us}, which counts no more")
-        by_id: dict[str, list[Hit]] = {}
-        for stamp_us in sorted(self._by_stamp):
-            hit = self._by_stamp[stamp_us]
-            if hit.attempt.id is not None:
-                by_id.setdefault(hit.attempt.id, []).append(hit)
+        by_id = self._by_id()
         for hits in by_id.values():
-            for first, second in zip(hits, hits[1:], strict=False):
+            for first, second in pairwise(hits):
                 over = second.answered_us + tolerance_us >= first.stamp_us + keep_us
                 if not over and first.refund_from_us > second.answered_us:
                     detail = f"id {first.attempt.id!r} has {first.stamp_us} and {second.stamp_us}"
@@ -229,3 +229,12 @@ class _Gatherer:
                 known = hit.answered_us < attempt.asked_us and hit.refund_from_us > attempt.answered_us
                 if known and hit.stamp_us > attempt.answered_us + tolerance_us - keep_us:
                     self._report.add("id-forgotten", attempt.line, f"id {attempt.id!r} was granted {hit.stamp_us}")
+
+    def _by_id(self) -> dict[str, list[Hit]]:
+        """The hits of each id, by their stamps."""
+        found: dict[str, list[Hit]] = {}
+        for stamp_us in sorted(self._by_stamp):
+            hit = self._by_stamp[stamp_us]
+            if hit.attempt.id is not None:
+                found.setdefault(hit.attempt.id, []).append(hit)
+        return found

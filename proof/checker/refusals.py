@@ -1,15 +1,16 @@
-"""Every refusal, by replay in order: there has to be an instant of the call at which the log was as full as the answer says.
+"""Every refusal, by replay in order: at some instant of the call the log has to have been as full as the answer says.
 
-A refusal tells its `retry_after_us`, so the instant that it was decided at can be told to the microsecond: the log at some
-point of its growth, and the instant from which the cost fits beside it, less `retry_after_us`. One such point within the
-call is asked for. That is both promises at once: the window was full, and the cost would have been refused one
-microsecond before the time it was told, and allowed at it.
+A refusal tells its `retry_after_us`, so the instant that it was decided at can be told to the microsecond: the log at
+some point of its growth, and the instant from which the cost fits beside it, less `retry_after_us`. One such point
+within the call is asked for. That is both promises at once: the window was full, and the cost would have been refused
+one microsecond before the time it was told, and allowed at it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from contextlib import closing
+from dataclasses import replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["check_refusals"]
 
 MOST_OPEN = 6
-"""Refunds that overlap one refusal; each may have been before or after it, and with more of them it is excused."""
+"""Refunds that overlap one refusal: each may have been before or after it. With more of them only this is asked: was
+the window full as long as none of them was done?"""
 
 
 def check_refusals(book: Book, line: Timeline, tolerance_us: int, report: Report) -> None:
@@ -45,7 +47,7 @@ def check_refusals(book: Book, line: Timeline, tolerance_us: int, report: Report
         still_open = refunds.still_open(attempt, tolerance_us)
         if len(still_open) > MOST_OPEN:
             report.excused += 1
-            continue
+            attempt, still_open = replace(attempt, retry_after_us=UNTOLD), []  # noqa: PLW2901 - a look at less of it
         _judge(attempt, line, still_open, tolerance_us, report)
     refunds.undo()
 
@@ -76,7 +78,7 @@ def _judge(attempt: Attempt, line: Timeline, still_open: list[int], tolerance_us
 
 
 def _is_due(attempt: Attempt, line: Timeline, m: int, early_us: int, late_us: int) -> tuple[bool, bool]:
-    """Whether the attempt had to be refused between these instants, beside m hits; and whether it was told the right time."""
+    """Whether it had to be refused between these instants, beside m hits; and whether it was told the right time."""
     fits_us = line.fits_at(m, attempt.cost, attempt.limits)
     told_us = attempt.retry_after_us
     if fits_us is None:
@@ -153,7 +155,9 @@ class _Refunds:
         """Hits that may have been given back before this attempt or after it, and that count in one of its windows."""
         hits = self._line.hits
         oldest_us = attempt.asked_us - tolerance_us - max((window_us for _, window_us in attempt.limits), default=0)
-        while self._open_from < len(self._by_begin) and self._is_over(self._by_begin[self._open_from], attempt.asked_us):
+        while self._open_from < len(self._by_begin) and self._is_over(
+            self._by_begin[self._open_from], attempt.asked_us
+        ):
             self._open_from += 1
         return [
             i

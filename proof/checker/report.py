@@ -56,7 +56,8 @@ class Report:
     """Calls of which nobody knows whether they were recorded; `resolved` of them by what the store holds at the end."""
     resolved: int = 0
     excused: int = 0
-    """Refusals that could not be judged, since a call without an answer may be the reason."""
+    """Refusals that could not be judged, or not their retry_after: a call without an answer, or many refunds at the
+    same time, may be the reason."""
     stood_in: int = 0
     finals: int = 0
     faults: list[Fault] = field(default_factory=list[Fault])
@@ -76,15 +77,15 @@ class Report:
 
     def text(self) -> str:
         """The report in words, a few examples of each kind."""
+        compared = f"{self.finals} compared with the store"
         lines = [
-            f"{self.attempts} attempts on {self.logs} logs: {self.hits} hits, {self.refused} refusals, "
-            f"{self.finals} logs compared with the store",
+            f"{self.attempts} attempts on {self.logs} logs ({compared}): {self.hits} hits, {self.refused} refusals"
         ]
         if self.unanswered or self.stood_in:
-            lines.append(
-                f"{self.unanswered} calls without an answer ({self.resolved} found in the store, {self.excused} refusals "
-                f"excused by them), {self.stood_in} answers not from the store",
-            )
+            lines += [
+                f"{self.unanswered} calls without an answer, {self.resolved} of them found in the store",
+                f"{self.excused} refusals that these or refunds may explain, {self.stood_in} answers not from the store",
+            ]
         for kind, meaning in KINDS.items():
             found = [fault for fault in self.faults if fault.kind == kind]
             if found:

@@ -2,13 +2,14 @@
 
 The order comes from the stamps. A hit is stamped with the instant of its decision, except that
 
-- hits that share an instant are stamped a microsecond apart: in a run of stamps without a gap, a decision may have been made
+- hits that share an instant are stamped a microsecond apart: in a run of stamps without a gap, a decision may have been
+made
   at any instant from the run's first stamp on;
 - a slot is stamped with its own instant, `wait_us` after the decision.
 
-"Does a cost of c fit beside the first m hits?" is one look: of the newest q - c + 1 units the oldest has to be out of the
-window. Sums of units answer it by bisection; where hits are given back, a binary indexed tree does, from which hits can be
-taken out and put back. Either way O(log n), whatever the quota.
+"Does a cost of c fit beside the first m hits?" is one look: of the newest q - c + 1 units the oldest has to be out of
+the window. Sums of units answer it by bisection; where hits are given back, a binary indexed tree does, from which hits
+can be taken out and put back. Either way O(log n), whatever the quota.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What was granted: no window over its quota, by the stamps and by wall time alone; stamps where and in the order they belong.
+"""What was granted: no window over its quota, by the stamps and by wall time alone; stamps in their calls, in order.
 
 By wall time: where more than the quota was asked for and granted within less than one window, it was granted within one
-window, wherever the stamps are. It is a weaker look than the one at the stamps, and the only one that no stamp can deceive.
+window, wherever the stamps are. It is a weaker look than the one at the stamps, and the only one that no stamp can
+deceive.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def check_order(line: Timeline, report: Report) -> None:
             report.add(
                 "stamp-out-of-order",
                 hit.attempt.line,
-                f"{hit.stamp_us} was answered {last.asked_us - hit.answered_us} us before {last.stamp_us} was asked for",
+                f"{hit.stamp_us} was answered {last.asked_us - hit.answered_us} us before {last.stamp_us} was asked",
             )
         if last is None or hit.asked_us > last.asked_us:
             last = hit

@@ -1,8 +1,9 @@
 """Many callers on one key, at the same time: processes, threads or tasks, on one store under one limit.
 
 Callers ask for a unit as fast as they can, and now and then for more, with an id, once more with the same id, or give
-back what they got; and between making an attempt and sending it they sleep for a random time, so that attempts arrive in
-another order than they were made in. Every call is recorded, and at the end what the store holds; proof.checker decides.
+back what they got; and between making an attempt and sending it they sleep for a random time, so that attempts arrive
+in another order than they were made in. Every call is recorded, and at the end what the store holds; proof.checker
+decides.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class _Caller:
     """What one caller does next, by chance; sync and async callers do the same."""
 
     def __init__(self, case: Case, number: int) -> None:
-        self._draw = random.Random(secrets.randbits(64))  # noqa: S311 - no secret
+        self._draw = random.Random(secrets.randbits(64))
         self._quota = LIMITS[case.limit][0]
         self._number = number
         self._made = 0
@@ -108,10 +109,10 @@ class _Caller:
         draw, self._made = self._draw, self._made + 1
         sleep_s = draw.random() * LONGEST_SLEEP_S if draw.random() < SLEEPS else 0
         chance = draw.random()
-        if chance < 0.04 and self._last[1] is not None:  # noqa: PLR2004 - shares of the attempts
+        if chance < 0.04 and self._last[1] is not None:
             return sleep_s, *self._last
-        cost = draw.choice((1, 1, 2, 3)) if chance > 0.9 and self._quota > 1 else 1  # noqa: PLR2004
-        attempt_id = f"{self._number}-{self._made}" if 0.04 <= chance < 0.12 else None  # noqa: PLR2004
+        cost = draw.choice((1, 1, 2, 3)) if chance > 0.9 and self._quota > 1 else 1
+        attempt_id = f"{self._number}-{self._made}" if 0.04 <= chance < 0.12 else None
         if attempt_id is not None:
             self._last = cost, attempt_id
         return sleep_s, cost, attempt_id
@@ -120,7 +121,7 @@ class _Caller:
         """The hit to give back after this answer, if any."""
         if hit is not None:
             self._held.append(hit)
-        if hit is not None and self._draw.random() < 0.05:  # noqa: PLR2004
+        if hit is not None and self._draw.random() < 0.05:
             return self._draw.choice(self._held[-3:])
         return None
 
@@ -154,13 +155,13 @@ def _process(case: Case, number: int, url: str, namespace: str, begin: Any, dire
 
 def _processes(case: Case, url: str, limiter: Limiter) -> list[str]:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["capline", "capline.store.lmdb", "capline.store.redis.store", "proof.concurrency.callers"])
+    context.set_forkserver_preload(
+        ["capline", "capline.store.lmdb", "capline.store.redis.store", "proof.concurrency.callers"]
+    )
     begin = context.Barrier(case.callers)
     with tempfile.TemporaryDirectory(prefix="capline-proof-") as directory:
         workers = [
-            context.Process(
-                target=_process, args=(case, number, url, limiter.namespace, begin, directory), daemon=True
-            )
+            context.Process(target=_process, args=(case, number, url, limiter.namespace, begin, directory), daemon=True)
             for number in range(case.callers)
         ]
         for worker in workers:
@@ -176,7 +177,7 @@ def _processes(case: Case, url: str, limiter: Limiter) -> list[str]:
         ]
 
 
-def _threads(case: Case, url: str, limiter: Limiter) -> list[str]:
+def _threads(case: Case, _url: str, limiter: Limiter) -> list[str]:
     begin, recorders = threading.Barrier(case.callers), [Recorder() for _ in range(case.callers)]
     failed: list[BaseException] = []
 

@@ -1,7 +1,7 @@
-"""Forks writers, which saves each of them the start of an interpreter. Commands on standard input, answers on standard output.
+"""Forks writers, which saves each the start of an interpreter. Commands on standard input, answers on standard output.
 
-    start NUMBER LIFE STOP_AT   fork a writer; answers with its pid
-    reap PID                    wait for its end; answers with its status
+start NUMBER LIFE STOP_AT   fork a writer; answers with its pid
+reap PID                    wait for its end; answers with its status
 """
 
 from __future__ import annotations

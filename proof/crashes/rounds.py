@@ -2,12 +2,12 @@
 
 A kill: one of four writers ends by SIGKILL at a random instant; the others go on, and another takes its place.
 
-A loss of power: all writers end, one of them perhaps at one of its syncs; then the store's file is what had been synced, and,
-for a kernel that was writing back meanwhile, any of the other pages as well, by chance. The writers go on from there. What
-had been synced is known from `synced.c`, which follows every sync of every writer.
+A loss of power: all writers end, one of them perhaps at one of its syncs; then the store's file is what had been
+synced, and, for a kernel that was writing back meanwhile, any of the other pages as well, by chance. The writers go on
+from there. What had been synced is known from `synced.c`, which follows every sync of every writer.
 
-At the end the records of all writers, and what the store holds, go to the checker: every hit that was acknowledged has to be
-there, every other one has to be explained by a call that was cut off, and no window, refusal or id may be wrong.
+At the end the records of all writers, and what the store holds, go to the checker: every hit that was acknowledged has
+to be there, every other one has to be explained by a call that was cut off, and no window, refusal or id may be wrong.
 """
 
 from __future__ import annotations
@@ -37,14 +37,17 @@ WRITERS = 4
 ROOT = Path(__file__).parents[2]
 PAGE_BYTES = 4096
 MOST_SYNCS = 60
+NEWS_BYTES = 4000
+"""Of records, about a dozen calls: so much happens at least between two crashes."""
+LONGEST_WAIT_S = 10
 PAUSE_S = 0.004
-"""Between the calls of a writer that may lose its power: a loss shall find the store at rest as well. At work, what one writer
-has not synced is soon synced by the next."""
+"""Between the calls of a writer that may lose its power: a loss shall find the store at rest as well. At work, what one
+writer has not synced is soon synced by the next."""
 
 
 @dataclass
 class Outcome:
-    """What came of it: crashes that were made, and what the checker says; `refused` where the store could not be opened."""
+    """What came of so many crashes, and what the checker says; `refused` where the store could not be opened."""
 
     crashes: int
     report: Report
@@ -65,41 +68,44 @@ def build(directory: Path) -> Path:
     library = directory / "synced.so"
     source = Path(__file__).with_name("synced.c")
     command = ["cc", "-O1", "-shared", "-fPIC", "-o", str(library), str(source), "-pthread"]
-    subprocess.run(command, check=True, capture_output=True)  # noqa: S603 - our own source
+    subprocess.run(command, check=True, capture_output=True)
     return library
 
 
 def kills(directory: Path, crashes: int, durability: str = "relaxed", seed: int = 0) -> Outcome:
     """So many kills of a writer, with the others at work."""
-    draw = random.Random(seed)  # noqa: S311 - no secret
+    draw = random.Random(seed)
     with _Writers(directory, durability) as writers:
         for _ in range(WRITERS):
             writers.start()
         for _ in range(crashes):
-            time.sleep(draw.uniform(0.001, 0.03))
+            writers.wait_for_answers()
+            time.sleep(draw.uniform(0, 0.03))
             writers.kill(draw.choice(list(writers.running)))
             writers.start()
-        time.sleep(0.05)
+        writers.wait_for_answers()
         writers.kill_all()
     return _judged(directory, crashes)
 
 
 def losses(
-    directory: Path, library: Path, crashes: int, durability: str = "full", *, lies: int = 0, seed: int = 0
+    directory: Path, library: Path, crashes: int, durability: str = "full", *, lies: bool = False, seed: int = 0
 ) -> Outcome:
-    """So many losses of power; `lies`: of so many syncs the disk drops one and says nothing."""
-    draw = random.Random(seed)  # noqa: S311 - no secret
+    """So many losses of power; `lies`: the disk drops a commit's last sync and says nothing."""
+    draw = random.Random(seed)
     synced, data = directory / "synced", directory / "store" / "data.mdb"
-    with _Writers(directory, durability, library, lies) as writers:
+    with _Writers(directory, durability, library, lies=lies) as writers:
         for number in range(crashes):
             # One writer may end before one of its syncs; the others see what it left, until all of them end.
-            stops = [draw.randrange(1, MOST_SYNCS) if draw.random() < 0.5 else 0, 0, 0, 0]  # noqa: PLR2004
-            first = [writers.start(stop_at) for stop_at in stops][0]
+            stops = [draw.randrange(1, MOST_SYNCS) if draw.random() < 0.5 else 0, 0, 0, 0]
+            first, *_ = [writers.start(stop_at) for stop_at in stops]
             if stops[0]:
+                writers.wait_for_answers()
                 writers.wait(first, seconds=0.5)
                 time.sleep(draw.choice((0, 0.0005, 0.003)))
             else:
-                time.sleep(draw.uniform(0.01, 0.08))
+                writers.wait_for_answers()
+                time.sleep(draw.uniform(0, 0.05))
             writers.kill_all()
             lose_power(data, synced, draw)
             if not _opens(data):
@@ -168,9 +174,11 @@ def _content(limiter: Limiter, subject: str) -> list[tuple[int, int]]:
 class _Writers:
     """The writers that run, forked by a process of their own."""
 
-    def __init__(self, directory: Path, durability: str, library: Path | None = None, lies: int = 0) -> None:
+    def __init__(self, directory: Path, durability: str, library: Path | None = None, *, lies: bool = False) -> None:
         self.running: dict[int, int] = {}
         self._life = 0
+        self._seen = 0
+        self._directory = directory
         store = directory / "store"
         environment, pause_s = dict(os.environ), 0.0
         if library is not None:
@@ -178,11 +186,11 @@ class _Writers:
                 "LD_PRELOAD": str(library),
                 "CAPLINE_SYNCED_OF": str(store / "data.mdb"),
                 "CAPLINE_SYNCED_TO": str(directory / "synced"),
-                "CAPLINE_SYNC_LIES": str(lies),
+                "CAPLINE_SYNC_LIES": str(int(lies)),
             }
             pause_s = PAUSE_S
         url = f"lmdb://{store}?durability={durability}"
-        self._nursery = subprocess.Popen(  # noqa: S603 - our own program
+        self._nursery = subprocess.Popen(
             [sys.executable, "-m", "proof.crashes.nursery", url, str(directory), str(pause_s)],
             cwd=ROOT,
             env=environment,
@@ -224,8 +232,18 @@ class _Writers:
         while time.monotonic() < end and stat.read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z":
             time.sleep(0.0005)
 
+    def wait_for_answers(self) -> None:
+        """Until some calls more were recorded than at the last crash, however busy the machine is."""
+        end = time.monotonic() + LONGEST_WAIT_S
+        while self._recorded() < self._seen + NEWS_BYTES and time.monotonic() < end:
+            time.sleep(0.001)
+
+    def _recorded(self) -> int:
+        return sum(path.stat().st_size for path in self._directory.glob("records-*"))
+
     def _reap(self, pid: int) -> None:
         del self.running[pid]
+        self._seen = self._recorded()
         self._command("reap", pid)
 
     def _command(self, verb: str, *numbers: int) -> int:

@@ -8,7 +8,8 @@
  *   CAPLINE_SYNCED_OF   the file
  *   CAPLINE_SYNCED_TO   the copy
  *   CAPLINE_STOP_AT     n: the process is killed before its n-th sync begins (0: not)
- *   CAPLINE_SYNC_LIES   n: every n-th sync is reported as done and is not (0: none); a disk that must be found out
+ *   CAPLINE_SYNC_LIES   1: the sync of a single page, as a commit's last one is, is reported as done and is not: a disk that
+ *                       must be found out
  *
  * A sync that is cut off by the death of its process leaves some of its pages in the copy, as a power loss in the middle
  * would. The file's size is as durable as its bytes: both kinds of sync write the metadata that reading the data needs.
@@ -47,10 +48,10 @@ static int is_watched(int fd) {
 }
 
 /* Whether this sync takes place; it may be this process's last. Called once for each sync of the watched file. */
-static int takes_place(void) {
-    long number = __atomic_add_fetch(&syncs, 1, __ATOMIC_SEQ_CST), lies = setting("CAPLINE_SYNC_LIES");
+static int takes_place(size_t bytes) {
+    long number = __atomic_add_fetch(&syncs, 1, __ATOMIC_SEQ_CST);
     if (number == setting("CAPLINE_STOP_AT")) kill(getpid(), SIGKILL);
-    return !(lies && number % lies == 0);
+    return bytes > PAGE || !setting("CAPLINE_SYNC_LIES");
 }
 
 static int open_copy(void) {
@@ -109,7 +110,7 @@ int msync(void *addr, size_t bytes, int flags) {
     for (int i = 0; i < MOST_MAPS; i++)
         if (maps[i].bytes && (flags & MS_SYNC) && from < maps[i].at + maps[i].bytes && maps[i].at < to) counted = 1;
     pthread_mutex_unlock(&lock);
-    if (counted) happens = takes_place();
+    if (counted) happens = takes_place(bytes);
     if (!counted) return (int)syscall(SYS_msync, addr, bytes, flags);
     if (!happens) return 0;
     int copy = open_copy();
@@ -128,7 +129,7 @@ int msync(void *addr, size_t bytes, int flags) {
 static int sync_file(long call, int fd) {
     static char chunk[CHUNK];
     if (!is_watched(fd)) return (int)syscall(call, fd);
-    if (!takes_place()) return 0;
+    if (!takes_place(SIZE_MAX)) return 0;
     int copy = open_copy();
     pthread_mutex_lock(&lock);
     ssize_t got;

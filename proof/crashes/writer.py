@@ -1,7 +1,8 @@
 """One writer: asks without end, and records every call before it is made and after it was answered, until it is killed.
 
-Its records go to a file by one `write` each, so what it was told before it was killed is there. Whoever comes after it, under
-the same number, first asks once more what it was asking with an id, and gives back once more what it was giving back.
+Its records go to a file by one `write` each, so what it was told before it was killed is there. Whoever comes after it,
+under the same number, first asks once more what it was asking with an id, and gives back once more what it was giving
+back.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import json
 import os
 import random
 import time
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from capline import Limit, Limiter, Policy
 from proof.record import Recorder
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["POLICIES", "SUBJECTS", "write"]
 
@@ -39,13 +42,13 @@ def heads() -> list[str]:
 
 
 def write(url: str, directory: Path, number: int, life: int, pause_s: float) -> None:
-    """Ask until killed, until whoever forked this is gone, or for two minutes; pause for up to so long between calls."""
+    """Ask until killed, until whoever forked this is gone, or for two minutes; pause up to so long between calls."""
     parent, end = os.getppid(), time.monotonic() + LONGEST_S
     path = directory / f"records-{number}"
     last = _last(path)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     recorder = Recorder(write=lambda line: os.write(fd, line.encode()), name=f"{number}.{life}")
-    draw = random.Random(f"{number}.{life}")  # noqa: S311 - no secret
+    draw = random.Random(f"{number}.{life}")
     held: list[tuple[str, int]] = []
     with Limiter(url, policies()) as limiter:
 
@@ -66,11 +69,11 @@ def write(url: str, directory: Path, number: int, life: int, pause_s: float) -> 
             made += 1
             time.sleep(draw.random() * pause_s)
             subject, chance = draw.choice(SUBJECTS), draw.random()
-            if chance < 0.05 and held:  # noqa: PLR2004 - shares of the calls
+            if chance < 0.05 and held:
                 give_back(*draw.choice(held[-3:]))
                 continue
-            policy = "open" if chance < 0.6 else "tight"  # noqa: PLR2004
-            attempt_id = f"{number}.{life}.{made}" if draw.random() < 0.5 else None  # noqa: PLR2004
+            policy = "open" if chance < 0.6 else "tight"
+            attempt_id = f"{number}.{life}.{made}" if draw.random() < 0.5 else None
             hit = ask(policy, subject, draw.choice((1, 1, 1, 2)), attempt_id).hit
             if hit is not None:
                 held.append((subject, hit))
@@ -81,5 +84,5 @@ def _last(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     lines = path.read_bytes().splitlines()
-    row = json.loads(lines[-1]) if lines else {}
+    row: dict[str, Any] = json.loads(lines[-1]) if lines else {}
     return row if row.get("event") == "asked" else {}

@@ -1,8 +1,8 @@
-"""One history for every limiter in memory: what callers do in a few hundred calls, on a clock that stands until it is moved.
+"""One history for every limiter in memory: a few hundred calls, on a clock that stands until it is moved.
 
-It goes where mistakes show: several attempts in one instant, the very edge of a window and the microsecond before it, retries
-of ids within the window and long after, refunds and their repetition, batches that name a subject twice, two policies over
-one log, costs of several units.
+It goes where mistakes show: several attempts in one instant, the very edge of a window and the microsecond before it,
+retries of ids within the window and long after, refunds and their repetition, batches that name a subject twice, two
+policies over one log, costs of several units.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def play(make: Callable[[Clock], Tried], *, seed: int = 1, calls: int = 600) -> 
     recorder = Recorder(clock.now_us)
     for name, limits in POLICIES.items():
         recorder.policy(name, limits, log="log")
-    player = _Player(make(clock), clock, recorder, random.Random(seed))  # noqa: S311 - a history, not a secret
+    player = _Player(make(clock), clock, recorder, random.Random(seed))
     for _ in range(calls):
         player.step()
     for subject in SUBJECTS:

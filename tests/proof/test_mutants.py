@@ -1,4 +1,4 @@
-"""Wrong limiters, each of which the checker has to catch, by the fault that it has; and right ones, which it must not."""
+"""Wrong limiters, each of which the checker has to catch, by the fault that it has; and right ones, which pass."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import secrets
 from typing import TYPE_CHECKING
 
 import pytest
-
-from capline.testing.servers import shared
 from proof.checker import check, read
 from proof.mutants import in_memory, on_redis
 from proof.mutants.history import POLICIES, Clock, play
 from proof.mutants.of_capline import Capline
+
+from capline.testing.servers import shared
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -31,7 +31,7 @@ def say(text: str) -> None:
 
 def main() -> int:
     """Run what was asked for; the table on standard output, or JSON."""
-    parser = argparse.ArgumentParser(prog="proof.chaos", description="What a cluster under load loses to faults.")
+    parser = argparse.ArgumentParser(prog="proof.chaos", description="What a cluster loses to faults.")
     parser.add_argument("--seconds", type=float, default=300, help="how long each run with faults takes (300)")
     parser.add_argument("--every", type=float, default=20, help="seconds from one fault to the next (20)")
     parser.add_argument("--seed", default="capline", help="what is drawn: attempts, faults, servers")
@@ -51,7 +51,7 @@ def main() -> int:
     outcomes: list[Outcome] = []
     try:
         with cluster(options.kind) as nodes:
-            version = nodes.servers[0].info("server")
+            server = nodes.servers[0].info("server")
             for plan in chosen:
                 say(f"{plan.name}: {plan.seconds:g} s")
                 outcomes.append(run(plan, nodes, say))
@@ -59,7 +59,7 @@ def main() -> int:
         say("interrupted; every server is stopped")
         return INTERRUPTED
     facts: dict[str, Any] = {
-        "server": f"{options.kind} {version.get('valkey_version') or version['redis_version']}, 3 primaries, 3 replicas",
+        "server": f"{options.kind} {server.get('valkey_version') or server['redis_version']}, 3 primaries, 3 replicas",
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "date": time.strftime("%Y-%m-%d"),
         "subjects": f"{HOT} hot, {COLD} cold",

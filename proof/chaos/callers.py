@@ -1,4 +1,4 @@
-"""What is asked, behind the same three verbs each: decide, give back, and what the servers hold at the end. And capline.
+"""What is asked, behind the same verbs each: decide, give back, and what the servers hold at the end. And capline.
 
 All keep the same limit. Where a limiter can, it also keeps what has left the window, under a second limit that never
 binds: so that at the end every hit that was acknowledged can be looked for, and not only those of the last seconds.
@@ -65,6 +65,7 @@ class Caller(Protocol):
     @staticmethod
     def slot(place: Place, subject: str) -> int:
         """Where in the cluster the subject's log is."""
+        ...
 
 
 class Capline:
@@ -103,7 +104,7 @@ class Capline:
             }
 
     @staticmethod
-    def slot(place: Place, subject: str) -> int:
+    def slot(place: Place, subject: str) -> int:  # noqa: ARG004 - the tag is all that counts
         """By the tag of the subject's key."""
         return slot_of(tag_of(subject, 0))
 
@@ -122,7 +123,7 @@ def caller(name: str) -> type[Caller]:
     """By the name that the table has for it; the controls are only imported where they are asked."""
     if name in _CAPLINE:
         return _CAPLINE[name]
-    from proof.chaos.controls import CONTROLS  # noqa: PLC0415
+    from proof.chaos.controls import CONTROLS  # noqa: PLC0415 - two more clients to load
 
     return CONTROLS[name]
 

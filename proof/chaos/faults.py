@@ -83,7 +83,7 @@ def clients_cut(scene: Scene) -> None:
 
 
 def primary_killed(scene: Scene) -> None:
-    """kill -9 of a primary; its replica is voted into its place."""
+    """A primary is killed by kill -9; its replica is voted into its place."""
     primary, replica = scene.shard()
     primary.kill()
     _come_back(scene, primary, replica)
@@ -130,7 +130,7 @@ def primary_hiccup(scene: Scene) -> None:
 
 
 def replica_killed(scene: Scene) -> None:
-    """kill -9 of a replica."""
+    """A replica is killed by kill -9, and comes back."""
     _, replica = scene.shard()
     replica.kill()
     time.sleep(AWAY_S)

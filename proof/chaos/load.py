@@ -2,9 +2,9 @@
 
     python -m proof.chaos.load '{"limiter": ..., ...}'
 
-What is asked and when is drawn before the answer is known, so that every limiter gets the same load from the same seed.
-An attempt with an id is made twice, and again when it has no answer, as callers with ids do. The records go to a file when
-the time is over.
+What is asked and when is drawn before the answer is known, so that every limiter gets the same load from the same
+seed. An attempt with an id is made twice, and again when it has no answer, as callers with ids do. The records go to a
+file when the time is over.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Intent:
 
 async def run(load: Load) -> list[str]:
     """The records of one process. It says when it is connected, and is told when to begin."""
-    draw = random.Random(f"{load.seed} {load.number}")  # noqa: S311 - no secret
+    draw = random.Random(f"{load.seed} {load.number}")
     asked = caller(load.limiter)(Place(load.addresses, load.namespace, load.quota))
     recorder = Recorder()
     for number in range(6):

@@ -32,12 +32,14 @@ SLOTS = 16_384
 START_S = 0.3
 """From the last process that is ready to the first attempt."""
 GRACE_S = 90
+MORTAL = ("setpriv", "--pdeathsig", "KILL", "--")
+"""The kernel ends a process of the load when this one ends, however that does."""
 ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run is. `faults`: names of proof.chaos.faults, of which one is drawn every `every_s`; each before any twice."""
+    """What a run is. `faults`: names of proof.chaos.faults; one is drawn every `every_s`, each before any twice."""
 
     name: str
     limiter: str
@@ -77,7 +79,7 @@ def run(plan: Plan, cluster: Cluster, say: Callable[[str], None] = lambda _: Non
         _load(plan, place, Path(name)) as (workers, begin_us),
     ):
         hot = tuple({kind.slot(place, f"hot {number}") for number in range(HOT)})
-        scene = Scene(cluster, random.Random(plan.seed), tuple(sorted(hot)))  # noqa: S311 - no secret
+        scene = Scene(cluster, random.Random(plan.seed), tuple(sorted(hot)))
         done = _faults(plan, scene, begin_us, say)
         for worker in workers:
             _, errors = worker.communicate(timeout=max(0.0, (begin_us - wall_us()) / 1e6 + plan.seconds) + GRACE_S)
@@ -122,9 +124,8 @@ def _load(plan: Plan, place: Place, directory: Path) -> Generator[tuple[list[sub
                 str(directory / str(number)),
             )
             workers.append(
-                subprocess.Popen(  # noqa: S603 - our own program
-                    # The kernel ends it when this process ends, however that does.
-                    ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-m", "proof.chaos.load", load.words()],  # noqa: S607
+                subprocess.Popen(
+                    [*MORTAL, sys.executable, "-m", "proof.chaos.load", load.words()],
                     cwd=ROOT,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,

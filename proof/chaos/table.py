@@ -26,11 +26,15 @@ def plans(seconds: float, every_s: float, seed: str) -> list[Plan]:
         Plan("capline, no faults", _CAPLINE, (), min(_CALM_S, seconds), every_s, seed, lossless=True),
         Plan("capline, planned faults", _CAPLINE, _PLANNED, seconds, every_s, seed, lossless=True),
     ]
-    for limiter in (_CAPLINE, _REPLICATED, "sorted set", "limits"):
-        made.append(Plan(f"{limiter}, all faults", limiter, _ROUGH, seconds, every_s, seed))
-    for limiter in ("sorted set", "limits"):
-        made.append(Plan(f"{limiter}, no faults", limiter, (), min(_CALM_S, seconds), every_s, seed))
-    return made
+    rough = [
+        Plan(f"{limiter}, all faults", limiter, _ROUGH, seconds, every_s, seed)
+        for limiter in (_CAPLINE, _REPLICATED, "sorted set", "limits")
+    ]
+    calm = [
+        Plan(f"{limiter}, no faults", limiter, (), min(_CALM_S, seconds), every_s, seed)
+        for limiter in ("sorted set", "limits")
+    ]
+    return [*made, *rough, *calm]
 
 
 def short_plans(seed: str) -> list[Plan]:

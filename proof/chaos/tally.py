@@ -68,35 +68,17 @@ def tally(
     lines: Iterable[str], content: Content | None, limit: tuple[int, int], shard: Callable[[str], int], shards: int
 ) -> Figures:
     """The figures of one run; `limit` is quota and window_us, `shard` where a subject's log is."""
-    found, logs, delays_us, late_us = Figures(), defaultdict[str, _Log](_Log), list[int](), list[int]()
-    errors: Counter[str] = Counter()
+    rows, logs = [json.loads(line) for line in lines], defaultdict[str, _Log](_Log)
+    for row in rows:
+        _take(logs[row["subject"]], row)
+    attempts = [row for row in rows if row["event"] == "attempt"]
+    errors = Counter(row["error"].partition("(")[0] for row in attempts if row["allowed"] is None)
+    verdicts = Counter(row["allowed"] for row in attempts)
+    found = Figures(len(attempts), verdicts[True], verdicts[False], verdicts[None], dict(errors))
+    _times(found, attempts)
     slices: list[dict[int, list[bool]]] = [defaultdict(list) for _ in range(shards)]
-    for line in lines:
-        row = json.loads(line)
-        if row["event"] == "policy":
-            continue
-        log = logs[row["subject"]]
-        if row["event"] == "refund":
-            if row["done"] is not False:
-                (log.given_back if row["done"] else log.maybe_back).add(row["hit"])
-            continue
-        found.attempts += 1
-        delays_us.append(row["answered_us"] - row["due_us"])
-        late_us.append(row["asked_us"] - row["due_us"])
+    for row in attempts:
         slices[shard(row["subject"])][row["due_us"] // SLICE_US].append(row["allowed"] is not None)
-        if row["allowed"] is None:
-            errors[row["error"].partition("(")[0]] += 1
-            log.unanswered.append(row)
-        elif row["allowed"]:
-            found.allowed += 1
-            log.allowed.append(row)
-            if row["hit"] is not None:
-                log.stamps.setdefault(row["hit"], row["id"])
-        else:
-            found.refused += 1
-    found.errors = dict(errors)
-    found.unanswered = sum(errors.values())
-    _times(found, delays_us, late_us)
     for one in slices:
         total, longest = _down(one)
         found.down_s.append(total)
@@ -106,6 +88,18 @@ def tally(
     for subject, log in logs.items():
         _judge(found, log, None if content is None else dict(content.get(subject, [])), limit)
     return found
+
+
+def _take(log: _Log, row: dict[str, Any]) -> None:
+    if row["event"] == "refund":
+        if row["done"] is not False:
+            (log.given_back if row["done"] else log.maybe_back).add(row["hit"])
+    elif row["allowed"] is None:
+        log.unanswered.append(row)
+    elif row["allowed"]:
+        log.allowed.append(row)
+        if row["hit"] is not None:
+            log.stamps.setdefault(row["hit"], row["id"])
 
 
 def _judge(found: Figures, log: _Log, held: dict[int, int] | None, limit: tuple[int, int]) -> None:
@@ -185,10 +179,10 @@ def _down(slices: dict[int, list[bool]]) -> tuple[float, float]:
     return len(down) * SLICE_US / 1e6, longest * SLICE_US / 1e6
 
 
-def _times(found: Figures, delays_us: list[int], late_us: list[int]) -> None:
-    if delays_us:
-        delays_us.sort()
-        late_us.sort()
+def _times(found: Figures, attempts: list[dict[str, Any]]) -> None:
+    delays_us = sorted(row["answered_us"] - row["due_us"] for row in attempts)
+    late_us = sorted(row["asked_us"] - row["due_us"] for row in attempts)
+    if attempts:
         found.p50_ms = delays_us[len(delays_us) // 2] / 1e3
         found.p999_ms = delays_us[int(len(delays_us) * 0.999)] / 1e3
         found.worst_ms = delays_us[-1] / 1e3

@@ -1,0 +1,140 @@
+"""Connections that are half open, a server that is killed in the middle of a batch, one that stands still for a while."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.server_kit import SLOW, Limiters, Proxy, each_kind, soon, units
+
+from capline import Policy
+from capline.model.errors import StoreError, StoreUnavailableError, StoreUnknownError
+from capline.testing.servers import single
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator
+
+    from capline.testing.servers import Server
+
+SHORT = "deadline=150ms&bulk_deadline=500ms"
+POLICY = Policy("p", ["100/day"])
+
+
+class BlackHole(Proxy):
+    """May swallow what comes on the connections that it has by then, as a peer that is gone without a word."""
+
+    swallowed = 0
+    """How many connections, the oldest ones."""
+
+    def swallow(self) -> None:
+        self.swallowed = len(self._sockets)
+
+    def _forward(self, client: socket.socket, upstream: socket.socket) -> None:
+        try:
+            while piece := client.recv(65_536):
+                if self._sockets.index(upstream) >= self.swallowed:
+                    upstream.sendall(piece)
+        except OSError:
+            return
+
+
+@pytest.fixture
+def server(kind: str) -> Iterator[Server]:
+    with single(kind) as made:
+        yield made
+
+
+@each_kind
+def test_connections_that_are_half_open_cost_one_deadline_each_and_record_nothing(
+    server: Server, limiters: Limiters
+) -> None:
+    with BlackHole(server) as hole:
+        limiter, direct = limiters(hole.url(SHORT), POLICY), limiters(server, POLICY)
+        assert limiter.decide("p", "s")
+        hole.swallow()
+        with pytest.raises(StoreUnknownError, match="no answer by the deadline"):
+            limiter.decide("p", "s")
+        assert limiter.decide("p", "s").remaining == 98, "on a new connection, at once"
+        assert units(direct, "s") == 2, "what was swallowed never ran"
+        hole.swallow()
+        assert answers(limiter), "by id it may be asked again until there is an answer"
+        assert units(direct, "s") == 3
+
+
+def answers(limiter: Any) -> bool:
+    """Ask under one id until there is an answer."""
+
+    def asked() -> bool:
+        try:
+            return bool(limiter.decide("p", "s", id="x"))
+        except StoreError:
+            return False
+
+    return soon(asked)
+
+
+@each_kind
+def test_a_batch_whose_server_is_killed_in_its_middle_is_told_row_by_row_and_a_receipt_completes_it(
+    kind: str, limiters: Limiters
+) -> None:
+    """With a server that has on its disk what it has answered."""
+    many = 30_000
+    with single(kind, "appendonly yes", "appendfsync always", 'save ""') as server, Proxy(server) as proxy:
+        once = Policy("p", ["1/day"], layout="bucket", population=many)
+        limiter = limiters(proxy.url("deadline=2s&bulk_deadline=2s"), once)
+        assert limiter.decide_many("p", ["met"]).allowed.all()
+        pieces: list[int] = []
+
+        def fate(piece: bytes) -> str:
+            pieces.append(len(piece))
+            if len(pieces) == 3:
+                server.kill()
+            return "pass"
+
+        proxy.fate, proxy.bytes_per_second = fate, 500_000
+        first = limiter.decide_many("p", range(many), receipt="r")
+        assert not server.runs
+        assert first.allowed.any()
+        assert first.errors, "it was killed when all was done"
+        assert not first.allowed[sorted(first.errors)].any()
+        assert all(isinstance(one, (StoreUnknownError, StoreUnavailableError)) for one in first.errors.values())
+        server.restart()
+        proxy.bytes_per_second = 0
+        whole: Any = None
+
+        def completed() -> bool:
+            nonlocal whole
+            whole = limiter.decide_many("p", range(many), receipt="r")
+            return not whole.errors
+
+        assert soon(completed, 30)
+        assert whole.allowed.all(), "an answer that was given is given again, and what never ran runs now"
+        assert not limiter.peek_many("p", range(many)).allowed.any(), "each is consumed once"
+
+
+@pytest.mark.parametrize(("kind", "limiters"), [("redis", False), ("valkey", True)], indirect=["limiters"])
+def test_a_server_that_stands_still_for_five_seconds_is_an_outage_and_then_none(
+    server: Server, limiters: Limiters
+) -> None:
+    """What was sent to it meanwhile may run when it goes on; of that, nobody was told yes."""
+    limiter, direct = limiters(server, POLICY, options=SHORT), limiters(server, POLICY, options=SLOW)
+    allowed = sum(bool(limiter.decide("p", "s")) for _ in range(5))
+    unknown, begun = 0, time.monotonic()
+    server.pause()
+    try:
+        while time.monotonic() < begun + 5:
+            try:
+                allowed += bool(limiter.decide("p", "s"))
+            except StoreUnknownError:
+                unknown += 1
+            except StoreUnavailableError:
+                time.sleep(0.01)
+    finally:
+        server.resume()
+    assert allowed == 5
+    assert unknown >= 3
+    assert direct.decide("p", "s")
+    assert 6 <= units(direct, "s") <= 6 + unknown
+    assert soon(lambda: answers(limiter))

@@ -1,4 +1,4 @@
-"""Connections that are half open, a server that is killed in the middle of a batch, one that stands still for a while."""
+"""Connections that are half open, a server killed in the middle of a batch, and one that stands still for a while."""
 
 from __future__ import annotations
 

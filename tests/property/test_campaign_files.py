@@ -40,14 +40,46 @@ GOOD: dict[str, Any] = {
     "sender": {"file": "out/", "format": "parquet"},
 }
 WORDS = st.sampled_from(
-    [*GOOD, "csv", "segments: [", "{", "}", "[", "]", ":", "\n", "  ", "- ", "&a", "*a", "<<", "${HOME}", "!!x", "'", '"', "\0", "\ud800"]
+    [
+        *GOOD,
+        "csv",
+        "segments: [",
+        "{",
+        "}",
+        "[",
+        "]",
+        ":",
+        "\n",
+        "  ",
+        "- ",
+        "&a",
+        "*a",
+        "<<",
+        "${HOME}",
+        "!!x",
+        "'",
+        '"',
+        "\0",
+        "\ud800",
+    ]
 )
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["a.csv", "1", "x" * 600])
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["a.csv", "1", "x" * 600])
+)
 SHAPES = st.recursive(
     SCALARS,
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from([*GOOD, *GOOD["audience"], "parquet", "bitmap", "webhook", "smtp", "url", "x"]), inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from([*GOOD, *GOOD["audience"], "parquet", "bitmap", "webhook", "smtp", "url", "x"]),
+            inner,
+            max_size=4,
+        )
     ),
     max_leaves=12,
 )
@@ -57,14 +89,18 @@ def reads_or_refuses(text: str) -> CampaignFile | None:
     try:
         found = loads_campaign(text, Path("campaign.yaml"))
     except CaplineError as error:
-        assert isinstance(error, (ValueError, TypeError))
-        assert str(error).startswith("campaign.yaml")
-        assert len(str(error)) < 8000
+        check_error(error, "campaign.yaml")
         return None
     assert isinstance(found, CampaignFile)
     assert found.cost >= 1
     assert 1 <= found.batch <= 100_000
     return found
+
+
+def check_error(error: CaplineError, name: str) -> None:
+    assert isinstance(error, (ValueError, TypeError))
+    assert name in str(error)
+    assert len(str(error)) < 8000
 
 
 def test_the_good_one_is_good() -> None:
@@ -83,7 +119,10 @@ def test_a_good_file_with_some_characters_changed_is_read_or_refused(data: st.Da
     reads_or_refuses(text[:at] + data.draw(st.text(max_size=5) | WORDS) + text[at + data.draw(st.integers(0, 10)) :])
 
 
-@given(st.dictionaries(st.sampled_from(list(GOOD)), SHAPES, min_size=1, max_size=3), st.sets(st.sampled_from(list(GOOD)), max_size=2))
+@given(
+    st.dictionaries(st.sampled_from(list(GOOD)), SHAPES, min_size=1, max_size=3),
+    st.sets(st.sampled_from(list(GOOD)), max_size=2),
+)
 def test_a_good_file_with_some_values_of_another_shape_is_read_or_refused(
     changed: dict[str, Any], gone: set[str]
 ) -> None:
@@ -109,15 +148,32 @@ def ids_or_refusal(path: Path, data: bytes, kind: str) -> list[int] | None:
     try:
         audience = read(AudienceSource(kind, (str(path),)), None)
     except CaplineError as error:
-        assert isinstance(error, (ValueError, TypeError, OSError)) or str(error)
-        assert path.name in str(error)
-        assert "\n" not in str(error)
+        check_error(error, path.name)
         return None
     return audience.ids.tolist()
 
 
 CELLS = st.integers(0, 2**32 + 5).map(str) | st.sampled_from(
-    ["", " ", "-1", "+1", "1.0", "1e3", "0x10", "007", "nan", "4294967295", "4294967296", "9" * 30, "\u0663", '"5"', '"', "a", "1 ", "\0"]
+    [
+        "",
+        " ",
+        "-1",
+        "+1",
+        "1.0",
+        "1e3",
+        "0x10",
+        "007",
+        "nan",
+        "4294967295",
+        "4294967296",
+        "9" * 30,
+        "\u0663",
+        '"5"',
+        '"',
+        "a",
+        "1 ",
+        "\0",
+    ]
 )
 slow_files = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -145,7 +201,7 @@ def test_any_bytes_are_an_audience_or_refused(directory: Path, data: bytes) -> N
 @slow_files
 @given(st.data())
 def test_a_good_audience_that_is_damaged_has_its_ids_or_is_refused(directory: Path, data: st.DataObject) -> None:
-    """Gzip and Parquet carry lengths, and gzip a checksum: cut short, nothing is read. A bitmap's damage may be a bitmap."""
+    """Cut short, nothing is read. Gzip has a checksum as well; a bitmap's damage may be a bitmap."""
     ids = sorted(data.draw(st.sets(st.integers(0, 2**32 - 1), min_size=1, max_size=40)))
     parquet.write_table(pa.table({"id": pa.array(ids, pa.int64())}), directory / "good.parquet")
     text = "".join(f"{id}\n" for id in ("id", *ids)).encode()

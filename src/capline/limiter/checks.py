@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from capline.model.attempt import check_id
-from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError
+from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, quoted
 from capline.model.limit import duration_text
 from capline.model.subject import check_subject
 
@@ -51,7 +51,7 @@ def fingerprint(attempt_id: str | None) -> int:
 def stamp(hit: int) -> int:
     """The hit as an `int`, or raise."""
     if isinstance(hit, bool) or not isinstance(hit, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
-        raise InvalidTypeError(f"a hit is the stamp that a decision named, an int, not {hit!r}")
+        raise InvalidTypeError(f"a hit is the stamp that a decision named, an int, not {quoted(hit)}")
     return int(hit)
 
 
@@ -61,8 +61,8 @@ def seconds_us(seconds: float, what: str) -> int:
         if seconds >= 0:
             return int(min(seconds, 1e9) * 1e6)
     except TypeError:
-        raise InvalidTypeError(f"{what} is a number of seconds, not {seconds!r}") from None
-    raise InvalidValueError(f"{what} is a number of seconds from 0 on, not {seconds!r}")
+        raise InvalidTypeError(f"{what} is a number of seconds, not {quoted(seconds)}") from None
+    raise InvalidValueError(f"{what} is a number of seconds from 0 on, not {quoted(seconds)}")
 
 
 def typed(error: TypeError, *names: object) -> TypeError:
@@ -71,7 +71,7 @@ def typed(error: TypeError, *names: object) -> TypeError:
         return error
     for name in names:
         if name is not None and not isinstance(name, str):
-            return InvalidTypeError(f"policy, segment and channel are names, not {name!r}")
+            return InvalidTypeError(f"policy, segment and channel are names, not {quoted(name)}")
     return error
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from capline.model.decision import Decision
-from capline.model.errors import InvalidTypeError, InvalidValueError
+from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -119,11 +119,13 @@ class DenyCache:
 def check_entries(deny_cache: int) -> int:
     """The number of refusals to keep, 0 to ten million, or raise."""
     if isinstance(deny_cache, bool):
-        raise InvalidTypeError(f"deny_cache is how many refusals to keep, a whole number, not {deny_cache!r}")
+        raise InvalidTypeError(f"deny_cache is how many refusals to keep, a whole number, not {quoted(deny_cache)}")
     try:
         most = index(deny_cache)
     except TypeError:
-        raise InvalidTypeError(f"deny_cache is how many refusals to keep, a whole number, not {deny_cache!r}") from None
+        raise InvalidTypeError(
+            f"deny_cache is how many refusals to keep, a whole number, not {quoted(deny_cache)}"
+        ) from None
     if not 0 <= most <= MOST_ENTRIES:
-        raise InvalidValueError(f"deny_cache is 0 to {MOST_ENTRIES} refusals, not {most}")
+        raise InvalidValueError(f"deny_cache is 0 to {MOST_ENTRIES} refusals, not {quoted(most)}")
     return most

@@ -14,7 +14,14 @@ import numpy as np
 
 from capline.limiter.insurance import Insurance, Insurer
 from capline.model.decision import Decision, Joint
-from capline.model.errors import CaplineError, InvalidValueError, StoreDamagedError, StoreError, StoreVersionError
+from capline.model.errors import (
+    CaplineError,
+    InvalidValueError,
+    StoreDamagedError,
+    StoreError,
+    StoreVersionError,
+    quoted,
+)
 from capline.store.columns import Decisions
 
 if TYPE_CHECKING:
@@ -45,7 +52,7 @@ class Guard:
         self._insurer = Insurer(choice, rules, clock) if isinstance(choice, Insurance) else None
         if self._insurer is None and choice not in _CHOICES:
             raise InvalidValueError(
-                f"on_store_error is one of {', '.join(_CHOICES)}, or Insurance(hosts=...), not {choice!r}"
+                f"on_store_error is one of {', '.join(_CHOICES)}, or Insurance(hosts=...), not {quoted(choice)}"
             )
         self._raises = choice == "raise"
         self._answer = _ALLOW if choice == "allow" else _DENY

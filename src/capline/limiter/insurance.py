@@ -14,7 +14,7 @@ import msgspec
 from capline.limiter.checks import fingerprint
 from capline.limiter.rules import Rules
 from capline.model.clock import SystemClock
-from capline.model.errors import InvalidTypeError, InvalidValueError
+from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 from capline.store.columns import NO_HIT
 from capline.store.memory import MemoryStore
 from capline.store.protocol import Ask, Batch
@@ -50,9 +50,9 @@ class Insurance(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if type(self.hosts) is not int:
-            raise InvalidTypeError(f"Insurance takes a whole number of hosts, not {self.hosts!r}")
+            raise InvalidTypeError(f"Insurance takes a whole number of hosts, not {quoted(self.hosts)}")
         if not 1 <= self.hosts <= MOST_HOSTS:
-            raise InvalidValueError(f"Insurance takes 1 to {MOST_HOSTS} hosts, not {self.hosts}")
+            raise InvalidValueError(f"Insurance takes 1 to {MOST_HOSTS} hosts, not {quoted(self.hosts)}")
 
 
 class Insurer:

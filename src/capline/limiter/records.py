@@ -25,6 +25,7 @@ from capline.model.errors import (
     InvalidValueError,
     StoreDamagedError,
     StoreVersionError,
+    quoted,
 )
 from capline.model.limit import LARGEST_QUOTA
 from capline.model.subject import Subject
@@ -148,10 +149,10 @@ def check_rows(hits: Sequence[Row]) -> Sequence[Row]:
         raise InvalidValueError(f"a record has 1 to {MOST_HITS} hits, not {len(hits)}; a longer log is several records")
     for row in hits:
         if len(row) != len(("stamp", "units", "mark")) or any(type(part) is not int for part in row):
-            raise InvalidTypeError(f"a hit is (stamp in microseconds, units, id's 64 bits or 0), not {row!r}")
+            raise InvalidTypeError(f"a hit is (stamp in microseconds, units, id's 64 bits or 0), not {quoted(row)}")
         stamp_us, units, mark = row
         if not (0 <= stamp_us < LATEST_US and 0 <= units <= LARGEST_QUOTA and 0 <= mark < 1 << 64):
-            raise InvalidValueError(f"no hit has this stamp, these units or this id: {row!r}")
+            raise InvalidValueError(f"no hit has this stamp, these units or this id: {quoted(row)}")
     return hits
 
 
@@ -212,7 +213,7 @@ def _row(hit: list[int | str]) -> Row:
             pass
         case _:
             raise InvalidValueError(
-                f"a hit is [stamp in microseconds, units] or [.., .., id's 64 bits in hex], not {hit}"
+                f"a hit is [stamp in microseconds, units] or [.., .., id's 64 bits in hex], not {quoted(hit)}"
             )
     if len(mark) != _MARK_DIGITS or not set(mark) <= set("0123456789abcdef"):
         raise InvalidValueError(f"the id of a hit is {_MARK_DIGITS} hexadecimal digits, not {mark[:40]!r}")
@@ -230,5 +231,7 @@ def _instant_us(at: float | str) -> int:
             raise InvalidValueError(f"at {at[:40]!r} is no instant; write it like 2026-01-31T16:00:00Z, with its zone")
         at = instant.timestamp()
     if not isfinite(at) or not 0 <= at < LATEST_S:
-        raise InvalidValueError(f"at {at!r} is no number of seconds since 1970 (milliseconds and microseconds are not)")
+        raise InvalidValueError(
+            f"at {quoted(at)} is no number of seconds since 1970 (milliseconds and microseconds are not)"
+        )
     return round(at * 1e6)

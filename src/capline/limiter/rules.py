@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capline.model.errors import PolicyError, UnknownNameError
+from capline.model.errors import PolicyError, UnknownNameError, quoted
 from capline.model.limit import QuietHours
 from capline.model.policy import Look, Policy, Rule, check_name
 from capline.model.zone import check_zone
@@ -63,7 +63,7 @@ class Rules:
             return self.policies[name]
         except (KeyError, TypeError):
             listed = ", ".join(sorted(self.policies)) or "none"
-            raise UnknownNameError(f"no policy {name!r}; there are: {listed}") from None
+            raise UnknownNameError(f"no policy {quoted(name)}; there are: {listed}") from None
 
     def known(self, name: str, segment: str | None, channel: str | None, zone: str | None = None) -> Names:
         """These names with what the policy does not tell apart as one: there is a bounded number of them."""
@@ -112,7 +112,7 @@ class Rules:
         full = f"{self.namespace}:{log}"
         if full not in self.logs():
             listed = ", ".join(name.partition(":")[2] for name in self.logs()) or "none"
-            raise UnknownNameError(f"no policy has a log {log!r}; there are: {listed}")
+            raise UnknownNameError(f"no policy has a log {quoted(log)}; there are: {listed}")
         own = log.partition("/")[0]
         policy = next(policy for policy in self.policies.values() if policy.log == own)
         if policy.algorithm != "sliding_log":

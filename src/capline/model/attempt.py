@@ -6,7 +6,7 @@ from operator import index
 
 import msgspec
 
-from capline.model.errors import InvalidTypeError, InvalidValueError
+from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 from capline.model.limit import LARGEST_QUOTA
 from capline.model.subject import Subject
 
@@ -34,20 +34,20 @@ class Attempt(msgspec.Struct, frozen=True):
 def check_cost(cost: int) -> int:
     """Return the cost as an `int` of 1 to 2^53-1, or raise."""
     if isinstance(cost, (bool, float)):
-        raise InvalidTypeError(f"a cost is a whole number of units, not {cost!r}")
+        raise InvalidTypeError(f"a cost is a whole number of units, not {quoted(cost)}")
     try:
         units = index(cost)
     except TypeError:
-        raise InvalidTypeError(f"a cost is a whole number of units, not {cost!r}") from None
+        raise InvalidTypeError(f"a cost is a whole number of units, not {quoted(cost)}") from None
     if not 1 <= units <= LARGEST_QUOTA:
-        raise InvalidValueError(f"a cost is 1 to {LARGEST_QUOTA} units, not {units}")
+        raise InvalidValueError(f"a cost is 1 to {LARGEST_QUOTA} units, not {quoted(units)}")
     return units
 
 
 def check_id(attempt_id: str) -> bytes:
     """Return the id's UTF-8 bytes, 1 to 512 of them, or raise."""
     if not isinstance(attempt_id, str):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
-        raise InvalidTypeError(f"an attempt's id is text, not {attempt_id!r}")
+        raise InvalidTypeError(f"an attempt's id is text, not {quoted(attempt_id)}")
     try:
         data = attempt_id.encode()
     except UnicodeEncodeError:

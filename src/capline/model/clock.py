@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-from capline.model.errors import InvalidTypeError, InvalidValueError
+from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 
 __all__ = ["LATEST_US", "Clock", "ManualClock", "SystemClock"]
 
@@ -58,7 +58,7 @@ class ManualClock:
 
 def _instant(value: int) -> int:
     if type(value) is not int:
-        raise InvalidTypeError(f"a clock takes whole microseconds as an int, not {value!r}")
+        raise InvalidTypeError(f"a clock takes whole microseconds as an int, not {quoted(value)}")
     if not 0 <= value <= LATEST_US:
-        raise InvalidValueError(f"a clock stays between 0 and {LATEST_US} microseconds since 1970, not {value}")
+        raise InvalidValueError(f"a clock stays between 0 and {LATEST_US} microseconds since 1970, not {quoted(value)}")
     return value

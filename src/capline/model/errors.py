@@ -22,7 +22,24 @@ __all__ = [
     "StoreUnknownError",
     "StoreVersionError",
     "UnknownNameError",
+    "quoted",
 ]
+
+_LONGEST_QUOTED = 120
+_LONGEST_NUMBER_BITS = 300
+
+
+def quoted(value: object) -> str:
+    """What a caller gave, for a message: its `repr`, cut where it is long. Never raises, whatever it is given."""
+    if isinstance(value, int) and value.bit_length() > _LONGEST_NUMBER_BITS:
+        return f"a number of {value.bit_length()} bits"  # Python itself refuses to write one of 5,000 digits
+    if isinstance(value, (str, bytes)) and len(value) > _LONGEST_QUOTED:
+        return f"{value[:_LONGEST_QUOTED]!r}…"
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a value's own repr may do anything
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 2 * _LONGEST_QUOTED else f"{text[:_LONGEST_QUOTED]}…"
 
 
 class CaplineError(Exception):

@@ -15,7 +15,7 @@ import re
 
 import msgspec
 
-from capline.model.errors import InvalidTypeError, InvalidValueError
+from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 
 __all__ = [
     "CALENDAR_SLACK_US",
@@ -99,19 +99,21 @@ class Limit(msgspec.Struct, frozen=True, gc=False):
     def __post_init__(self) -> None:
         if type(self.quota) is not int or type(self.window_us) is not int:
             raise InvalidTypeError(
-                f"a limit takes whole numbers: quota={self.quota!r}, window_us={self.window_us!r}; "
+                f"a limit takes whole numbers: quota={quoted(self.quota)}, window_us={quoted(self.window_us)}; "
                 "for text use Limit.parse('3/day')",
             )
         if not 0 <= self.quota <= LARGEST_QUOTA:
-            raise InvalidValueError(f"a quota is 0 to {LARGEST_QUOTA} units, not {self.quota}")
+            raise InvalidValueError(f"a quota is 0 to {LARGEST_QUOTA} units, not {quoted(self.quota)}")
         if not 1 <= self.window_us <= LONGEST_WINDOW_US:
-            raise InvalidValueError(f"a window is 1 microsecond to 3,660 days, not {self.window_us} microseconds")
+            raise InvalidValueError(
+                f"a window is 1 microsecond to 3,660 days, not {quoted(self.window_us)} microseconds"
+            )
 
     @classmethod
     def parse(cls, text: str) -> Limit:
         """Read a limit of any kind, as the module's text has them; raises an error that says the mend."""
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            raise InvalidTypeError(f"a limit is text like '3/day', not {text!r}")
+            raise InvalidTypeError(f"a limit is text like '3/day', not {quoted(text)}")
         try:
             return _parse(text)
         except InvalidValueError as error:
@@ -214,7 +216,7 @@ def _parse(text: str) -> Limit:
 def parse_span(text: str, what: str) -> int:
     """A span such as `30 minutes`, `1min` or `250ms` in microseconds; raises an error that names `what`."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-        raise InvalidTypeError(f"{what} is text like '1min', not {text!r}")
+        raise InvalidTypeError(f"{what} is text like '1min', not {quoted(text)}")
     span = _SPAN.fullmatch(text[:_LONGEST_TEXT])
     if span is None:
         raise InvalidValueError(f"{what}: {text[:_LONGEST_TEXT]!r} is not a span; write it like '30 minutes' or '1min'")

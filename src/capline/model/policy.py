@@ -18,7 +18,14 @@ from typing import Any
 
 import msgspec
 
-from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, PolicyError, UnknownNameError
+from capline.model.errors import (
+    CaplineError,
+    InvalidTypeError,
+    InvalidValueError,
+    PolicyError,
+    UnknownNameError,
+    quoted,
+)
 from capline.model.limit import DAY_US, CalendarLimit, Limit, QuietHours, parse_span, window_text
 from capline.model.zone import UTC_ZONE, check_zone
 
@@ -150,7 +157,7 @@ class Policy:
         zone: str = UTC_ZONE,
         granularity: str | None = None,
     ) -> None:
-        where = f"policy {name!r}"
+        where = f"policy {quoted(name)}"
         values = {
             "name": check_name(name, "policy"),
             "limits": _limits(limits, where),
@@ -287,14 +294,16 @@ def check_name(name: str, what: str) -> str:
     """Return the name, or raise a `PolicyError`: names become parts of keys and labels."""
     if not isinstance(name, str) or not NAME_FORM.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
         raise PolicyError(
-            f"{what} name {name!r} is not 1 to 64 letters, digits, '_', '.' or '-' (not starting with '.' or '-')",
+            f"{what} name {quoted(name)} is not 1 to 64 letters, digits, '_', '.' or '-' "
+            "(not starting with '.' or '-')",
         )
     return name
 
 
 def _limits(limits: Sequence[Limit | str], where: str) -> tuple[Limit, ...]:
     if isinstance(limits, (str, Limit)) or not isinstance(limits, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
-        raise InvalidTypeError(f"{where}: limits come as a list, like ['3/day', '10/week'], not {limits!r}")
+        told = f"limits come as a list, like ['3/day', '10/week'], not {quoted(limits)}"
+        raise InvalidTypeError(f"{where}: {told}")
     try:
         parsed = tuple(limit if isinstance(limit, Limit) else Limit.parse(limit) for limit in limits)
     except InvalidTypeError as error:
@@ -317,7 +326,7 @@ def _named_limits(
     if named is None:
         return {}
     if not isinstance(named, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
-        raise InvalidTypeError(f"{where}: limits by {what} come as a mapping, not {named!r}")
+        raise InvalidTypeError(f"{where}: limits by {what} come as a mapping, not {quoted(named)}")
     if len(named) > MOST_NAMES:
         raise PolicyError(f"{where}: {len(named)} {what}s; at most {MOST_NAMES}")
     parsed = {check_name(name, what): _limits(limits, f"{where}, {what} {name!r}") for name, limits in named.items()}
@@ -331,25 +340,25 @@ def _named_limits(
 
 def _one_of(value: str, known: tuple[str, ...], where: str) -> str:
     if value not in known:
-        raise PolicyError(f"{where} {value!r} is not known; use {' or '.join(known)}")
+        raise PolicyError(f"{where} {quoted(value)} is not known; use {' or '.join(known)}")
     return value
 
 
 def _whole(value: int, least: int, most: int, where: str) -> int:
     if isinstance(value, bool):
-        raise InvalidTypeError(f"{where} is a whole number, not {value!r}")
+        raise InvalidTypeError(f"{where} is a whole number, not {quoted(value)}")
     try:
         number = index(value)
     except TypeError:
-        raise InvalidTypeError(f"{where} is a whole number, not {value!r}") from None
+        raise InvalidTypeError(f"{where} is a whole number, not {quoted(value)}") from None
     if not least <= number <= most:
-        raise PolicyError(f"{where} is {least} to {most}, not {number}")
+        raise PolicyError(f"{where} is {least} to {most}, not {quoted(number)}")
     return number
 
 
 def _flag(value: bool, where: str) -> bool:
     if not isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
-        raise InvalidTypeError(f"{where} is True or False, not {value!r}")
+        raise InvalidTypeError(f"{where} is True or False, not {quoted(value)}")
     return value
 
 
@@ -362,4 +371,4 @@ def _zone(zone: str, where: str) -> str:
 
 def _unknown(what: str, name: str, policy: str, known: Mapping[str, object]) -> UnknownNameError:
     listed = ", ".join(sorted(known)) or "none"
-    return UnknownNameError(f"policy {policy!r} has no {what} {name!r}; it has: {listed}")
+    return UnknownNameError(f"policy {quoted(policy)} has no {what} {quoted(name)}; it has: {listed}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from operator import index
 
-from capline.model.errors import InvalidTypeError, InvalidValueError
+from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 
 __all__ = ["LARGEST_ID", "LONGEST_TEXT_BYTES", "Subject", "check_subject"]
 
@@ -27,11 +27,11 @@ def check_subject(subject: Subject) -> Subject:
             return subject
         raise InvalidValueError(f"a subject is 1 to {LONGEST_TEXT_BYTES} bytes of UTF-8, not {size_bytes}")
     if isinstance(subject, bool):
-        raise InvalidTypeError(f"a subject is text or an integer, not {subject!r}")
+        raise InvalidTypeError(f"a subject is text or an integer, not {quoted(subject)}")
     try:
         number = index(subject)  # pyright: ignore[reportArgumentType] - callers may be untyped
     except TypeError:
         raise InvalidTypeError(f"a subject is text or an integer, not {type(subject).__name__}") from None
     if 0 <= number <= LARGEST_ID:
         return number
-    raise InvalidValueError(f"an integer subject is 0 to 2^64-1, not {number}")
+    raise InvalidValueError(f"an integer subject is 0 to 2^64-1, not {quoted(number)}")

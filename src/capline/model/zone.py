@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from capline.model.errors import InvalidTypeError, UnknownNameError
+from capline.model.errors import InvalidTypeError, UnknownNameError, quoted
 
 __all__ = ["UTC_ZONE", "ZoneTable", "check_zone", "zone_table"]
 
@@ -34,7 +34,7 @@ _LATEST_US = 250_000_000_000_000_000
 def check_zone(name: str) -> str:
     """The name of a zone that is known here, or raise `UnknownNameError` that says the mend."""
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-        raise InvalidTypeError(f"a time zone is a name like 'Asia/Singapore', not {name!r}")
+        raise InvalidTypeError(f"a time zone is a name like 'Asia/Singapore', not {quoted(name)}")
     _zone(name)
     return name
 

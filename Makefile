@@ -1,16 +1,18 @@
 # capline: the commands. `make` alone lists them; each one makes what it needs first.
 #
 # Everything runs from .venv, which tools/setup.sh makes from requirements.lock and makes again only when the lock changes.
-# Settings: PYTHON=/path/to/python3 (3.11 or newer) makes .venv from that interpreter; PYTEST_ARGS="-k lmdb" picks tests.
+# Settings: PYTHON=/path/to/python3 (3.11 or newer) makes .venv from that interpreter; PYTEST_ARGS="-k lmdb" picks tests;
+# CHAOS_ARGS="--kind valkey --json" goes to the failover experiment.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup demo test lint bench proof lock clean
+.PHONY: help setup demo test lint bench proof chaos lock clean
 
 BIN := .venv/bin
 PYTEST_WORKERS ?= 2
 PYTEST_ARGS ?=
+CHAOS_ARGS ?=
 
 # What a shell brings along must not decide what runs: only .venv does.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
@@ -30,11 +32,13 @@ test: lint ## lint, then every test
 	@bash tools/setup.sh test
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
 
-lint: setup ## ruff, pyright strict, import-linter
+lint: setup ## ruff, pyright strict, import-linter, bandit, and what is known against the packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --warnings
 	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src proof tools
+	$(BIN)/python tools/audit.py
 
 bench: setup ## run the benchmark programs, one after the other
 	@bash tools/setup.sh test
@@ -43,6 +47,10 @@ bench: setup ## run the benchmark programs, one after the other
 proof: setup ## the long forms of the tests of the promises: docs/reliability.md; some twenty minutes
 	@bash tools/setup.sh test
 	@set -e; for part in model crashes concurrency; do echo "== proof.$$part"; $(BIN)/python -m proof.$$part; done
+
+chaos: setup ## the failover experiment: a cluster under load and faults; half an hour; docs/reliability.md
+	@bash tools/setup.sh test
+	@$(BIN)/python -m proof.chaos $(CHAOS_ARGS)
 
 lock: ## write requirements.lock anew from pyproject.toml; UPGRADE=1 takes the newest of everything
 	@bash tools/lock.sh

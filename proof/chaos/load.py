@@ -117,7 +117,7 @@ async def _attempt(caller: Caller, recorder: Recorder, intent: Intent, due_us: i
             answer = await recorder.attempt_later(
                 POLICY, intent.subject, lambda: caller.decide(intent.subject, intent.id), id=intent.id, due_us=due_us
             )
-        except Exception:  # noqa: BLE001, S112 - recorded as no answer, whatever it was
+        except Exception:  # noqa: BLE001, S112 - recorded as no answer # nosec B112
             continue
         if answer.hit is not None and intent.refund_after_s is not None:
             await asyncio.sleep(intent.refund_after_s)

@@ -137,7 +137,7 @@ class Tally:
 
 def records_of(found: Found, log: str, *, keyed: bool) -> Iterator[LogRecord]:
     """The records of a log that a scan came by."""
-    assert found.subject is not None  # noqa: S101 - a log that was read has a subject
+    assert found.subject is not None  # noqa: S101 - a log that was read has a subject # nosec B101
     for first in range(0, len(found.hits), MOST_HITS):
         hits = found.hits[first : first + MOST_HITS]
         yield LogRecord(log, found.subject, [(hit.stamp_us, hit.units, hit.fingerprint) for hit in hits], keyed)

@@ -13,7 +13,7 @@ from capline.limiter.limiter import Limiter
 from capline.limiter.records import Loaded, LogRecord, PastHit
 from capline.model.attempt import Attempt
 from capline.model.clock import Clock, ManualClock, SystemClock
-from capline.model.decision import Decision
+from capline.model.decision import Decision, Joint
 from capline.model.errors import (
     CampaignError,
     CaplineError,
@@ -48,6 +48,7 @@ __all__ = [
     "Insurance",
     "InvalidTypeError",
     "InvalidValueError",
+    "Joint",
     "Limit",
     "LimitExceeded",
     "Limiter",

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from capline.limiter.checks import fingerprint, refusal_text, seconds_us, stamp, typed
 from capline.limiter.desk import Desk
 from capline.limiter.records import RECORDS_A_ROUND, Tally
-from capline.model.errors import CaplineError, LimitExceeded, StoreError
+from capline.model.attempt import check_cost
+from capline.model.errors import CaplineError, InvalidValueError, LimitExceeded, StoreError
 from capline.model.subject import check_subject
 from capline.store.open import open_async_store
 from capline.store.protocol import AsyncStore
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from capline.limiter.records import Loaded, LogRecord, Record
     from capline.model.attempt import Attempt
     from capline.model.clock import Clock
-    from capline.model.decision import Decision
+    from capline.model.decision import Decision, Joint
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
 
@@ -62,18 +63,19 @@ class AsyncLimiter(Desk[AsyncStore]):
         *,
         segment: str | None = None,
         channel: str | None = None,
+        zone: str | None = None,
     ) -> Decision:
         """See `Limiter.decide`."""
         if id is None and cost is _ONE and self._has_short_ways:
             try:
-                terms = self._terms.get((policy, segment, channel))
+                terms = self._terms.get((policy, segment, channel, zone))
                 if terms is not None:
                     return await self._store.decide(terms, check_subject(subject), 1, 0)
             except StoreError as error:
-                return self._guard.decide(self._asked(policy, subject, cost, id, segment, channel), error)
+                return self._guard.decide(self._asked(policy, subject, cost, id, segment, channel, zone), error)
             except TypeError as error:
-                raise typed(error, policy, segment, channel) from None
-        asked = self._asked(policy, subject, cost, id, segment, channel)
+                raise typed(error, policy, segment, channel, zone) from None
+        asked = self._asked(policy, subject, cost, id, segment, channel, zone)
         with self._observers.one("decide", asked) as seen:
             denied = self._denied
             held = denied.answer(asked)
@@ -84,7 +86,7 @@ class AsyncLimiter(Desk[AsyncStore]):
                 decision = seen(await self._store.decide(*self._ask(asked)))
             except StoreError as error:
                 return seen(self._guard.decide(asked, error))
-            denied.note(asked, decision, ticket)
+            self._note(asked, decision, denied, ticket)
             return decision
 
     async def peek(
@@ -96,22 +98,23 @@ class AsyncLimiter(Desk[AsyncStore]):
         *,
         segment: str | None = None,
         channel: str | None = None,
+        zone: str | None = None,
     ) -> Decision:
         """See `Limiter.peek`."""
-        asked = self._asked(policy, subject, cost, id, segment, channel)
+        asked = self._asked(policy, subject, cost, id, segment, channel, zone)
         with self._observers.one("peek", asked) as seen:
             try:
                 return seen(await self._store.peek(*self._ask(asked)))
             except StoreError as error:
                 return seen(self._guard.peek(asked, error))
 
-    async def refund(self, policy: str, subject: Subject, hit: int | None) -> bool:
+    async def refund(self, policy: str, subject: Subject, hit: int | None, cost: int = 1) -> bool:
         """See `Limiter.refund`."""
         if hit is None:
             return False
         subject = self._subject(subject)
         try:
-            return await self._store.refund(self._any_terms(policy), subject, stamp(hit))
+            return await self._store.refund(self._any_terms(policy), subject, stamp(hit), check_cost(cost))
         finally:
             self._denied.forget((subject,))
 
@@ -126,11 +129,12 @@ class AsyncLimiter(Desk[AsyncStore]):
         not_before: float = 0,
         segment: str | None = None,
         channel: str | None = None,
+        zone: str | None = None,
     ) -> Decision:
         """See `Limiter.schedule`."""
         max_wait_us = None if max_wait is None else seconds_us(max_wait, "max_wait")
         not_before_us = seconds_us(not_before, "not_before")
-        asked = self._asked(policy, subject, cost, id, segment, channel)
+        asked = self._asked(policy, subject, cost, id, segment, channel, zone)
         with self._observers.one("schedule", asked) as seen:
             try:
                 return seen(await self._store.place(*self._ask(asked), max_wait_us, not_before_us))
@@ -148,6 +152,7 @@ class AsyncLimiter(Desk[AsyncStore]):
         not_before: float = 0,
         segment: str | None = None,
         channel: str | None = None,
+        zone: str | None = None,
     ) -> AsyncGenerator[Decision]:
         """See `Limiter.acquire`; cancelling gives the slot back, also while it is being taken.
 
@@ -156,7 +161,14 @@ class AsyncLimiter(Desk[AsyncStore]):
         # A task of its own: a call that is cut off in the middle may have taken a slot that nobody knows of.
         taking = asyncio.create_task(
             self.schedule(
-                policy, subject, cost, max_wait=timeout, not_before=not_before, segment=segment, channel=channel
+                policy,
+                subject,
+                cost,
+                max_wait=timeout,
+                not_before=not_before,
+                segment=segment,
+                channel=channel,
+                zone=zone,
             )
         )
         try:
@@ -179,6 +191,33 @@ class AsyncLimiter(Desk[AsyncStore]):
         except CaplineError as error:
             stopped.add_note(f"the slot was not given back: {error}")
 
+    async def decide_all(self, attempts: Sequence[Attempt]) -> Joint:
+        """See `Limiter.decide_all`."""
+        asked, asks = self._joint_asks(attempts)
+        with self._observers.joint("decide_all", asked) as seen:
+            try:
+                return seen(await self._store.decide_all(asks))
+            except StoreError as error:
+                return seen(self._guard.joint(asked, error, consume=True))
+
+    async def peek_all(self, attempts: Sequence[Attempt]) -> Joint:
+        """See `Limiter.peek_all`."""
+        asked, asks = self._joint_asks(attempts)
+        with self._observers.joint("peek_all", asked) as seen:
+            try:
+                return seen(await self._store.peek_all(asks))
+            except StoreError as error:
+                return seen(self._guard.joint(asked, error, consume=False))
+
+    async def refund_all(self, attempts: Sequence[Attempt], hits: Sequence[int]) -> int:
+        """See `Limiter.refund_all`."""
+        if len(attempts) != len(hits):
+            raise InvalidValueError(f"{len(attempts)} attempts and {len(hits)} hits: one hit for each attempt")
+        given_back = 0
+        for one, hit in zip(attempts, hits, strict=True):
+            given_back += await self.refund(one.policy, one.subject, hit, one.cost)
+        return given_back
+
     async def decide_batch(self, attempts: Sequence[Attempt]) -> list[Decision | CaplineError]:
         """See `Limiter.decide_batch`."""
         sheet = await _aside(len(attempts), partial(self._sheet, attempts))
@@ -199,12 +238,13 @@ class AsyncLimiter(Desk[AsyncStore]):
         segment: str | Sequence[str | None] | None = None,
         codes: Sequence[int] | NDArray[np.integer[Any]] | None = None,
         channel: str | None = None,
+        zone: str | Sequence[str | None] | None = None,
         cost: int = 1,
         receipt: str | None = None,
     ) -> Decisions:
         """See `Limiter.decide_many`."""
         asked = await _aside(
-            len(subjects), partial(self._columns, policy, subjects, segment, codes, channel, cost, receipt)
+            len(subjects), partial(self._columns, policy, subjects, segment, codes, channel, cost, zone, receipt)
         )
         with self._seen_many(asked, consume=True) as seen:
             try:
@@ -222,10 +262,13 @@ class AsyncLimiter(Desk[AsyncStore]):
         segment: str | Sequence[str | None] | None = None,
         codes: Sequence[int] | NDArray[np.integer[Any]] | None = None,
         channel: str | None = None,
+        zone: str | Sequence[str | None] | None = None,
         cost: int = 1,
     ) -> Decisions:
         """See `Limiter.peek_many`."""
-        asked = await _aside(len(subjects), partial(self._columns, policy, subjects, segment, codes, channel, cost))
+        asked = await _aside(
+            len(subjects), partial(self._columns, policy, subjects, segment, codes, channel, cost, zone)
+        )
         with self._seen_many(asked, consume=False) as seen:
             try:
                 answers = await self._store.peek_many(self._batch(asked))
@@ -239,11 +282,12 @@ class AsyncLimiter(Desk[AsyncStore]):
         policy: str,
         subjects: Sequence[Subject] | NDArray[np.integer[Any]],
         hits: Sequence[int] | NDArray[np.integer[Any]],
+        cost: int = 1,
     ) -> NDArray[np.bool_]:
         """See `Limiter.refund_many`."""
         named, stamps_us = await _aside(len(subjects), partial(self._refunds, subjects, hits))
         try:
-            return await self._store.refund_many(self._any_terms(policy), named, stamps_us)
+            return await self._store.refund_many(self._any_terms(policy), named, stamps_us, check_cost(cost))
         finally:
             self._denied.forget(named)
 
@@ -254,10 +298,11 @@ class AsyncLimiter(Desk[AsyncStore]):
         *,
         segment: str | None = None,
         channel: str | None = None,
+        zone: str | None = None,
         ids: Sequence[str] = (),
     ) -> Explanation:
         """See `Limiter.explain`."""
-        asked = self._asked(policy, subject, 1, None, segment, channel)
+        asked = self._asked(policy, subject, 1, None, segment, channel, zone)
         ask = self._ask(asked)
         known = {fingerprint(one): one for one in ids}
         decision = await self._store.peek(*ask)

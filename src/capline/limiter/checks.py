@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_codes",
+    "check_kinds",
     "check_subjects",
     "fingerprint",
     "refusal_text",
@@ -99,15 +100,33 @@ def check_subjects(
     return checked, errors
 
 
+def check_kinds(
+    segment: str | Sequence[str | None] | None, zone: str | Sequence[str | None] | None, *, coded: bool
+) -> tuple[tuple[str | None, ...], tuple[str | None, ...]]:
+    """The segments and the zones that codes point into, as many of each; without codes the one of each for all rows."""
+    listed = [None if name is None or isinstance(name, str) else tuple(name) for name in (segment, zone)]
+    lengths = {len(names) for names in listed if names is not None}
+    if not coded and lengths:
+        raise InvalidTypeError("segment and zone are one name, or lists of names with codes that point into them")
+    if coded and not lengths:
+        raise InvalidTypeError("codes point into a list of names: give it as segment=[...] or zone=[...]")
+    if len(lengths) > 1:
+        raise InvalidValueError("segment and zone are lists of different lengths; a code points into both")
+    rows = lengths.pop() if lengths else 1
+    segments, zones = (
+        names if names is not None else (name if isinstance(name, str) else None,) * rows
+        for names, name in zip(listed, (segment, zone), strict=True)
+    )
+    return segments, zones
+
+
 def check_codes(
     codes: Sequence[int] | NDArray[np.integer[Any]],
     rows: int,
-    segment: str | Sequence[str | None] | None,
+    names: int,
 ) -> NDArray[np.uint16]:
-    """The codes as an array, each pointing into the list of segments, or raise."""
-    if segment is None or isinstance(segment, str):
-        raise InvalidTypeError("codes point into a list of segment names: give it as segment=[...]")
-    array, names = np.asarray(codes), len(segment)
+    """The codes as an array, each pointing into the list of segments or zones, or raise."""
+    array = np.asarray(codes)
     if names > MOST_CODES:
         raise InvalidValueError(f"{names} segments in one call; at most {MOST_CODES}")
     if array.ndim != 1 or len(array) != rows:

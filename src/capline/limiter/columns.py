@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from capline.limiter.checks import check_codes, check_subjects
+from capline.limiter.checks import check_codes, check_kinds, check_subjects
 from capline.model.attempt import check_cost, check_id
-from capline.model.errors import CaplineError, InvalidTypeError
+from capline.model.errors import CaplineError
 from capline.model.subject import Subject
 from capline.store.columns import NEVER_US, NO_HIT, Decisions, plain
 
@@ -23,11 +23,13 @@ __all__ = ["Columns", "columns_of", "spread"]
 class Columns(msgspec.Struct, frozen=True):
     """The rows that can be asked, `good` among `rows` of them (None: all), and why the others cannot, by row.
 
-    `segments[codes[i]]` is the segment of `subjects[i]`; without codes `segments[0]` is that of all.
+    `segments[codes[i]]` is the segment of `subjects[i]`, and `zones[codes[i]]` its zone; without codes those at 0 are
+    those of all.
     """
 
     policy: str
     segments: tuple[str | None, ...]
+    zones: tuple[str | None, ...]
     channel: str | None
     subjects: list[Subject] | NDArray[np.integer[Any]]
     codes: NDArray[np.uint16] | None
@@ -52,6 +54,7 @@ def columns_of(
     codes: Sequence[int] | NDArray[np.integer[Any]] | None,
     channel: str | None,
     cost: int,
+    zone: str | Sequence[str | None] | None,
     receipt: str | None,
     keyed: Callable[[Subject], Subject] | None,
 ) -> Columns:
@@ -59,10 +62,8 @@ def columns_of(
     if receipt is not None:
         check_id(receipt)
     cost = check_cost(cost)
-    points = None if codes is None else check_codes(codes, len(subjects), segment)
-    if points is None and segment is not None and not isinstance(segment, str):
-        raise InvalidTypeError("segment is one name, or a list of names together with codes that point into it")
-    segments = (segment,) if segment is None or isinstance(segment, str) else tuple(segment)
+    segments, zones = check_kinds(segment, zone, coded=codes is not None)
+    points = None if codes is None else check_codes(codes, len(subjects), len(segments))
     checked, errors = check_subjects(subjects)
     good = None
     if errors:
@@ -71,7 +72,7 @@ def columns_of(
         points = None if points is None else points[good]
     if keyed is not None:
         checked = [keyed(subject) for subject in plain(checked)]
-    return Columns(policy, segments, channel, checked, points, cost, receipt, len(subjects), good, errors)
+    return Columns(policy, segments, zones, channel, checked, points, cost, receipt, len(subjects), good, errors)
 
 
 def spread(asked: Columns, part: Decisions) -> Decisions:

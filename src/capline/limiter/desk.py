@@ -52,6 +52,10 @@ DEFAULT_URL = "lmdb://.capline/store"
 """The store of `from_file` and of the command line where none is named: durable, below the working directory."""
 
 
+MOST_JOINT = 16
+"""Subjects in one attempt."""
+
+
 class Binder(Protocol):
     """Of a store, sync or async, the part that waits for nobody."""
 
@@ -186,22 +190,22 @@ class Desk(ABC, Generic[S]):
 
     # --- names to terms ---------------------------------------------------------------------------------------
 
-    def _bound(self, policy: str, segment: str | None, channel: str | None) -> Terms:
+    def _bound(self, policy: str, segment: str | None, channel: str | None, zone: str | None = None) -> Terms:
         try:
-            return self._terms.get((policy, segment, channel)) or self._bind(policy, segment, channel)
+            return self._terms.get((policy, segment, channel, zone)) or self._bind(policy, segment, channel, zone)
         except TypeError as error:
-            raise typed(error, policy, segment, channel) from None
+            raise typed(error, policy, segment, channel, zone) from None
 
-    def _bind(self, policy: str, segment: str | None, channel: str | None) -> Terms:
-        """The store's terms for these names, kept; segments that the policy does not tell apart are one."""
+    def _bind(self, policy: str, segment: str | None, channel: str | None, zone: str | None) -> Terms:
+        """The store's terms for these names, kept; segments and zones that the policy does not tell apart are one."""
         known, ways, short_ways = self._terms, self._ways, self._short_ways
-        names = self._rules.known(policy, segment, channel)
+        names = self._rules.known(policy, segment, channel, zone)
         terms = known.get(names)
         if terms is None:
             terms = known[names] = self._store.terms(self._rules.rule(*names))
         if self._has_short_ways:
             ways[names] = terms.decide_unit
-            if names == (policy, None, None):
+            if names == (policy, None, None, None):
                 short_ways[policy] = terms.decide_unit
         return terms
 
@@ -217,20 +221,27 @@ class Desk(ABC, Generic[S]):
         return subject if self._keyed is None else self._keyed(subject)
 
     def _asked(
-        self, policy: str, subject: Subject, cost: int, id: str | None, segment: str | None, channel: str | None
+        self,
+        policy: str,
+        subject: Subject,
+        cost: int,
+        id: str | None,
+        segment: str | None,
+        channel: str | None,
+        zone: str | None = None,
     ) -> Attempt:
         """The attempt, checked, its names such as the policies tell apart."""
         try:
-            names = self._rules.known(policy, segment, channel)
+            names = self._rules.known(policy, segment, channel, zone)
         except TypeError as error:
-            raise typed(error, policy, segment, channel) from None
+            raise typed(error, policy, segment, channel, zone) from None
         if id is not None:
             check_id(id)
-        return Attempt(policy, self._subject(subject), check_cost(cost), id, names[1], channel)
+        return Attempt(policy, self._subject(subject), check_cost(cost), id, names[1], channel, names[3])
 
     def _ask(self, attempt: Attempt) -> tuple[Terms, Subject, int, int]:
         """What a store is handed for a checked attempt."""
-        terms = self._bound(attempt.policy, attempt.segment, attempt.channel)
+        terms = self._bound(attempt.policy, attempt.segment, attempt.channel, attempt.zone)
         return terms, attempt.subject, attempt.cost, fingerprint(attempt.id)
 
     def _explained(
@@ -242,8 +253,25 @@ class Desk(ABC, Generic[S]):
         logs: list[list[Recorded]],
         ids: Mapping[int, str],
     ) -> Explanation:
-        rule = self._rules.rule(attempt.policy, attempt.segment, attempt.channel)
+        rule = self._rules.rule(attempt.policy, attempt.segment, attempt.channel, attempt.zone)
         return explain(rule, check_subject(subject), now_us, decision, logs, ids)
+
+    def _note(self, asked: Attempt, decision: Decision, denied: DenyCache, ticket: tuple[int, int]) -> None:
+        """Remember a refusal, but where each one counts: then the store has to be told every time."""
+        if not self._rules.policy(asked.policy).count_denied:
+            denied.note(asked, decision, ticket)
+
+    # --- joint ------------------------------------------------------------------------------------------------
+
+    def _joint_asks(self, attempts: Sequence[Attempt]) -> tuple[list[Attempt], list[Ask]]:
+        """What a store is handed for one attempt over several subjects; raises for what spoils it."""
+        if isinstance(attempts, Attempt) or not 1 <= len(attempts) <= MOST_JOINT:
+            raise InvalidValueError(f"one attempt is over 1 to {MOST_JOINT} subjects: give a list of Attempt")
+        asked = [self._asked(*_fields(one)) for one in attempts]
+        logs = {(self._rules.policy(one.policy).log, one.subject) for one in asked}
+        if len(logs) < len(asked):
+            raise InvalidValueError("two parts of one attempt are on the same log; add up their costs in one part")
+        return asked, [Ask(*self._ask(one)) for one in asked]
 
     # --- many -------------------------------------------------------------------------------------------------
 
@@ -264,7 +292,7 @@ class Desk(ABC, Generic[S]):
 
     def _put(self, sheet: Sheet, row: int, attempt: Attempt) -> Decision | None:
         """Put one attempt down to be asked, or give its answer where the store need not or cannot be."""
-        asked = self._asked(attempt.policy, attempt.subject, attempt.cost, attempt.id, attempt.segment, attempt.channel)
+        asked = self._asked(*_fields(attempt))
         sheet.named[row] = asked
         held = sheet.denied.answer(asked)
         if held is not None:
@@ -285,7 +313,7 @@ class Desk(ABC, Generic[S]):
                 continue
             sheet.answers[row] = answer
             if isinstance(answer, Decision):
-                sheet.denied.note(asked, answer, sheet.ticket)
+                self._note(asked, answer, sheet.denied, sheet.ticket)
         return sheet.seen([answer for answer in sheet.answers if answer is not None])
 
     def _columns(
@@ -296,21 +324,25 @@ class Desk(ABC, Generic[S]):
         codes: Sequence[int] | NDArray[np.integer[Any]] | None,
         channel: str | None,
         cost: int,
+        zone: str | Sequence[str | None] | None,
         receipt: str | None = None,
     ) -> Columns:
         """What was handed in for many subjects, checked."""
-        return columns_of(policy, subjects, segment, codes, channel, cost, receipt, self._keyed)
+        return columns_of(policy, subjects, segment, codes, channel, cost, zone, receipt, self._keyed)
 
     def _batch(self, asked: Columns) -> Batch:
         """What a store is handed for many subjects."""
-        terms = tuple(self._bound(asked.policy, name, asked.channel) for name in asked.segments)
+        terms = tuple(
+            self._bound(asked.policy, segment, asked.channel, zone)
+            for segment, zone in zip(asked.segments, asked.zones, strict=True)
+        )
         return Batch(terms, asked.subjects, asked.codes, asked.cost, asked.receipt)
 
     def _seen_many(self, asked: Columns, *, consume: bool) -> Unseen:
         """The block in which observers look on."""
         return self._observers.many("decide_many" if consume else "peek_many", asked, self._defined)
 
-    def _defined(self, policy: str, segment: str | None, channel: str | None) -> Names:
+    def _defined(self, policy: str, segment: str | None, channel: str | None) -> tuple[str, str | None, str | None]:
         """These names as the policies tell them apart; raises where they are not defined. It asks no store."""
         try:
             names = self._rules.known(policy, segment, channel)
@@ -318,7 +350,7 @@ class Desk(ABC, Generic[S]):
                 self._rules.rule(*names)
         except TypeError as error:
             raise typed(error, policy, segment, channel) from None
-        return names
+        return names[:3]
 
     def _spread(self, asked: Columns, answers: Decisions, seen: Unseen, *, consume: bool) -> Decisions:
         """The store's answers, mended where it had none and there is a choice for that, among all rows."""
@@ -392,10 +424,29 @@ class Desk(ABC, Generic[S]):
             yield from records_of(one, one.log.partition(":")[2], keyed=self._keyed is not None)
 
     def _terms_to_scan(self, policies: Sequence[str] | None) -> list[Terms]:
+        """Terms that name the logs to be exported: by default all that have every hit."""
         if isinstance(policies, str):
             raise InvalidTypeError(f"policies come as a list, like [{policies!r}]")
-        return self._all_terms() if policies is None else [self._any_terms(name) for name in policies]
+        if policies is None:
+            known = self._rules.policies.values()
+            return [self._any_terms(policy.name) for policy in known if policy.algorithm == "sliding_log"]
+        for name in policies:
+            self._rules.log_rule(self._rules.policy(name).log)
+        return [self._any_terms(name) for name in policies]
 
     def _all_terms(self) -> list[Terms]:
         """Terms of every policy: together they name all logs."""
         return [self._any_terms(policy) for policy in self._rules.policies]
+
+
+def _fields(attempt: Attempt) -> tuple[str, Subject, int, str | None, str | None, str | None, str | None]:
+    """What a caller put into an attempt, none of it checked yet."""
+    return (
+        attempt.policy,
+        attempt.subject,
+        attempt.cost,
+        attempt.id,
+        attempt.segment,
+        attempt.channel,
+        attempt.zone,
+    )

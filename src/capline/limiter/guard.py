@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, TypeGuard
 import numpy as np
 
 from capline.limiter.insurance import Insurance, Insurer
-from capline.model.decision import Decision
+from capline.model.decision import Decision, Joint
 from capline.model.errors import CaplineError, InvalidValueError, StoreDamagedError, StoreError, StoreVersionError
 from capline.store.columns import Decisions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from capline.limiter.columns import Columns
     from capline.limiter.rules import Rules
     from capline.model.attempt import Attempt
@@ -67,6 +69,13 @@ class Guard:
         """Stand in for `place`."""
         self.check(error)
         return self._answer if self._insurer is None else self._insurer.place(attempt, max_wait_us, not_before_us)
+
+    def joint(self, attempts: Sequence[Attempt], error: StoreError, *, consume: bool) -> Joint:
+        """Stand in for `decide_all`, or where nothing is to be consumed for `peek_all`."""
+        self.check(error)
+        if self._insurer is not None:
+            return self._insurer.joint(attempts, consume=consume)
+        return Joint.of(self._answer, (), None)
 
     def item(self, attempt: Attempt, error: StoreError) -> Decision | CaplineError:
         """Stand in for one item of `decide_batch`, whose error stays in its place where the choice is to raise."""

@@ -15,20 +15,20 @@ from capline.limiter.checks import fingerprint
 from capline.limiter.rules import Rules
 from capline.model.clock import SystemClock
 from capline.model.errors import InvalidTypeError, InvalidValueError
-from capline.model.limit import Limit
-from capline.model.policy import Policy
 from capline.store.columns import NO_HIT
 from capline.store.memory import MemoryStore
-from capline.store.protocol import Batch
+from capline.store.protocol import Ask, Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from capline.limiter.columns import Columns
     from capline.limiter.rules import Names
     from capline.model.attempt import Attempt
     from capline.model.clock import Clock
-    from capline.model.decision import Decision
+    from capline.model.decision import Decision, Joint
+    from capline.model.limit import Limit
+    from capline.model.policy import Policy
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
     from capline.store.local import LocalTerms
@@ -87,12 +87,21 @@ class Insurer:
 
     def many(self, asked: Columns, *, consume: bool) -> Decisions:
         """As the store's `decide_many`, or `peek_many`."""
-        terms = tuple(self._bound((asked.policy, name, asked.channel)) for name in asked.segments)
+        terms = tuple(
+            self._bound((asked.policy, segment, asked.channel, zone))
+            for segment, zone in zip(asked.segments, asked.zones, strict=True)
+        )
         batch = Batch(terms, asked.subjects, asked.codes, asked.cost)
         answers = self._store.decide_many(batch) if consume else self._store.peek_many(batch)
         answers.hit[:] = NO_HIT
         answers.origin = "insurance"
         return answers
+
+    def joint(self, attempts: Sequence[Attempt], *, consume: bool) -> Joint:
+        """As the store's `decide_all`, or `peek_all`."""
+        asks = [Ask(*self._ask(attempt)) for attempt in attempts]
+        answer = self._store.decide_all(asks) if consume else self._store.peek_all(asks)
+        return msgspec.structs.replace(answer, hits=(), origin="insurance")
 
     def forget(self, subject: Subject) -> None:
         """As the store's `erase`, in every policy."""
@@ -103,7 +112,7 @@ class Insurer:
         self._store.sweep()
 
     def _ask(self, attempt: Attempt) -> tuple[LocalTerms, Subject, int, int]:
-        terms = self._bound((attempt.policy, attempt.segment, attempt.channel))
+        terms = self._bound((attempt.policy, attempt.segment, attempt.channel, attempt.zone))
         return terms, attempt.subject, attempt.cost, fingerprint(attempt.id)
 
     def _bound(self, names: Names) -> LocalTerms:
@@ -115,14 +124,14 @@ def _divided(policy: Policy, hosts: int) -> Policy:
     """The policy with a share of each quota; where a server would keep its logs is no matter here."""
 
     def share(limits: Iterable[Limit]) -> list[Limit]:
-        return [Limit(limit.quota // hosts, limit.window_us) for limit in limits]
+        return [msgspec.structs.replace(limit, quota=limit.quota // hosts) for limit in limits]
 
-    return Policy(
-        policy.name,
-        share(policy.limits),
-        {name: share(limits) for name, limits in policy.by_segment.items()},
-        {name: share(limits) for name, limits in policy.channels.items()},
-        log=policy.log,
+    return policy.having(
+        limits=share(policy.limits),
+        by_segment={name: share(limits) for name, limits in policy.by_segment.items()},
+        channels={name: share(limits) for name, limits in policy.channels.items()},
+        layout="subject",
+        wait_replicas=0,
     )
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 from capline.limiter.checks import fingerprint, refusal_text, seconds_us, stamp, typed
 from capline.limiter.desk import DEFAULT_URL, Desk
 from capline.limiter.records import RECORDS_A_ROUND, Tally
-from capline.model.errors import LimitExceeded, StoreError
+from capline.model.attempt import check_cost
+from capline.model.errors import InvalidValueError, LimitExceeded, StoreError
 from capline.store.open import open_store
 from capline.store.protocol import Store
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from capline.limiter.records import Loaded, LogRecord, Record
     from capline.model.attempt import Attempt
     from capline.model.clock import Clock
-    from capline.model.decision import Decision
+    from capline.model.decision import Decision, Joint
     from capline.model.errors import CaplineError
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
@@ -75,6 +76,7 @@ class Limiter(Desk[Store]):
         *,
         segment: str | None = None,
         channel: str | None = None,
+        zone: str | None = None,
     ) -> Decision:
         """May the subject have `cost` units now? Consumes them when allowed, nothing when refused.
 
@@ -83,17 +85,17 @@ class Limiter(Desk[Store]):
         """
         try:
             if id is None and cost is _ONE:
-                if segment is None and channel is None:
+                if segment is None and channel is None and zone is None:
                     way = self._short_ways.get(policy)
                 else:
-                    way = self._ways.get((policy, segment, channel))
+                    way = self._ways.get((policy, segment, channel, zone))
                 if way is not None:
                     return way(subject)
         except StoreError as error:
-            return self._guard.decide(self._asked(policy, subject, cost, id, segment, channel), error)
+            return self._guard.decide(self._asked(policy, subject, cost, id, segment, channel, zone), error)
         except TypeError as error:
-            raise typed(error, policy, segment, channel) from None
-        return self._decide(self._asked(policy, subject, cost, id, segment, channel))
+            raise typed(error, policy, segment, channel, zone) from None
+        return self._decide(self._asked(policy, subject, cost, id, segment, channel, zone))
 
     def _decide(self, asked: Attempt) -> Decision:
         with self._observers.one("decide", asked) as seen:
@@ -110,7 +112,7 @@ class Limiter(Desk[Store]):
                     decision = seen(self._store.decide(terms, known_as, units, mark))
             except StoreError as error:
                 return seen(self._guard.decide(asked, error))
-            denied.note(asked, decision, ticket)
+            self._note(asked, decision, denied, ticket)
             return decision
 
     def peek(
@@ -122,25 +124,28 @@ class Limiter(Desk[Store]):
         *,
         segment: str | None = None,
         channel: str | None = None,
+        zone: str | None = None,
     ) -> Decision:
         """What `decide` would answer, with `hit` None; consumes nothing."""
-        asked = self._asked(policy, subject, cost, id, segment, channel)
+        asked = self._asked(policy, subject, cost, id, segment, channel, zone)
         with self._observers.one("peek", asked) as seen:
             try:
                 return seen(self._store.peek(*self._ask(asked)))
             except StoreError as error:
                 return seen(self._guard.peek(asked, error))
 
-    def refund(self, policy: str, subject: Subject, hit: int | None) -> bool:
+    def refund(self, policy: str, subject: Subject, hit: int | None, cost: int = 1) -> bool:
         """Give back the hit that a decision named, in the policy's log and its channel's; True once, False after.
 
         A hit older than the widest window has left the log by itself: False. Its id, if it had one, is free again.
+        `cost` is what the hit cost, and looked at only where the policy's algorithm keeps no single hits: there a hit
+        without an id is given back as often as it is asked.
         """
         if hit is None:
             return False
         subject = self._subject(subject)
         try:
-            return self._store.refund(self._any_terms(policy), subject, stamp(hit))
+            return self._store.refund(self._any_terms(policy), subject, stamp(hit), check_cost(cost))
         finally:
             self._denied.forget((subject,))
 
@@ -155,6 +160,7 @@ class Limiter(Desk[Store]):
         not_before: float = 0,
         segment: str | None = None,
         channel: str | None = None,
+        zone: str | None = None,
     ) -> Decision:
         """Take the next free instant, behind everyone who has taken theirs: `wait` seconds from now.
 
@@ -164,7 +170,7 @@ class Limiter(Desk[Store]):
         """
         max_wait_us = None if max_wait is None else seconds_us(max_wait, "max_wait")
         not_before_us = seconds_us(not_before, "not_before")
-        asked = self._asked(policy, subject, cost, id, segment, channel)
+        asked = self._asked(policy, subject, cost, id, segment, channel, zone)
         with self._observers.one("schedule", asked) as seen:
             try:
                 return seen(self._store.place(*self._ask(asked), max_wait_us, not_before_us))
@@ -182,13 +188,14 @@ class Limiter(Desk[Store]):
         not_before: float = 0,
         segment: str | None = None,
         channel: str | None = None,
+        zone: str | None = None,
     ) -> Generator[Decision]:
         """`schedule`, then sleep until the slot; raises `LimitExceeded` at once where it lies past the timeout.
 
         An interrupted sleep gives the slot back. What happens inside the block does not: the call was made.
         """
         slot = self.schedule(
-            policy, subject, cost, max_wait=timeout, not_before=not_before, segment=segment, channel=channel
+            policy, subject, cost, max_wait=timeout, not_before=not_before, segment=segment, channel=channel, zone=zone
         )
         if not slot.allowed:
             raise LimitExceeded(refusal_text(policy, subject, slot), slot)
@@ -201,6 +208,43 @@ class Limiter(Desk[Store]):
                 stopped.add_note(f"the slot was not given back: {error}")
             raise
         yield slot
+
+    def decide_all(self, attempts: Sequence[Attempt]) -> Joint:
+        """May all of these have their cost now, or none? One attempt over up to 16 subjects, each under its own policy.
+
+        "This user, and the campaign's total, and the whole tenant": consumes in every log when all limits hold, nothing
+        otherwise. One atomic step on memory, lmdb, a single server, and where all logs are in one slot of a cluster.
+        Across slots the logs of one slot after the other consume, and give back once one refuses: others may be refused
+        meanwhile by what is given back, but never is more admitted than a limit allows. An `id` makes its own part one
+        consumption. A refusal is not recorded, whatever `count_denied` says.
+        """
+        asked, asks = self._joint_asks(attempts)
+        with self._observers.joint("decide_all", asked) as seen:
+            try:
+                return seen(self._store.decide_all(asks))
+            except StoreError as error:
+                return seen(self._guard.joint(asked, error, consume=True))
+
+    def peek_all(self, attempts: Sequence[Attempt]) -> Joint:
+        """What `decide_all` would answer; consumes nothing. Across slots each slot is looked at in its own moment."""
+        asked, asks = self._joint_asks(attempts)
+        with self._observers.joint("peek_all", asked) as seen:
+            try:
+                return seen(self._store.peek_all(asks))
+            except StoreError as error:
+                return seen(self._guard.joint(asked, error, consume=False))
+
+    def refund_all(self, attempts: Sequence[Attempt], hits: Sequence[int]) -> int:
+        """Give back every hit of a `decide_all`, one after the other; how many there were to give back.
+
+        `attempts` and `hits` are those of the call and of its answer.
+        """
+        if len(attempts) != len(hits):
+            raise InvalidValueError(f"{len(attempts)} attempts and {len(hits)} hits: one hit for each attempt")
+        given_back = 0
+        for one, hit in zip(attempts, hits, strict=True):
+            given_back += self.refund(one.policy, one.subject, hit, one.cost)
+        return given_back
 
     def decide_batch(self, attempts: Sequence[Attempt]) -> list[Decision | CaplineError]:
         """Decide attempts of any policies, in order, each by itself.
@@ -225,6 +269,7 @@ class Limiter(Desk[Store]):
         segment: str | Sequence[str | None] | None = None,
         codes: Sequence[int] | NDArray[np.integer[Any]] | None = None,
         channel: str | None = None,
+        zone: str | Sequence[str | None] | None = None,
         cost: int = 1,
         receipt: str | None = None,
     ) -> Decisions:
@@ -235,7 +280,7 @@ class Limiter(Desk[Store]):
         other. A `receipt` makes the call safe to repeat: for as long as the widest window the same batch under the same
         receipt gets the first answers back and consumes nothing; another batch under it raises `IdConflictError`.
         """
-        asked = self._columns(policy, subjects, segment, codes, channel, cost, receipt)
+        asked = self._columns(policy, subjects, segment, codes, channel, cost, zone, receipt)
         with self._seen_many(asked, consume=True) as seen:
             try:
                 answers = self._store.decide_many(self._batch(asked))
@@ -252,10 +297,11 @@ class Limiter(Desk[Store]):
         segment: str | Sequence[str | None] | None = None,
         codes: Sequence[int] | NDArray[np.integer[Any]] | None = None,
         channel: str | None = None,
+        zone: str | Sequence[str | None] | None = None,
         cost: int = 1,
     ) -> Decisions:
         """What `decide` would answer for each subject alone, as columns; consumes nothing."""
-        asked = self._columns(policy, subjects, segment, codes, channel, cost)
+        asked = self._columns(policy, subjects, segment, codes, channel, cost, zone)
         with self._seen_many(asked, consume=False) as seen:
             try:
                 answers = self._store.peek_many(self._batch(asked))
@@ -269,11 +315,12 @@ class Limiter(Desk[Store]):
         policy: str,
         subjects: Sequence[Subject] | NDArray[np.integer[Any]],
         hits: Sequence[int] | NDArray[np.integer[Any]],
+        cost: int = 1,
     ) -> NDArray[np.bool_]:
         """`refund` for many hits of one policy, in one step; `subjects[i]` had `hits[i]`."""
         named, stamps_us = self._refunds(subjects, hits)
         try:
-            return self._store.refund_many(self._any_terms(policy), named, stamps_us)
+            return self._store.refund_many(self._any_terms(policy), named, stamps_us, check_cost(cost))
         finally:
             self._denied.forget(named)
 
@@ -284,13 +331,14 @@ class Limiter(Desk[Store]):
         *,
         segment: str | None = None,
         channel: str | None = None,
+        zone: str | None = None,
         ids: Sequence[str] = (),
     ) -> Explanation:
         """Why an attempt would be allowed or refused now: limits in force, hits that count, when each unit frees.
 
         A hit that was recorded under one of these `ids` says so: which message, or which campaign, used it.
         """
-        asked = self._asked(policy, subject, 1, None, segment, channel)
+        asked = self._asked(policy, subject, 1, None, segment, channel, zone)
         ask = self._ask(asked)
         known = {fingerprint(one): one for one in ids}
         decision = self._store.peek(*ask)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
-from capline.model.decision import Decision
+from capline.model.decision import Decision, Joint
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, UnknownNameError
 from capline.observe.event import Decided, Outcome
 from capline.observe.protocol import HearsFailures
@@ -143,6 +143,13 @@ class Observers:
         names = asked.policy, asked.segment, asked.channel
         return _Seen(self, verb, names, 1, partial(_tally_one, names))
 
+    def joint(self, verb: str, asked: Sequence[Attempt]) -> Unseen:
+        """The block of one attempt over several subjects: one outcome, under the names of the part that binds."""
+        if not self._observers:
+            return UNSEEN
+        names: list[Shared] = [(one.policy, one.segment, one.channel) for one in asked]
+        return _Seen(self, verb, _shared(set(names)), 1, partial(_tally_joint, names))
+
     def rows(self, attempts: Sequence[Attempt | None]) -> Unseen:
         """The block of a batch, None where its names are not known; the answer is a list."""
         if not self._observers:
@@ -219,6 +226,13 @@ def _outcome(names: Shared, answer: Decision | CaplineError) -> Outcome:
 
 def _tally_one(names: Shared, answer: Decision | CaplineError) -> dict[Outcome, int]:
     return {_outcome(names, answer): 1}
+
+
+def _tally_joint(names: list[Shared], answer: Joint | CaplineError) -> dict[Outcome, int]:
+    if isinstance(answer, CaplineError):
+        return {_outcome(names[0], answer): 1}
+    decision = Decision(answer.allowed, answer.limit, answer.remaining, None, None, None, answer.origin)
+    return {_outcome(names[answer.binds or 0], decision): 1}
 
 
 def _tally_rows(names: list[Shared], answers: list[Decision | CaplineError] | CaplineError) -> dict[Outcome, int]:

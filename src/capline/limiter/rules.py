@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capline.model.errors import PolicyError, UnknownNameError
+from capline.model.limit import QuietHours
 from capline.model.policy import Look, Policy, Rule, check_name
+from capline.model.zone import check_zone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,8 +21,8 @@ __all__ = ["DEFAULT_NAMESPACE", "Names", "Rules"]
 
 DEFAULT_NAMESPACE = "capline"
 
-Names = tuple[str, str | None, str | None]
-"""A policy, a segment and a channel, as an attempt names them."""
+Names = tuple[str, str | None, str | None, str | None]
+"""A policy, a segment, a channel and a time zone, as an attempt names them."""
 
 
 class Rules:
@@ -31,6 +33,8 @@ class Rules:
         self.policies: dict[str, Policy] = {}
         self._keep_us: dict[str, int] = {}
         self._channels: dict[str, set[str]] = {}
+        self._denied: dict[str, int] = {}
+        self._meters: dict[str, list[str]] = {}
         first: dict[str, Policy] = {}
         for policy in policies:
             if not isinstance(policy, Policy):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
@@ -41,9 +45,17 @@ class Rules:
                 raise PolicyError(f"two policies are named {policy.name!r}; a name is one policy")
             _check_same_place(policy, first.setdefault(policy.log, policy))
             self.policies[policy.name] = policy
-            widest_us = max(limit.window_us for limit in policy.all_limits())
+            widest_us = max(limit.reach_us for limit in policy.all_limits())
+            if policy.algorithm == "sliding_counter":
+                # The window before counts as well.
+                widest_us *= 2
+            largest = max(limit.quota for limit in policy.all_limits())
+            self._denied[policy.log] = max(self._denied.get(policy.log, 0), largest)
             self._keep_us[policy.log] = max(self._keep_us.get(policy.log, 0), widest_us)
             self._channels.setdefault(policy.log, set()).update(policy.channels)
+            if not policy.keeps_log:
+                looks = _apart(f"{self.namespace}:{policy.log}", policy, 0)[1:]
+                self._meters.setdefault(policy.log, []).extend(look.log for look in looks)
 
     def policy(self, name: str) -> Policy:
         """The policy of this name; raises `UnknownNameError` that lists those there are."""
@@ -53,28 +65,47 @@ class Rules:
             listed = ", ".join(sorted(self.policies)) or "none"
             raise UnknownNameError(f"no policy {name!r}; there are: {listed}") from None
 
-    def known(self, name: str, segment: str | None, channel: str | None) -> Names:
-        """These names with segments that the policy does not tell apart as one: there is a bounded number of them."""
-        return name, segment if self.policy(name).by_segment else None, channel
+    def known(self, name: str, segment: str | None, channel: str | None, zone: str | None = None) -> Names:
+        """These names with what the policy does not tell apart as one: there is a bounded number of them."""
+        policy = self.policy(name)
+        if zone is not None and check_zone(zone) and not policy.needs_zone:
+            zone = None
+        return name, segment if policy.by_segment else None, channel, zone
 
     def any_names(self, name: str) -> Names:
         """Names that bind to a rule of the policy: whichever, it names all its logs."""
         policy = self.policy(name)
-        return name, None, None if policy.limits else next(iter(policy.channels))
+        return name, None, None if policy.limits else next(iter(policy.channels)), None
 
-    def rule(self, name: str, segment: str | None, channel: str | None) -> Rule:
+    def rule(self, name: str, segment: str | None, channel: str | None, zone: str | None = None) -> Rule:
         """The policy as it binds an attempt; raises `UnknownNameError` for a name that nobody defined."""
         policy = self.policy(name)
         log, keep_us = f"{self.namespace}:{policy.log}", self._keep_us[policy.log]
-        looks = (Look(log, policy.limits_for(segment), keep_us),)
+        limits = policy.limits_for(segment)
+        if not policy.keeps_log:
+            looks = _apart(log, policy, keep_us)
+        elif policy.grain_us:
+            looks = (Look(log, limits, keep_us, "sums", policy.grain_us),)
+        else:
+            looks = (Look(log, limits, keep_us),)
         if channel is not None:
             looks += (Look(f"{log}/{channel}", policy.limits_on(channel), keep_us),)
-        elif not looks[0].limits:
+        elif not limits:
             raise UnknownNameError(
                 f"policy {name!r} limits channels only; name one: {', '.join(sorted(policy.channels))}"
             )
-        channel_logs = tuple(f"{log}/{other}" for other in sorted(self._channels[policy.log]))
-        return Rule(name, looks, channel_logs, policy.layout, policy.wait_replicas, policy.population)
+        needs_zone = any(limit.needs_zone for look in looks for limit in look.limits)
+        return Rule(
+            name,
+            looks,
+            tuple(f"{log}/{other}" for other in sorted(self._channels[policy.log])),
+            policy.layout,
+            policy.wait_replicas,
+            policy.population,
+            policy.algorithm,
+            (zone or policy.zone) if needs_zone else "",
+            2 * self._denied[policy.log] if policy.count_denied else 0,
+        )
 
     def log_rule(self, log: str) -> Rule:
         """A rule without limits that looks at one log alone, by its name without the namespace."""
@@ -84,6 +115,11 @@ class Rules:
             raise UnknownNameError(f"no policy has a log {log!r}; there are: {listed}")
         own = log.partition("/")[0]
         policy = next(policy for policy in self.policies.values() if policy.log == own)
+        if policy.algorithm != "sliding_log":
+            raise PolicyError(
+                f"log {log!r} is of algorithm {policy.algorithm!r}, which does not keep every hit; "
+                "only a log of sliding_log can be exported or loaded"
+            )
         look = Look(full, (), self._keep_us[own])
         return Rule(policy.name, (look,), (), policy.layout, 0, policy.population)
 
@@ -96,6 +132,7 @@ class Rules:
         names: list[str] = []
         for log, channels in self._channels.items():
             names.append(f"{self.namespace}:{log}")
+            names += self._meters.get(log, ())
             names += [f"{self.namespace}:{log}/{channel}" for channel in sorted(channels)]
         return names
 
@@ -105,9 +142,20 @@ def _check_same_place(policy: Policy, other: Policy) -> None:
     for field, mine, theirs in (
         ("layout", policy.layout, other.layout),
         ("population", policy.population, other.population),
+        ("algorithm", policy.algorithm, other.algorithm),
     ):
         if mine != theirs:
             raise PolicyError(
                 f"policies {other.name!r} and {policy.name!r} share log {policy.log!r} but not its {field} "
                 f"({theirs} and {mine}); give both the same"
             )
+
+
+def _apart(log: str, policy: Policy, keep_us: int) -> tuple[Look, ...]:
+    """The looks of an algorithm that keeps no log: each limit has numbers of its own, beside hits that have an id."""
+    quiet = tuple(limit for limit in policy.limits if isinstance(limit, QuietHours))
+    counted = [limit for limit in policy.limits if not isinstance(limit, QuietHours)]
+    return Look(log, quiet, keep_us, "ids"), *(
+        Look(f"{log}/{limit.quota}.{limit.window_us}us", (limit,), keep_us, "sums", limit.window_us)
+        for limit in counted
+    )

@@ -18,7 +18,8 @@ LONGEST_ID_BYTES = 512
 class Attempt(msgspec.Struct, frozen=True):
     """One question for `decide_batch`: may this subject have `cost` units under this policy, now?
 
-    The same `id` is one consumption: a retry gets the first answer back and consumes nothing more.
+    The same `id` is one consumption: a retry gets the first answer back and consumes nothing more. `zone` is where the
+    subject is, for calendar limits and quiet hours.
     """
 
     policy: str
@@ -27,6 +28,7 @@ class Attempt(msgspec.Struct, frozen=True):
     id: str | None = None
     segment: str | None = None
     channel: str | None = None
+    zone: str | None = None
 
 
 def check_cost(cost: int) -> int:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from capline.model.limit import Limit
 
-__all__ = ["Decision"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Decision", "Joint"]
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
@@ -48,3 +53,47 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     def wait(self) -> float:
         """`wait_us` in seconds."""
         return self.wait_us / 1e6
+
+
+class Joint(msgspec.Struct, frozen=True):
+    """The answer to one attempt over several subjects, all or nothing; true when allowed.
+
+    `hits` are the stamps to refund, one for each attempt in order; empty where nothing was recorded. `binds` is the
+    number of the attempt whose limit is `limit`. All else is as in `Decision`, over all of the attempts.
+    """
+
+    allowed: bool
+    limit: Limit | None
+    remaining: int
+    retry_after_us: int | None
+    reset_after_us: int | None
+    hits: tuple[int, ...] = ()
+    binds: int | None = None
+    origin: str = "store"
+
+    @classmethod
+    def of(cls, decision: Decision, hits: Iterable[int], binds: int | None) -> Joint:
+        """A decision over all of the attempts, with the hit of each."""
+        return cls(
+            decision.allowed,
+            decision.limit,
+            decision.remaining,
+            decision.retry_after_us,
+            decision.reset_after_us,
+            tuple(hits),
+            binds,
+            decision.origin,
+        )
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+    @property
+    def retry_after(self) -> float | None:
+        """`retry_after_us` in seconds."""
+        return None if self.retry_after_us is None else self.retry_after_us / 1e6
+
+    @property
+    def reset_after(self) -> float | None:
+        """`reset_after_us` in seconds."""
+        return None if self.reset_after_us is None else self.reset_after_us / 1e6

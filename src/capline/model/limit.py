@@ -1,6 +1,9 @@
 """A limit: `quota` units in any `window`, and the text that people write for it.
 
-    3/day    100/minute    5 per 10s    1/250ms    10/7 days
+    3/day    100/minute    5 per 10s    1/250ms    10/7 days    rolling: the last so many microseconds
+    3/calendar-day    10/calendar-week                          since midnight, since Monday, where the subject is
+    gap 30 minutes                                              at least so long between two hits: 1/30 minutes
+    not between 22:00 and 08:00                                 quiet hours where the subject is
 
 Equal limits are equal however they were written: `10/7 days` is `10/week`, and prints so. Months and years have no
 fixed length and are refused; `30 days` says what is meant.
@@ -14,13 +17,29 @@ import msgspec
 
 from capline.model.errors import InvalidTypeError, InvalidValueError
 
-__all__ = ["LARGEST_QUOTA", "LONGEST_WINDOW_US", "Limit", "duration_text", "window_text"]
+__all__ = [
+    "CALENDAR_SLACK_US",
+    "DAY_US",
+    "LARGEST_QUOTA",
+    "LONGEST_WINDOW_US",
+    "CalendarLimit",
+    "Limit",
+    "QuietHours",
+    "duration_text",
+    "parse_span",
+    "window_text",
+]
 
 LARGEST_QUOTA = (1 << 53) - 1
 """Units are exact in a double, so in a Lua number, up to here."""
 
 LONGEST_WINDOW_US = 10 * 366 * 86_400_000_000
 """Ten years: beyond it a window is a slip of units."""
+
+DAY_US = 86_400_000_000
+
+CALENDAR_SLACK_US = 26 * 3_600_000_000
+"""How much longer than its name a calendar's day or week can be: clocks are set back, once by a whole day."""
 
 _UNITS_US = {
     "us": 1,
@@ -55,6 +74,10 @@ _SPELLINGS = {
 }
 _SHORT = {"second": "s", "minute": "min", "hour": "h"}
 _FORM = re.compile(r"\s*([0-9][0-9_]*)\s*(?:/|\bper\b)\s*([0-9][0-9_]*)?\s*([^\W\d_]+)\s*", re.IGNORECASE)
+_SPAN = re.compile(r"\s*([0-9][0-9_]*)?\s*([^\W\d_]+)\s*")
+_GAP = re.compile(r"\s*(?:minimum\s+)?gap\s+(?:of\s+)?(.+)", re.IGNORECASE)
+_CALENDAR = re.compile(r"\s*([0-9][0-9_]*)\s*(?:/|\bper\b)\s*calendar[- ](day|week)\s*", re.IGNORECASE)
+_QUIET = re.compile(r"\s*not\s+between\s+(\d\d?):(\d\d)\s+and\s+(\d\d?):(\d\d)\s*", re.IGNORECASE)
 _LONGEST_TEXT = 64
 
 
@@ -86,30 +109,144 @@ class Limit(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def parse(cls, text: str) -> Limit:
-        """Read `quota/window` or `quota per window`; raises an error that says the mend."""
+        """Read a limit of any kind, as the module's text has them; raises an error that says the mend."""
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             raise InvalidTypeError(f"a limit is text like '3/day', not {text!r}")
-        match = _FORM.fullmatch(text) if len(text) <= _LONGEST_TEXT else None
-        if match is None:
-            raise InvalidValueError(
-                f"limit {text[:_LONGEST_TEXT]!r} is not 'quota/window'; "
-                "write it like '3/day', '100/minute' or '5 per 10s'",
-            )
-        quota, count, word = match.groups()
-        unit = _SPELLINGS.get(word.lower())
-        if unit is None:
-            raise InvalidValueError(
-                f"limit {text!r}: unknown unit {word!r}; use us, ms, second, minute, hour, day or week "
-                "(a month has no fixed length: write '30 days')",
-            )
         try:
-            return cls(int(quota), int(count or 1) * _UNITS_US[unit])
+            return _parse(text)
         except InvalidValueError as error:
-            raise InvalidValueError(f"limit {text!r}: {error}") from None
+            raise InvalidValueError(f"limit {text[:_LONGEST_TEXT]!r}: {error}") from None
+
+    @property
+    def reach_us(self) -> int:
+        """The age from which on a hit can never count again: how long a log must be kept for this limit."""
+        return self.window_us
+
+    @property
+    def needs_zone(self) -> bool:
+        """Whether it asks what time it is where the subject is."""
+        return False
 
     def __str__(self) -> str:
         """The shortest text that parses back to an equal limit."""
         return f"{self.quota}/{window_text(self.window_us)}"
+
+
+class CalendarLimit(Limit, frozen=True, gc=False):
+    """At most `quota` units in a day, or a week from Monday on, of the calendar where the subject is.
+
+    A day begins when its midnight first strikes there. `window_us` is the usual length.
+    """
+
+    def __post_init__(self) -> None:
+        Limit.__post_init__(self)
+        if self.window_us not in _PERIODS:
+            raise InvalidValueError("a calendar's period is a day or a week: '3/calendar-day', '10/calendar-week'")
+
+    @property
+    def reach_us(self) -> int:
+        """A period may be longer than usual where clocks are set back."""
+        return self.window_us + CALENDAR_SLACK_US
+
+    @property
+    def needs_zone(self) -> bool:
+        """Always."""
+        return True
+
+    def __str__(self) -> str:
+        return f"{self.quota}/calendar-{_PERIODS[self.window_us]}"
+
+
+class QuietHours(Limit, frozen=True, gc=False):
+    """No hit while the clock where the subject is shows `from_us` or later but not yet `until_us`, since midnight.
+
+    It looks at the clock and not at the log; its quota is 0 and its window as long as the hours are. Where clocks are
+    set back into the hours, they last longer, and are left again.
+    """
+
+    from_us: int
+    until_us: int
+
+    def __post_init__(self) -> None:
+        Limit.__post_init__(self)
+        whole = 0 <= self.from_us < DAY_US and 0 <= self.until_us < DAY_US and self.from_us != self.until_us
+        if not whole or self.quota or self.window_us != (self.until_us - self.from_us) % DAY_US:
+            raise InvalidValueError("quiet hours are two times of day: 'not between 22:00 and 08:00'")
+
+    @classmethod
+    def between(cls, from_us: int, until_us: int) -> QuietHours:
+        """Quiet from this time of the day until that one, in microseconds since midnight; over midnight too."""
+        return cls(0, (until_us - from_us) % DAY_US or DAY_US, from_us, until_us)
+
+    @property
+    def needs_zone(self) -> bool:
+        """Always."""
+        return True
+
+    def __str__(self) -> str:
+        return f"not between {_clock_text(self.from_us)} and {_clock_text(self.until_us)}"
+
+
+_PERIODS = {DAY_US: "day", 7 * DAY_US: "week"}
+
+
+def _parse(text: str) -> Limit:
+    if len(text) > _LONGEST_TEXT:
+        raise InvalidValueError("it is too long; write it like '3/day'")
+    quiet = _QUIET.fullmatch(text)
+    if quiet is not None:
+        return QuietHours.between(_clock_us(*quiet.group(1, 2)), _clock_us(*quiet.group(3, 4)))
+    calendar = _CALENDAR.fullmatch(text)
+    gap = _GAP.fullmatch(text)
+    if calendar is not None:
+        return CalendarLimit(int(calendar[1]), _UNITS_US[calendar[2].lower()])
+    if gap is not None:
+        return Limit(1, parse_span(gap[1], "gap"))
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise InvalidValueError(
+            "it is not 'quota/window'; write it like '3/day', '100/minute', '5 per 10s', '3/calendar-day', "
+            "'gap 30 minutes' or 'not between 22:00 and 08:00'",
+        )
+    return Limit(int(match[1]), _span_us(match[2], match[3]))
+
+
+def parse_span(text: str, what: str) -> int:
+    """A span such as `30 minutes`, `1min` or `250ms` in microseconds; raises an error that names `what`."""
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        raise InvalidTypeError(f"{what} is text like '1min', not {text!r}")
+    span = _SPAN.fullmatch(text[:_LONGEST_TEXT])
+    if span is None:
+        raise InvalidValueError(f"{what}: {text[:_LONGEST_TEXT]!r} is not a span; write it like '30 minutes' or '1min'")
+    try:
+        span_us = _span_us(*span.groups())
+    except InvalidValueError as error:
+        raise InvalidValueError(f"{what}: {error}") from None
+    if not 1 <= span_us <= LONGEST_WINDOW_US:
+        raise InvalidValueError(f"{what} is 1 microsecond to 3,660 days, not {text[:_LONGEST_TEXT]!r}")
+    return span_us
+
+
+def _span_us(count: str | None, word: str) -> int:
+    unit = _SPELLINGS.get(word.lower())
+    if unit is None:
+        raise InvalidValueError(
+            f"unknown unit {word!r}; use us, ms, second, minute, hour, day or week "
+            "(a month has no fixed length: write '30 days')",
+        )
+    return int(count or 1) * _UNITS_US[unit]
+
+
+def _clock_us(hours: str, minutes: str) -> int:
+    time_us = int(hours) * _UNITS_US["hour"] + int(minutes) * _UNITS_US["minute"]
+    if time_us > DAY_US or int(minutes) * _UNITS_US["minute"] >= _UNITS_US["hour"]:
+        raise InvalidValueError(f"{hours}:{minutes} is no time of day; 00:00 to 24:00")
+    return time_us % DAY_US
+
+
+def _clock_text(time_us: int) -> str:
+    hours, minutes = divmod(time_us // _UNITS_US["minute"], 60)
+    return f"{hours:02}:{minutes:02}"
 
 
 def duration_text(span_us: int) -> str:

@@ -12,12 +12,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import gcd
 from operator import index
+from typing import Any
 
 import msgspec
 
-from capline.model.errors import CaplineError, InvalidTypeError, PolicyError, UnknownNameError
-from capline.model.limit import Limit
+from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, PolicyError, UnknownNameError
+from capline.model.limit import DAY_US, CalendarLimit, Limit, QuietHours, parse_span, window_text
+from capline.model.zone import UTC_ZONE, check_zone
 
 __all__ = [
     "ALGORITHMS",
@@ -33,7 +36,19 @@ __all__ = [
     "check_name",
 ]
 
-ALGORITHMS = ("sliding_log",)
+ALGORITHMS = ("sliding_log", "bucketed", "sliding_counter", "gcra")
+LOGS = ("sliding_log", "bucketed")
+"""The algorithms that keep a log which other limits can be read from as well."""
+
+LARGEST_DENIED = 1 << 40
+"""The largest quota beside `count_denied`."""
+
+MOST_COUNTED = 1 << 32
+"""The largest quota of a `sliding_counter`: its units by the steps of a window's age stay below 2^53."""
+
+GRAINS = 60
+"""Buckets in the narrowest window, unless the policy says otherwise."""
+
 LAYOUTS = ("subject", "bucket")
 MOST_LIMITS = 16
 """Limits in one set: each costs a look at every decision."""
@@ -57,18 +72,23 @@ class Look(msgspec.Struct, frozen=True):
     """One log that an attempt looks at: its name, the limits that must hold over it, and how long its hits are kept.
 
     `keep_us` is the widest window that any policy, in any segment, has on that log: hits are trimmed by that age alone.
+    `keeps` is what a hit leaves there: `hits` are kept each by itself; `sums`, those of one span of `grain_us` as one;
+    `ids`, only hits that have an id, beside logs of sums.
     """
 
     log: str
     limits: tuple[Limit, ...]
     keep_us: int
+    keeps: str = "hits"
+    grain_us: int = 0
 
 
 class Rule(msgspec.Struct, frozen=True):
     """A policy as it binds one attempt: every look must hold, then a hit is recorded in each log.
 
     The first look is the policy's own log; `channel_logs` names all of its channels' logs, where a refund has to
-    search.
+    search. `zone` is named where a limit asks for one. `denied_units` (0: they do not count) is how many units of
+    refusals can matter.
     """
 
     policy: str
@@ -77,6 +97,9 @@ class Rule(msgspec.Struct, frozen=True):
     layout: str = "subject"
     wait_replicas: int = 0
     population: int = POPULATION
+    algorithm: str = "sliding_log"
+    zone: str = ""
+    denied_units: int = 0
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -88,6 +111,10 @@ class Policy:
     `wait_replicas` (0 to 16, a redis store only): a hit counts as allowed only when so many replicas have it.
     `population` (1 to 10^12): how many text subjects a `layout="bucket"` policy expects. It fixes the number of
     buckets, so it must not change while there are logs.
+    `algorithm` is `sliding_log`, exact; `bucketed`, which keeps one sum for each `granularity` (like `"1min"`; else a
+    60th of the narrowest window) and errs only towards refusing; `sliding_counter` or `gcra`, some numbers a limit.
+    `count_denied` records refusals too: who keeps hammering stays out.
+    `zone` is where a subject is, for calendar limits and quiet hours, whose attempt does not say.
     Raises `PolicyError` (a `ValueError`) or `InvalidTypeError` for anything that could not be decided on.
 
     >>> Policy("promo", ["1/day", "2/week"], by_segment={"active": ["3/day", "10/week"]}).limits_for("active")[0].quota
@@ -104,6 +131,8 @@ class Policy:
     log: str
     wait_replicas: int
     population: int
+    zone: str
+    grain_us: int
 
     def __init__(
         self,
@@ -118,6 +147,8 @@ class Policy:
         *,
         wait_replicas: int = 0,
         population: int = POPULATION,
+        zone: str = UTC_ZONE,
+        granularity: str | None = None,
     ) -> None:
         where = f"policy {name!r}"
         values = {
@@ -126,16 +157,19 @@ class Policy:
             "by_segment": _named_limits(by_segment, where, "segment"),
             "channels": _named_limits(channels, where, "channel"),
             "algorithm": _one_of(algorithm, ALGORITHMS, f"{where}: algorithm"),
-            "count_denied": _false(count_denied, f"{where}: count_denied"),
+            "count_denied": _flag(count_denied, f"{where}: count_denied"),
             "layout": _one_of(layout, LAYOUTS, f"{where}: layout"),
             "log": check_name(name if log is None else log, "log"),
             "wait_replicas": _whole(wait_replicas, 0, MOST_REPLICAS, f"{where}: wait_replicas"),
             "population": _whole(population, 1, LARGEST_POPULATION, f"{where}: population"),
+            "zone": _zone(zone, where),
         }
         if not (values["limits"] or values["channels"]):
             raise PolicyError(f"{where} has no limit at all; give it at least one, like ['3/day']")
         for field, value in values.items():
             object.__setattr__(self, field, value)
+        object.__setattr__(self, "grain_us", self._grain(granularity, where))
+        self._check_algorithm(where)
 
     def __hash__(self) -> int:
         return hash((self.name, self.limits))
@@ -159,11 +193,94 @@ class Policy:
         except KeyError:
             raise _unknown("channel", channel, self.name, self.channels) from None
 
+    def having(self, **changes: Any) -> Policy:
+        """The same policy but for these arguments of its making."""
+        same: dict[str, Any] = {field: getattr(self, field) for field in _FIELDS}
+        if self.grain_us:
+            same["granularity"] = f"{self.grain_us}us"
+        return Policy(**{**same, **changes})
+
+    @property
+    def needs_zone(self) -> bool:
+        """Whether any of its limits asks what time it is where the subject is."""
+        return any(limit.needs_zone for limit in self.all_limits())
+
+    @property
+    def keeps_log(self) -> bool:
+        """Whether its algorithm keeps a log, from which other limits can be read as well."""
+        return self.algorithm in LOGS
+
+    def _grain(self, granularity: str | None, where: str) -> int:
+        """The span of a bucket; 0 for other algorithms."""
+        if self.algorithm != "bucketed":
+            if granularity is not None:
+                raise PolicyError(
+                    f"{where}: granularity is of algorithm 'bucketed'; leave it out of {self.algorithm!r}"
+                )
+            return 0
+        narrowest_us = min((limit.window_us for limit in self.all_limits() if limit.quota), default=DAY_US)
+        if granularity is None:
+            return max(1, narrowest_us // GRAINS)
+        try:
+            grain_us = parse_span(granularity, f"{where}: granularity")
+        except InvalidValueError as error:
+            raise PolicyError(str(error)) from None
+        if grain_us * 2 > narrowest_us:
+            raise PolicyError(
+                f"{where}: granularity {granularity!r} is more than half of its narrowest window, "
+                f"{window_text(narrowest_us)}; take a finer one"
+            )
+        return grain_us
+
+    def _check_algorithm(self, where: str) -> None:
+        algorithm = f"algorithm {self.algorithm!r}"
+        if self.channels and self.algorithm != "sliding_log":
+            raise PolicyError(f"{where}: channels need every hit, which {algorithm} does not keep; take sliding_log")
+        if self.count_denied:
+            if not self.keeps_log:
+                raise PolicyError(f"{where}: count_denied goes with {' or '.join(LOGS)}, not with {algorithm}")
+            if any(limit.quota > LARGEST_DENIED for limit in self.all_limits()):
+                raise PolicyError(f"{where}: beside count_denied a quota is at most {LARGEST_DENIED}")
+        if not self.keeps_log:
+            self._check_numbers(where, algorithm)
+
+    def _check_numbers(self, where: str, algorithm: str) -> None:
+        """What an algorithm that keeps numbers instead of a log cannot do."""
+        if self.by_segment:
+            raise PolicyError(
+                f"{where}: limits by segment are read from one log, which {algorithm} does not keep; "
+                "take sliding_log or bucketed"
+            )
+        for limit in self.limits:
+            if isinstance(limit, CalendarLimit):
+                raise PolicyError(f"{where}: limit {limit} needs a log, which {algorithm} does not keep")
+            if self.algorithm == "sliding_counter" and limit.quota > MOST_COUNTED:
+                raise PolicyError(f"{where}: limit {limit}: a sliding_counter counts to {MOST_COUNTED}")
+            if self.algorithm == "gcra" and limit.quota * limit.window_us // gcd(limit.quota, limit.window_us) >> 53:
+                raise PolicyError(
+                    f"{where}: limit {limit}: gcra cannot keep it exactly; take a rounder quota, or sliding_log"
+                )
+
     def all_limits(self) -> Iterator[Limit]:
         """Every limit that may count over the policy's own log or a channel's."""
         yield from self.limits
         for limits in (*self.by_segment.values(), *self.channels.values()):
             yield from limits
+
+
+_FIELDS = (
+    "name",
+    "limits",
+    "by_segment",
+    "channels",
+    "algorithm",
+    "count_denied",
+    "layout",
+    "log",
+    "wait_replicas",
+    "population",
+    "zone",
+)
 
 
 def check_name(name: str, what: str) -> str:
@@ -186,7 +303,8 @@ def _limits(limits: Sequence[Limit | str], where: str) -> tuple[Limit, ...]:
         raise PolicyError(f"{where}: {error}") from None
     if len(parsed) > MOST_LIMITS:
         raise PolicyError(f"{where}: {len(parsed)} limits in one set; at most {MOST_LIMITS}")
-    if len({limit.window_us for limit in parsed}) < len(parsed):
+    windows = [(type(limit), limit.window_us) for limit in parsed if not isinstance(limit, QuietHours)]
+    if len(set(windows)) < len(windows):
         raise PolicyError(f"{where}: two limits over the same window; keep the smaller quota")
     return parsed
 
@@ -229,10 +347,17 @@ def _whole(value: int, least: int, most: int, where: str) -> int:
     return number
 
 
-def _false(value: bool, where: str) -> bool:
-    if value is not False:
-        raise PolicyError(f"{where} is not offered yet; leave it out")
+def _flag(value: bool, where: str) -> bool:
+    if not isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+        raise InvalidTypeError(f"{where} is True or False, not {value!r}")
     return value
+
+
+def _zone(zone: str, where: str) -> str:
+    try:
+        return check_zone(zone)
+    except UnknownNameError as error:
+        raise PolicyError(f"{where}: {error}") from None
 
 
 def _unknown(what: str, name: str, policy: str, known: Mapping[str, object]) -> UnknownNameError:

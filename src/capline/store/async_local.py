@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from capline.model.decision import Decision
+    from capline.model.decision import Decision, Joint
     from capline.model.errors import CaplineError
     from capline.model.policy import Rule
     from capline.model.subject import Subject
@@ -59,9 +59,17 @@ class AsyncLocalStore:
         """See `Store`."""
         return self._store.place(terms, subject, cost, fingerprint, max_wait_us, not_before_us)
 
-    async def refund(self, terms: LocalTerms, subject: Subject, stamp_us: int) -> bool:
+    async def refund(self, terms: LocalTerms, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
         """See `Store`."""
-        return self._store.refund(terms, subject, stamp_us)
+        return self._store.refund(terms, subject, stamp_us, cost)
+
+    async def decide_all(self, asks: Sequence[Ask]) -> Joint:
+        """See `Store`."""
+        return self._store.decide_all(asks)
+
+    async def peek_all(self, asks: Sequence[Ask]) -> Joint:
+        """See `Store`."""
+        return self._store.peek_all(asks)
 
     async def decide_batch(self, asks: Sequence[Ask]) -> list[Decision | CaplineError]:
         """See `Store`."""
@@ -76,10 +84,10 @@ class AsyncLocalStore:
         return await asyncio.to_thread(self._store.peek_many, batch)
 
     async def refund_many(
-        self, terms: LocalTerms, subjects: Sequence[Subject], stamps_us: Sequence[int]
+        self, terms: LocalTerms, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
     ) -> NDArray[np.bool_]:
         """See `Store`."""
-        return await asyncio.to_thread(self._store.refund_many, terms, subjects, stamps_us)
+        return await asyncio.to_thread(self._store.refund_many, terms, subjects, stamps_us, cost)
 
     async def recorded(self, terms: LocalTerms, subject: Subject) -> list[list[Recorded]]:
         """See `Store`."""

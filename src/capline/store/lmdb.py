@@ -22,6 +22,8 @@ from array import array
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from capline.model.errors import CaplineError, StoreError
 from capline.model.subject import Subject, check_subject
 from capline.store.lmdb_env import Environment, Transaction, open_environment
@@ -31,7 +33,6 @@ from capline.store.packed import PAGED, pack_log, pack_unit_log, read_plain, rea
 from capline.store.paged import EPOCH_WORD, LEAD_WORDS, MIXED_WORD, TAIL_HITS, PagedLog, SeenPages, UnitPages
 from capline.store.protocol import Ask, Batch
 from capline.store.unit import UnitTerms, decide_unit, first_unit
-from capline.window.sliding_log import peek
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
     from capline.model.clock import Clock
     from capline.model.decision import Decision
-    from capline.model.limit import Limit
 
 __all__ = ["LmdbStore"]
 
@@ -100,7 +100,7 @@ class LmdbStore(LocalStore):
             raise StoreError(f"{self._path}: this limiter was closed; make a new one")
         return self._environment.tables[name]
 
-    def _ref(self, name: str, limits: tuple[Limit, ...], keep_us: int) -> LogRef:
+    def _place(self, name: str, keep_us: int) -> object:
         key = b"log:" + name.encode()
 
         def work(txn: Transaction) -> bytes:
@@ -111,7 +111,7 @@ class LmdbStore(LocalStore):
                 txn.put(key, _LOG_META.pack(number, keep_us), db=meta)
             return _U32.pack(number)
 
-        return LogRef(name, limits, keep_us, self._run(work))
+        return self._run(work)
 
     def _short_way(
         self,
@@ -228,7 +228,10 @@ class LmdbStore(LocalStore):
         if record:
             self._fresh += fresh
             return answers
-        return [peek(decision) if decision.hit is not None else decision for decision in answers]
+        return [
+            msgspec.structs.replace(decision, hit=None) if decision.hit is not None else decision
+            for decision in answers
+        ]
 
     def _walk(
         self, books: Books, ref: LogRef, after: object
@@ -412,7 +415,7 @@ def log_key(ref: LogRef, subject: Subject) -> bytes:
 
 
 def _prefix(ref: LogRef) -> bytes:
-    return ref.place  # pyright: ignore[reportReturnType] - what `_ref` put there
+    return ref.place  # pyright: ignore[reportReturnType] - what `_place` put there
 
 
 def is_stale(value: bytes, cutoff_us: int) -> bool:

@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import msgspec
 import numpy as np
 
-from capline.model.decision import Decision
+from capline.model.decision import Decision, Joint
 from capline.model.errors import CaplineError, IdConflictError, InvalidValueError
-from capline.model.limit import Limit
-from capline.model.policy import Rule
+from capline.model.policy import Look, Rule
 from capline.model.subject import Subject, check_subject
 from capline.store.columns import Decisions, plain
 from capline.store.protocol import Ask, Batch, Found, Merge, Page, Recorded
 from capline.store.unit import UnitTerms, unit_terms
-from capline.window.log import NEVER, Hit, LogView
+from capline.window.gauge import Gauge
 from capline.window.merge import Merged, merge
-from capline.window.sliding_log import first_answer, judge, lift, peek, place
+from capline.window.rule import OpenLog, Site, Slot, attempt, gauges_of, joint, look, refund, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from capline.model.clock import Clock
+    from capline.model.limit import Limit
 
 __all__ = ["Books", "LocalStore", "LocalTerms", "LogRef", "StoredLog", "rows_of"]
 
@@ -45,28 +45,8 @@ LOGS_A_PAGE, HITS_A_PAGE = 512, 20_000
 """Where a page of a scan ends: some milliseconds."""
 
 
-class StoredLog(LogView, Protocol):
-    """A log that can be changed; `capline.store.log.ColumnLog` says more on each call."""
-
-    def record(self, stamp_us: int, units: int, floor_us: int, fingerprint: int = 0) -> None:
-        """Add one hit."""
-        ...
-
-    def units_at(self, stamp_us: int) -> int:
-        """The units of the hit with this stamp; 0 for none."""
-        ...
-
-    def refund(self, stamp_us: int) -> bool:
-        """Give one hit back."""
-        ...
-
-    def find(self, fingerprint: int, cutoff_us: int) -> int:
-        """The stamp recorded under this id; `NEVER` for none."""
-        ...
-
-    def trim(self, cutoff_us: int) -> None:
-        """Forget what is as old as the cutoff or older."""
-        ...
+class StoredLog(OpenLog, Protocol):
+    """A log that can be changed and read as a whole; `capline.store.log.ColumnLog` says more on each call."""
 
     def recorded(self) -> Iterator[tuple[int, int, int]]:
         """Each hit as (stamp, units, fingerprint), oldest first."""
@@ -76,10 +56,19 @@ class StoredLog(LogView, Protocol):
 class LogRef(msgspec.Struct):
     """One log of a rule as a store knows it: `place` is the store's own handle of it."""
 
-    name: str
-    limits: tuple[Limit, ...]
-    keep_us: int
+    look: Look
+    gauges: tuple[Gauge, ...]
     place: object = None
+
+    @property
+    def name(self) -> str:
+        """The log's."""
+        return self.look.log
+
+    @property
+    def keep_us(self) -> int:
+        """How long its hits are kept."""
+        return self.look.keep_us
 
 
 class LocalTerms(msgspec.Struct):
@@ -149,7 +138,8 @@ class LocalStore(ABC):
         """See `Store`."""
 
     @abstractmethod
-    def _ref(self, name: str, limits: tuple[Limit, ...], keep_us: int) -> LogRef: ...
+    def _place(self, name: str, keep_us: int) -> object:
+        """The store's own handle of a log, whose hits are to be kept so long."""
 
     def now_us(self) -> int:
         """The clock's now."""
@@ -165,8 +155,11 @@ class LocalStore(ABC):
 
         terms = LocalTerms(
             rule,
-            tuple(self._ref(look.log, look.limits, look.keep_us) for look in rule.looks),
-            tuple(self._ref(name, (), keep_us) for name in rule.channel_logs),
+            tuple(
+                LogRef(look, gauges, self._place(look.log, look.keep_us))
+                for look, gauges in zip(rule.looks, gauges_of(rule), strict=True)
+            ),
+            tuple(LogRef(Look(name, (), keep_us), (), self._place(name, keep_us)) for name in rule.channel_logs),
             unit_terms(rule),
             lambda subject: self.decide(terms, check_subject(subject), 1, 0),
         )
@@ -192,12 +185,20 @@ class LocalStore(ABC):
         not_before_us: int = 0,
     ) -> Decision:
         """See `Store`."""
-        ask, slot = Ask(terms, subject, cost, fingerprint), (max_wait_us, not_before_us)
+        ask, slot = Ask(terms, subject, cost, fingerprint), Slot(max_wait_us, not_before_us)
         return self._transact(lambda books: self._step(books, ask, slot))
 
-    def refund(self, terms: LocalTerms, subject: Subject, stamp_us: int) -> bool:
+    def refund(self, terms: LocalTerms, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
         """See `Store`."""
-        return self._transact(lambda books: self._refund(books, terms, subject, stamp_us))
+        return self._transact(lambda books: self._refund(books, terms, subject, stamp_us, cost))
+
+    def decide_all(self, asks: Sequence[Ask]) -> Joint:
+        """See `Store`; one transaction."""
+        return self._transact(lambda books: self._joint(books, asks, record=True))
+
+    def peek_all(self, asks: Sequence[Ask]) -> Joint:
+        """See `Store`."""
+        return self._transact(lambda books: self._joint(books, asks, record=False))
 
     def decide_batch(self, asks: Sequence[Ask]) -> list[Decision | CaplineError]:
         """See `Store`; one transaction for every few thousand items."""
@@ -218,13 +219,13 @@ class LocalStore(ABC):
         return self._columns(batch, record=False)
 
     def refund_many(
-        self, terms: LocalTerms, subjects: Sequence[Subject], stamps_us: Sequence[int]
+        self, terms: LocalTerms, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
     ) -> NDArray[np.bool_]:
         """See `Store`; one transaction."""
         return self._transact(
             lambda books: np.fromiter(
                 (
-                    self._refund(books, terms, subject, stamp)
+                    self._refund(books, terms, subject, stamp, cost)
                     for subject, stamp in zip(subjects, stamps_us, strict=True)
                 ),
                 np.bool_,
@@ -312,55 +313,52 @@ class LocalStore(ABC):
         except IdConflictError as error:
             return error
 
-    def _step(self, books: Books, ask: Ask, slot: tuple[int | None, int] | None = None) -> Decision:
-        """One attempt: what `capline.window.sliding_log.step` says, on stored logs.
+    def _sites(self, books: Books, ask: Ask, now_us: int) -> list[Site]:
+        terms: LocalTerms = ask.terms
+        table = table_of(terms.rule, now_us)
+        return [Site(books.load(ref, ask.subject), ref.look, ref.gauges, ask.cost, table) for ref in terms.refs]
 
-        `slot`, at most and at least how far from now, asks for the next free instant.
-        """
-        refs: tuple[LogRef, ...] = ask.terms.refs
+    def _save(self, books: Books, ask: Ask, sites: Sequence[Site]) -> None:
+        for ref, site in zip(ask.terms.refs, sites, strict=True):
+            if site.changed:
+                books.save(ref, ask.subject, site.log)  # pyright: ignore[reportArgumentType] - it came from `load`
+
+    def _step(self, books: Books, ask: Ask, slot: Slot | None = None) -> Decision:
+        """One attempt, on stored logs."""
         now_us = self._clock.now_us()
-        logs = [books.load(ref, ask.subject) for ref in refs]
-        looks = [(log, ref.limits) for log, ref in zip(logs, refs, strict=True)]
-        time_us = max([now_us, *(log.floor_us for log in logs)])
-        if ask.fingerprint:
-            known = _known(logs[0], ask.fingerprint, time_us - refs[0].keep_us)
-            if known is not None:
-                return first_answer(looks, known, ask.cost, now_us, time_us - refs[0].keep_us, slot=slot is not None)
-        decision = judge(looks, ask.cost, now_us) if slot is None else place(looks, ask.cost, now_us, *slot)
-        if decision.hit is None:
-            return decision
-        floor_us = lift(time_us, decision.hit)
-        for i, (ref, log) in enumerate(zip(refs, logs, strict=True)):
-            log.trim(time_us - ref.keep_us)
-            log.record(decision.hit, ask.cost, floor_us, 0 if i else ask.fingerprint)
-            books.save(ref, ask.subject, log)
+        sites = self._sites(books, ask, now_us)
+        decision = attempt(sites, now_us, ask.fingerprint, slot, ask.terms.rule.denied_units)
+        self._save(books, ask, sites)
         return decision
 
     def _look(self, books: Books, ask: Ask) -> Decision:
         """What `_step` would answer; nothing is changed."""
-        refs: tuple[LogRef, ...] = ask.terms.refs
         now_us = self._clock.now_us()
-        logs = [books.load(ref, ask.subject) for ref in refs]
-        looks = [(log, ref.limits) for log, ref in zip(logs, refs, strict=True)]
-        if ask.fingerprint:
-            horizon_us = max([now_us, *(log.floor_us for log in logs)]) - refs[0].keep_us
-            known = _known(logs[0], ask.fingerprint, horizon_us)
-            if known is not None:
-                return first_answer(looks, known, ask.cost, now_us, horizon_us)
-        return peek(judge(looks, ask.cost, now_us))
+        return look(self._sites(books, ask, now_us), now_us, ask.fingerprint)
 
-    def _refund(self, books: Books, terms: LocalTerms, subject: Subject, stamp_us: int) -> bool:
+    def _joint(self, books: Books, asks: Sequence[Ask], *, record: bool) -> Joint:
+        """One attempt over the sites of all asks."""
+        now_us = self._clock.now_us()
+        parts = [self._sites(books, ask, now_us) for ask in asks]
+        decision, hits = joint(parts, now_us, [ask.fingerprint for ask in asks], record=record)
+        for ask, sites in zip(asks, parts, strict=True):
+            self._save(books, ask, sites)
+        binds = next((i for i, sites in enumerate(parts) if any(site.binds for site in sites)), None)
+        return Joint.of(decision, hits if record else (), binds)
+
+    def _refund(self, books: Books, terms: LocalTerms, subject: Subject, stamp_us: int, cost: int) -> bool:
         """A hit names its stamp only, so every channel's log is searched for it: at most one has it."""
-        ref = terms.refs[0]
-        log = books.load(ref, subject)
-        if stamp_us <= max(self._clock.now_us(), log.floor_us) - ref.keep_us or not log.refund(stamp_us):
-            return False
-        books.save(ref, subject, log)
-        for channel_ref in terms.channel_refs:
-            log = books.load(channel_ref, subject)
-            if log.refund(stamp_us):
-                books.save(channel_ref, subject, log)
-        return True
+        refs = (
+            (*terms.refs, *terms.channel_refs)
+            if terms.rule.algorithm != "sliding_log"
+            else (terms.refs[0], *terms.channel_refs)
+        )
+        sites = [Site(books.load(ref, subject), ref.look, ref.gauges, cost) for ref in refs]
+        done = refund(sites, stamp_us, cost, self._clock.now_us())
+        for ref, site in zip(refs, sites, strict=True):
+            if site.changed:
+                books.save(ref, subject, site.log)  # pyright: ignore[reportArgumentType] - it came from `load`
+        return done
 
     def _recorded(self, books: Books, ref: LogRef, subject: Subject) -> list[Recorded]:
         """A log may still hold what is out of every window: it is not shown."""
@@ -424,15 +422,9 @@ def _counted(log: StoredLog, now_us: int, keep_us: int) -> list[Recorded]:
     return [Recorded(*hit) for hit in log.recorded() if hit[0] > horizon_us]
 
 
-def _known(log: StoredLog, fingerprint: int, horizon_us: int) -> Hit | None:
-    """The hit that this id was recorded under, later than the horizon."""
-    stamp_us = log.find(fingerprint, horizon_us)
-    return None if stamp_us == NEVER else Hit(stamp_us, log.units_at(stamp_us))
-
-
 def _limits_of(batch: Batch) -> tuple[Limit, ...]:
     """Every limit that can bind a row, each object once."""
-    seen = {id(limit): limit for terms in batch.terms for ref in terms.refs for limit in ref.limits}
+    seen = {id(limit): limit for terms in batch.terms for ref in terms.refs for limit in ref.look.limits}
     return tuple(seen.values())
 
 
@@ -442,5 +434,7 @@ def _digest(batch: Batch) -> bytes:
     digest.update(msgspec.msgpack.encode([plain(batch.subjects), batch.cost]))
     digest.update(b"" if batch.codes is None else np.asarray(batch.codes, np.uint16).tobytes())
     for terms in batch.terms:
-        digest.update(msgspec.msgpack.encode([(ref.name, [str(limit) for limit in ref.limits]) for ref in terms.refs]))
+        digest.update(
+            msgspec.msgpack.encode([(ref.name, [str(limit) for limit in ref.look.limits]) for ref in terms.refs])
+        )
     return digest.digest()

@@ -107,6 +107,23 @@ class ColumnLog:
                 self.ids = {}
             self.ids[fingerprint] = stamp_us
 
+    def extend(self, stamp_us: int, units: int, floor_us: int) -> None:
+        """Move the last hit, which has no id, to this stamp, not before its own, with so many units more; O(1)."""
+        if self.before is None:
+            self._count_units()
+        self.stamps[-1] = stamp_us
+        self.total += units
+        self.floor_us = max(self.floor_us, floor_us)
+
+    def next_stamp(self, stamp_us: int) -> int:
+        """See `LogView`; O(log n)."""
+        i = bisect_left(self.stamps, stamp_us, self.start)
+        return self.stamps[i] if i < len(self.stamps) else NEVER
+
+    def is_named(self, stamp_us: int) -> bool:
+        """See `LogView`; O(hits with an id)."""
+        return self.ids is not None and stamp_us in self.ids.values()
+
     def units_at(self, stamp_us: int) -> int:
         """The units of the hit with this stamp; 0 where there is none, or it was refunded."""
         i = bisect_left(self.stamps, stamp_us, self.start)
@@ -117,10 +134,9 @@ class ColumnLog:
         end = self.before[i + 1] if i + 1 < len(self.before) else self.total
         return end - self.before[i]
 
-    def refund(self, stamp_us: int) -> bool:
-        """Give one hit back; its stamp stays, with 0 units. False where there is none, or it was refunded. O(n)."""
-        units = self.units_at(stamp_us)
-        if not units:
+    def give_back(self, stamp_us: int, units: int) -> bool:
+        """Take so many units off the hit with this stamp, which stays; False where it has fewer. O(n)."""
+        if not 0 < units <= self.units_at(stamp_us):
             return False
         if self.before is None:
             self._count_units()

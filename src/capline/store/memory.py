@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from capline.model.clock import Clock
     from capline.model.decision import Decision
     from capline.model.errors import CaplineError
-    from capline.model.limit import Limit
     from capline.store.unit import UnitTerms
 
 __all__ = ["MemoryStore"]
@@ -53,11 +52,11 @@ class MemoryStore(LocalStore):
         self._lock = threading.Lock()
         self._fresh = 0
 
-    def _ref(self, name: str, limits: tuple[Limit, ...], keep_us: int) -> LogRef:
+    def _place(self, name: str, keep_us: int) -> object:
         with self._lock:
             shelf = self._shelves.setdefault(name, _Shelf())
             shelf.keep_us = max(shelf.keep_us, keep_us)
-        return LogRef(name, limits, keep_us, shelf)
+        return shelf
 
     def _transact(self, work: Callable[[Books], _T]) -> _T:
         with self._lock:
@@ -70,7 +69,7 @@ class MemoryStore(LocalStore):
         ref: LogRef,
     ) -> Callable[[Subject], Decision]:
         """One lock, one look-up, `decide_unit`: some 0.8 µs. A log that this cannot decide goes the long way."""
-        shelf: _Shelf = ref.place  # pyright: ignore[reportAssignmentType] - what `_ref` put there
+        shelf: _Shelf = ref.place  # pyright: ignore[reportAssignmentType] - what `_place` put there
         logs, keep_us, now_us_of = shelf.logs, ref.keep_us, self._clock.now_us
         wall_ns = time_ns if type(self._clock) is SystemClock else None
         acquire, release = self._lock.acquire, self._lock.release
@@ -112,13 +111,13 @@ class MemoryStore(LocalStore):
 
     def load(self, ref: LogRef, subject: Subject) -> ColumnLog:
         """See `Books`."""
-        shelf: _Shelf = ref.place  # pyright: ignore[reportAssignmentType] - what `_ref` put there
+        shelf: _Shelf = ref.place  # pyright: ignore[reportAssignmentType] - what `_place` put there
         log = shelf.logs.get(subject)
         return ColumnLog() if log is None else log
 
     def save(self, ref: LogRef, subject: Subject, log: StoredLog) -> None:
         """See `Books`."""
-        shelf: _Shelf = ref.place  # pyright: ignore[reportAssignmentType] - what `_ref` put there
+        shelf: _Shelf = ref.place  # pyright: ignore[reportAssignmentType] - what `_place` put there
         if subject not in shelf.logs:
             shelf.logs[subject] = log  # pyright: ignore[reportArgumentType] - it came from `load`
             self._fresh += 1
@@ -132,7 +131,7 @@ class MemoryStore(LocalStore):
         after: object,
     ) -> Iterator[tuple[object, Subject | None, StoredLog | CaplineError]]:
         """The place is the list of the subjects that are left, as they were when the walk began."""
-        shelf: _Shelf = ref.place  # pyright: ignore[reportAssignmentType] - what `_ref` put there
+        shelf: _Shelf = ref.place  # pyright: ignore[reportAssignmentType] - what `_place` put there
         left: list[Subject] = list(shelf.logs) if after is None else after  # pyright: ignore[reportAssignmentType] - this
         while left:
             subject = left.pop()
@@ -151,7 +150,7 @@ class MemoryStore(LocalStore):
 
     def remove(self, ref: LogRef, subject: Subject) -> bool:
         """See `Books`."""
-        shelf: _Shelf = ref.place  # pyright: ignore[reportAssignmentType] - what `_ref` put there
+        shelf: _Shelf = ref.place  # pyright: ignore[reportAssignmentType] - what `_place` put there
         return shelf.logs.pop(subject, None) is not None
 
     def sweep(self) -> int:

@@ -124,20 +124,46 @@ class PagedLog:
             self._dissolve()
         self.tail.record(stamp_us, units, floor_us, fingerprint)
 
+    def extend(self, stamp_us: int, units: int, floor_us: int) -> None:
+        """See `ColumnLog`; the last hit is always in the tail."""
+        self.tail.extend(stamp_us, units, floor_us)
+
+    def last_us(self) -> int:
+        """See `LogView`."""
+        return self.tail.last_us()
+
+    def next_stamp(self, stamp_us: int) -> int:
+        """See `LogView`."""
+        if stamp_us > self.tail.stamps[self.tail.start] or self._first == self._next:
+            return self.tail.next_stamp(stamp_us)
+        page, _ = self._last(lambda page, _: page.stamps[0] <= stamp_us)
+        found_us = page.next_stamp(stamp_us)
+        if found_us == NEVER:
+            pages = (self._read(number)[0] for number in range(self._first, self._next))
+            later = (other.stamps[0] for other in pages if other.stamps[0] >= stamp_us)
+            found_us = next(later, self.tail.stamps[self.tail.start])
+        return found_us
+
+    def is_named(self, stamp_us: int) -> bool:
+        """See `LogView`."""
+        if stamp_us >= self.tail.stamps[self.tail.start] or self._first == self._next:
+            return self.tail.is_named(stamp_us)
+        return self._last(lambda page, _: page.stamps[0] <= stamp_us)[0].is_named(stamp_us)
+
     def units_at(self, stamp_us: int) -> int:
         """See `ColumnLog`."""
         if stamp_us >= self.tail.stamps[self.tail.start] or self._first == self._next:
             return self.tail.units_at(stamp_us)
         return self._last(lambda page, _: page.stamps[0] <= stamp_us)[0].units_at(stamp_us)
 
-    def refund(self, stamp_us: int) -> bool:
+    def give_back(self, stamp_us: int, units: int) -> bool:
         """See `ColumnLog`; a hit in the tail costs no more than there, an older one rewrites the log."""
         if stamp_us >= self.tail.stamps[self.tail.start]:
-            return self.tail.refund(stamp_us)
-        if not self.units_at(stamp_us):
+            return self.tail.give_back(stamp_us, units)
+        if self.units_at(stamp_us) < units:
             return False
         self._dissolve()
-        return self.tail.refund(stamp_us)
+        return self.tail.give_back(stamp_us, units)
 
     def find(self, fingerprint: int, cutoff_us: int) -> int:
         """See `ColumnLog`; reads pages from the newest back to the cutoff."""

@@ -18,7 +18,7 @@ from capline.model.subject import Subject
 from capline.window.merge import Merged, Row
 
 if TYPE_CHECKING:
-    from capline.model.decision import Decision
+    from capline.model.decision import Decision, Joint
     from capline.model.policy import Rule
     from capline.store.columns import Decisions
 
@@ -117,8 +117,19 @@ class Store(Protocol):
         """Take the next free instant that is `not_before_us` away or more, if it is at most `max_wait_us` away."""
         ...
 
-    def refund(self, terms: Any, subject: Subject, stamp_us: int) -> bool:
-        """Give the hit with this stamp back; False where there is none in the widest window, or it was given back."""
+    def refund(self, terms: Any, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
+        """Give the hit with this stamp back; False where there is none in the widest window, or it was given back.
+
+        `cost` is what the hit cost, for algorithms that keep sums.
+        """
+        ...
+
+    def decide_all(self, asks: Sequence[Ask]) -> Joint:
+        """One attempt over several subjects, each on a log of its own: all or nothing."""
+        ...
+
+    def peek_all(self, asks: Sequence[Ask]) -> Joint:
+        """What `decide_all` would answer; records nothing."""
         ...
 
     def decide_batch(self, asks: Sequence[Ask]) -> list[Decision | CaplineError]:
@@ -133,7 +144,9 @@ class Store(Protocol):
         """What `decide_many` would answer to each alone; records nothing."""
         ...
 
-    def refund_many(self, terms: Any, subjects: Sequence[Subject], stamps_us: Sequence[int]) -> NDArray[np.bool_]:
+    def refund_many(
+        self, terms: Any, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
+    ) -> NDArray[np.bool_]:
         """`refund` for many hits of one policy."""
         ...
 
@@ -200,7 +213,15 @@ class AsyncStore(Protocol):
         """See `Store`."""
         ...
 
-    async def refund(self, terms: Any, subject: Subject, stamp_us: int) -> bool:
+    async def refund(self, terms: Any, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
+        """See `Store`."""
+        ...
+
+    async def decide_all(self, asks: Sequence[Ask]) -> Joint:
+        """See `Store`."""
+        ...
+
+    async def peek_all(self, asks: Sequence[Ask]) -> Joint:
         """See `Store`."""
         ...
 
@@ -216,7 +237,9 @@ class AsyncStore(Protocol):
         """See `Store`."""
         ...
 
-    async def refund_many(self, terms: Any, subjects: Sequence[Subject], stamps_us: Sequence[int]) -> NDArray[np.bool_]:
+    async def refund_many(
+        self, terms: Any, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
+    ) -> NDArray[np.bool_]:
         """See `Store`."""
         ...
 

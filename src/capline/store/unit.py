@@ -32,8 +32,8 @@ class Stamps(Protocol):
 
 
 def unit_terms(rule: Rule) -> UnitTerms | None:
-    """The rule for `decide_unit`; None where it does not apply (a channel, a quota of 0, no limit)."""
-    if len(rule.looks) != 1:
+    """The rule for `decide_unit`; None where it does not apply (another algorithm, a zone, a channel, a quota of 0)."""
+    if len(rule.looks) != 1 or rule.algorithm != "sliding_log" or rule.zone or rule.denied_units:
         return None
     limits = rule.looks[0].limits
     if not limits or not all(limit.quota for limit in limits):

@@ -8,17 +8,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from capline.limiter.checks import fingerprint
 from capline.limiter.rules import Rules
-from capline.window.log import Log, refund, trim
-from capline.window.sliding_log import first_answer, judge, peek, step
+from capline.model.decision import Decision, Joint
+from capline.model.policy import Look
+from capline.window.log import Log, trim
+from capline.window.rule import Slot, attempt, draft_sites, joint, look, refund
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from capline.model.attempt import Attempt
     from capline.model.clock import Clock
-    from capline.model.decision import Decision
     from capline.model.policy import Policy, Rule
     from capline.model.subject import Subject
+    from capline.window.log import Draft
+    from capline.window.rule import Site
 
 __all__ = ["Reference"]
 
@@ -44,12 +51,10 @@ class Reference:
         *,
         segment: str | None = None,
         channel: str | None = None,
+        zone: str | None = None,
     ) -> Decision:
         """Decide and record."""
-        rule = self._rules.rule(policy, segment, channel)
-        return self._store(
-            rule, subject, *step(self._load(rule, subject), rule, cost, self._clock.now_us(), (id or "").encode())
-        )
+        return self._attempt(self._rules.rule(policy, segment, channel, zone), subject, cost, id)
 
     def schedule(
         self,
@@ -61,20 +66,11 @@ class Reference:
         not_before: float = 0,
         segment: str | None = None,
         channel: str | None = None,
+        zone: str | None = None,
     ) -> Decision:
         """Take the next free instant."""
-        rule = self._rules.rule(policy, segment, channel)
-        wait_us = None if max_wait is None else int(max_wait * 1e6)
-        done = step(
-            self._load(rule, subject),
-            rule,
-            cost,
-            self._clock.now_us(),
-            slot=True,
-            max_wait_us=wait_us,
-            not_before_us=int(not_before * 1e6),
-        )
-        return self._store(rule, subject, *done)
+        slot = Slot(None if max_wait is None else int(max_wait * 1e6), int(not_before * 1e6))
+        return self._attempt(self._rules.rule(policy, segment, channel, zone), subject, cost, None, slot)
 
     def peek(
         self,
@@ -85,29 +81,32 @@ class Reference:
         *,
         segment: str | None = None,
         channel: str | None = None,
+        zone: str | None = None,
     ) -> Decision:
         """The answer that `decide` would give."""
-        rule = self._rules.rule(policy, segment, channel)
-        logs = self._load(rule, subject)
-        looks = [(log, look.limits) for log, look in zip(logs, rule.looks, strict=True)]
-        now_us = self._clock.now_us()
-        known, horizon_us = None, 0
-        if id is not None:
-            horizon_us = max([now_us, *(log.floor_us for log in logs)]) - rule.looks[0].keep_us
-            kept = trim(logs[0], horizon_us)
-            known = next((hit for hit in kept.hits if hit.id == id.encode()), None)
-        return first_answer(looks, known, cost, now_us, horizon_us) if known else peek(judge(looks, cost, now_us))
+        _, sites = self._open(self._rules.rule(policy, segment, channel, zone), subject, cost)
+        return look(sites, self._clock.now_us(), fingerprint(id))
 
-    def refund(self, policy: str, subject: Subject, stamp_us: int) -> bool:
-        """Give a hit back, in the policy's log and whichever channel's log has it."""
-        rule = self._rules.rule(policy, None, None)
-        own = rule.looks[0].log
-        log = self._logs.get((own, subject), Log())
-        if stamp_us <= max(self._clock.now_us(), log.floor_us) - rule.looks[0].keep_us:
-            return False
-        self._logs[own, subject], done = refund(log, stamp_us)
-        for name in rule.channel_logs if done else ():
-            self._logs[name, subject], _ = refund(self._logs.get((name, subject), Log()), stamp_us)
+    def decide_all(self, attempts: Sequence[Attempt]) -> Joint:
+        """One attempt over several subjects, all or nothing."""
+        rules = [self._rules.rule(one.policy, one.segment, one.channel, one.zone) for one in attempts]
+        opened = [self._open(rule, one.subject, one.cost) for rule, one in zip(rules, attempts, strict=True)]
+        parts = [sites for _, sites in opened]
+        decision, hits = joint(parts, self._clock.now_us(), [fingerprint(one.id) for one in attempts])
+        for one, (drafts, _) in zip(attempts, opened, strict=True):
+            self._keep(one.subject, drafts)
+        binds = next((i for i, sites in enumerate(parts) if any(site.binds for site in sites)), None)
+        return Joint.of(decision, hits, binds)
+
+    def refund(self, policy: str, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
+        """Give a hit back, in the policy's log and whichever other has it."""
+        rule = self._rules.rule(*self._rules.any_names(policy))
+        if rule.algorithm == "sliding_log":
+            looks = (rule.looks[0], *(Look(name, (), rule.looks[0].keep_us) for name in rule.channel_logs))
+            rule = msgspec.structs.replace(rule, looks=looks)
+        drafts, sites = self._open(rule, subject, cost)
+        done = refund(sites, stamp_us, cost, self._clock.now_us())
+        self._keep(subject, drafts)
         return done
 
     def erase(self, subject: Subject) -> None:
@@ -124,18 +123,29 @@ class Reference:
             if last_us + keep_us[name] <= now_us:
                 del self._logs[name, subject]
 
-    def hits(self, policy: str, subject: Subject) -> list[tuple[int, int]]:
-        """(stamp, units) of every hit within the widest window, oldest first."""
-        look = self._rules.rule(policy, None, None).looks[0]
-        log = self._logs.get((look.log, subject), Log())
-        cutoff_us = max(self._clock.now_us(), log.floor_us) - look.keep_us
-        return [(hit.stamp_us, hit.units) for hit in trim(log, cutoff_us).hits]
+    def hits(self, policy: str, subject: Subject) -> list[list[tuple[int, int]]]:
+        """(stamp, units) of every hit within the widest window, oldest first, in each log that the policy looks at."""
+        looks = self._rules.rule(*self._rules.any_names(policy)).looks
+        found: list[list[tuple[int, int]]] = []
+        for one in looks:
+            log = self._logs.get((one.log, subject), Log())
+            cutoff_us = max(self._clock.now_us(), log.floor_us) - one.keep_us
+            found.append([(hit.stamp_us, hit.units) for hit in trim(log, cutoff_us).hits])
+        return found
 
-    def _load(self, rule: Rule, subject: Subject) -> tuple[Log, ...]:
-        return tuple(self._logs.get((look.log, subject), Log()) for look in rule.looks)
-
-    def _store(self, rule: Rule, subject: Subject, logs: tuple[Log, ...], decision: Decision) -> Decision:
-        for look, log in zip(rule.looks, logs, strict=True):
-            if log.hits:
-                self._logs[look.log, subject] = log
+    def _attempt(self, rule: Rule, subject: Subject, cost: int, id: str | None, slot: Slot | None = None) -> Decision:
+        drafts, sites = self._open(rule, subject, cost)
+        decision = attempt(sites, self._clock.now_us(), fingerprint(id), slot, rule.denied_units)
+        self._keep(subject, drafts)
         return decision
+
+    def _open(self, rule: Rule, subject: Subject, cost: int) -> tuple[dict[str, Draft], list[Site]]:
+        drafts, sites = draft_sites(
+            [self._logs.get((look.log, subject), Log()) for look in rule.looks], rule, cost, self._clock.now_us()
+        )
+        return {look.log: draft for look, draft in zip(rule.looks, drafts, strict=True)}, sites
+
+    def _keep(self, subject: Subject, drafts: dict[str, Draft]) -> None:
+        for name, draft in drafts.items():
+            if draft.log.hits:
+                self._logs[name, subject] = draft.log

@@ -12,11 +12,11 @@ Every question about limits is one of two looks, which any other form of log can
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
-__all__ = ["NEVER", "Hit", "Log", "LogView", "find", "record", "refund", "trim"]
+__all__ = ["NEVER", "Draft", "Hit", "Log", "LogView", "extend", "find", "give_back", "record", "trim"]
 
 NEVER = -1
 """The newest stamp of a log that has no hit."""
@@ -46,13 +46,25 @@ class LogView(Protocol):
         """The first instant from this one on that no hit, not even a refunded one, is stamped with."""
         ...
 
+    def next_stamp(self, stamp_us: int) -> int:
+        """The first stamp from this instant on, refunded or not; `NEVER` for none."""
+        ...
+
+    def last_us(self) -> int:
+        """The last stamp, refunded or not; `NEVER` where the log is empty."""
+        ...
+
+    def is_named(self, stamp_us: int) -> bool:
+        """Whether the hit with this stamp was recorded under an id."""
+        ...
+
 
 class Hit(msgspec.Struct, frozen=True):
-    """What was recorded: a stamp, its units (0: refunded), and the id of the attempt if it had one."""
+    """What was recorded: a stamp, its units (0: refunded), and 64 bits of the attempt's id (0: it had none)."""
 
     stamp_us: int
     units: int
-    id: bytes = b""
+    fingerprint: int = 0
 
 
 class Log(msgspec.Struct, frozen=True):
@@ -84,6 +96,22 @@ class Log(msgspec.Struct, frozen=True):
             stamp_us += 1
         return stamp_us
 
+    def next_stamp(self, stamp_us: int) -> int:
+        """See `LogView`."""
+        return next((hit.stamp_us for hit in self.hits if hit.stamp_us >= stamp_us), NEVER)
+
+    def last_us(self) -> int:
+        """See `LogView`."""
+        return self.hits[-1].stamp_us if self.hits else NEVER
+
+    def is_named(self, stamp_us: int) -> bool:
+        """See `LogView`."""
+        return any(hit.fingerprint for hit in self.hits if hit.stamp_us == stamp_us)
+
+    def units_at(self, stamp_us: int) -> int:
+        """The units of the hit with this stamp; 0 where there is none, or it was refunded."""
+        return sum(hit.units for hit in self.hits if hit.stamp_us == stamp_us)
+
 
 def record(log: Log, hit: Hit, floor_us: int) -> Log:
     """The log with one more hit, its time lifted to at least this floor."""
@@ -91,19 +119,63 @@ def record(log: Log, hit: Hit, floor_us: int) -> Log:
     return Log(hits, max(log.floor_us, floor_us))
 
 
-def refund(log: Log, stamp_us: int) -> tuple[Log, bool]:
-    """The log with this one hit given back, and whether there was one, not yet refunded. Its id is free again."""
-    if not any(hit.stamp_us == stamp_us and hit.units for hit in log.hits):
+def extend(log: Log, stamp_us: int, units: int, floor_us: int) -> Log:
+    """The log with its last hit moved to this stamp, with so many units more, or fewer."""
+    *others, last = log.hits
+    hits = (*others, Hit(stamp_us, last.units + units, last.fingerprint))
+    return Log(hits, max(log.floor_us, floor_us))
+
+
+def give_back(log: Log, stamp_us: int, units: int) -> tuple[Log, bool]:
+    """The log with so many units less under this stamp, and whether there were as many. Its id is free again."""
+    if not units or log.units_at(stamp_us) < units:
         return log, False
-    hits = tuple(Hit(stamp_us, 0) if hit.stamp_us == stamp_us else hit for hit in log.hits)
+    hits = tuple(Hit(stamp_us, hit.units - units) if hit.stamp_us == stamp_us else hit for hit in log.hits)
     return Log(hits, log.floor_us), True
 
 
-def find(log: Log, attempt_id: bytes) -> Hit | None:
-    """The hit that this id was recorded under, if it is still in the log."""
-    return next((hit for hit in log.hits if hit.id == attempt_id), None)
+def find(log: Log, fingerprint: int, cutoff_us: int) -> int:
+    """The stamp that this id was recorded under, later than the cutoff; `NEVER` where the log has none."""
+    stamps = [hit.stamp_us for hit in log.hits if hit.fingerprint == fingerprint and hit.stamp_us > cutoff_us]
+    return stamps[-1] if stamps else NEVER
 
 
 def trim(log: Log, cutoff_us: int) -> Log:
     """The log without the hits that are as old as the cutoff or older: by age, never by count."""
     return Log(tuple(hit for hit in log.hits if hit.stamp_us > cutoff_us), log.floor_us)
+
+
+class Draft:
+    """A log that can be changed, for the rule to be run on plain values: `log` is what it is now."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+
+    @property
+    def floor_us(self) -> int:
+        """See `LogView`."""
+        return self.log.floor_us
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.log, name)
+
+    def record(self, stamp_us: int, units: int, floor_us: int, fingerprint: int = 0) -> None:
+        """See `record`."""
+        self.log = record(self.log, Hit(stamp_us, units, fingerprint), floor_us)
+
+    def extend(self, stamp_us: int, units: int, floor_us: int) -> None:
+        """See `extend`."""
+        self.log = extend(self.log, stamp_us, units, floor_us)
+
+    def give_back(self, stamp_us: int, units: int) -> bool:
+        """See `give_back`."""
+        self.log, done = give_back(self.log, stamp_us, units)
+        return done
+
+    def find(self, fingerprint: int, cutoff_us: int) -> int:
+        """See `find`."""
+        return find(self.log, fingerprint, cutoff_us)
+
+    def trim(self, cutoff_us: int) -> None:
+        """See `trim`."""
+        self.log = trim(self.log, cutoff_us)

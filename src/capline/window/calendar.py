@@ -1,0 +1,77 @@
+"""Days, weeks and times of day by a table of offsets (`capline.model.zone`), as pure functions of whole microseconds.
+
+A local time L begins at the first instant whose clock shows L or later: a midnight that is skipped begins with what
+comes instead, and one that strikes twice begins with the first. So periods follow each other without gap or overlap.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capline.model.limit import DAY_US
+
+if TYPE_CHECKING:
+    from capline.model.zone import ZoneTable
+
+__all__ = ["ends_us", "open_us", "starts_us"]
+
+_MONDAY_US = 4 * DAY_US
+"""1970 began on a Thursday."""
+
+
+def starts_us(table: ZoneTable, period_us: int, at_us: int) -> int:
+    """When the period began that this instant is in: a day, or a week from Monday on."""
+    local_us = _local(period_us, at_us + table[_place(table, at_us) + 1])
+    # Behind a clock that was set back over midnight, the day that had begun goes on.
+    while _begins(table, local_us + period_us) <= at_us:
+        local_us += period_us
+    return _begins(table, local_us)
+
+
+def ends_us(table: ZoneTable, period_us: int, at_us: int) -> int:
+    """When the next period begins."""
+    local_us = _local(period_us, at_us + table[_place(table, at_us) + 1])
+    while True:
+        local_us += period_us
+        begins_us = _begins(table, local_us)
+        if begins_us > at_us:
+            return begins_us
+
+
+def open_us(table: ZoneTable, from_us: int, until_us: int, at_us: int) -> int:
+    """The first instant from this one on at which the clock does not show `from_us` to `until_us` (not included)."""
+    place = _place(table, at_us)
+    length_us = (until_us - from_us) % DAY_US
+    while True:
+        since_us = (at_us + table[place + 1] - from_us) % DAY_US
+        if since_us >= length_us:
+            return at_us
+        open_at_us = at_us + length_us - since_us
+        place += 2
+        if place >= len(table) or open_at_us < table[place]:
+            return open_at_us
+        at_us = table[place]
+
+
+def _local(period_us: int, local_us: int) -> int:
+    anchor_us = 0 if period_us == DAY_US else _MONDAY_US
+    return local_us - (local_us - anchor_us) % period_us
+
+
+def _place(table: ZoneTable, at_us: int) -> int:
+    """Where in the table the offset stands that is in force at this instant."""
+    place = len(table) - 2
+    while place > 0 and table[place] > at_us:
+        place -= 2
+    return place
+
+
+def _begins(table: ZoneTable, local_us: int) -> int:
+    """The first instant whose clock shows this local time or later."""
+    for place in range(0, len(table), 2):
+        at_us = local_us - table[place + 1]
+        if place and at_us < table[place]:
+            at_us = table[place]
+        if place + 2 >= len(table) or at_us < table[place + 2]:
+            return at_us
+    raise AssertionError("a table is never empty")

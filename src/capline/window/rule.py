@@ -1,0 +1,479 @@
+"""The rule, as functions of (logs, attempt, now): what an attempt is answered, and what it leaves in the logs.
+
+    An attempt of cost c at t is allowed if and only if, for every limit (quota q, window W) over its log,
+        (units of hits with a stamp in (t - W, t])  +  c  <=  q
+    and then one hit is recorded at t. Otherwise nothing at all is recorded. A hit exactly W old is out.
+
+Read by position this is one look a limit: of the newest q - c + 1 units, the oldest must be out of the window, so the
+attempt fits from `stamp_of_unit(q - c + 1) + W` on. That instant minus now is `retry_after`; the latest over all limits
+is the next free instant, which `schedule` takes. Both answers come from the same look, whatever the quota and whatever
+the costs. How a limit reads its log, and so what a calendar or another algorithm changes, is its gauge's part.
+
+Time, per log, never runs back: t is at least the floor, and a stamp is later than every live hit's (two hits in one
+instant are two hits, a microsecond apart). Where a slot is taken in the future, a plain attempt is refused until then:
+nobody jumps the queue. Quiet hours come last: what is free is put off until they end.
+
+An attempt over several subjects is the same with more sites: all must hold, then each log gets its hit, at one stamp.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from capline.model.decision import Decision
+from capline.model.errors import IdConflictError
+from capline.model.limit import LARGEST_QUOTA, Limit
+from capline.model.policy import Look
+from capline.model.zone import ZoneTable, zone_table
+from capline.window.gauge import Gauge, LevelGauge, QuietGauge, gauge_of
+from capline.window.log import NEVER, Draft, Log, LogView
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capline.model.policy import Rule
+
+__all__ = [
+    "Gauges",
+    "OpenLog",
+    "Site",
+    "Slot",
+    "attempt",
+    "draft_sites",
+    "gauges_of",
+    "joint",
+    "look",
+    "refund",
+    "step",
+    "table_of",
+]
+
+Gauges = tuple[tuple[Gauge, ...], ...]
+"""For each look of a rule, what reads its limits."""
+
+
+class OpenLog(LogView, Protocol):
+    """A log that can be changed."""
+
+    def record(self, stamp_us: int, units: int, floor_us: int, fingerprint: int = 0) -> None:
+        """Add one hit, with a stamp that no other has."""
+        ...
+
+    def extend(self, stamp_us: int, units: int, floor_us: int) -> None:
+        """Move the last hit, which has no id, to this stamp, not before its own, with so many units more (or fewer)."""
+        ...
+
+    def units_at(self, stamp_us: int) -> int:
+        """The units of the hit with this stamp; 0 for none."""
+        ...
+
+    def give_back(self, stamp_us: int, units: int) -> bool:
+        """Take so many units off the hit with this stamp; False where it has fewer. Its stamp stays, its id is free."""
+        ...
+
+    def find(self, fingerprint: int, cutoff_us: int) -> int:
+        """The stamp recorded under this id, later than the cutoff; `NEVER` for none."""
+        ...
+
+    def trim(self, cutoff_us: int) -> None:
+        """Forget what is as old as the cutoff or older."""
+        ...
+
+
+class Site(msgspec.Struct):
+    """One log that an attempt looks at, with all that it is read by.
+
+    `changed` is on once something was recorded in it, `binds` where the limit that the answer names is read from it.
+    """
+
+    log: OpenLog
+    look: Look
+    gauges: tuple[Gauge, ...]
+    cost: int
+    table: ZoneTable = ()
+    changed: bool = False
+    binds: bool = False
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """The next free instant is asked for: at most (None: no bound) and at least so far from now."""
+
+    max_wait_us: int | None = None
+    not_before_us: int = 0
+
+
+def gauges_of(rule: Rule) -> Gauges:
+    """What reads each limit of the rule."""
+    counts_denied = rule.denied_units > 0
+    return tuple(
+        tuple(gauge_of(limit, rule.algorithm, counts_denied=counts_denied) for limit in look.limits)
+        for look in rule.looks
+    )
+
+
+def table_of(rule: Rule, now_us: int) -> ZoneTable:
+    """The zone's offsets about now; empty where the rule asks for none."""
+    return zone_table(rule.zone, now_us) if rule.zone else ()
+
+
+def attempt(
+    sites: Sequence[Site], now_us: int, fingerprint: int = 0, slot: Slot | None = None, denied_units: int = 0
+) -> Decision:
+    """One attempt: its answer, and the sites' logs changed accordingly.
+
+    `fingerprint` is 64 bits of the attempt's id (0: none). Where refusals count, `denied_units` is how many units of a
+    log can matter: a refusal is recorded as well, and what is older than the newest so many is forgotten.
+    Raises `IdConflictError` where the id was recorded with another cost.
+    """
+    time_us = _time(sites, now_us)
+    known = _known(sites, fingerprint, time_us, now_us, slot=slot is not None)
+    if known is not None:
+        return known
+    decision = _judge(sites, now_us) if slot is None else _place(sites, now_us, slot)
+    if decision.hit is not None:
+        for number, site in enumerate(sites):
+            _record(site, time_us, decision.hit, 0 if number else fingerprint)
+    elif denied_units and slot is None:
+        return _deny(sites, time_us, now_us, denied_units)
+    return decision
+
+
+def look(sites: Sequence[Site], now_us: int, fingerprint: int = 0) -> Decision:
+    """What `attempt` would answer, with no hit to name where none was recorded; changes nothing."""
+    known = _known(sites, fingerprint, _time(sites, now_us), now_us, slot=False)
+    return msgspec.structs.replace(_judge(sites, now_us), hit=None) if known is None else known
+
+
+def joint(
+    parts: Sequence[Sequence[Site]], now_us: int, fingerprints: Sequence[int], *, record: bool = True
+) -> tuple[Decision, list[int]]:
+    """One attempt over several subjects, each with its sites: the answer, and the hit of each part; none when refused.
+
+    All or nothing; a part whose id is known was allowed before, and is left as it is. A refusal is never recorded.
+    """
+    time_us = _time([site for sites in parts for site in sites], now_us)
+    known = [
+        _known(sites, fingerprint, time_us, now_us, slot=False)
+        for sites, fingerprint in zip(parts, fingerprints, strict=True)
+    ]
+    new = [site for sites, answer in zip(parts, known, strict=True) if answer is None for site in sites]
+    if not new:
+        answers = [answer for answer in known if answer is not None]
+        return min(answers, key=lambda answer: answer.remaining), [answer.hit or 0 for answer in answers]
+    decision = _judge(new, now_us)
+    if decision.hit is None:
+        return decision, []
+    for sites, fingerprint, answer in zip(parts, fingerprints, known, strict=True) if record else ():
+        for number, site in enumerate(sites if answer is None else ()):
+            _record(site, time_us, decision.hit, 0 if number else fingerprint)
+    return decision, [decision.hit if answer is None else answer.hit or 0 for answer in known]
+
+
+def refund(sites: Sequence[Site], stamp_us: int, cost: int, now_us: int) -> bool:
+    """Give back the hit with this stamp, in the own log, the first, and in every other that has it; was there one?
+
+    Where hits are kept as sums, one that has no id is given back by its `cost`, as often as the sum has that much.
+    """
+    own = sites[0]
+    if stamp_us <= max(now_us, own.log.floor_us) - own.look.keep_us:
+        return False
+    if own.look.keeps == "sums":
+        return _give_back(own, stamp_us, cost)
+    units = own.log.units_at(stamp_us)
+    if own.look.keeps == "ids":
+        if units:
+            own.changed = own.log.give_back(stamp_us, units)
+        elif own.log.free_stamp(stamp_us) != stamp_us:
+            return False
+        given_back = [_give_back(site, stamp_us, units or cost) for site in sites[1:]]
+        return any(given_back)
+    if not units:
+        return False
+    for site in sites:
+        site.changed = site.log.give_back(stamp_us, units)
+    return True
+
+
+def step(
+    logs: tuple[Log, ...],
+    rule: Rule,
+    cost: int,
+    now_us: int,
+    fingerprint: int = 0,
+    slot: Slot | None = None,
+) -> tuple[tuple[Log, ...], Decision]:
+    """One attempt as a pure function: the logs it leaves, and its answer."""
+    drafts, sites = draft_sites(logs, rule, cost, now_us)
+    decision = attempt(sites, now_us, fingerprint, slot, rule.denied_units)
+    return tuple(draft.log for draft in drafts), decision
+
+
+def draft_sites(logs: Sequence[Log], rule: Rule, cost: int, now_us: int) -> tuple[list[Draft], list[Site]]:
+    """The sites of a rule on plain values, and the drafts that show what became of these."""
+    drafts, table = [Draft(log) for log in logs], table_of(rule, now_us)
+    return drafts, [
+        Site(draft, look, gauges, cost, table)  # pyright: ignore[reportArgumentType] - a draft has the rest of its log
+        for draft, look, gauges in zip(drafts, rule.looks, gauges_of(rule), strict=True)
+    ]
+
+
+# --- the answer ---------------------------------------------------------------------------------------------------
+
+
+def _judge(sites: Sequence[Site], now_us: int) -> Decision:
+    """Would this be allowed now? `hit` is the stamp to record it under; nothing is recorded here."""
+    time_us, newest_us = _time(sites, now_us), _newest(sites)
+    queued = newest_us > time_us
+    stamp_us = _stamp(sites, time_us, newest_us)
+    fits_us, binding = _fits(sites)
+    if fits_us is None:
+        return _answer(sites, stamp_us, now_us, binding=binding, retry_at_us=None)
+    early_us = _fits_early(sites)
+    if early_us <= stamp_us and not queued:
+        opens_us, quiet = _opens(sites, stamp_us)
+        if opens_us == stamp_us:
+            return _answer(sites, max(stamp_us, fits_us), now_us, allowed=True)
+        return _answer(sites, stamp_us, now_us, binding=quiet, retry_at_us=opens_us)
+    # At the instant of the last slot itself, the next stamp is already one later.
+    retry_at_us = newest_us if queued and early_us <= newest_us + 1 else early_us
+    opens_us, quiet = _opens(sites, retry_at_us)
+    return _answer(sites, stamp_us, now_us, binding=quiet or binding, retry_at_us=opens_us)
+
+
+def _place(sites: Sequence[Site], now_us: int, slot: Slot) -> Decision:
+    """The next free instant, behind every slot taken.
+
+    An instant that is later than it needs to be is free as well, as nothing is taken behind the last slot.
+    """
+    time_us, newest_us = _time(sites, now_us), _newest(sites)
+    fits_us, binding = _fits(sites)
+    if fits_us is None:
+        return _answer(sites, _stamp(sites, time_us, newest_us), now_us, binding=binding, retry_at_us=None)
+    stamp_us = _stamp(sites, max(time_us, fits_us, now_us + slot.not_before_us), newest_us)
+    while True:
+        opens_us, quiet = _opens(sites, stamp_us)
+        if opens_us is None:
+            return _answer(sites, stamp_us, now_us, binding=quiet, retry_at_us=None)
+        if opens_us == stamp_us:
+            break
+        stamp_us = _stamp(sites, opens_us, newest_us)
+    if slot.max_wait_us is not None and stamp_us - now_us > slot.max_wait_us:
+        return _answer(sites, stamp_us, now_us, binding=binding, retry_at_us=stamp_us)
+    return _answer(sites, stamp_us, now_us, allowed=True, wait_us=max(0, stamp_us - now_us))
+
+
+def _deny(sites: Sequence[Site], time_us: int, now_us: int, denied_units: int) -> Decision:
+    """Record the refusal, where it counts, and answer with it: a cost fits when this one too is out."""
+    stamp_us = _stamp(sites, time_us, NEVER)
+    for site in sites:
+        # More than all quotas together is as good as that, and leaves sums small.
+        _record(site, time_us, stamp_us, 0, min(site.cost, denied_units))
+        oldest_us = site.log.stamp_of_unit(denied_units + 1)
+        if oldest_us != NEVER:
+            site.log.trim(oldest_us - 1)
+    fits_us, binding = _fits(sites)
+    if fits_us is None:
+        return _answer(sites, stamp_us, now_us, binding=binding, retry_at_us=None)
+    newest_us, early_us = _newest(sites), _fits_early(sites)
+    retry_at_us = newest_us if early_us <= newest_us + 1 else early_us
+    opens_us, quiet = _opens(sites, retry_at_us)
+    return _answer(sites, stamp_us, now_us, binding=quiet or binding, retry_at_us=opens_us)
+
+
+def _known(sites: Sequence[Site], fingerprint: int, time_us: int, now_us: int, *, slot: bool) -> Decision | None:
+    """The answer that this id was recorded with, for a retry; None where it is new.
+
+    Hits as old as the horizon are trimmed, or may be, and count no more in what remained. Where an algorithm keeps no
+    hits, what remains is told as of now.
+    """
+    if not fingerprint:
+        return None
+    own = sites[0]
+    horizon_us = time_us - own.look.keep_us
+    stamp_us = own.log.find(fingerprint, horizon_us)
+    if stamp_us == NEVER:
+        return None
+    units = own.log.units_at(stamp_us)
+    if units != own.cost:
+        raise IdConflictError(
+            f"this id was recorded with a cost of {units}, not {own.cost}; "
+            "a retry repeats the attempt, a new attempt takes a new id",
+        )
+    left, binding, empty_us = LARGEST_QUOTA + 1, None, 0
+    for site in sites:
+        for gauge in site.gauges:
+            rest = gauge.left_then(site.log, stamp_us, horizon_us, time_us, site.table)
+            if rest < left:
+                left, binding = rest, gauge.limit
+            empty_us = max(empty_us, gauge.empty_us(site.log, stamp_us, 0, site.table) - stamp_us)
+    return Decision(
+        allowed=True,
+        limit=binding,
+        remaining=max(0, left),
+        retry_after_us=0,
+        reset_after_us=empty_us,
+        hit=stamp_us,
+        wait_us=max(0, stamp_us - now_us) if slot else 0,
+    )
+
+
+def _answer(
+    sites: Sequence[Site],
+    stamp_us: int,
+    now_us: int,
+    *,
+    allowed: bool = False,
+    binding: _Binding | None = None,
+    retry_at_us: int | None = 0,
+    wait_us: int = 0,
+) -> Decision:
+    """Put the answer together, with what is left at that stamp."""
+    left, empty_us = LARGEST_QUOTA + 1, NEVER
+    tightest: _Binding | None = None
+    last_us = max(_newest(sites), stamp_us if allowed else NEVER)
+    for site in sites:
+        cost = site.cost if allowed else 0
+        for gauge in site.gauges:
+            units = gauge.left(site.log, stamp_us, site.table) - cost
+            if units < left:
+                left, tightest = units, (gauge.limit, site)
+            if last_us != NEVER:
+                empty_us = max(empty_us, gauge.empty_us(site.log, last_us, cost, site.table))
+    limit, own = binding or tightest or (None, sites[0])
+    own.binds = True
+    return Decision(
+        allowed=allowed,
+        limit=limit,
+        remaining=max(0, left),
+        retry_after_us=None if retry_at_us is None else 0 if allowed else retry_at_us - now_us,
+        reset_after_us=0 if empty_us == NEVER else max(0, empty_us - now_us),
+        hit=stamp_us if allowed else None,
+        wait_us=wait_us,
+    )
+
+
+# --- the looks ----------------------------------------------------------------------------------------------------
+
+
+def _time(sites: Sequence[Site], now_us: int) -> int:
+    """This attempt's now, never below a floor."""
+    return max([now_us, *(site.log.floor_us for site in sites)])
+
+
+def _newest(sites: Sequence[Site]) -> int:
+    """The newest live stamp of any of the logs."""
+    return max([site.log.newest_us() for site in sites])
+
+
+def _stamp(sites: Sequence[Site], time_us: int, newest_us: int) -> int:
+    """The first stamp from this instant on that is later than every live hit and names no other hit in any log."""
+    stamp_us = max(time_us, newest_us + 1)
+    while True:
+        free_us = max([site.log.free_stamp(stamp_us) for site in sites])
+        if free_us == stamp_us:
+            return stamp_us
+        stamp_us = free_us
+
+
+_Binding = tuple[Limit, Site]
+"""The limit that an answer names, and where it is read."""
+
+
+def _fits(sites: Sequence[Site]) -> tuple[int | None, _Binding | None]:
+    """From when on this fits every limit, and the limit that holds longest; None: it never fits."""
+    latest_us, binding = NEVER, None
+    for site in sites:
+        for gauge in site.gauges:
+            fits_us = gauge.fits_us(site.log, site.cost, site.table)
+            if fits_us is None:
+                return None, (gauge.limit, site)
+            if fits_us > latest_us:
+                latest_us, binding = fits_us, (gauge.limit, site)
+    return latest_us, binding
+
+
+def _fits_early(sites: Sequence[Site]) -> int:
+    """From when on an attempt is let in, to be stamped when it fits: sooner by the microseconds of a smear."""
+    latest_us = NEVER
+    for site in sites:
+        for gauge in site.gauges:
+            fits_us = gauge.fits_us(site.log, site.cost, site.table)
+            latest_us = max(latest_us, NEVER if fits_us is None else fits_us - gauge.smear_us(site.log, fits_us))
+    return latest_us
+
+
+MOST_TURNS = 64
+"""How often quiet hours may hand over to each other before it is clear that they leave no room."""
+
+
+def _opens(sites: Sequence[Site], at_us: int) -> tuple[int | None, _Binding | None]:
+    """The first instant from this one on that no quiet hours forbid, and the last that did; None: they leave none."""
+    quiet = [(gauge, site) for site in sites for gauge in site.gauges if isinstance(gauge, QuietGauge)]
+    binding = None
+    for _ in range(MOST_TURNS if quiet else 0):
+        before_us = at_us
+        for gauge, site in quiet:
+            opens_us = gauge.opens_us(at_us, site.table)
+            if opens_us > at_us:
+                at_us, binding = opens_us, (gauge.limit, site)
+        if at_us == before_us:
+            return at_us, binding
+    return (None, binding) if quiet else (at_us, None)
+
+
+# --- what is recorded ---------------------------------------------------------------------------------------------
+
+
+def _record(site: Site, time_us: int, stamp_us: int, fingerprint: int, units: int | None = None) -> None:
+    """Put the hit into the log, as its algorithm keeps it."""
+    log, look = site.log, site.look
+    units = site.cost if units is None else units
+    if look.keeps == "ids" and not fingerprint:
+        return
+    # The floor that a hit leaves is its own stamp, so that time goes on from there; a slot in the future, only now.
+    floor_us = stamp_us if stamp_us <= time_us + 1 else time_us
+    log.trim(time_us - look.keep_us)
+    last_us = log.last_us()
+    gauge = site.gauges[0] if site.gauges else None
+    if isinstance(gauge, LevelGauge):
+        level = gauge.level(log, stamp_us) + units * gauge.rise
+        if last_us == NEVER:
+            log.record(stamp_us, level, floor_us)
+        else:
+            log.extend(stamp_us, level - log.units_at(last_us), floor_us)
+    elif look.keeps == "sums" and not fingerprint and _is_sum_of(log, look, last_us, stamp_us):
+        log.extend(stamp_us, units, floor_us)
+    else:
+        log.record(stamp_us, units, floor_us, fingerprint)
+    site.changed = True
+
+
+def _is_sum_of(log: OpenLog, look: Look, last_us: int, stamp_us: int) -> bool:
+    """Whether the last hit is a sum that this one belongs to; a hit with an id stands alone."""
+    same = NEVER < last_us < stamp_us and last_us // look.grain_us == stamp_us // look.grain_us
+    return same and not log.is_named(last_us)
+
+
+def _give_back(site: Site, stamp_us: int, cost: int) -> bool:
+    """Take a cost out of the sum, or the level, that the hit with this stamp went into."""
+    log, look = site.log, site.look
+    gauge = site.gauges[0]
+    if isinstance(gauge, LevelGauge):
+        last_us = log.last_us()
+        rest = 0 if last_us == NEVER else log.units_at(last_us)
+        if rest:
+            log.give_back(last_us, min(rest, cost * gauge.rise))
+            site.changed = True
+        return rest > 0
+    if log.next_stamp(stamp_us) == stamp_us:
+        site.changed = log.give_back(stamp_us, log.units_at(stamp_us) if log.is_named(stamp_us) else cost)
+        return site.changed
+    # A sum is stamped with the newest of its hits.
+    end_us = stamp_us - stamp_us % look.grain_us + look.grain_us
+    at_us = log.next_stamp(stamp_us)
+    while at_us != NEVER and at_us < end_us and not site.changed:
+        site.changed = not log.is_named(at_us) and log.give_back(at_us, cost)
+        at_us = log.next_stamp(at_us + 1)
+    return site.changed

@@ -39,6 +39,8 @@ class Hit:
     late_us: int = 0
     refund_from_us: int = FOREVER_US
     refund_by_us: int = FOREVER_US
+    is_sure: bool = True
+    """False where calls under other limits may have left it: then it counts, and is not judged."""
 
 
 @dataclass(slots=True)
@@ -185,26 +187,27 @@ class _Gatherer:
                 )
 
     def _match_unknown(self, stored: list[tuple[int, int]], line: int) -> None:
-        """Give each hit that nobody was granted to the call that fits and ends first."""
-        unknown = sorted(self._unknown, key=lambda one: one.answered_us)
+        """Give each hit that nobody was granted to a call that fits: the one that ended first, or began last."""
+        unknown = sorted(self._unknown, key=lambda one: (one.answered_us, -one.asked_us))
         for stamp_us, units in stored:
             if stamp_us in self._by_stamp:
                 continue
-            for attempt in unknown:
-                over_us = attempt.answered_us + self._tolerance_us
-                fits = attempt.asked_us - self._tolerance_us <= stamp_us and (
-                    stamp_us <= over_us or attempt.verb == "schedule"
-                )
-                if fits and attempt.cost == units:
-                    unknown.remove(attempt)
-                    self._by_stamp[stamp_us] = Hit(
-                        stamp_us, units, attempt.asked_us, min(attempt.answered_us, FOREVER_US), attempt
-                    )
-                    self._report.resolved += 1
-                    break
-            else:
+            fitting = [one for one in unknown if one.cost == units and self._may_be(one, stamp_us)]
+            if not fitting:
                 self._report.add("final-extra", line, f"{stamp_us} of {units} units was granted to nobody")
+                continue
+            attempt = fitting[0]
+            unknown.remove(attempt)
+            self._report.resolved += 1
+            hit = Hit(stamp_us, units, attempt.asked_us, attempt.answered_us, attempt)
+            hit.is_sure = len({one.limits for one in fitting}) == 1
+            self._by_stamp[stamp_us] = hit
         self._unknown = unknown
+
+    def _may_be(self, attempt: Attempt, stamp_us: int) -> bool:
+        """Whether this call may have left a hit of this stamp."""
+        begun = attempt.asked_us - self._tolerance_us <= stamp_us
+        return begun and (stamp_us <= attempt.answered_us + self._tolerance_us or attempt.verb == "schedule")
 
     def _doubt(self, unknown: list[Attempt]) -> None:
         self._book.doubts_us = [

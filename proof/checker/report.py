@@ -84,7 +84,7 @@ class Report:
         if self.unanswered or self.stood_in:
             lines += [
                 f"{self.unanswered} calls without an answer, {self.resolved} of them found in the store",
-                f"{self.excused} refusals that these or refunds may explain, {self.stood_in} answers not from the store",
+                f"{self.excused} refusals that they or refunds may explain, {self.stood_in} answers not from the store",
             ]
         for kind, meaning in KINDS.items():
             found = [fault for fault in self.faults if fault.kind == kind]

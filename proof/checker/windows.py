@@ -61,6 +61,8 @@ def check_by_stamps(line: Timeline, report: Report) -> None:
             line.take_out(given_back[taken_out])
             taken_out += 1
         fits_us = line.fits_at(m, hit.units, hit.attempt.limits)
+        if not hit.is_sure:
+            continue
         if fits_us is None or fits_us > hit.stamp_us:
             when = "never" if fits_us is None else f"{fits_us - hit.stamp_us} us later"
             report.add("over-quota-by-stamps", hit.attempt.line, f"{hit.stamp_us} of {hit.units} units fits {when}")
@@ -106,7 +108,7 @@ def check_by_wall(hits: list[Hit], tolerance_us: int, report: Report) -> None:
         # A slot is used when it comes, not when it is given.
         (hit.asked_us + hit.wait_us, hit.answered_us + hit.wait_us, hit)
         for hit in hits
-        if hit.answered_us < FOREVER_US and hit.refund_from_us == FOREVER_US
+        if hit.answered_us < FOREVER_US and hit.refund_from_us == FOREVER_US and hit.is_sure
     ]
     known.sort(key=itemgetter(0), reverse=True)
     for window_us, quota in quotas.items():

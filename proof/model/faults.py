@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from capline.model.policy import Rule as Terms
 from capline.window.log import Hit, Log
 from proof.model.rule import Rule
 
@@ -18,19 +17,12 @@ if TYPE_CHECKING:
 __all__ = ["FAULTS"]
 
 
-def _wider(rule: Rule, by_us: int) -> Terms:
-    """The rule's terms with every window so much wider."""
-    look = rule.terms.looks[0]
-    limits = tuple(msgspec.structs.replace(limit, window_us=limit.window_us + by_us) for limit in look.limits)
-    return Terms("p", (msgspec.structs.replace(look, limits=limits),))
-
-
 class EdgeTooEarly(Rule):
     """A hit one microsecond younger than the window is out."""
 
     def __init__(self, limits: Sequence[tuple[int, int]]) -> None:
         super().__init__(limits)
-        self.terms = _wider(self, -1)
+        self.use([(quota, window_us - 1) for quota, window_us in limits])
 
 
 class EdgeTooLate(Rule):
@@ -38,7 +30,7 @@ class EdgeTooLate(Rule):
 
     def __init__(self, limits: Sequence[tuple[int, int]]) -> None:
         super().__init__(limits)
-        self.terms = _wider(self, 1)
+        self.use([(quota, window_us + 1) for quota, window_us in limits])
 
 
 class OnlyTheFirstLimit(Rule):
@@ -46,8 +38,7 @@ class OnlyTheFirstLimit(Rule):
 
     def __init__(self, limits: Sequence[tuple[int, int]]) -> None:
         super().__init__(limits)
-        look = self.terms.looks[0]
-        self.terms = Terms("p", (msgspec.structs.replace(look, limits=look.limits[:1]),))
+        self.use(limits[:1])
 
 
 class RefusalRecords(Rule):
@@ -166,7 +157,7 @@ class OneInstantOneHit(Rule):
         after, decision = super().decide(log, cost, now_us, attempt_id)
         if decision.hit is None or after == log or all(hit.stamp_us != now_us for hit in log.hits):
             return after, decision
-        hits = tuple(Hit(now_us, cost, hit.id) if hit.stamp_us == now_us else hit for hit in log.hits)
+        hits = tuple(Hit(now_us, cost, hit.fingerprint) if hit.stamp_us == now_us else hit for hit in log.hits)
         return Log(hits, now_us), msgspec.structs.replace(decision, hit=now_us)
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from capline import Limit
 from capline.model.policy import Look
 from capline.model.policy import Rule as Terms
-from capline.window.log import Log
-from capline.window.log import refund as refund_hit
-from capline.window.sliding_log import step
+from capline.window.log import Draft, Log
+from capline.window.rule import Site, Slot, attempt, gauges_of
+from capline.window.rule import refund as refund_hit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,23 +28,34 @@ class Rule:
     def __init__(self, limits: Sequence[tuple[int, int]]) -> None:
         self.limits = tuple(limits)
         self.keep_us = max(window_us for _, window_us in limits)
-        self.terms = Terms("p", (Look("p", tuple(Limit(*one) for one in limits), self.keep_us),))
+        self.use(limits)
+
+    def use(self, limits: Sequence[tuple[int, int]]) -> None:
+        """Decide under these, whatever the limits are."""
+        self._look = Look("p", tuple(Limit(*one) for one in limits), self.keep_us)
+        (self._gauges,) = gauges_of(Terms("p", (self._look,)))
 
     def decide(self, log: Log, cost: int, now_us: int, attempt_id: str = "") -> tuple[Log, Decision]:
-        """Consume, or say when."""
-        (log,), decision = step((log,), self.terms, cost, now_us, attempt_id.encode())
-        return log, decision
+        """Consume, or say when. An id is "id" and its number."""
+        draft, sites = self._sites(log, cost)
+        decision = attempt(sites, now_us, int(attempt_id[2:]) + 1 if attempt_id else 0)
+        return draft.log, decision
 
     def slot(self, log: Log, cost: int, now_us: int, max_wait_us: int | None = None) -> tuple[Log, Decision]:
         """Take the next free instant."""
-        (log,), decision = step((log,), self.terms, cost, now_us, slot=True, max_wait_us=max_wait_us)
-        return log, decision
+        draft, sites = self._sites(log, cost)
+        decision = attempt(sites, now_us, slot=Slot(max_wait_us))
+        return draft.log, decision
 
     def refund(self, log: Log, stamp_us: int, now_us: int) -> tuple[Log, bool]:
         """Give a hit back, if it still counts for anything."""
-        if stamp_us <= max(now_us, log.floor_us) - self.keep_us:
-            return log, False
-        return refund_hit(log, stamp_us)
+        draft, sites = self._sites(log, 1)
+        done = refund_hit(sites, stamp_us, 1, now_us)
+        return draft.log, done
+
+    def _sites(self, log: Log, cost: int) -> tuple[Draft, list[Site]]:
+        draft = Draft(log)
+        return draft, [Site(draft, self._look, self._gauges, cost)]  # pyright: ignore[reportArgumentType] - as `draft_sites`
 
     def batch(self, log: Log, costs: Sequence[int], now_us: int) -> tuple[Log, list[Decision]]:
         """Several attempts in one step."""

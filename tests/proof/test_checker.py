@@ -105,6 +105,11 @@ KEPT = {
         hit(1011),
         attempt(1020, allowed=False, verb="peek"),
     ),
+    "a window between two instants of one clock": (hit(1000), hit(1001), hit(1100), hit(1100, hit=1101)),
+    "a retry that overtakes its first call": (
+        hit(1010, to=1020, hit=1005, id="x"),
+        hit(1000, to=1030, hit=1005, id="x"),
+    ),
     "an answer of another": (attempt(1000, allowed=True, origin="fallback"), hit(1001), hit(1002)),
 }
 
@@ -183,6 +188,23 @@ BROKEN: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
         "final-extra",
         (attempt(1000, allowed=None, to=1005), final(1050, (1006, 1))),
     ),
+    "nor one of another cost": (
+        "final-extra",
+        (attempt(1000, allowed=None, to=1005, cost=2), final(1060, (1003, 1))),
+    ),
+    "full, but of a call that left nothing": (
+        "refusal-unjustified",
+        (attempt(1000, allowed=None, to=1005), hit(1010), refused(1050, 53), final(1060, (1010, 1))),
+    ),
+    "told as if before a hit that was there": ("retry-after-wrong", (*FULL, hit(1100), refused(1095, 12, to=1105))),
+    "told as if without a hit that was there": (
+        "retry-after-wrong",
+        (*FULL, hit(1100), refused(1095, 3, cost=2, to=1109)),
+    ),
+    "a slot told for before it is wanted": (
+        "retry-after-wrong",
+        (*FULL, refused(1050, 50, verb="schedule", max_wait_us=40, not_before_us=60)),
+    ),
     "two hits for one unanswered call": (
         "final-extra",
         (attempt(1000, allowed=None, to=1005), final(1050, (1003, 1), (1004, 1))),
@@ -214,6 +236,14 @@ def test_two_limits_and_two_policies_on_one_log() -> None:
     wide = {"event": "policy", "policy": "wide", "log": "p", "limits": [[5, 1000]]}
     assert kinds(wide, *FULL, hit(1020, policy="wide"), refused(1050, 60)) == set()
     assert kinds(wide, hit(1000, policy="wide"), hit(1010), hit(1020)) == {"over-quota-by-stamps"}
+
+
+def test_a_hit_that_calls_under_several_limits_may_have_left_accuses_nobody() -> None:
+    wide = {"event": "policy", "policy": "wide", "log": "p", "limits": [[5, 1000]]}
+    open_calls = attempt(1015, allowed=None, to=1030), attempt(1014, allowed=None, to=1040, policy="wide")
+    stored = final(1060, (1000, 1), (1010, 1), (1020, 1))
+    assert kinds(wide, *FULL, *open_calls, stored) == set()
+    assert kinds(wide, *FULL, open_calls[0], stored) == {"over-quota-by-stamps", "over-quota-by-wall"}
 
 
 def test_clocks_that_differ_are_forgiven_up_to_the_tolerance() -> None:

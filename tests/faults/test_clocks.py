@@ -52,14 +52,11 @@ class Stepped:
 class Preload:
     """The same for a whole process, by a library that is loaded before all others."""
 
-    def __init__(self, directory: Path) -> None:
-        directory.mkdir(exist_ok=True)
-        self._offset, self._library = directory / "offset", directory / "stepped_clock.so"
+    def __init__(self, library: Path, offset: Path) -> None:
+        self._library, self._offset = library, offset
         self._offset.write_bytes(bytes(8))
         with self._offset.open("r+b") as file:
             self._mapped = mmap.mmap(file.fileno(), 8)
-        words = ["cc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(self._library), str(SOURCE)]
-        subprocess.run(words, check=True)
 
     def step(self, offset_us: int) -> None:
         self._mapped[:] = struct.pack("=q", offset_us)
@@ -70,11 +67,13 @@ class Preload:
         return {"LD_PRELOAD": str(self._library), "STEPPED_CLOCK": str(self._offset)}
 
 
-@pytest.fixture
-def preload(tmp_path: Path) -> Preload:
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler (cc) to make a clock that can be stepped")
-    return Preload(tmp_path / "clock")
+    made = tmp_path_factory.mktemp("clock") / "stepped_clock.so"
+    subprocess.run(["cc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(made), str(SOURCE)], check=True)
+    return made
 
 
 @contextmanager
@@ -144,8 +143,9 @@ def stepping_back_only_makes_callers_wait(limiter: Any, step: Callable[[int], No
 
 @each_kind
 def test_a_server_s_clock_that_steps_back_only_makes_callers_wait(
-    kind: str, preload: Preload, monkeypatch: pytest.MonkeyPatch, sync_limiters: Limiters
+    kind: str, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync_limiters: Limiters
 ) -> None:
+    preload = Preload(library, tmp_path / "offset")
     with stepped_server(kind, preload, monkeypatch) as server:
 
         def step(offset_us: int) -> None:
@@ -183,15 +183,14 @@ print(json.dumps([time.time(), told]))
 
 @each_kind
 def test_whose_clock_is_wrong_makes_no_difference_where_the_server_s_counts(
-    kind: str, tmp_path: Path, preload: Preload, sync_limiters: Limiters
+    kind: str, tmp_path: Path, library: Path, sync_limiters: Limiters
 ) -> None:
     """Four callers: right, an hour ahead, an hour behind, and one whose clock is another at every call."""
-    del preload  # skips where it cannot be made
     begun_us = time.time_ns() // 1000
     with single(kind) as server:
         callers: list[subprocess.Popen[str]] = []
         for number, offset_us in enumerate((0, HOUR_US, -HOUR_US, 0)):
-            clock = Preload(tmp_path / str(number))
+            clock = Preload(library, tmp_path / str(number))
             clock.step(offset_us)
             words = [f"{server.url}?{SLOW}", sync_limiters.namespace, "jumps" if number == 3 else ""]
             callers.append(

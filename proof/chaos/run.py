@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proof.chaos.callers import KEEP_US, POLICY, WINDOW_US, Place, caller
+from proof.chaos.callers import DEADLINE_S, KEEP_US, POLICY, WINDOW_US, Place, caller
 from proof.chaos.faults import FAULTS, Scene
 from proof.chaos.load import HOT, READY, Load
 from proof.chaos.tally import Figures, tally
@@ -98,6 +98,7 @@ def run(plan: Plan, cluster: Cluster, say: Callable[[str], None] = lambda _: Non
         lines,
         content,
         (plan.quota, WINDOW_US),
+        int(DEADLINE_S * 1e6),
         lambda subject: kind.slot(place, subject) * cluster.first_primaries // SLOTS,
         cluster.first_primaries,
     )

@@ -94,6 +94,8 @@ def table(outcomes: Iterable[Outcome]) -> str:
         "down by shard, s",
         "p50 ms",
         "p99.9 ms",
+        "from sending",
+        "late",
     )
     rows = [head, tuple("---" for _ in head)]
     for one in outcomes:
@@ -110,6 +112,8 @@ def table(outcomes: Iterable[Outcome]) -> str:
                 ", ".join(f"{down:.1f}" for down in figures.down_s),
                 f"{figures.p50_ms:.1f}",
                 f"{figures.p999_ms:.0f}",
+                f"{figures.call_p999_ms:.0f}",
+                str(figures.late),
             )
         )
     widths = [max(len(one[at]) for one in rows) for at in range(len(head))]

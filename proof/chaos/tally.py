@@ -4,8 +4,9 @@
     over          hits by which windows are over their quota: as few as would have to go, for none to be over any more
     duplicates    hits of one id beyond its first, and hits that nobody asked for; a hit that was lost is no duplicate
     back          refunds that were acknowledged, of hits that the servers hold all the same: they err towards refusing
-    down          by shard, tenths of a second in which attempts were made and none was answered
-    latency       from the instant that an attempt was due, not from when it was sent
+    down          by shard, tenths of a second in which attempts fell due and none was answered by the deadline
+    latency       from the instant that an attempt was due; and, told apart, from when it was sent
+    late          answers, be they errors, that came later after the sending than the deadline and a quarter of it
 
 With every hit that was lost taken out, no window is over: a limiter that loses nothing admits nothing too many, and one
 that does admits at most what it lost. So `over` above `lost` is a fault of the limiter, not of replication.
@@ -49,8 +50,9 @@ class Figures:
     p50_ms: float = 0
     p999_ms: float = 0
     worst_ms: float = 0
-    late_to_ask_p999_ms: float = 0
-    """How late the load itself was: a part of the latency that is the machine's and not the limiter's."""
+    call_p999_ms: float = 0
+    """From the sending: without what the load itself was late, which is the machine's part and not the limiter's."""
+    late: int = 0
 
 
 @dataclass(slots=True)
@@ -65,7 +67,12 @@ class _Log:
 
 
 def tally(
-    lines: Iterable[str], content: Content | None, limit: tuple[int, int], shard: Callable[[str], int], shards: int
+    lines: Iterable[str],
+    content: Content | None,
+    limit: tuple[int, int],
+    deadline_us: int,
+    shard: Callable[[str], int],
+    shards: int,
 ) -> Figures:
     """The figures of one run; `limit` is quota and window_us, `shard` where a subject's log is."""
     rows, logs = [json.loads(line) for line in lines], defaultdict[str, _Log](_Log)
@@ -75,10 +82,11 @@ def tally(
     errors = Counter(row["error"].partition("(")[0] for row in attempts if row["allowed"] is None)
     verdicts = Counter(row["allowed"] for row in attempts)
     found = Figures(len(attempts), verdicts[True], verdicts[False], verdicts[None], dict(errors))
-    _times(found, attempts)
+    _times(found, attempts, deadline_us)
     slices: list[dict[int, list[bool]]] = [defaultdict(list) for _ in range(shards)]
     for row in attempts:
-        slices[shard(row["subject"])][row["due_us"] // SLICE_US].append(row["allowed"] is not None)
+        in_time = row["answered_us"] - row["due_us"] <= deadline_us
+        slices[shard(row["subject"])][row["due_us"] // SLICE_US].append(row["allowed"] is not None and in_time)
     for one in slices:
         total, longest = _down(one)
         found.down_s.append(total)
@@ -179,11 +187,12 @@ def _down(slices: dict[int, list[bool]]) -> tuple[float, float]:
     return len(down) * SLICE_US / 1e6, longest * SLICE_US / 1e6
 
 
-def _times(found: Figures, attempts: list[dict[str, Any]]) -> None:
+def _times(found: Figures, attempts: list[dict[str, Any]], deadline_us: int) -> None:
     delays_us = sorted(row["answered_us"] - row["due_us"] for row in attempts)
-    late_us = sorted(row["asked_us"] - row["due_us"] for row in attempts)
+    calls_us = sorted(row["answered_us"] - row["asked_us"] for row in attempts)
+    found.late = sum(call_us > 1.25 * deadline_us for call_us in calls_us)
     if attempts:
         found.p50_ms = delays_us[len(delays_us) // 2] / 1e3
         found.p999_ms = delays_us[int(len(delays_us) * 0.999)] / 1e3
         found.worst_ms = delays_us[-1] / 1e3
-        found.late_to_ask_p999_ms = late_us[int(len(late_us) * 0.999)] / 1e3
+        found.call_p999_ms = calls_us[int(len(calls_us) * 0.999)] / 1e3

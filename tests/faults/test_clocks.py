@@ -69,10 +69,11 @@ class Preload:
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("cc") is None:
+    compiler = shutil.which("cc")
+    if compiler is None:
         pytest.skip("there is no C compiler (cc) to make a clock that can be stepped")
     made = tmp_path_factory.mktemp("clock") / "stepped_clock.so"
-    subprocess.run(["cc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(made), str(SOURCE)], check=True)
+    subprocess.run([compiler, "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(made), str(SOURCE)], check=True)
     return made
 
 

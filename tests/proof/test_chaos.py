@@ -118,7 +118,7 @@ def refund(hit: int, done: bool | None = True) -> str:
 
 def figures(lines: list[str], held: list[int] | None, quota: int = 2) -> Figures:
     content = None if held is None else {"s": [(stamp, 1) for stamp in held]}
-    return tally(lines, content, (quota, 100), lambda _: 0, 1)
+    return tally(lines, content, (quota, 100), 1_000_000, lambda _: 0, 1)
 
 
 def test_a_hit_that_was_acknowledged_and_is_not_there_is_lost() -> None:
@@ -171,6 +171,13 @@ def test_a_shard_is_down_where_nobody_is_answered() -> None:
     assert found.errors == {"TimeoutError": 15}
     assert found.unanswered == 15
     assert found.p50_ms == 1
+
+
+def test_an_answer_after_the_deadline_is_none_for_a_shard() -> None:
+    late = [attempt(at, allowed=False, answered_us=at + 1_300_000) for at in range(0, 100_000, 20_000)]
+    found = figures(late, [])
+    assert (found.down_s, found.late, found.unanswered) == ([0.1], 5, 0)
+    assert found.call_p999_ms == 1300
 
 
 @pytest.mark.parametrize(

@@ -5,4 +5,5 @@ proof.mutants      limiters that are wrong on purpose, each of which the checker
 proof.concurrency  processes, tasks and threads on one key, recorded and checked
 proof.model        every interleaving of a few callers, over the rule itself
 proof.crashes      killed writers and lost power under the embedded store
+proof.chaos        a cluster under load whose servers are killed, stopped and moved
 """

@@ -1,0 +1,327 @@
+"""Every kind of limit and algorithm on a server beside the reference: random verbs, costs, ids, zones and steps of time.
+
+Each setting is some policies that meet on the same subjects, and a scale of time at which their logs fill and windows
+slide within a few steps. The law itself is in the conformance suite; this looks for what nobody thought of.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from tests.server_kit import SLOW
+
+from capline import Attempt, Limiter, ManualClock, Policy
+from capline.model.errors import IdConflictError
+from capline.testing import Reference
+from capline.testing.conformance import Awaited
+from capline.testing.servers import KINDS, shared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+NOW_US = 1_700_000_000_000_000
+MINUTE_US = 60_000_000
+HOUR_US = 60 * MINUTE_US
+ZONES = ("Europe/Berlin", "America/Sao_Paulo", "Africa/Casablanca", "Asia/Kathmandu", "UTC", "Pacific/Apia")
+
+
+def _at(*date: int) -> int:
+    return int(datetime(*date, tzinfo=UTC).timestamp()) * 1_000_000  # type: ignore[arg-type]
+
+
+class Setting(msgspec.Struct):
+    """Policies as (name, limits, options), how far time goes in a step, where it begins, and what attempts may name."""
+
+    policies: list[tuple[str, list[str], dict[str, Any]]]
+    step_us: int
+    start_us: int = NOW_US
+    costs: tuple[int, ...] = (1, 1, 1, 2, 3)
+    zones: tuple[str | None, ...] = (None,)
+    segments: dict[str, tuple[str | None, ...]] = {}
+    channels: dict[str, tuple[str | None, ...]] = {}
+    warm_up: int = 0
+
+
+def _calendar(start_us: int) -> Setting:
+    return Setting(
+        [
+            ("day", ["3/calendar-day", "9/calendar-week", "4/30 hours"], {"zone": "America/Sao_Paulo"}),
+            ("quiet", ["not between 22:00 and 08:00", "4/calendar-day", "gap 50 minutes"], {"zone": "Europe/Berlin"}),
+            (
+                "two",
+                ["3/12 hours", "not between 23:30 and 01:15", "not between 12:00 and 14:30"],
+                {"algorithm": "bucketed", "count_denied": True},
+            ),
+            ("level", ["5/day", "not between 06:00 and 05:00"], {"algorithm": "gcra", "zone": "Asia/Kathmandu"}),
+            ("never", ["9/day", "not between 06:00 and 18:00", "not between 17:00 and 07:00"], {}),
+        ],
+        step_us=7 * HOUR_US,
+        start_us=start_us,
+        zones=(None, *ZONES),
+    )
+
+
+SETTINGS = {
+    "bucketed": Setting(
+        [
+            (
+                "p",
+                ["9/60us", "20/400us"],
+                {"algorithm": "bucketed", "granularity": "7us", "by_segment": {"vip": ["15/60us", "40/900us"]}},
+            ),
+            ("denied", ["4/50us"], {"algorithm": "bucketed", "granularity": "10us", "count_denied": True}),
+            ("fine", ["6/30us"], {"algorithm": "bucketed", "log": "p", "granularity": "3us"}),
+        ],
+        step_us=12,
+        costs=(1, 1, 1, 2, 3, 30),
+        segments={"p": (None, "vip")},
+    ),
+    "counter": Setting(
+        [
+            ("odd", ["7/11us"], {"algorithm": "sliding_counter"}),
+            ("both", ["9/30us", "25/170us"], {"algorithm": "sliding_counter"}),
+            ("other", ["5/30us", "9/170us"], {"algorithm": "sliding_counter", "log": "both"}),
+        ],
+        step_us=9,
+        costs=(1, 1, 2, 4, 9),
+    ),
+    "gcra": Setting(
+        [
+            ("odd", ["7/11us"], {"algorithm": "gcra"}),
+            ("both", ["9/30us", "25/170us"], {"algorithm": "gcra"}),
+            ("none", ["0/30us"], {"algorithm": "gcra"}),
+        ],
+        step_us=9,
+        costs=(1, 1, 2, 4, 9),
+    ),
+    "large": Setting(
+        [
+            ("counter", ["1000003/3s"], {"algorithm": "sliding_counter"}),
+            ("most", ["4294967296/7 days"], {"algorithm": "sliding_counter"}),
+            ("gcra", ["1000003/3s"], {"algorithm": "gcra"}),
+            ("level", ["104729/23h"], {"algorithm": "gcra"}),
+            ("quiet", ["9007199254740991/3s", "not between 08:00 and 20:00"], {}),
+        ],
+        step_us=1_100_000,
+        costs=(1, 3, 1000, 77_777, 333_333, 1_000_003, 1_431_655_765, 4_294_967_296, 1 << 46),
+    ),
+    "denied": Setting(
+        [
+            ("p", ["3/20us", "5/90us"], {"count_denied": True, "channels": {"push": ["2/30us"], "mail": ["1/9us"]}}),
+            ("q", ["4/40us"], {"log": "p"}),
+        ],
+        step_us=12,
+        costs=(1, 1, 1, 2, 3, 200),
+        channels={"p": (None, "push", "mail")},
+    ),
+    "denied-long": Setting(
+        [("p", ["150/300us", "180/2000us"], {"count_denied": True}), ("q", ["190/900us"], {"log": "p"})],
+        step_us=3,
+        costs=(1, 1, 1, 1, 2, 5, 1000),
+        warm_up=330,
+    ),
+    "bucketed-long": Setting(
+        [
+            ("p", ["400/400us", "1000/4000us"], {"algorithm": "bucketed", "granularity": "2us"}),
+            ("d", ["300/400us"], {"algorithm": "bucketed", "granularity": "1us", "count_denied": True}),
+        ],
+        step_us=4,
+        costs=(1, 1, 1, 2, 9),
+        warm_up=400,
+    ),
+    "berlin-spring": _calendar(_at(2024, 3, 27)),
+    "berlin-autumn": _calendar(_at(2024, 10, 23)),
+    "sao-paulo-skips-midnight": _calendar(_at(2018, 11, 1)),
+    "sao-paulo-midnight-twice": _calendar(_at(2018, 2, 14)),
+    "casablanca": _calendar(_at(2024, 4, 10)),
+    "apia-skips-a-day": _calendar(_at(2011, 12, 27)),
+}
+
+
+class Pair:
+    """A store and the reference, asked the same."""
+
+    def __init__(self, url: str, setting: Setting, layout: str, seed: str, *, asynchronous: bool = False) -> None:
+        self.setting = setting
+        self.chance = random.Random(seed)
+        self.clock = ManualClock(setting.start_us)
+        policies = [
+            Policy(name, limits, **{"layout": layout, "population": 100, **options})
+            for name, limits, options in setting.policies
+        ]
+        kind: Any = Awaited if asynchronous else Limiter
+        self.limiter = kind(f"{url}?{SLOW}", policies, clock=self.clock, namespace="n" + secrets.token_hex(6))
+        self.reference = Reference(policies, self.clock)
+        self.hits: list[tuple[str, str | int, int, int]] = []
+        self.names = [policy.name for policy in policies]
+        self.subjects: list[str | int] = ["s", 7]
+
+    def both(self, verb: str, *args: Any, **options: Any) -> Any:
+        """The answer of both, which must be one; None where both found the id in use."""
+        said = (verb, args, options, self.clock.now_us())
+        try:
+            expected = getattr(self.reference, verb)(*args, **options)
+        except IdConflictError as error:
+            with pytest.raises(IdConflictError) as mine:
+                getattr(self.limiter, verb)(*args, **options)
+            assert str(mine.value) == str(error), said
+            return None
+        assert getattr(self.limiter, verb)(*args, **options) == expected, said
+        return expected
+
+    def where(self, policy: str) -> dict[str, Any]:
+        """A segment, a channel and a zone that the policy knows, or none."""
+        return {
+            "segment": self.chance.choice(self.setting.segments.get(policy, (None,))),
+            "channel": self.chance.choice(self.setting.channels.get(policy, (None,))),
+            "zone": self.chance.choice(self.setting.zones),
+        }
+
+    def step(self, number: int) -> None:
+        """Time goes on, or back, and one verb is asked."""
+        chance, setting = self.chance, self.setting
+        self.clock.advance_us(
+            chance.choice((0, 0, 1, setting.step_us // 9, chance.randrange(setting.step_us), -(setting.step_us // 5)))
+        )
+        policy, subject, cost = chance.choice(self.names), chance.choice(self.subjects), chance.choice(setting.costs)
+        where = self.where(policy)
+        hit = None
+        match chance.randrange(20):
+            case 0 | 1 | 2 | 3 | 4 | 5:
+                hit = self.both("decide", policy, subject, cost, **where)
+            case 6 | 7:
+                hit = self.both("decide", policy, subject, cost, f"id{chance.randrange(number // 2 + 1)}", **where)
+            case 8:
+                self.both("peek", policy, subject, cost, chance.choice((None, f"id{number // 3}")), **where)
+            case 9 | 10 | 11:
+                waits = {
+                    "max_wait": chance.choice((None, None, 0, setting.step_us * 1e-6)),
+                    "not_before": chance.choice((0, 0, 0, setting.step_us * 5e-7)),
+                }
+                hit = self.both("schedule", policy, subject, cost, **waits, **where)
+            case 12 | 13 if self.hits:
+                self.refund()
+            case 14 | 15:
+                self.joint(number)
+            case 16:
+                self.many(policy, cost)
+            case 17:
+                self.batch(number)
+            case 18:
+                self.same_history()
+            case _:
+                hit = self.both("decide", policy, subject, **where)
+        if hit is not None and hit.hit is not None:
+            self.hits.append((policy, subject, hit.hit, cost))
+
+    def refund(self) -> None:
+        policy, subject, stamp_us, cost = self.chance.choice((self.hits[-1], self.chance.choice(self.hits[-30:])))
+        self.both("refund", policy, subject, stamp_us, self.chance.choice((cost, cost, cost, cost + 1, 1)))
+
+    def joint(self, number: int) -> None:
+        chance = self.chance
+        places = [(policy, subject) for policy in self.names for subject in self.subjects]
+        logs = {name: options.get("log", name) for name, _, options in self.setting.policies}
+        parts = {(logs[one[0]], one[1]): one for one in chance.sample(places, chance.randrange(1, 4))}
+        attempts = [
+            Attempt(
+                policy,
+                subject,
+                chance.choice(self.setting.costs),
+                chance.choice((None, None, f"id{chance.randrange(number + 1)}")),
+                **self.where(policy),
+            )
+            for policy, subject in parts.values()
+        ]
+        answer = self.both("decide_all", attempts)
+        for one, hit in zip(attempts, answer.hits if answer is not None else (), strict=False):
+            self.hits.append((one.policy, one.subject, hit, one.cost))
+
+    def many(self, policy: str, cost: int) -> None:
+        """A batch as columns, each row of a kind of its own, against one by one."""
+        chance = self.chance
+        segments = self.setting.segments.get(policy)
+        kinds = [self.where(policy) for _ in range(4)]
+        names: dict[str, Any] = {"zone": [kind["zone"] for kind in kinds]}
+        if segments:
+            names["segment"] = [kind["segment"] for kind in kinds]
+        subjects = [chance.choice(self.subjects) for _ in range(6)]
+        codes = [chance.randrange(4) for _ in subjects]
+        mine = self.limiter.decide_many(policy, subjects, codes=codes, cost=cost, **names)
+        for row, (subject, code) in enumerate(zip(subjects, codes, strict=True)):
+            kind = {**kinds[code], "channel": None}
+            expected = self.reference.decide(policy, subject, cost, **kind)
+            assert mine[row] == expected, (policy, subject, cost, kind, self.clock.now_us())
+            if expected.hit is not None:
+                self.hits.append((policy, subject, expected.hit, cost))
+
+    def batch(self, number: int) -> None:
+        """A batch of anything, against one by one."""
+        attempts = [
+            Attempt(
+                policy := self.chance.choice(self.names),
+                self.chance.choice(self.subjects),
+                self.chance.choice(self.setting.costs),
+                self.chance.choice((None, None, f"b{number}-{row // 2}")),
+                **self.where(policy),
+            )
+            for row in range(5)
+        ]
+        for one, mine in zip(attempts, self.limiter.decide_batch(attempts), strict=True):
+            where = {"segment": one.segment, "channel": one.channel, "zone": one.zone}
+            try:
+                expected = self.reference.decide(one.policy, one.subject, one.cost, one.id, **where)
+            except IdConflictError as error:
+                assert str(mine) == str(error)
+                continue
+            assert mine == expected, (one, self.clock.now_us())
+            if expected.hit is not None:
+                self.hits.append((one.policy, one.subject, expected.hit, one.cost))
+
+    def same_history(self) -> None:
+        for policy in self.names:
+            for subject in self.subjects:
+                mine = [(hit.stamp_us, hit.units) for hit in self.limiter.explain(policy, subject).hits]
+                assert mine == self.reference.hits(policy, subject)[0], (policy, subject)
+
+    def run(self, steps: int) -> None:
+        for _ in range(self.setting.warm_up):
+            self.clock.advance_us(self.chance.choice((0, 1, 1, 2)))
+            self.both("decide", self.names[0], "s")
+        for number in range(steps):
+            self.step(number)
+        self.same_history()
+        assert self.hits
+
+
+@pytest.fixture
+def pair() -> Iterator[Callable[..., Pair]]:
+    made: list[Pair] = []
+
+    def make(*args: Any, **options: Any) -> Pair:
+        made.append(Pair(*args, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.limiter.close()
+        if isinstance(one.limiter, Awaited):
+            one.limiter.runner.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layout", ["subject", "bucket"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_server_answers_as_the_reference_does(pair: Callable[..., Pair], kind: str, layout: str, name: str) -> None:
+    pair(shared(kind).url, SETTINGS[name], layout, f"{name} {kind} {layout}").run(220)
+
+
+@pytest.mark.parametrize("layout", ["subject", "bucket"])
+@pytest.mark.parametrize("name", ["bucketed", "gcra", "berlin-autumn"])
+def test_the_same_awaited(pair: Callable[..., Pair], layout: str, name: str) -> None:
+    pair(shared("valkey").url, SETTINGS[name], layout, f"{name} {layout}", asynchronous=True).run(80)

@@ -62,24 +62,27 @@ class Setting(msgspec.Struct):
     segments: dict[str, tuple[str | None, ...]] = {}
     channels: dict[str, tuple[str | None, ...]] = {}
     warm_up: int = 0
+    change_us: int | None = None
+    """An instant to be at now and then: when clocks are set."""
 
 
-def _calendar(start_us: int, *zones: str | None) -> Setting:
+def _calendar(start_us: int, *zones: str | None, step_us: int = 7 * HOUR_US, change_us: int | None = None) -> Setting:
     return Setting(
         [
             ("day", ["3/calendar-day", "9/calendar-week", "4/30 hours"], {"zone": "America/Sao_Paulo"}),
             ("quiet", ["not between 22:00 and 08:00", "4/calendar-day", "gap 50 minutes"], {"zone": "Europe/Berlin"}),
             (
                 "two",
-                ["3/12 hours", "not between 23:30 and 01:15", "not between 12:00 and 14:30"],
+                ["3/12 hours", "not between 23:30 and 00:40", "not between 12:00 and 14:30"],
                 {"algorithm": "bucketed", "count_denied": True},
             ),
             ("level", ["5/day", "not between 06:00 and 05:00"], {"algorithm": "gcra", "zone": "Asia/Kathmandu"}),
             ("never", ["9/day", "not between 06:00 and 18:00", "not between 17:00 and 07:00"], {}),
         ],
-        step_us=7 * HOUR_US,
+        step_us=step_us,
         start_us=start_us,
         zones=zones or (None, *ZONES),
+        change_us=change_us,
     )
 
 
@@ -157,7 +160,16 @@ SETTINGS = {
     "sao-paulo-midnight-twice": _calendar(_at(2018, 2, 14)),
     "casablanca": _calendar(_at(2024, 4, 10)),
     "apia-skips-a-day": _calendar(_at(2011, 12, 27)),
-    "st-johns-set-back-behind-midnight": _calendar(_at(2010, 11, 4), "America/St_Johns"),
+    "sao-paulo-skips-closely": _calendar(
+        _at(2018, 11, 3, 22), "America/Sao_Paulo", step_us=30 * MINUTE_US, change_us=_at(2018, 11, 4, 3)
+    ),
+    "sao-paulo-twice-closely": _calendar(
+        _at(2018, 2, 18), "America/Sao_Paulo", step_us=30 * MINUTE_US, change_us=_at(2018, 2, 18, 2)
+    ),
+    # One minute past midnight the clock goes back to one minute past eleven.
+    "st-johns-closely": _calendar(
+        _at(2010, 11, 7, 2), "America/St_Johns", step_us=15 * MINUTE_US, change_us=_at(2010, 11, 7, 2, 31)
+    ),
 }
 
 
@@ -168,15 +180,14 @@ class Pair:
         self.setting = setting
         self.chance = random.Random(seed)
         self.clock = ManualClock(setting.start_us)
-        policies = [
-            Policy(name, limits, **{"layout": layout, "population": 100, **options})
-            for name, limits, options in setting.policies
-        ]
+        laid_out: dict[str, Any] = {"layout": layout, "population": 100}
+        policies = [Policy(name, limits, **laid_out | options) for name, limits, options in setting.policies]
         kind: Any = Awaited if asynchronous else Limiter
         self.limiter = kind(f"{url}?{SLOW}", policies, clock=self.clock, namespace="n" + secrets.token_hex(6))
         self.reference = Reference(policies, self.clock)
         self.hits: list[tuple[str, str | int, int, int]] = []
         self.ids: list[tuple[str, int]] = []
+        self.promised_us: int | None = None
         self.names = [policy.name for policy in policies]
         self.subjects: list[str | int] = ["s", 7]
 
@@ -190,6 +201,9 @@ class Pair:
                 getattr(self.limiter, verb)(*args, **options)
             return None
         assert getattr(self.limiter, verb)(*args, **options) == expected, said
+        retry_after_us = getattr(expected, "retry_after_us", None)
+        if retry_after_us and retry_after_us < 2 * self.setting.step_us:
+            self.promised_us = self.clock.now_us() + retry_after_us
         return expected
 
     def where(self, policy: str) -> dict[str, Any]:
@@ -214,9 +228,15 @@ class Pair:
     def step(self) -> None:
         """Time goes on, or back, and one verb is asked."""
         step_us = self.setting.step_us
-        self.clock.advance_us(
-            self.chance.choice((0, 0, 1, step_us // 9, self.chance.randrange(step_us), -(step_us // 5)))
-        )
+        if self.promised_us is not None and not self.chance.randrange(4):
+            # To the instant that a refusal named, or just before it.
+            self.clock.advance_us(self.promised_us - self.clock.now_us() - self.chance.randrange(2))
+            self.promised_us = None
+        elif self.setting.change_us is not None and not self.chance.randrange(12):
+            self.clock.advance_us(self.setting.change_us - self.clock.now_us() - self.chance.randrange(2))
+        else:
+            steps = (0, 0, 1, step_us // 9, self.chance.randrange(step_us), -(step_us // 5))
+            self.clock.advance_us(self.chance.choice(steps))
         getattr(self, self.chance.choice(VERBS))()
 
     def keep(self, policy: str, subject: str | int, cost: int, answer: Decision | None) -> None:

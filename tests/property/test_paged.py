@@ -27,6 +27,7 @@ steps = st.lists(
         st.tuples(st.just("record"), st.integers(1, 9), st.sampled_from([1, 1, 1, 1, 2, 5, 1000])),
         st.tuples(st.just("record unit"), st.integers(1, 3), st.just(1)),
         st.tuples(st.just("refund"), st.integers(0, 60), st.just(0)),
+        st.tuples(st.just("extend"), st.integers(0, 3), st.sampled_from([0, 1, 5])),
         st.tuples(st.just("trim"), st.integers(0, 120), st.just(0)),
         st.tuples(st.just("insert"), st.integers(1, 60), st.sampled_from([1, 3])),
     ),
@@ -82,7 +83,7 @@ def apply(
     if verb.startswith("record"):
         now_us += n
         fingerprint = now_us if units > 1 or now_us % 5 == 0 else 0
-        hit = window.Hit(now_us, units, str(fingerprint).encode() if fingerprint else b"")
+        hit = window.Hit(now_us, units, fingerprint)
         kind, head = read_words(log.value())
         if units == 1 and not fingerprint and kind == PAGED and not head[paged.MIXED_WORD]:
             seen = paged.SeenPages(head[paged.EPOCH_WORD], shelf)
@@ -92,9 +93,15 @@ def apply(
         return log, window.record(plain, hit, now_us), now_us
     if verb == "refund" and plain.hits:
         stamp = plain.hits[-1 - n % len(plain.hits)].stamp_us
-        plain, done = window.refund(plain, stamp)
-        assert log.refund(stamp) is done
-        assert log.refund(stamp) is False
+        there = plain.units_at(stamp)
+        part = min(there, 1 + n % 3)
+        plain, done = window.give_back(plain, stamp, part)
+        assert log.give_back(stamp, part) is done
+        assert log.give_back(stamp, there - part + 1) is False
+    if verb == "extend" and plain.hits and not plain.hits[-1].fingerprint:
+        now_us = max(now_us, plain.last_us()) + n
+        log.extend(now_us, units, now_us)
+        plain = window.extend(plain, now_us, units, now_us)
     if verb == "trim" and plain.hits and plain.hits[-1].stamp_us > now_us - n:
         log.trim(now_us - n)
         plain = window.trim(plain, now_us - n)
@@ -119,6 +126,7 @@ def test_every_look_agrees_with_the_plain_value_across_seals_trims_refunds_and_r
             log = reopened(log.value(), shelf)
             oldest_us = plain.hits[0].stamp_us
             assert log.newest_us() == plain.newest_us()
+            assert log.last_us() == plain.last_us()
             assert log.floor_us == plain.floor_us
             for cutoff_us in (now_us - 1, now_us - 7, now_us - 30, oldest_us, oldest_us - 1):
                 if cutoff_us >= oldest_us - 1:
@@ -131,8 +139,11 @@ def test_every_look_agrees_with_the_plain_value_across_seals_trims_refunds_and_r
             for hit in plain.hits[:: 1 + len(plain.hits) // 5]:
                 assert log.units_at(hit.stamp_us) == hit.units
                 assert log.free_stamp(hit.stamp_us) == plain.free_stamp(hit.stamp_us)
-                if hit.id:
-                    assert log.find(int(hit.id), oldest_us - 1) == hit.stamp_us
+                assert log.is_named(hit.stamp_us) is bool(hit.fingerprint)
+                for stamp in (hit.stamp_us, hit.stamp_us + 1):
+                    assert log.next_stamp(stamp) == plain.next_stamp(stamp)
+                if hit.fingerprint:
+                    assert log.find(hit.fingerprint, oldest_us - 1) == hit.stamp_us
         kept = [(stamp, units) for stamp, units, _ in log.recorded() if stamp >= plain.hits[0].stamp_us]
         assert kept == [(hit.stamp_us, hit.units) for hit in plain.hits]
         log.remove_pages()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capline import Limit
+from capline import Decision, Limit
 from capline.model.policy import Look, Rule
 from capline.window.log import Hit, Log
-from capline.window.sliding_log import judge, step
+from capline.window.rule import Slot, step
 
 stamps = st.lists(st.integers(0, 60), max_size=12, unique=True).map(sorted)
 limits = st.lists(
@@ -20,6 +20,14 @@ limits = st.lists(
 def logs(draw: st.DrawFn) -> Log:
     hits = tuple(Hit(stamp, draw(st.integers(0, 4))) for stamp in draw(stamps))
     return Log(hits, hits[-1].stamp_us if hits else 0)
+
+
+def rule_of(bounds: tuple[Limit, ...]) -> Rule:
+    return Rule("p", (Look("log", bounds, max(limit.window_us for limit in bounds)),))
+
+
+def judge(log: Log, bounds: tuple[Limit, ...], cost: int, now_us: int) -> Decision:
+    return step((log,), rule_of(bounds), cost, now_us)[1]
 
 
 def fits(log: Log, bounds: tuple[Limit, ...], cost: int, at_us: int) -> bool:
@@ -37,7 +45,7 @@ def test_a_verdict_is_the_rule_word_for_word_and_retry_after_is_the_first_instan
 ) -> None:
     now_us = log.floor_us + later_us
     stamp_us = now_us if now_us > log.newest_us() and log.free_stamp(now_us) == now_us else now_us + 1
-    decision = judge([(log, bounds)], cost, now_us)
+    decision = judge(log, bounds, cost, now_us)
     assert decision.allowed == fits(log, bounds, cost, stamp_us)
     if decision.allowed:
         assert decision.hit == stamp_us
@@ -50,8 +58,8 @@ def test_a_verdict_is_the_rule_word_for_word_and_retry_after_is_the_first_instan
     else:
         first_us = next(at for at in range(stamp_us, 1000) if fits(log, bounds, cost, at))
         assert decision.retry_after_us == first_us - now_us
-        assert not judge([(log, bounds)], cost, first_us - 1)
-        assert judge([(log, bounds)], cost, first_us)
+        assert not judge(log, bounds, cost, first_us - 1)
+        assert judge(log, bounds, cost, first_us)
         assert decision.limit in bounds
         assert not fits(log, (decision.limit,), cost, first_us - 1)
 
@@ -64,7 +72,7 @@ attempts = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 5)), min_size=1
 def test_no_window_ever_holds_more_than_its_quota_and_every_refusal_was_due(
     bounds: tuple[Limit, ...], script: list[tuple[int, int]]
 ) -> None:
-    rule = Rule("p", (Look("log", bounds, max(limit.window_us for limit in bounds)),))
+    rule = rule_of(bounds)
     (log,), now_us, admitted = (Log(),), 100, list[Hit]()
     for gap_us, cost in script:
         now_us += gap_us
@@ -85,11 +93,11 @@ def test_no_window_ever_holds_more_than_its_quota_and_every_refusal_was_due(
 def test_slots_never_overfill_a_window_and_come_in_order_of_arrival(
     bounds: tuple[Limit, ...], script: list[tuple[int, int]]
 ) -> None:
-    rule = Rule("p", (Look("log", bounds, max(limit.window_us for limit in bounds)),))
+    rule = rule_of(bounds)
     (log,), now_us, taken = (Log(),), 100, list[Hit]()
     for gap_us, cost in script:
         now_us += gap_us
-        (log,), slot = step((log,), rule, cost, now_us, slot=True)
+        (log,), slot = step((log,), rule, cost, now_us, slot=Slot())
         if slot.hit is None:
             assert any(cost > limit.quota for limit in bounds)
             continue

@@ -46,9 +46,9 @@ class SlowStore(AsyncLocalStore):
         await self.let.wait()
         return answer
 
-    async def refund(self, terms: Any, subject: Any, stamp_us: int) -> bool:
+    async def refund(self, terms: Any, subject: Any, stamp_us: int, cost: int = 1) -> bool:
         await self.let.wait()
-        return await super().refund(terms, subject, stamp_us)
+        return await super().refund(terms, subject, stamp_us, cost)
 
 
 def with_a_door(store: Any) -> Any:

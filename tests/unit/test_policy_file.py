@@ -110,6 +110,21 @@ def test_count_denied_takes_every_word_for_false(word: str) -> None:
     assert loads(policies("limits: [1/day]", f"count_denied: {word}")).policies[0].count_denied is False
 
 
+def test_an_algorithm_a_zone_and_refusals_that_count() -> None:
+    [policy] = loads(
+        policies(
+            "limits: [100/day, 3/calendar-day, not between 22:00 and 08:00]",
+            "algorithm: bucketed",
+            "granularity: 1min",
+            "count_denied: on",
+            "zone: Asia/Singapore",
+        )
+    ).policies
+    assert (policy.algorithm, policy.grain_us, policy.count_denied) == ("bucketed", 60_000_000, True)
+    assert policy.zone == "Asia/Singapore"
+    assert [str(limit) for limit in policy.limits] == ["100/day", "3/calendar-day", "not between 22:00 and 08:00"]
+
+
 def test_a_quota_of_zero_is_a_limit() -> None:
     assert loads(policies("limits: [0/day]")).policies[0].limits == (Limit.parse("0/day"),)
 
@@ -151,7 +166,7 @@ REFUSED = {
     policies("limits: [1/day]", "By-Segments: {}"): "policies.yaml:4: policy 'p': unknown key 'By-Segments'; "
     "did you mean by_segment?",
     policies("limits: [1/day]", "zzz: 1"): "policies.yaml:4: policy 'p': unknown key 'zzz'; use limits, by_segment, "
-    "channels, log, layout, algorithm, count_denied, wait_replicas or population",
+    "channels, log, layout, algorithm, granularity, count_denied, zone, wait_replicas or population",
     policies(
         "layout: subject"
     ): "policies.yaml:2: policy 'p' has no limit at all; give it at least one, like ['3/day']",
@@ -168,8 +183,9 @@ REFUSED = {
     "'limits:[1/day]'; is there a space after the colon?",
     policies("limits:", "- 1/day", "- 3/fortnight"): "policies.yaml:5: policy 'p': limit '3/fortnight': unknown unit "
     "'fortnight'; use us, ms, second, minute, hour, day or week (a month has no fixed length: write '30 days')",
-    policies("limits: [1/day 2/week]"): "policies.yaml:3: policy 'p': limit '1/day 2/week' is not 'quota/window'; "
-    "write it like '3/day', '100/minute' or '5 per 10s'",
+    policies("limits: [1/day 2/week]"): "policies.yaml:3: policy 'p': limit '1/day 2/week': it is not "
+    "'quota/window'; write it like '3/day', '100/minute', '5 per 10s', '3/calendar-day', 'gap 30 minutes' or "
+    "'not between 22:00 and 08:00'",
     policies("limits: [1/0s]"): "policies.yaml:3: policy 'p': limit '1/0s': a window is 1 microsecond to 3,660 days, "
     "not 0 microseconds",
     policies("limits: [1/day, 3/24h]"): "policies.yaml:3: policy 'p': two limits over the same window; "
@@ -191,10 +207,19 @@ REFUSED = {
     policies(
         "limits: [1/day]", "layout: [subject]"
     ): "policies.yaml:4: policy 'p': layout: expected one word, found a list",
-    policies("limits: [1/day]", "algorithm: gcra"): "policies.yaml:4: policy 'p': algorithm 'gcra' is not known; "
-    "use sliding_log",
-    policies("limits: [1/day]", "count_denied: yes"): "policies.yaml:4: policy 'p': count_denied is not offered yet; "
-    "leave it out",
+    policies("limits: [1/day]", "algorithm: leaky"): "policies.yaml:4: policy 'p': algorithm 'leaky' is not known; "
+    "use sliding_log or bucketed or sliding_counter or gcra",
+    policies(
+        "limits: [1/day]", "algorithm: gcra", "count_denied: yes"
+    ): "policies.yaml:2: policy 'p': count_denied goes with sliding_log or bucketed, not with algorithm 'gcra'",
+    policies("limits: [1/day]", "granularity: 1h"): "policies.yaml:2: policy 'p': granularity is of algorithm "
+    "'bucketed'; leave it out of 'sliding_log'",
+    policies("limits: [1/day]", "granularity: soon"): "policies.yaml:4: policy 'p': granularity: unknown unit 'soon'; "
+    "use us, ms, second, minute, hour, day or week (a month has no fixed length: write '30 days')",
+    policies("limits: [1/day]", "algorithm: bucketed", "granularity: 13h"): "policies.yaml:2: policy 'p': granularity "
+    "'13h' is more than half of its narrowest window, day; take a finer one",
+    policies("limits: [1/day]", "zone: Europe/Atlantis"): "policies.yaml:4: policy 'p': no time zone "
+    "'Europe/Atlantis'; use a name of the IANA database, like 'Asia/Singapore' or 'UTC'",
     policies("limits: [1/day]", "count_denied: 'false'"): "policies.yaml:4: policy 'p': count_denied: expected true or "
     "false, found 'false'",
     policies("limits: [1/day]", "log: ~"): "policies.yaml:4: policy 'p': log: expected a name, or leave it out, "

@@ -12,7 +12,7 @@ from capline.limiter.checks import fingerprint, refusal_text, seconds_us, stamp,
 from capline.limiter.desk import Desk
 from capline.limiter.records import RECORDS_A_ROUND, Tally
 from capline.model.attempt import check_cost
-from capline.model.errors import InvalidValueError, CaplineError, LimitExceeded, StoreError
+from capline.model.errors import CaplineError, InvalidValueError, LimitExceeded, StoreError
 from capline.model.subject import check_subject
 from capline.store.open import open_async_store
 from capline.store.protocol import AsyncStore

@@ -9,6 +9,8 @@ import msgspec
 from capline.model.decision import Decision
 from capline.model.limit import Limit
 from capline.model.subject import Subject
+from capline.window.log import Hit, Log
+from capline.window.rule import gauges_of, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +24,7 @@ __all__ = ["ExplainedHit", "Explanation", "LimitState", "explain"]
 class LimitState(msgspec.Struct, frozen=True):
     """One limit as it stands; `frees` is (microseconds since 1970, units) of every hit that counts, soonest first.
 
+    Where the algorithm keeps no hits there is nothing to list there, and quiet hours count none.
     `binds` is on for the limit that the decision names: the one that refuses longest, or that has least left.
     """
 
@@ -71,16 +74,19 @@ def explain(
     """Put the hits of each look beside its limits; `ids` are the ids asked for, by their fingerprints."""
     binding = _binding(rule, decision)
     states: list[LimitState] = []
-    for look, hits in zip(rule.looks, logs, strict=True):
-        for limit in look.limits:
+    table = table_of(rule, now_us)
+    for look, gauges, hits in zip(rule.looks, gauges_of(rule), logs, strict=True):
+        log = Log(tuple(Hit(hit.stamp_us, hit.units) for hit in hits))
+        for gauge in gauges:
+            left = gauge.left(log, max(now_us, log.newest_us()), table)
             frees = tuple(
-                (hit.stamp_us + limit.window_us, hit.units)
+                (frees_us, hit.units)
                 for hit in hits
-                if hit.units and hit.stamp_us > now_us - limit.window_us
+                if hit.units and (frees_us := gauge.frees_us(hit.stamp_us, table)) > now_us
             )
-            used = sum(units for _, units in frees)
+            used = max(0, gauge.limit.quota - left)
             binds = binding == len(states)
-            states.append(LimitState(look.log, limit, used, max(0, limit.quota - used), frees, binds))
+            states.append(LimitState(look.log, gauge.limit, used, max(0, left), frees, binds))
     hits = tuple(ExplainedHit(hit.stamp_us, hit.units, hit.fingerprint, ids.get(hit.fingerprint)) for hit in logs[0])
     return Explanation(rule.policy, subject, now_us, decision, tuple(states), hits)
 

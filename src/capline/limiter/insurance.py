@@ -15,7 +15,6 @@ from capline.limiter.checks import fingerprint
 from capline.limiter.rules import Rules
 from capline.model.clock import SystemClock
 from capline.model.errors import InvalidTypeError, InvalidValueError
-from capline.model.policy import Policy
 from capline.store.columns import NO_HIT
 from capline.store.memory import MemoryStore
 from capline.store.protocol import Ask, Batch
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from capline.model.clock import Clock
     from capline.model.decision import Decision, Joint
     from capline.model.limit import Limit
+    from capline.model.policy import Policy
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
     from capline.store.local import LocalTerms
@@ -126,15 +126,12 @@ def _divided(policy: Policy, hosts: int) -> Policy:
     def share(limits: Iterable[Limit]) -> list[Limit]:
         return [msgspec.structs.replace(limit, quota=limit.quota // hosts) for limit in limits]
 
-    return Policy(
-        policy.name,
-        share(policy.limits),
-        {name: share(limits) for name, limits in policy.by_segment.items()},
-        {name: share(limits) for name, limits in policy.channels.items()},
-        algorithm=policy.algorithm,
-        count_denied=policy.count_denied,
-        log=policy.log,
-        zone=policy.zone,
+    return policy.having(
+        limits=share(policy.limits),
+        by_segment={name: share(limits) for name, limits in policy.by_segment.items()},
+        channels={name: share(limits) for name, limits in policy.channels.items()},
+        layout="subject",
+        wait_replicas=0,
     )
 
 

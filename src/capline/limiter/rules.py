@@ -117,8 +117,8 @@ class Rules:
         policy = next(policy for policy in self.policies.values() if policy.log == own)
         if policy.algorithm != "sliding_log":
             raise PolicyError(
-                f"log {log!r} is of algorithm {policy.algorithm!r}, which does not keep every hit: it cannot be exported "
-                "or loaded; only logs of sliding_log can"
+                f"log {log!r} is of algorithm {policy.algorithm!r}, which does not keep every hit; "
+                "only a log of sliding_log can be exported or loaded"
             )
         look = Look(full, (), self._keep_us[own])
         return Rule(policy.name, (look,), (), policy.layout, 0, policy.population)

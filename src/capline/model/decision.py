@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from capline.model.limit import Limit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["Decision", "Joint"]
 

@@ -217,8 +217,11 @@ def parse_span(text: str, what: str) -> int:
         raise InvalidTypeError(f"{what} is text like '1min', not {text!r}")
     span = _SPAN.fullmatch(text[:_LONGEST_TEXT])
     if span is None:
-        raise InvalidValueError(f"{what} {text[:_LONGEST_TEXT]!r} is not a span; write it like '30 minutes' or '1min'")
-    span_us = _span_us(*span.groups())
+        raise InvalidValueError(f"{what}: {text[:_LONGEST_TEXT]!r} is not a span; write it like '30 minutes' or '1min'")
+    try:
+        span_us = _span_us(*span.groups())
+    except InvalidValueError as error:
+        raise InvalidValueError(f"{what}: {error}") from None
     if not 1 <= span_us <= LONGEST_WINDOW_US:
         raise InvalidValueError(f"{what} is 1 microsecond to 3,660 days, not {text[:_LONGEST_TEXT]!r}")
     return span_us

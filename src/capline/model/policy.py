@@ -14,10 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 from operator import index
+from typing import Any
 
 import msgspec
 
-from capline.model.errors import CaplineError, InvalidTypeError, PolicyError, UnknownNameError
+from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, PolicyError, UnknownNameError
 from capline.model.limit import DAY_US, CalendarLimit, Limit, QuietHours, parse_span, window_text
 from capline.model.zone import UTC_ZONE, check_zone
 
@@ -192,6 +193,13 @@ class Policy:
         except KeyError:
             raise _unknown("channel", channel, self.name, self.channels) from None
 
+    def having(self, **changes: Any) -> Policy:
+        """The same policy but for these arguments of its making."""
+        same: dict[str, Any] = {field: getattr(self, field) for field in _FIELDS}
+        if self.grain_us:
+            same["granularity"] = f"{self.grain_us}us"
+        return Policy(**{**same, **changes})
+
     @property
     def needs_zone(self) -> bool:
         """Whether any of its limits asks what time it is where the subject is."""
@@ -213,7 +221,10 @@ class Policy:
         narrowest_us = min((limit.window_us for limit in self.all_limits() if limit.quota), default=DAY_US)
         if granularity is None:
             return max(1, narrowest_us // GRAINS)
-        grain_us = parse_span(granularity, f"{where}: granularity")
+        try:
+            grain_us = parse_span(granularity, f"{where}: granularity")
+        except InvalidValueError as error:
+            raise PolicyError(str(error)) from None
         if grain_us * 2 > narrowest_us:
             raise PolicyError(
                 f"{where}: granularity {granularity!r} is more than half of its narrowest window, "
@@ -255,6 +266,21 @@ class Policy:
         yield from self.limits
         for limits in (*self.by_segment.values(), *self.channels.values()):
             yield from limits
+
+
+_FIELDS = (
+    "name",
+    "limits",
+    "by_segment",
+    "channels",
+    "algorithm",
+    "count_denied",
+    "layout",
+    "log",
+    "wait_replicas",
+    "population",
+    "zone",
+)
 
 
 def check_name(name: str, what: str) -> str:

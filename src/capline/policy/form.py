@@ -27,7 +27,18 @@ DEFAULT_NAMESPACE = "capline"
 
 _FILE_KEYS = ("namespace", "policies")
 _NUMBERS = ("wait_replicas", "population")
-_POLICY_KEYS = ("limits", "by_segment", "channels", "log", "layout", "algorithm", "count_denied", *_NUMBERS)
+_POLICY_KEYS = (
+    "limits",
+    "by_segment",
+    "channels",
+    "log",
+    "layout",
+    "algorithm",
+    "granularity",
+    "count_denied",
+    "zone",
+    *_NUMBERS,
+)
 _NUMBER_FORM = re.compile(r"(?:[0-9]_?){0,31}[0-9]", re.ASCII)
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _STAND_IN = "_"
@@ -151,7 +162,10 @@ class _Form:
         else:
             value = clipped(value)
         option: dict[str, Any] = {key: value}
-        self._try(node.line, where, limits=["1/day"], **option)
+        if key == "granularity":
+            # Tried where nothing but the text itself can be wrong.
+            option |= {"algorithm": "bucketed"}
+        self._try(node.line, where, limits=["1/3660 days"], **option)
         return value
 
     def _name(self, node: Node, where: str, what: str) -> str | None:
@@ -172,7 +186,7 @@ class _Form:
         for other in others:
             if other.log != policy.log:
                 continue
-            for field in ("layout", "population"):
+            for field in ("layout", "population", "algorithm"):
                 if getattr(other, field) != getattr(policy, field):
                     shared = f"shares log {policy.log!r} with policy {other.name!r} but not its {field}"
                     self._fault(line, f"policy {policy.name!r}", f"{shared}; give both the same")

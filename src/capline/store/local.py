@@ -17,12 +17,12 @@ import numpy as np
 
 from capline.model.decision import Decision, Joint
 from capline.model.errors import CaplineError, IdConflictError, InvalidValueError
-from capline.model.limit import Limit
 from capline.model.policy import Look, Rule
 from capline.model.subject import Subject, check_subject
 from capline.store.columns import Decisions, plain
 from capline.store.protocol import Ask, Batch, Found, Merge, Page, Recorded
 from capline.store.unit import UnitTerms, unit_terms
+from capline.window.gauge import Gauge
 from capline.window.merge import Merged, merge
 from capline.window.rule import OpenLog, Site, Slot, attempt, gauges_of, joint, look, refund, table_of
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from capline.window.gauge import Gauge
     from capline.model.clock import Clock
+    from capline.model.limit import Limit
 
 __all__ = ["Books", "LocalStore", "LocalTerms", "LogRef", "StoredLog", "rows_of"]
 

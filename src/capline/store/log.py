@@ -108,7 +108,7 @@ class ColumnLog:
             self.ids[fingerprint] = stamp_us
 
     def extend(self, stamp_us: int, units: int, floor_us: int) -> None:
-        """Move the last hit to this stamp, which is not before its own, with so many units more, or fewer; O(1)."""
+        """Move the last hit, which has no id, to this stamp, not before its own, with so many units more; O(1)."""
         if self.before is None:
             self._count_units()
         self.stamps[-1] = stamp_us

@@ -13,11 +13,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from capline.limiter.limiter import Limiter
+from capline.model.attempt import Attempt
 from capline.model.clock import ManualClock
 from capline.model.errors import IdConflictError
 from capline.model.policy import Policy
@@ -41,13 +43,25 @@ POLICY_SETS = (
     [Policy("p", ["200/1000us", "600/9000us"])],
     [Policy("p", ["2/10us"])],
     [Policy("p", ["4/40us"], by_segment={"none": ["0/10us"]})],
+    [Policy("p", ["3/10us", "7/50us"], count_denied=True, by_segment={"vip": ["9/20us"]})],
+    [Policy("p", ["9/40us", "15/100us"], algorithm="bucketed", granularity="5us", by_segment={"vip": ["30/70us"]})],
+    [Policy("p", ["5/30us"], algorithm="bucketed", granularity="7us", count_denied=True)],
+    [Policy("p", ["400/4000us"], algorithm="bucketed", granularity="50us")],
+    [Policy("p", ["5/20us", "11/70us"], algorithm="sliding_counter")],
+    [Policy("p", ["300/5000us"], algorithm="sliding_counter")],
+    [Policy("p", ["5/20us", "7/31us"], algorithm="gcra")],
+    [Policy("p", ["1000003/3s", "9/50us"], algorithm="gcra")],
+    [Policy("p", ["4/calendar-day", "6/30us"], zone="Asia/Kathmandu", by_segment={"vip": ["9/calendar-week"]})],
+    [Policy("p", ["not between 03:58 and 03:59", "6/30us"], zone="Asia/Kathmandu")],
 )
+"""The clock starts in the night before midnight, or the end of quiet hours, in Kathmandu."""
 
 plain_subjects = st.sampled_from(["plain", 8])
 subjects = st.sampled_from(["a", 7, "long" * 120])
 every_subject = st.one_of(plain_subjects, subjects)
 gaps = st.lists(st.integers(0, 12), min_size=1, max_size=12)
 costs = st.one_of(st.just(1), st.just(1), st.integers(1, 8), st.just(250))
+zones = st.sampled_from([None, None, "UTC", "Europe/Berlin"])
 ids = st.one_of(st.none(), st.none(), st.sampled_from(["x", "y", "z"]))
 
 
@@ -118,6 +132,7 @@ class StoreMachine(RuleBasedStateMachine):
         return {
             "segment": data.draw(st.sampled_from([None, *self.policy.by_segment])),
             "channel": data.draw(st.sampled_from([None, *self.policy.channels])),
+            "zone": data.draw(zones) if self.policy.needs_zone else None,
         }
 
     def compare(self, mine: Callable[[], Decision], theirs: Callable[[], Decision], subject: str | int) -> None:
@@ -194,17 +209,24 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def refund(self, data: st.DataObject) -> None:
         subject, hit = data.draw(st.sampled_from(self.hits[-12:]))
-        assert self.limiter.refund("p", subject, hit) == self.reference.refund("p", subject, hit)
+        cost = data.draw(st.sampled_from([1, 1, 2, 8]))
+        assert self.limiter.refund("p", subject, hit, cost) == self.reference.refund("p", subject, hit, cost)
 
     @rule(by_us=st.one_of(st.integers(0, 15), st.integers(0, 2000), st.integers(-30, -1)))
     def move_clock(self, by_us: int) -> None:
+        self.clock.advance_us(by_us)
+
+    @precondition(lambda self: self.policy.needs_zone)
+    @rule(by_us=st.sampled_from([39_999_990, 3_600_000_000, 72_000_000_000, 86_400_000_000, 500_000_000_000]))
+    def move_clock_far(self, by_us: int) -> None:
         self.clock.advance_us(by_us)
 
     @precondition(lambda self: len(self.hits) > 12)
     @rule(data=st.data())
     def refund_an_old_one(self, data: st.DataObject) -> None:
         subject, hit = data.draw(st.sampled_from(self.hits[:-12]))
-        assert self.limiter.refund("p", subject, hit) == self.reference.refund("p", subject, hit)
+        cost = data.draw(st.sampled_from([1, 1, 2, 8]))
+        assert self.limiter.refund("p", subject, hit, cost) == self.reference.refund("p", subject, hit, cost)
 
     @rule()
     def sweep(self) -> None:
@@ -219,9 +241,21 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(subject=every_subject)
     def same_history(self, subject: str | int) -> None:
         mine = [(hit.stamp_us, hit.units) for hit in self.limiter.explain("p", subject).hits]
-        assert mine == self.reference.hits("p", subject)
+        assert mine == self.reference.hits("p", subject)[0]
+
+    @rule(data=st.data(), cost=costs, id=ids)
+    def decide_all(self, data: st.DataObject, cost: int, id: str | None) -> None:
+        asked = data.draw(st.lists(every_subject.filter(lambda one: one not in ("plain", 8)), max_size=3, unique=True))
+        attempts = [Attempt("p", one, cost, id, **self.names(data)) for one in asked] or [Attempt("p", "a")]
+        try:
+            expected = self.reference.decide_all(attempts)
+        except IdConflictError:
+            with pytest.raises(IdConflictError):
+                self.limiter.decide_all(attempts)
+            return
+        assert self.limiter.decide_all(attempts) == expected
 
 
 def _laid_out(policy: Policy, layout: str) -> Policy:
     """The policy in this layout."""
-    return Policy(policy.name, policy.limits, policy.by_segment, policy.channels, layout=layout, population=POPULATION)
+    return policy.having(layout=layout, population=POPULATION)

@@ -127,9 +127,9 @@ class Reference:
         """(stamp, units) of every hit within the widest window, oldest first, in each log that the policy looks at."""
         looks = self._rules.rule(*self._rules.any_names(policy)).looks
         found: list[list[tuple[int, int]]] = []
-        for look in looks:
-            log = self._logs.get((look.log, subject), Log())
-            cutoff_us = max(self._clock.now_us(), log.floor_us) - look.keep_us
+        for one in looks:
+            log = self._logs.get((one.log, subject), Log())
+            cutoff_us = max(self._clock.now_us(), log.floor_us) - one.keep_us
             found.append([(hit.stamp_us, hit.units) for hit in trim(log, cutoff_us).hits])
         return found
 

@@ -45,6 +45,10 @@ TICKS = 1 << 20
 """A counter tells the age of its window in at most so many steps: errs by a millionth of the units, to refusing."""
 
 
+MOST_SMEARED_US = 64
+"""So many hits of one instant are told apart from hits of neighbouring instants, where refusals count."""
+
+
 class Gauge(Protocol):
     """One limit, as an algorithm reads it. `table` is the zone's, and empty where no limit asks for one."""
 
@@ -60,6 +64,10 @@ class Gauge(Protocol):
         """
         ...
 
+    def smear_us(self, log: LogView, fits_us: int) -> int:
+        """How much earlier than this answer of `fits_us` an attempt is let in, to be stamped with it."""
+        ...
+
     def left(self, log: LogView, at_us: int, table: ZoneTable) -> int:
         """Units that are left at this instant, which is not before the newest hit; may be negative."""
         ...
@@ -70,6 +78,10 @@ class Gauge(Protocol):
 
     def empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:
         """From when on nothing counts, where the newest hit, this one of `cost` (0: none), is stamped `last_us`."""
+        ...
+
+    def frees_us(self, stamp_us: int, table: ZoneTable) -> int:
+        """From when on a hit of this stamp does not count; `NEVER` where hits are not counted one by one."""
         ...
 
 
@@ -83,7 +95,7 @@ class _LogGauge(msgspec.Struct, frozen=True):
         raise NotImplementedError
 
     def frees_us(self, stamp_us: int, table: ZoneTable) -> int:
-        """From when on a hit of this stamp does not count."""
+        """See `Gauge`."""
         raise NotImplementedError
 
     def fits_us(self, log: LogView, cost: int, table: ZoneTable) -> int | None:
@@ -93,6 +105,10 @@ class _LogGauge(msgspec.Struct, frozen=True):
             return None
         oldest_us = log.stamp_of_unit(quota - cost + 1)
         return NEVER if oldest_us == NEVER else self.frees_us(oldest_us, table)
+
+    def smear_us(self, log: LogView, fits_us: int) -> int:
+        """See `Gauge`."""
+        return 0
 
     def left(self, log: LogView, at_us: int, table: ZoneTable) -> int:
         """See `Gauge`."""
@@ -109,7 +125,14 @@ class _LogGauge(msgspec.Struct, frozen=True):
 
 
 class RollingGauge(_LogGauge, frozen=True):
-    """The last so many microseconds; a hit exactly as old as the window is out."""
+    """The last so many microseconds; a hit exactly as old as the window is out.
+
+    Hits of one instant are stamped a microsecond apart, and each next attempt of another instant as well: so they make
+    room for each other just in time. Where refusals are stamped among them that does not come out, and `smeared` tells
+    how much earlier than its stamp a hit may really have been.
+    """
+
+    smeared: bool = False
 
     def cutoff_us(self, at_us: int, table: ZoneTable) -> int:
         """See `_LogGauge`."""
@@ -118,6 +141,15 @@ class RollingGauge(_LogGauge, frozen=True):
     def frees_us(self, stamp_us: int, table: ZoneTable) -> int:
         """See `_LogGauge`."""
         return stamp_us + self.limit.window_us
+
+    def smear_us(self, log: LogView, fits_us: int) -> int:
+        """See `Gauge`."""
+        if not self.smeared or fits_us == NEVER:
+            return 0
+        first_us = last_us = fits_us - self.limit.window_us
+        while last_us - first_us < MOST_SMEARED_US and log.next_stamp(first_us - 1) == first_us - 1:
+            first_us -= 1
+        return last_us - first_us
 
 
 class CalendarGauge(_LogGauge, frozen=True):
@@ -145,6 +177,10 @@ class QuietGauge(msgspec.Struct, frozen=True):
         """See `Gauge`."""
         return NEVER
 
+    def smear_us(self, log: LogView, fits_us: int) -> int:
+        """See `Gauge`."""
+        return 0
+
     def left(self, log: LogView, at_us: int, table: ZoneTable) -> int:
         """See `Gauge`."""
         return LARGEST_QUOTA if self.opens_us(at_us, table) == at_us else 0
@@ -154,6 +190,10 @@ class QuietGauge(msgspec.Struct, frozen=True):
         return LARGEST_QUOTA
 
     def empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:
+        """See `Gauge`."""
+        return NEVER
+
+    def frees_us(self, stamp_us: int, table: ZoneTable) -> int:
         """See `Gauge`."""
         return NEVER
 
@@ -181,6 +221,10 @@ class CounterGauge(msgspec.Struct, frozen=True):
                 return fits_us
         return self._fades(start_us + window_us, own, quota - cost)
 
+    def smear_us(self, log: LogView, fits_us: int) -> int:
+        """See `Gauge`."""
+        return 0
+
     def left(self, log: LogView, at_us: int, table: ZoneTable) -> int:
         """See `Gauge`."""
         start_us = at_us - at_us % self.limit.window_us
@@ -195,6 +239,10 @@ class CounterGauge(msgspec.Struct, frozen=True):
     def empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:
         """See `Gauge`."""
         return last_us - last_us % self.limit.window_us + 2 * self.limit.window_us
+
+    def frees_us(self, stamp_us: int, table: ZoneTable) -> int:
+        """See `Gauge`."""
+        return NEVER
 
     def _counts(self, log: LogView, start_us: int) -> tuple[int, int]:
         """Units of the window that begins here, and of the one before."""
@@ -234,6 +282,10 @@ class LevelGauge(msgspec.Struct, frozen=True):
         over = log.units_after(newest_us - 1) + cost * self.rise - self.brim
         return newest_us - (-over // self.fall) if over > 0 else NEVER
 
+    def smear_us(self, log: LogView, fits_us: int) -> int:
+        """See `Gauge`."""
+        return 0
+
     def left(self, log: LogView, at_us: int, table: ZoneTable) -> int:
         """See `Gauge`."""
         return (self.brim - self.level(log, at_us)) // self.rise
@@ -247,8 +299,12 @@ class LevelGauge(msgspec.Struct, frozen=True):
         level = self.level(log, last_us) + cost * self.rise
         return last_us - (-level // self.fall) if level else NEVER
 
+    def frees_us(self, stamp_us: int, table: ZoneTable) -> int:
+        """See `Gauge`."""
+        return NEVER
 
-def gauge_of(limit: Limit, algorithm: str) -> Gauge:
+
+def gauge_of(limit: Limit, algorithm: str, *, counts_denied: bool = False) -> Gauge:
     """The gauge of a limit, as a policy of this algorithm may have it."""
     if isinstance(limit, QuietHours):
         return QuietGauge(limit)
@@ -261,4 +317,4 @@ def gauge_of(limit: Limit, algorithm: str) -> Gauge:
         common = gcd(limit.quota, limit.window_us)
         rise, fall = limit.window_us // common, limit.quota // common
         return LevelGauge(limit, rise, max(1, fall), limit.quota * rise)
-    return RollingGauge(limit)
+    return RollingGauge(limit, smeared=counts_denied)

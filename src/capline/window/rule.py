@@ -18,7 +18,6 @@ An attempt over several subjects is the same with more sites: all must hold, the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -32,6 +31,8 @@ from capline.window.gauge import Gauge, LevelGauge, QuietGauge, gauge_of
 from capline.window.log import NEVER, Draft, Log, LogView
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from capline.model.policy import Rule
 
 __all__ = [
@@ -61,7 +62,7 @@ class OpenLog(LogView, Protocol):
         ...
 
     def extend(self, stamp_us: int, units: int, floor_us: int) -> None:
-        """Move the last hit to this stamp, which is not before its own, with so many units more (or fewer)."""
+        """Move the last hit, which has no id, to this stamp, not before its own, with so many units more (or fewer)."""
         ...
 
     def units_at(self, stamp_us: int) -> int:
@@ -105,7 +106,11 @@ class Slot(msgspec.Struct, frozen=True):
 
 def gauges_of(rule: Rule) -> Gauges:
     """What reads each limit of the rule."""
-    return tuple(tuple(gauge_of(limit, rule.algorithm) for limit in look.limits) for look in rule.looks)
+    counts_denied = rule.denied_units > 0
+    return tuple(
+        tuple(gauge_of(limit, rule.algorithm, counts_denied=counts_denied) for limit in look.limits)
+        for look in rule.looks
+    )
 
 
 def table_of(rule: Rule, now_us: int) -> ZoneTable:
@@ -225,13 +230,14 @@ def _judge(sites: Sequence[Site], now_us: int) -> Decision:
     fits_us, binding = _fits(sites)
     if fits_us is None:
         return _answer(sites, stamp_us, now_us, binding=binding, retry_at_us=None)
-    if fits_us <= stamp_us and not queued:
+    early_us = _fits_early(sites)
+    if early_us <= stamp_us and not queued:
         opens_us, quiet = _opens(sites, stamp_us)
         if opens_us == stamp_us:
-            return _answer(sites, stamp_us, now_us, allowed=True)
+            return _answer(sites, max(stamp_us, fits_us), now_us, allowed=True)
         return _answer(sites, stamp_us, now_us, binding=quiet, retry_at_us=opens_us)
     # At the instant of the last slot itself, the next stamp is already one later.
-    retry_at_us = newest_us if queued and fits_us <= newest_us + 1 else fits_us
+    retry_at_us = newest_us if queued and early_us <= newest_us + 1 else early_us
     opens_us, quiet = _opens(sites, retry_at_us)
     return _answer(sites, stamp_us, now_us, binding=quiet or binding, retry_at_us=opens_us)
 
@@ -270,8 +276,8 @@ def _deny(sites: Sequence[Site], time_us: int, now_us: int, denied_units: int) -
     fits_us, binding = _fits(sites)
     if fits_us is None:
         return _answer(sites, stamp_us, now_us, binding=binding, retry_at_us=None)
-    newest_us = _newest(sites)
-    retry_at_us = newest_us if fits_us <= newest_us + 1 else fits_us
+    newest_us, early_us = _newest(sites), _fits_early(sites)
+    retry_at_us = newest_us if early_us <= newest_us + 1 else early_us
     opens_us, quiet = _opens(sites, retry_at_us)
     return _answer(sites, stamp_us, now_us, binding=quiet or binding, retry_at_us=opens_us)
 
@@ -388,6 +394,16 @@ def _fits(sites: Sequence[Site]) -> tuple[int | None, _Binding | None]:
     return latest_us, binding
 
 
+def _fits_early(sites: Sequence[Site]) -> int:
+    """From when on an attempt is let in, to be stamped when it fits: sooner by the microseconds of a smear."""
+    latest_us = NEVER
+    for site in sites:
+        for gauge in site.gauges:
+            fits_us = gauge.fits_us(site.log, site.cost, site.table)
+            latest_us = max(latest_us, NEVER if fits_us is None else fits_us - gauge.smear_us(site.log, fits_us))
+    return latest_us
+
+
 MOST_TURNS = 64
 """How often quiet hours may hand over to each other before it is clear that they leave no room."""
 
@@ -451,19 +467,13 @@ def _give_back(site: Site, stamp_us: int, cost: int) -> bool:
             log.give_back(last_us, min(rest, cost * gauge.rise))
             site.changed = True
         return rest > 0
-    units = log.units_at(stamp_us)
-    if units and log.is_named(stamp_us):
-        site.changed = log.give_back(stamp_us, units)
+    if log.next_stamp(stamp_us) == stamp_us:
+        site.changed = log.give_back(stamp_us, log.units_at(stamp_us) if log.is_named(stamp_us) else cost)
         return site.changed
-    at_us = stamp_us
-    end_us = stamp_us - stamp_us % look.grain_us + look.grain_us
     # A sum is stamped with the newest of its hits.
-    while at_us < end_us:
-        at_us = log.next_stamp(at_us)
-        if at_us == NEVER or at_us >= end_us:
-            return False
-        if not log.is_named(at_us) and log.give_back(at_us, cost):
-            site.changed = True
-            return True
-        at_us += 1
-    return False
+    end_us = stamp_us - stamp_us % look.grain_us + look.grain_us
+    at_us = log.next_stamp(stamp_us)
+    while at_us != NEVER and at_us < end_us and not site.changed:
+        site.changed = not log.is_named(at_us) and log.give_back(at_us, cost)
+        at_us = log.next_stamp(at_us + 1)
+    return site.changed

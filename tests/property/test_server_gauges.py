@@ -330,6 +330,7 @@ class Pair:
             for subject in self.subjects:
                 mine = [(hit.stamp_us, hit.units) for hit in self.limiter.explain(policy, subject).hits]
                 assert mine == self.reference.hits(policy, subject)[0], (policy, subject)
+                assert sorted(set(mine)) == mine
 
     def run(self, steps: int) -> None:
         for _ in range(self.setting.warm_up):
@@ -361,6 +362,28 @@ def pair() -> Iterator[Callable[..., Pair]]:
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_server_answers_as_the_reference_does(pair: Callable[..., Pair], kind: str, layout: str, name: str) -> None:
     pair(shared(kind).url, SETTINGS[name], layout, f"{name} {kind} {layout}").run(220)
+
+
+@pytest.mark.parametrize("url", ["memory://", "redis"])
+def test_a_hit_let_in_early_takes_no_stamp_of_a_slot_given_back(url: str) -> None:
+    clock = ManualClock(NOW_US)
+    place = url if url == "memory://" else shared(url).url
+    with Limiter(
+        place, [Policy("p", ["3/12us"], count_denied=True)], clock=clock, namespace=secrets.token_hex(4)
+    ) as limiter:
+        first = limiter.decide("p", "s")
+        slot = limiter.schedule("p", "s", not_before=13e-6)
+        assert first.hit is not None
+        assert slot.hit == NOW_US + 13
+        assert not limiter.decide("p", "s")
+        assert not limiter.decide("p", "s")
+        assert limiter.refund("p", "s", slot.hit)
+        assert limiter.refund("p", "s", first.hit)
+        clock.advance_us(11)
+        assert limiter.schedule("p", "s")
+        assert limiter.decide("p", "s").hit == NOW_US + 14
+        stamps = [hit.stamp_us for hit in limiter.explain("p", "s").hits]
+        assert stamps == sorted(set(stamps))
 
 
 @pytest.mark.parametrize("layout", ["subject", "bucket"])

@@ -158,7 +158,7 @@ def joint_call(asks: Sequence[Ask], mode: int, now: bytes) -> Call:
         looks = len(family.logs)
         keys += keys_of(family.logs, tag_of(ask.subject, family.buckets))
         kept = [int(family.buckets > 0), family.keep_us, family.grace_ms, looks, family.wide, ask.cost]
-        head.append([*kept, terms.limits_of, terms.keeps, terms.zone(now)])
+        head.append([*kept, terms.limits_of, terms.keeps, terms.zone(now), terms.rule.denied_units])
         named.append(field_of(ask.subject) if family.buckets else b"")
         named.append(ask.fingerprint.to_bytes(8) if ask.fingerprint else b"")
     payload = pack(b"EVALSHA", script.sha, b"%d" % len(keys), *keys, msgspec.msgpack.encode(head), now, *named)

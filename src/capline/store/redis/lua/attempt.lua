@@ -121,9 +121,10 @@ local function general(values, key, keys, term)
     if not log then return say(3, 255, 0, 0, 0) end
     sites[k] = {
       log = log, limits = term[1][k], cost = cost, keep = keep, keeps = term[6] and term[6][k] or 0, zone = term[8],
+      denied = term[7] or 0,
     }
   end
-  local said, again = library.attempt(sites, mode, id, now, max_wait, not_before, term[7] or 0)
+  local said, again = library.attempt(sites, mode, id, now, max_wait, not_before)
   if again and mode ~= 1 then touch(key) end
   say(said[1], said[2], said[3], said[4], said[5], term[4])
   for k = 1, width do

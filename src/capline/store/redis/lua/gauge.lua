@@ -1,18 +1,19 @@
 -- What one limit reads from a log: what capline.window.gauge and capline.window.calendar say, word for word. Included by the
 -- scripts, behind log.lua; runs nothing by itself.
 --
--- A site is a log and how an attempt reads it: {log, limits, cost, keep, keeps, zone}. limits is flat, quota, by, quota, by,
--- ...; `by` is the window of a rolling limit, or
+-- A site is a log and how an attempt reads it: {log, limits, cost, keep, keeps, zone, denied}. limits is flat, quota, by,
+-- quota, by, ...; `by` is the window of a rolling limit, or
 --   {1, period}              calendar: since the day or the week began
 --   {2, from, until}         quiet hours, by the clock alone
 --   {3, window, tick, ticks} counter: two weighted windows
 --   {4, rise, fall, brim}    level of gcra
 -- zone: the offsets of the subject's time zone, from, offset, from, offset, ... (capline.model.zone); nil where no limit
--- asks for one. Every number is whole and below 2^53, so each division is rounded the right way.
+-- asks for one. denied: how many units of refusals can matter, 0 where they do not count. Every number is whole and below 2^53, so each division is rounded the right way.
 
 local ROLLING, CALENDAR, QUIET, COUNTER, LEVEL = 0, 1, 2, 3, 4
 local DAY = 86400000000
 local LARGEST_QUOTA = 9007199254740991
+local MOST_SMEARED = 64   -- us
 
 local function kind_of(by)
   return type(by) == 'number' and ROLLING or by[1]
@@ -132,6 +133,15 @@ local function limit_fits(site, quota, by)
     if fits < start + window then return fits end
   end
   return fades_at(by, start + window, own, quota - cost)
+end
+
+-- How much earlier than this answer of limit_fits an attempt is let in, to be stamped with it.
+local function limit_smear(site, by, fits)
+  if site.denied == 0 or kind_of(by) ~= ROLLING or fits == -1 then return 0 end
+  local last = fits - by
+  local first = last
+  while last - first < MOST_SMEARED and index_of(site.log, first - 1) do first = first - 1 end
+  return last - first
 end
 
 -- Units that are left at this instant; may be negative.

@@ -4,8 +4,8 @@
 --
 -- KEYS   for each part, the key of each look: of its subject, or its bucket. All in one slot.
 -- ARGV   1  msgpack: [mode, part, part, ...]; mode 0 decide, 1 peek; a part is
---             [hash, keep_us, grace_ms, looks, wide, cost, limits of each look, keeps of each look (nil: every hit), zone],
---             as in attempt.lua
+--             [hash, keep_us, grace_ms, looks, wide, cost, limits of each look, keeps of each look (nil: every hit), zone,
+--             denied], as in attempt.lua
 --        2  now in us; empty: the server's clock
 --        3  field and id of the first part, and so on; an empty field: keys of its own; an empty id: none
 -- Returns one string: now in us, 8 bytes; kind; the number of the part that the limit is of; the limit's number in it;
@@ -44,7 +44,7 @@ end
 
 local parts, every, at = {}, {}, 0
 for p = 2, #head do
-  local hash, keep, grace, width, wide, cost, limits, keeps, zone = unpack(head[p], 1, 9)
+  local hash, keep, grace, width, wide, cost, limits, keeps, zone, denied = unpack(head[p], 1, 10)
   local field, id = ARGV[2 * p - 1], ARGV[2 * p]
   local part = {field = field, id = id ~= '' and id or nil, grace = grace, wide = wide, sites = {}, keys = {}}
   for k = 1, width do
@@ -53,7 +53,8 @@ for p = 2, #head do
     if not log then return pack_answer(3, p - 2, 255, 0, 0, 0, '') end
     part.keys[k] = KEYS[at]
     part.sites[k] = {
-      log = log, limits = limits[k], cost = cost, keep = keep, keeps = keeps and keeps[k] or 0, zone = zone or nil,
+      log = log, limits = limits[k], cost = cost, keep = keep, keeps = keeps and keeps[k] or 0, zone = zone,
+      denied = denied,
     }
     every[#every + 1] = part.sites[k]
   end

@@ -54,8 +54,8 @@ if new == false then
   if bytes then log = open_long(key, bytes) or decode(call('GET', key)) else log = decode(v) end
   kind, limit, remaining, a, reset = 3, 255, 0, 0, 0
   if log then
-    local site = {log = log, limits = limits, cost = 1, keep = keep, keeps = 0}
-    local said = attempt({site}, 0, nil, now, -1, 0, 0)
+    local site = {log = log, limits = limits, cost = 1, keep = keep, keeps = 0, denied = 0}
+    local said = attempt({site}, 0, nil, now, -1, 0)
     kind, limit, remaining, a, reset = unpack(said)
     if site.changed then
       last_stamp = math.max(newest(log), log.floor)

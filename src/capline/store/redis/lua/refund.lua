@@ -53,11 +53,11 @@ local function give_back_sum(log, keeps, rise, units)
     return give_back(log, n, math.min(rest, units * rise))
   end
   local i = upto(log.s, n, stamp - 1) + 1
-  if i <= n and log.s[i] == stamp and log.f and log.f[i] and units_of(log, i) > 0 then
-    return give_back(log, i, units_of(log, i))
+  if i <= n and log.s[i] == stamp then
+    return give_back(log, i, log.f and log.f[i] and units_of(log, i) or units)
   end
-  local stop = stamp - stamp % keeps + keeps
   -- A sum is stamped with the newest of its hits.
+  local stop = stamp - stamp % keeps + keeps
   while i <= n and log.s[i] < stop do
     if not (log.f and log.f[i]) and give_back(log, i, units) then return true end
     i = i + 1

@@ -32,19 +32,21 @@ local function free_stamp(sites, time, last)
   return stamp
 end
 
--- From when on this fits every limit (nil: never), and the limit that holds longest.
+-- From when on this fits every limit (nil: never), and the limit that holds longest; and from when on it is let in, to be
+-- stamped when it fits.
 local function fits_at(sites)
-  local latest, binding, number = -1, nil, 0
+  local latest, binding, early, number = -1, nil, -1, 0
   for _, site in ipairs(sites) do
     local limits = site.limits
     for j = 1, #limits, 2 do
       local fits = limit_fits(site, limits[j], limits[j + 1])
       if not fits then return nil, number end
       if fits > latest then latest, binding = fits, number end
+      early = math.max(early, fits - limit_smear(site, limits[j + 1], fits))
       number = number + 1
     end
   end
-  return latest, binding
+  return latest, binding, early
 end
 
 -- The first instant from this one on that no quiet hours forbid (nil: they leave none), and the last that did.
@@ -89,11 +91,11 @@ local function answer(sites, stamp, now, last, allowed, binding, retry_at)
   return {REFUSED, binding or tightest, math.max(0, left), retry_at and retry_at - now + 1 or 0, reset}
 end
 
--- Refused until `fits`, or until the last slot that is taken, and until no quiet hours forbid it.
-local function refusal(sites, stamp, now, last, queued, fits, binding)
+-- Refused until `early`, or until the last slot that is taken, and until no quiet hours forbid it.
+local function refusal(sites, stamp, now, last, queued, early, binding)
   -- At the instant of the last slot itself, the next stamp is already one later.
-  if queued and fits <= last + 1 then fits = last end
-  local opens, quiet = opens_at(sites, fits)
+  if queued and early <= last + 1 then early = last end
+  local opens, quiet = opens_at(sites, early)
   return answer(sites, stamp, now, last, false, quiet or binding, opens)
 end
 
@@ -101,11 +103,14 @@ local function judge(sites, now)
   local time, last = time_and_newest(sites, now)
   local queued = last > time
   local stamp = free_stamp(sites, time, last)
-  local fits, binding = fits_at(sites)
+  local fits, binding, early = fits_at(sites)
   if not fits then return answer(sites, stamp, now, last, false, binding, nil) end
-  if fits > stamp or queued then return refusal(sites, stamp, now, last, queued, fits, binding) end
+  if early > stamp or queued then return refusal(sites, stamp, now, last, queued, early, binding) end
   local opens, quiet = opens_at(sites, stamp)
-  if opens == stamp then return answer(sites, stamp, now, last, true) end
+  if opens == stamp then
+    if fits > stamp then stamp = free_stamp(sites, fits, last) end
+    return answer(sites, stamp, now, last, true)
+  end
   return answer(sites, stamp, now, last, false, quiet, opens)
 end
 
@@ -171,23 +176,23 @@ local function put_all(sites, time, stamp, id)
 end
 
 -- Record a refusal, and answer with it: a cost fits when this one too is out. More units than `denied` cannot matter.
-local function deny(sites, now, denied)
+local function deny(sites, now)
   local time = time_and_newest(sites, now)
   local stamp = free_stamp(sites, time, -1)
   for _, site in ipairs(sites) do
-    put(site, time, stamp, nil, math.min(site.cost, denied))
-    local oldest = stamp_of_unit(site.log, denied + 1)
+    put(site, time, stamp, nil, math.min(site.cost, site.denied))
+    local oldest = stamp_of_unit(site.log, site.denied + 1)
     if oldest ~= -1 then trim(site.log, oldest - 1, true) end
   end
-  local fits, binding = fits_at(sites)
+  local fits, binding, early = fits_at(sites)
   local _, last = time_and_newest(sites, now)
   if not fits then return answer(sites, stamp, now, last, false, binding, nil) end
-  return refusal(sites, stamp, now, last, true, fits, binding)
+  return refusal(sites, stamp, now, last, true, early, binding)
 end
 
 -- One attempt: the answer, and whether it is the first one of a known id. Sites whose logs changed say so.
--- mode: 0 decide, 1 peek, 2 place. denied (0: they do not count) is how many units of refusals can matter.
-local function attempt(sites, mode, id, now, max_wait, not_before, denied)
+-- mode: 0 decide, 1 peek, 2 place.
+local function attempt(sites, mode, id, now, max_wait, not_before)
   local time = time_and_newest(sites, now)
   if id then
     local known = first_answer(sites, id, time)
@@ -199,8 +204,8 @@ local function attempt(sites, mode, id, now, max_wait, not_before, denied)
     if said[1] == ALLOWED then said[4] = 2 ^ 60 end
   elseif said[1] == ALLOWED then
     put_all(sites, time, said[4], id)
-  elseif mode == 0 and denied > 0 then
-    said = deny(sites, now, denied)
+  elseif mode == 0 and sites[1].denied > 0 then
+    said = deny(sites, now)
   end
   return said, false
 end

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from capline.segment.idfile import Group, IdFile
 
-__all__ = ["Dictionary", "DictionaryBuilder", "keep", "open_file"]
+__all__ = ["Dictionary", "DictionaryBuilder", "keep", "link_or_copy", "open_file"]
 
 _FORMAT = "capline-ids"
 _FORMAT_VERSION = 1
@@ -57,7 +57,7 @@ class _Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     format: str
     format_version: int
     files: tuple[DictionaryEntry, ...]
-    sha256: str = msgspec.UNSET  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType] - the seal, once read
+    sha256: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Dictionary:
@@ -260,7 +260,7 @@ def _read_kept(home: Path) -> tuple[DictionaryEntry, ...]:
     except (ValueError, RecursionError):
         kept = None
     if kept is None or kept.format != _FORMAT or not is_sealed(data):
-        raise SegmentError(f"{path}: damaged; restore it from a copy, or from the newest snapshot that was built by it")
+        raise SegmentError(f"{path}: damaged; restore it from a copy")
     if kept.format_version != _FORMAT_VERSION:
         raise SegmentError(f"{path}: format version {kept.format_version}, and this capline reads {_FORMAT_VERSION}")
     return kept.files

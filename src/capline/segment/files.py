@@ -82,7 +82,7 @@ def open_directory(path: str | Path) -> int:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def create(path: Path, data: bytes) -> None:
+def create(path: Path, data: bytes | memoryview) -> None:
     """Write a new file and force it to disk; raises OSError, also where the name is taken."""
     with path.open("xb") as file:
         file.write(data)

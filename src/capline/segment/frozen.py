@@ -30,7 +30,7 @@ from pyroaring import BitMap
 
 __all__ = ["Keeper", "adopt", "identity", "library", "serialize"]
 
-_KNOWN_MAJOR = "v5"
+_KNOWN_MAJOR = "v5."
 """The CRoaring that this was written against; its head is five fields, 40 bytes on 64-bit machines."""
 
 _HEAD_BYTES = 40
@@ -68,7 +68,7 @@ def identity() -> str | None:
 def library() -> Any:
     """CRoaring inside pyroaring, tried out once; None where the door is not as this module knows it."""
     version = str(getattr(pyroaring, "__croaring_version__", ""))
-    if version.split(".")[0] != _KNOWN_MAJOR or sys.maxsize <= 1 << 32 or not hasattr(BitMap, "raw_pointer"):
+    if not version.startswith(_KNOWN_MAJOR) or sys.maxsize <= 1 << 32 or not hasattr(BitMap, "raw_pointer"):
         return None
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     try:

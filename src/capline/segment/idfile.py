@@ -78,6 +78,7 @@ class IdFile:
             not lengths
             or widths != sorted(set(widths))
             or not 1 <= widths[0] <= widths[-1] <= LONGEST_TEXT_BYTES
+            or min(cells for _, cells in lengths) < 1
             or sum(cells for _, cells in lengths) != self.count
             or not 0 < self.count <= 1 << 32
             or self.first + self.count > 1 << 32

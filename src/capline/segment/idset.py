@@ -7,9 +7,10 @@ user's id. The two kinds do not mix. pyroaring is imported here and in `frozen` 
 A bitmap file is the portable roaring format (https://github.com/RoaringBitmap/RoaringFormatSpec), readable by every
 roaring library, and nothing else: it has no checksum, so a snapshot keeps one for it in its manifest.
 
-Cost of IdSet: a set of n ids takes between a few bytes (runs) and about 2n bytes (scattered); algebra is a pass over both sets'
-containers of 65,536 ids. Building sorts first, where it must: roaring takes unsorted ids several times slower. IdSet64 costs about the same for ids that
-lie close together, and up to some 30 bytes and ten times as long for ids scattered over all 64 bits.
+Cost: a set of n ids takes between a few bytes (runs) and about 2n bytes (scattered); algebra is a pass over both sets'
+containers of 65,536 ids. Building sorts first, where it must: roaring takes unsorted ids several times slower. IdSet64
+costs about the same for ids that lie close together, and up to some 30 bytes and ten times as long for ids scattered
+over all 64 bits.
 """
 
 from __future__ import annotations
@@ -30,7 +31,16 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["LARGEST_SET_BYTES", "LARGEST_UINT32", "IdArray", "IdSet", "IdSet64", "check_uint32", "id_array", "set_type"]
+__all__ = [
+    "LARGEST_SET_BYTES",
+    "LARGEST_UINT32",
+    "IdArray",
+    "IdSet",
+    "IdSet64",
+    "check_uint32",
+    "id_array",
+    "set_type",
+]
 
 IdArray = npt.NDArray[np.uint32 | np.uint64]
 

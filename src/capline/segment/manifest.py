@@ -163,7 +163,8 @@ class _Old(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("its segments may overlap, which format version 1 has no proof for; build it again")
         entries = tuple(SegmentEntry(**msgspec.structs.asdict(entry)) for entry in self.segments)
         union = sum(entry.cardinality for entry in entries)
-        return Manifest(self.format, self.format_version, self.version, self.created_us, "uint32", False, union, entries)
+        head = (self.format, self.format_version, self.version, self.created_us)
+        return Manifest(*head, ids="uint32", partial=False, union=union, segments=entries)
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -245,35 +246,38 @@ def instant_text(instant_us: int) -> str:
 def _check(manifest: Manifest) -> None:
     """Bound what the checksum cannot: it says that the writer was consistent, not that it was right."""
     check_names(tuple(entry.name for entry in manifest.segments))
-    if len({entry.file for entry in manifest.files()}) < len(manifest.files()):
-        raise SegmentError("two segments share a file")
-    for entry in manifest.files():
-        most = MOST_IDS if manifest.ids == "uint64" else 1 << 32
-        what = f"segment {entry.name!r}" if isinstance(entry, SegmentEntry) else f"dictionary file {entry.file!r}"
-        if not _FILE.fullmatch(entry.file) or entry.file == MANIFEST or not _SHA256.fullmatch(entry.sha256):
-            raise SegmentError(f"{what} has no proper file name and SHA-256")
-        if not (0 <= entry.cardinality <= most and 0 < entry.bytes <= _MOST_BYTES):
-            raise SegmentError(f"{what} has an impossible size")
     if not 0 <= manifest.created_us <= LATEST_US:
         raise SegmentError("it was made at an impossible instant")
     if manifest.ids not in KINDS:
         raise SegmentError(f"its ids are {manifest.ids[:40]!r}, and this capline knows {', '.join(KINDS)}")
-    if (manifest.ids == "text") != bool(manifest.dictionary):
-        raise SegmentError("a dictionary goes with text ids, and with no others")
+    _check_files(manifest)
     following = 0
     for entry in manifest.dictionary:
         if entry.first != following or not entry.cardinality:
             raise SegmentError("its dictionary leaves out numbers, or gives one twice")
         following += entry.cardinality
-    if manifest.partial:
-        return
+    if (manifest.ids == "text") != bool(manifest.dictionary):
+        raise SegmentError("a dictionary goes with text ids, and with no others")
+    if not manifest.partial:
+        _check_proof(manifest)
+
+
+def _check_files(manifest: Manifest) -> None:
+    if len({entry.file for entry in manifest.files()}) < len(manifest.files()):
+        raise SegmentError("two segments share a file")
+    most = MOST_IDS if manifest.ids == "uint64" else 1 << 32
+    for entry in manifest.files():
+        what = f"segment {entry.name!r}" if isinstance(entry, SegmentEntry) else f"dictionary file {entry.file!r}"
+        if not _FILE.fullmatch(entry.file) or entry.file == MANIFEST or not _SHA256.fullmatch(entry.sha256):
+            raise SegmentError(f"{what} has no proper file name and SHA-256")
+        if not (0 <= entry.cardinality <= most and 0 < entry.bytes <= _MOST_BYTES):
+            raise SegmentError(f"{what} has an impossible size")
+
+
+def _check_proof(manifest: Manifest) -> None:
     together = sum(entry.cardinality for entry in manifest.segments if entry.exclusive)
     if manifest.union != together:
         raise SegmentError(f"its exclusive segments have {together} ids, and {manifest.union} different ones")
-    _check_pairs(manifest)
-
-
-def _check_pairs(manifest: Manifest) -> None:
     count = len(manifest.segments)
     wanted = [(one, other) for other in range(count) for one in range(other)] if count <= MOST_PAIRED else []
     if manifest.format_version != _OLD_VERSION and [pair[:2] for pair in manifest.pairs] != wanted:

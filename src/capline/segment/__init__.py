@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from capline.segment.build import build_segments, number_rows
     from capline.segment.dictionary import Dictionary, DictionaryBuilder, keep
     from capline.segment.expression import Expression, parse_expression
-    from capline.segment.idset import IdSet, IdSet64
+    from capline.segment.idset import IdSet, IdSet64, set_type
     from capline.segment.load import load_partial, load_snapshot
     from capline.segment.manifest import Manifest, SegmentEntry, read_manifest
     from capline.segment.merge import merge_partials
     from capline.segment.snapshot import Snapshot
-    from capline.segment.source import count_rows, expand, read_audience, read_rows
+    from capline.segment.source import count_rows, expand, find_audience, read_audience, read_rows, read_text_rows
     from capline.segment.write import write_snapshot
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "build_segments",
     "count_rows",
     "expand",
+    "find_audience",
     "keep",
     "load_partial",
     "load_snapshot",
@@ -54,6 +55,8 @@ __all__ = [
     "read_audience",
     "read_manifest",
     "read_rows",
+    "read_text_rows",
+    "set_type",
     "write_snapshot",
 ]
 
@@ -69,6 +72,7 @@ _HOMES = {
     "build_segments": "build",
     "count_rows": "source",
     "expand": "source",
+    "find_audience": "source",
     "keep": "dictionary",
     "load_partial": "load",
     "load_snapshot": "load",
@@ -78,6 +82,8 @@ _HOMES = {
     "read_audience": "source",
     "read_manifest": "manifest",
     "read_rows": "source",
+    "read_text_rows": "source",
+    "set_type": "idset",
     "write_snapshot": "write",
 }
 

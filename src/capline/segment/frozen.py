@@ -78,7 +78,6 @@ def library() -> Any:
             ("roaring_bitmap_frozen_size_in_bytes", size, [pointer]),
             ("roaring_bitmap_frozen_serialize", None, [pointer, pointer]),
             ("roaring_bitmap_frozen_view", pointer, [pointer, size]),
-            ("roaring_bitmap_internal_validate", ctypes.c_bool, [pointer, pointer]),
             ("roaring_bitmap_free", None, [pointer]),
         ):
             function = getattr(lib, name)
@@ -97,7 +96,10 @@ def serialize(bits: BitMap) -> memoryview:
 
 
 def adopt(memory: npt.NDArray[np.uint8]) -> BitMap | None:
-    """A bitmap over these bytes, which stay where they are; None for bytes that are no frozen bitmap."""
+    """A bitmap over these bytes, which stay where they are; None for bytes whose frame is no frozen bitmap's.
+
+    What is inside the frame is believed: only for bytes that this machine wrote.
+    """
     return _adopt(library(), memory)
 
 
@@ -109,8 +111,6 @@ def _adopt(lib: Any, memory: npt.NDArray[np.uint8]) -> BitMap | None:
     if not view:
         return None
     keeper = Keeper(lib, memory, view)
-    if not lib.roaring_bitmap_internal_validate(view, ctypes.byref(ctypes.c_char_p())):
-        return None
     bits = _View()
     ctypes.memmove(_address(bits), view, _HEAD_BYTES)
     bits.keeper = keeper

@@ -169,7 +169,7 @@ def encode(first: int, groups: Sequence[tuple[int, Cells, Numbers]]) -> memoryvi
     for _, cells, _ in groups:
         data[at : at + cells.nbytes] = cells.view(np.uint8)
         at += cells.nbytes
-    return memoryview(data)
+    return data.data
 
 
 def merge(one: IdFile, other: IdFile) -> memoryview:

@@ -42,7 +42,8 @@ __all__ = [
     "set_type",
 ]
 
-IdArray = npt.NDArray[np.uint32 | np.uint64]
+IdArray = npt.NDArray[Any]
+"""uint32, or uint64 where the set is an IdSet64."""
 
 LARGEST_UINT32 = (1 << 32) - 1
 
@@ -66,7 +67,7 @@ def id_array(ids: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.uint32]:
 
     Raises like `check_uint32`.
     """
-    return IdSet.array(ids)  # pyright: ignore[reportReturnType] - an IdSet's dtype
+    return IdSet.array(ids)
 
 
 def set_type(kind: str) -> type[IdSet]:
@@ -144,7 +145,7 @@ class IdSet:
         if checked.size > 1 and not bool((checked[:-1] <= checked[1:]).all()):
             checked = np.sort(checked)
         # Not BitMap(numpy array): that goes element by element through Python, ten times slower than array.array.
-        plain = array(cls._typecode)
+        plain: array[int] = array(cls._typecode, b"")
         plain.frombytes(np.ascontiguousarray(checked).data.cast("B") if checked.size else b"")
         return cls._of(cls._bitmap(plain))
 

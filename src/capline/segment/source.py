@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from glob import glob, has_magic
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,9 @@ from capline.segment.idfile import LONGEST_TEXT_BYTES, Group
 from capline.segment.idset import IdArray, IdSet, set_type
 from capline.segment.inputs import Input, RemoteFile
 
+if TYPE_CHECKING:
+    from capline.segment.dictionary import Dictionary
+
 __all__ = [
     "BITMAP_SUFFIXES",
     "Paths",
@@ -42,6 +45,7 @@ __all__ = [
     "count_rows",
     "expand",
     "expand_inputs",
+    "find_audience",
     "read_audience",
     "read_rows",
     "read_text_rows",
@@ -154,6 +158,20 @@ def read_texts(paths: Paths, id_column: str = "id") -> Iterator[list[Group]]:
     for path in expand_inputs(paths):
         for columns in table.read_columns(path, (id_column,)):
             yield _texts(columns, path, id_column)
+
+
+def find_audience(paths: Paths, id_column: str, texts: Dictionary) -> tuple[IdSet, int]:
+    """The numbers of an audience of text ids, and how many others there are, each once, that never got a number."""
+    known: list[IdSet] = []
+    unknown: dict[int, list[npt.NDArray[np.bytes_]]] = {}
+    for groups in read_texts(paths, id_column):
+        for group in groups:
+            numbers = texts.find(group)
+            known.append(IdSet.from_array(numbers[numbers >= 0]))
+            missing = unknown.setdefault(group.length_bytes, [])
+            missing.append(group.cells[numbers < 0])
+    others = sum(len(np.unique(np.concatenate(cells))) for cells in unknown.values())
+    return IdSet.union(known), others
 
 
 def read_audience(

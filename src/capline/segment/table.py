@@ -147,13 +147,9 @@ def _header(path: Input) -> list[str]:
     Not by Arrow: its reader reads ahead in a thread of its own, and now and then aborted a program that ended there and
     then, since a column was missing.
     """
-    opened: Any = gzip.open if path.name.endswith(".gz") else open
-    source = path if isinstance(path, Path) else inputs.open_input(path.url)
-    if not isinstance(path, Path) and opened is open:
-        file = io.TextIOWrapper(source, encoding="utf-8-sig", errors="surrogateescape", newline="")
-    else:
-        file = opened(source, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="")
-    with file:
+    raw = path.open("rb") if isinstance(path, Path) else inputs.open_input(path.url)
+    plain: Any = gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw
+    with raw, io.TextIOWrapper(plain, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         try:
             return next(csv.reader(file))
         except StopIteration:

@@ -125,7 +125,7 @@ def build(
             kind=kind,
             overlapping=sharing,
             partial=partial,
-            texts=None if builder is None else builder.dictionary(),
+            builder=builder,
         )
         snapshot = _snapshot(sets, version, sharing, builder, partial=partial)
         manifest = segments.write_snapshot(snapshot, destination, replace=replace, partial=partial)

@@ -42,14 +42,14 @@ def build_segments(
     kind: str = "uint32",
     overlapping: Collection[str] = (),
     partial: bool = False,
-    texts: Dictionary | None = None,
+    builder: DictionaryBuilder | None = None,
 ) -> dict[str, IdSet]:
     """Unite the rows into sets by segment, ready for a `Snapshot`.
 
     `first_wins` names every exclusive segment, the strongest first; its order becomes the order of the segments, and a
     name that no row has becomes an empty segment, so that a snapshot has the same segments every day. Without it the
     names are sorted, and ids in two exclusive segments raise `SegmentError` with their number and the first ten (as
-    texts, where `texts` is the dictionary). The same row twice is no offence. `overlapping` names the segments that may
+    texts, where `builder` numbered them). The same row twice is no offence. `overlapping` names the segments that may
     share ids; they come last, and are there whether a row has them or not. A `partial` build is not settled: `merge`
     does that. `kind` is that of the rows' ids: `uint32` (also the numbers of texts) or `uint64`.
 
@@ -75,6 +75,7 @@ def build_segments(
     sets = {name: set_type(kind).union(parts.pop(name)) for name in list(parts)}
     if partial:
         return {name: sets[name] for name in sorted(sets)}
+    texts = None if builder is None else builder.dictionary()
     return settle(sets, order, overlapping, texts=texts)
 
 

@@ -272,6 +272,7 @@ def _texts(columns: table.Columns, path: Input, name: str) -> list[Group]:
     if not table.is_text(column):
         raise SegmentError(f"{path}: column {name!r} holds {column.type}; text ids are stored as text")
     _check_null(columns, path, name)
+    column = table.plain_text(column)
     bad = table.first_of_length(column, 1, LONGEST_TEXT_BYTES)
     if bad is not None:
         text = column[bad].as_py()

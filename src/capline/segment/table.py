@@ -43,6 +43,7 @@ __all__ = [
     "is_text",
     "numbers",
     "parquet_rows",
+    "plain_text",
     "read_columns",
 ]
 
@@ -216,6 +217,11 @@ def first_above(column: Any, digits: str) -> int | None:
     return _first(above) if _compute.any(above).as_py() else None
 
 
+def plain_text(column: Any) -> Any:
+    """The column as plain text, whatever kind of text it is."""
+    return column.cast(_pa.large_string())
+
+
 def first_of_length(column: Any, least: int, most: int) -> int | None:
     """Find the place of the first text that is not `least` to `most` bytes of UTF-8."""
     lengths = _compute.binary_length(column)
@@ -224,18 +230,17 @@ def first_of_length(column: Any, least: int, most: int) -> int | None:
 
 
 def by_length(column: Any) -> list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.bytes_]]]:
-    """Sort a column of text without nulls by length in bytes: the length, the places, the texts at a fixed width.
+    """Sort a column of plain text without nulls by length in bytes: the length, the places, the texts at a fixed width.
 
     ValueError for bytes that are not UTF-8.
     """
-    plain = column.cast(_pa.large_string())
-    plain.validate(full=True)
-    lengths = _compute.binary_length(plain).to_numpy(zero_copy_only=False)
+    column.validate(full=True)
+    lengths = _compute.binary_length(column).to_numpy(zero_copy_only=False)
     found: list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.bytes_]]] = []
     for length in np.unique(lengths).tolist():
         places = np.flatnonzero(lengths == length)
         # Taken together, texts of one length lie side by side: their bytes are the array.
-        some = plain.take(_pa.array(places))
+        some = column.take(_pa.array(places))
         cells = np.frombuffer(some.buffers()[2], dtype=f"S{length}", count=places.size)
         found.append((length, places, cells))
     return found

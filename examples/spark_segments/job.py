@@ -13,18 +13,22 @@ partition stay in the task that reads them, as bitmaps.
 from __future__ import annotations
 
 import argparse
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pyspark import TaskContext
-from pyspark.sql import SparkSession, functions
 
 from capline.segment import Snapshot, build_segments, write_snapshot
 from capline.segment.source import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+
+# By name: only the venv of this example has it, and what checks types here has not.
+functions: Any = import_module("pyspark.sql.functions")
 
 
 def main() -> None:
@@ -36,13 +40,13 @@ def main() -> None:
     parser.add_argument("--generate", type=int, default=0, metavar="USERS")
     arguments = parser.parse_args()
 
-    spark: Any = SparkSession.builder.appName("capline segments").getOrCreate()
+    spark: Any = import_module("pyspark.sql").SparkSession.builder.appName("capline segments").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     if arguments.generate:
         generate(spark, arguments.generate, arguments.partitions, str(arguments.rows))
     directory = str(arguments.parts.absolute())
     frame = spark.read.parquet(str(arguments.rows)).select("id", "segment").repartition(arguments.partitions)
-    done = frame.rdd.mapPartitions(lambda rows: [build(rows, directory)]).collect()
+    done: list[int] = frame.rdd.mapPartitions(partial(build, directory)).collect()
     print(f"{len(done)} parts, {sum(done):,} ids in them")
     spark.stop()
 
@@ -60,16 +64,15 @@ def generate(spark: Any, users: int, partitions: int, path: str) -> None:
     twice.write.mode("overwrite").parquet(path)
 
 
-def build(rows: Iterable[Any], directory: str) -> int:
-    """Build one partition's rows and write them as a partial snapshot; the number of ids in it."""
-    context = TaskContext.get()
-    number = context.partitionId() if context else 0
+def build(directory: str, rows: Iterable[Any]) -> list[int]:
+    """Build one partition's rows and write them as a partial snapshot; the number of ids in it, if it has any."""
+    number: int = import_module("pyspark").TaskContext.get().partitionId()
     sets = build_segments(batches(rows), partial=True)
     if not sets:
-        return 0
+        return []
     snapshot = Snapshot.proven(sets, None, None)
     write_snapshot(snapshot, f"{directory}/{number:05}", replace=True, partial=True)
-    return sum(map(len, sets.values()))
+    return [sum(map(len, sets.values()))]
 
 
 def batches(rows: Iterable[Any], size: int = 100_000) -> Iterator[Rows]:

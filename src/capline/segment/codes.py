@@ -55,23 +55,22 @@ def _look_up(sets: Sequence[IdSet], wanted: IdArray, dtype: type[np.uint8 | np.u
     """Codes of ids that lie in one window: write the sets into a table, then read it at the ids."""
     low, high = int(wanted.min()), int(wanted.max())
     base = wanted - np.uint32(low)
-    near = IdSet.from_range(low, high)
+    # One code more than there are sets: the mark of what was asked, and of no set.
+    table = np.zeros(high - low + 1, dtype=dtype if len(sets) < np.iinfo(dtype).max else np.uint16)
+    near, mark = IdSet.from_range(low, high), 0
     if sum(ids.overlap(near) for ids in sets) > _DENSE * wanted.size:
-        near = IdSet.from_array(_in_order(wanted, base, low, high))
-    table = np.zeros(high - low + 1, dtype=dtype)
-    for code, ids in enumerate(sets, start=1):
+        if bool((wanted[:-1] <= wanted[1:]).all()):
+            near = IdSet.from_array(wanted)
+        elif high - low > _SPARSE * wanted.size:
+            near = IdSet.from_array(np.sort(wanted))
+        else:
+            mark = 1
+            table[base] = mark
+            marked = np.flatnonzero(table.view(bool) if table.dtype == np.uint8 else table)
+            near = IdSet.from_array(marked.astype(np.uint32) + np.uint32(low))
+    for code, ids in enumerate(sets, start=1 + mark):
         table[(ids & near).to_array() - np.uint32(low)] = code
-    return table[base]
-
-
-def _in_order(wanted: IdArray, base: npt.NDArray[Any], low: int, high: int) -> IdArray:
-    if bool((wanted[:-1] <= wanted[1:]).all()):
-        return wanted
-    if (high - low) > _SPARSE * wanted.size:
-        return np.sort(wanted)
-    marks = np.zeros(high - low + 1, dtype=bool)
-    marks[base] = True
-    return np.flatnonzero(marks).astype(np.uint32) + np.uint32(low)
+    return (table[base] - table.dtype.type(mark)).astype(dtype, copy=False)
 
 
 def codes_of_64(sets: Sequence[IdSet], wanted: IdArray, dtype: type[np.uint8 | np.uint16]) -> Codes:

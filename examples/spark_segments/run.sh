@@ -27,7 +27,7 @@ if [[ $(cat "$venv/.made-from" 2>/dev/null) != "$mark" ]]; then
 fi
 # The package itself from the source tree: what is being proven.
 export PYTHONPATH=$root/src
-capline() { "$venv/bin/python" -c 'import sys; from capline.cli.main import main; sys.exit(main())' "$@"; }
+capline() { "$venv/bin/python" -m capline.cli "$@"; }
 
 rm -rf "$work/rows" "$work/parts" "$work/merged" "$work/whole"
 export PYSPARK_PYTHON=$venv/bin/python PYSPARK_DRIVER_PYTHON=$venv/bin/python SPARK_LOCAL_IP=127.0.0.1

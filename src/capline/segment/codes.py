@@ -9,7 +9,7 @@ Ids of 64 bits may lie anywhere, so those are sorted, and codes are found by pos
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from capline.campaign import Report
-    from capline.limiter import Limiter
+    from capline import Limiter
 
 
 def send(site: Site, limiter: Limiter, name: str) -> tuple[Report, set[int]]:

@@ -14,8 +14,8 @@ from capline.segment import IdSet, IdSet64, Snapshot, write_snapshot
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from capline.campaign import Report
     from capline import Limiter
+    from capline.campaign import Report
 
 
 def send(site: Site, limiter: Limiter, name: str) -> tuple[Report, set[int]]:

@@ -54,7 +54,8 @@ def codes_of(sets: Sequence[IdSet], wanted: IdArray, dtype: type[np.uint8 | np.u
 def _look_up(sets: Sequence[IdSet], wanted: IdArray, dtype: type[np.uint8 | np.uint16]) -> Codes:
     """Codes of ids that lie in one window: write the sets into a table, then read it at the ids."""
     low, high = int(wanted.min()), int(wanted.max())
-    base = wanted - np.uint32(low)
+    # As NumPy's own index type, once: it would convert them at every use.
+    base = (wanted - np.uint32(low)).astype(np.intp)
     # One code more than there are sets: the mark of what was asked, and of no set.
     table = np.zeros(high - low + 1, dtype=dtype if len(sets) < np.iinfo(dtype).max else np.uint16)
     near, mark = IdSet.from_range(low, high), 0
@@ -69,8 +70,8 @@ def _look_up(sets: Sequence[IdSet], wanted: IdArray, dtype: type[np.uint8 | np.u
             marked = np.flatnonzero(table.view(bool) if table.dtype == np.uint8 else table)
             near = IdSet.from_array(marked.astype(np.uint32) + np.uint32(low))
     for code, ids in enumerate(sets, start=1 + mark):
-        table[(ids & near).to_array() - np.uint32(low)] = code
-    return (table[base] - table.dtype.type(mark)).astype(dtype, copy=False)
+        table[((ids & near).to_array() - np.uint32(low)).astype(np.intp)] = code
+    return (table.take(base, mode="clip") - table.dtype.type(mark)).astype(dtype, copy=False)
 
 
 def codes_of_64(sets: Sequence[IdSet], wanted: IdArray, dtype: type[np.uint8 | np.uint16]) -> Codes:

@@ -6,7 +6,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup demo test lint bench lock clean
+.PHONY: help setup demo test lint proof bench lock clean
 
 BIN := .venv/bin
 PYTEST_WORKERS ?= 2
@@ -35,6 +35,10 @@ lint: setup ## ruff, pyright strict, import-linter
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --warnings
 	$(BIN)/lint-imports --no-cache --no-logo
+
+proof: setup ## what takes too long for every day: 100,000 damaged snapshots, and a Spark job that builds segments
+	$(BIN)/python tools/fuzz_segments.py
+	@PYTHON=$(CURDIR)/$(BIN)/python bash examples/spark_segments/run.sh
 
 bench: setup ## run the benchmark programs, one after the other
 	@bash tools/setup.sh test

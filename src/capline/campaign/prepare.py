@@ -102,8 +102,12 @@ def prepare(file: CampaignFile) -> Job:
     policy = pick_policy(file, policies)
     snapshot = None if file.segments is None else load_snapshot(file.segments)
     if snapshot is not None:
+        if snapshot.kind != "uint32":
+            raise CampaignError(
+                f"{file.segments}: its ids are {snapshot.kind}, and a campaign's are uint32: build it so"
+            )
         for name in policy.by_segment:
-            if name not in snapshot.sets:
+            if name not in snapshot.names:
                 raise UnknownNameError(
                     f"{file.policies}: policy {policy.name!r} has limits for segment {name!r}, which is not in "
                     f"{file.segments}; "

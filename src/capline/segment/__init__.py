@@ -4,6 +4,8 @@
     build        rows to disjoint sets: offenders listed, or settled by a stated order
     snapshot     the immutable object that answers, and its directory on disk
     expression   `(active | new) - churned` over the sets of a snapshot
+    publish      a snapshot to a directory or an object store: immutable objects, and one pointer to what is served
+    watch        a publication that is followed: fetched, proven, and swapped in by one reference
     idset        the one set type that the other layers see; roaring stays behind it
 
 Importing this package loads nothing heavy: each name below brings its module when it is first used, and a missing extra
@@ -19,19 +21,26 @@ from capline.model.errors import SegmentError
 
 if TYPE_CHECKING:
     from capline.segment.build import build_segments
+    from capline.segment.cache import Bounds
     from capline.segment.expression import Expression, parse_expression
     from capline.segment.idset import IdSet
     from capline.segment.manifest import Manifest, SegmentEntry, read_manifest
+    from capline.segment.publish import Publisher
     from capline.segment.snapshot import Snapshot, load_snapshot
     from capline.segment.source import count_rows, expand, read_audience, read_rows
+    from capline.segment.watch import SegmentWatch, WatchStatus
     from capline.segment.write import write_snapshot
 
 __all__ = [
+    "Bounds",
     "Expression",
     "IdSet",
     "Manifest",
+    "Publisher",
     "SegmentEntry",
+    "SegmentWatch",
     "Snapshot",
+    "WatchStatus",
     "build_segments",
     "count_rows",
     "expand",
@@ -44,11 +53,15 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Bounds": "cache",
     "Expression": "expression",
     "IdSet": "idset",
     "Manifest": "manifest",
+    "Publisher": "publish",
     "SegmentEntry": "manifest",
+    "SegmentWatch": "watch",
     "Snapshot": "snapshot",
+    "WatchStatus": "watch",
     "build_segments": "build",
     "count_rows": "source",
     "expand": "source",

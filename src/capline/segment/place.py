@@ -18,6 +18,7 @@ import os
 import re
 import shutil
 import stat
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 __all__ = ["DirectoryPlace", "Found", "Got", "ObjectMissingError", "Place", "open_place"]
 
 CHUNK_BYTES = 4 << 20
+
+_ABANDONED_US = 24 * 3_600_000_000
+"""Nobody writes one file for a day."""
 
 _REMOTE = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -196,8 +200,9 @@ class DirectoryPlace:
                 os.close(lock)
 
     def list(self, folder: str) -> dict[str, Found]:
-        """See `Place`. Also what a killed publisher left half written, whose names begin with a dot."""
+        """See `Place`. Also what a killed publisher left half written, once nobody can be writing it any more."""
         found: dict[str, Found] = {}
+        abandoned_us = time.time_ns() // 1000 - _ABANDONED_US
         with files.os_errors("list it", f"{self.where}/{folder}"):
             if not (self._root / folder).exists():
                 self._check_root()
@@ -206,10 +211,10 @@ class DirectoryPlace:
                 for entry in entries:
                     with suppress(FileNotFoundError):
                         status = entry.stat(follow_symlinks=False)
-                        if stat.S_ISREG(status.st_mode) and (
-                            not entry.name.startswith(".") or _TEMPORARY.fullmatch(entry.name)
-                        ):
-                            found[entry.name] = Found(status.st_size, status.st_mtime_ns // 1000)
+                        changed_us = status.st_mtime_ns // 1000
+                        left = _TEMPORARY.fullmatch(entry.name) is not None and changed_us < abandoned_us
+                        if stat.S_ISREG(status.st_mode) and (left or not entry.name.startswith(".")):
+                            found[entry.name] = Found(status.st_size, changed_us)
         return found
 
     def delete(self, paths: Iterable[str]) -> None:

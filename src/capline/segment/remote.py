@@ -87,7 +87,7 @@ class ObjectPlace:
     def download(self, path: str, into: Path, size_bytes: int) -> str:
         """See `Place`."""
         shown = f"{self.where}/{path}"
-        with _told(shown, "read it"), files.os_errors("write it", into):
+        with files.os_errors("write it", into), _told(shown, "read it"):
             result = obstore.get(self._store, path)
             check_size(shown, result.meta["size"], size_bytes)
             return write_chunks(result.stream(1 << 20), into, size_bytes, shown)
@@ -246,6 +246,8 @@ def _told(shown: str, doing: str) -> Generator[None]:
     except (AlreadyExistsError, NotModifiedError, PreconditionError):
         raise
     except FileNotFoundError as error:
+        if error.errno is not None:  # of a file on this host
+            raise
         if _NO_BUCKET.search(str(error)):
             raise SegmentError(f"{shown}: no such bucket; create it, or mend the address") from None
         raise ObjectMissingError(f"{shown}: there is none") from None

@@ -33,7 +33,7 @@ class S3:
         """What makes a process use it."""
         return {
             "AWS_ENDPOINT_URL": f"http://{HOST}:{self.port}",
-            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_ACCESS_KEY_ID": "nobody",
             "AWS_SECRET_ACCESS_KEY": "test",
             "AWS_REGION": "us-east-1",
         }
@@ -87,7 +87,7 @@ class S3:
         return False
 
     def make_bucket(self, name: str) -> None:
-        request = urllib.request.Request(f"http://{HOST}:{self.port}/{name}", method="PUT")  # noqa: S310 - loopback
+        request = urllib.request.Request(f"http://{HOST}:{self.port}/{name}", method="PUT")
         with urllib.request.urlopen(request, timeout=10):  # noqa: S310 - as above
             pass
 

@@ -125,7 +125,7 @@ class TestTwoPublishers:
                 met.append(publish(site, tmp_path, "fast", new=[1, 3]).version)
 
         with site.publisher() as publisher:
-            with pytest.raises(SegmentConflictError, match="version 'fast' was published meanwhile.*'slow' is not"):
+            with pytest.raises(SegmentConflictError, match=r"version 'fast' was published meanwhile.*'slow' is not"):
                 publisher.publish(slow, progress=meanwhile)
             assert site.pointer().current == "fast"
             assert site.pointer().find("slow") is None
@@ -167,9 +167,7 @@ class TestTwoPublishers:
     def test_a_pin_meanwhile_takes_nothing_from_anybody(self, site: Site, tmp_path: Path) -> None:
         publish(site, tmp_path, "v1", new=[1])
         with site.publisher() as publisher:
-            publisher.publish(
-                make(tmp_path, "v2", new=[2]), progress=lambda *_: None if site.publisher().pin("v1") else None
-            )
+            publisher.publish(make(tmp_path, "v2", new=[2]), progress=lambda *_: site.publisher().pin("v1"))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
         assert [(each.version, each.pinned) for each in site.pointer().versions] == [("v1", True), ("v2", False)]
 
     def test_an_answer_that_is_lost(self, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

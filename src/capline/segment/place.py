@@ -272,7 +272,7 @@ def check_size(shown: str, size_bytes: int, expected_bytes: int) -> None:
 def write_chunks(chunks: Iterable[bytes], into: Path, size_bytes: int, shown: str) -> str:
     """Write the chunks into a new file, never more than was promised, and return their SHA-256."""
     digest, taken = hashlib.sha256(), 0
-    with into.open("xb") as target:
+    with files.os_errors("write it", into), into.open("xb") as target:
         for chunk in chunks:
             taken += len(chunk)
             if taken > size_bytes:

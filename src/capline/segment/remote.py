@@ -87,7 +87,7 @@ class ObjectPlace:
     def download(self, path: str, into: Path, size_bytes: int) -> str:
         """See `Place`."""
         shown = f"{self.where}/{path}"
-        with files.os_errors("write it", into), _told(shown, "read it"):
+        with _told(shown, "read it"):
             result = obstore.get(self._store, path)
             check_size(shown, result.meta["size"], size_bytes)
             return write_chunks(result.stream(1 << 20), into, size_bytes, shown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import threading
 import time
@@ -521,3 +522,50 @@ class TestFigures:
         assert any(line.startswith('capline_segments_age_seconds{watch="users"}') for line in lines)
         with pytest.raises(InvalidValueError, match="has segment metrics already"):
             SegmentMetrics(registry)
+
+
+class TestLarge:
+    """A large snapshot is proven by a process of its own, so that nobody here waits for it."""
+
+    @pytest.fixture(autouse=True)
+    def everything_is_large(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cache_module, "_LARGE_BYTES", 0)
+
+    def test_a_good_one_is_taken(self, here: Site, tmp_path: Path) -> None:
+        publish(here, tmp_path, "v1", new=[1])
+        assert here.watch(tmp_path / "cache").poll()
+
+    def test_a_bad_one_is_refused_in_the_same_words(self, here: Site, tmp_path: Path) -> None:
+        publish(here, tmp_path, "v1", new=[1], old=[2])
+        data = here.read(here.pointer().serving.manifest_path)
+        bits = IdSet([1, 2]).to_bytes()
+        same = {"bytes": len(bits), "sha256": hashlib.sha256(bits).hexdigest(), "cardinality": 2}
+        entries = [{**each, **same} for each in json.loads(data)["segments"]]
+        here.smuggle("v2", resealed(data, segments=entries), [bits])
+        watch = here.watch(tmp_path / "cache")
+        assert not watch.poll()
+        with pytest.raises(SegmentError, match=r"2 ids are in two segments or more: 1 \(new and old\), 2"):
+            raise watch.error or AssertionError
+
+    def test_one_that_kills_who_looks_at_it_is_refused(
+        self, here: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "sitecustomize.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)\n")
+        publish(here, tmp_path, "v1", new=[1])
+        monkeypatch.syspath_prepend(str(tmp_path))  # pyright: ignore[reportUnknownMemberType]
+        watch = here.watch(tmp_path / "cache")
+        assert not watch.poll()
+        assert "cannot be verified: killed" in str(watch.error)
+
+    def test_an_interpreter_inside_another_program_does_it_itself(
+        self, here: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("sys.executable", "/usr/bin/uwsgi")
+        publish(here, tmp_path, "v1", new=[1])
+        assert here.watch(tmp_path / "cache").poll()
+
+    def test_a_stop_ends_it(self, here: Site, tmp_path: Path) -> None:
+        publish(here, tmp_path, "v1", new=[1])
+        (tmp_path / "snapshot").mkdir()
+        with pytest.raises(SegmentError, match="stopped"):
+            cache_module._prove_aside(tmp_path / "snapshot", lambda: True)  # pyright: ignore[reportPrivateUsage]

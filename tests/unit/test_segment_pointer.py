@@ -82,7 +82,7 @@ ENTRY: dict[str, Any] = msgspec.structs.asdict(ONE)
     ("changes", "why"),
     [
         ({"format_version": 2}, "format version 2, and this capline reads 1; use the capline that wrote it"),
-        ({"format": "other"}, "damaged or was edited"),
+        ({"format": "other"}, "does not match its own checksum; it is damaged: publish again with --resend"),
         ({"current": "gone"}, "points to version 'gone', which is not in its own list"),
         ({"versions": []}, "0 versions, where 1 to 256"),
         ({"versions": [ENTRY] * 257}, "257 versions"),
@@ -108,5 +108,7 @@ def test_sealed_and_impossible(changes: dict[str, Any], why: str) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"null", b"[" * 100_000, b"{}", b"\xff" * 50, b"<html>"])
 def test_something_else(data: bytes) -> None:
-    with pytest.raises(SegmentError, match=r"^p: not a pointer of segments, or a torn one; publish again"):
+    with pytest.raises(
+        SegmentError, match=r"^p: not a pointer of segments, or a torn one; publish again with --resend"
+    ):
         decode_pointer(data, "p")

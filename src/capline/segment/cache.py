@@ -23,6 +23,8 @@ import os
 import re
 import secrets
 import shutil
+import subprocess
+import sys
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,12 +33,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from capline.model.errors import SegmentError
-from capline.segment import files
+from capline.segment import files, load_snapshot
 from capline.segment.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, decode_manifest, read_manifest
 from capline.segment.place import ObjectMissingError, remove_tree
 from capline.segment.pointer import OBJECTS
+from capline.segment.prove import REFUSED
 from capline.segment.publish import files_of, read_manifest_of
-from capline.segment.snapshot import load_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -55,6 +57,7 @@ _UNUSED_S = 600.0
 _ABANDONED_S = 3600.0
 _NEWEST = 2
 _LARGEST_LAST_BYTES = 4096
+_LARGE_BYTES = 8 << 20
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -206,7 +209,7 @@ class Cache:
             files.create(part / MANIFEST, data)
             files.fsync_directory(part)
             # Proven before it has a name: that it is what its manifest says, and that its segments are disjoint.
-            snapshot = load_snapshot(part)
+            snapshot = _proven(part, sum(each.bytes for each in files_of(manifest)), stopped)
             _go_on(stopped)
             with suppress(OSError):  # of two that fetched it, the second finds the name taken
                 part.rename(final)
@@ -258,6 +261,36 @@ def _manifest_of(final: Path, version: str) -> Manifest:
     return decode_manifest(data, str(final / MANIFEST))
 
 
+def _proven(path: Path, size_bytes: int, stopped: Callable[[], bool]) -> Snapshot:
+    """Verify all of a snapshot and open it.
+
+    Decoding and uniting large bitmaps are long calls that let no other thread of the process run, so for a large
+    snapshot another process does it first (`capline.segment.prove`); what it left behind makes opening it here quick.
+    """
+    if size_bytes >= _LARGE_BYTES and Path(sys.executable).name.startswith(("python", "pypy")):
+        _prove_aside(path, stopped)
+    return load_snapshot(path)
+
+
+def _prove_aside(path: Path, stopped: Callable[[], bool]) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", "capline.segment.prove", str(path)]
+    with subprocess.Popen(  # noqa: S603 - our own module
+        command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
+    ) as prover:
+        while True:
+            try:
+                _, told = prover.communicate(timeout=_PAUSE_S * 4)
+                break
+            except subprocess.TimeoutExpired:
+                if stopped():
+                    prover.kill()
+    _go_on(stopped)
+    if prover.returncode:
+        last = told.decode(errors="replace").strip().split("\n")[-1][:1000]
+        raise SegmentError(last if prover.returncode == REFUSED else f"{path}: cannot be verified: {last or 'killed'}")
+
+
 def _go_on(stopped: Callable[[], bool]) -> None:
     if stopped():
         raise SegmentError("stopped")
@@ -284,7 +317,8 @@ def _download(place: Place, version: Published, sha256: str, size_bytes: int, ta
         found = place.download(path, target, size_bytes)
     except ObjectMissingError:
         raise SegmentError(
-            f"{place.where}/{path}: gone, and version {version.version!r} needs it; publish again, or roll back"
+            f"{place.where}/{path}: gone, and version {version.version!r} needs it; "
+            "publish again with --resend, or roll back"
         ) from None
     if found != sha256:
         raise SegmentError(

@@ -193,6 +193,9 @@ class DirectoryPlace:
                     before = None
                 if before != tag:
                     return False
+                # Whoever wrote these was killed: a writer holds the lock.
+                for left in self._root.glob(f".{path}.*.tmp"):
+                    left.unlink(missing_ok=True)
                 with self._new(path) as target:
                     target.write(data)
                 return True

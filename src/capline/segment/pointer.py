@@ -145,14 +145,14 @@ def decode_pointer(data: bytes, where: str) -> Pointer:
     try:
         header = msgspec.json.decode(data, type=_Header)
     except (ValueError, RecursionError):
-        raise SegmentError(f"{where}: not a pointer of segments, or a torn one; publish again") from None
+        raise SegmentError(f"{where}: not a pointer of segments, or a torn one; publish again with --resend") from None
     if header.format == FORMAT and header.format_version != FORMAT_VERSION:
         raise SegmentError(
             f"{where}: format version {header.format_version}, and this capline reads {FORMAT_VERSION}; "
             "use the capline that wrote it"
         )
     if header.format != FORMAT or not whole:
-        raise SegmentError(f"{where}: does not match its own checksum; it is damaged or was edited: publish again")
+        raise SegmentError(f"{where}: does not match its own checksum; it is damaged: publish again with --resend")
     try:
         sealed = msgspec.json.decode(data, type=_Sealed)
         _check(sealed)

@@ -37,7 +37,7 @@ import msgspec
 
 from capline.model.clock import Clock, SystemClock
 from capline.model.errors import SegmentConflictError, SegmentError
-from capline.segment import files
+from capline.segment import files, load_snapshot
 from capline.segment.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, Manifest, SegmentEntry, decode_manifest
 from capline.segment.place import ObjectMissingError, Place, open_place
 from capline.segment.pointer import (
@@ -53,7 +53,6 @@ from capline.segment.pointer import (
     decode_pointer,
     encode_pointer,
 )
-from capline.segment.snapshot import load_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -69,6 +68,7 @@ _LEASE_US = 900_000_000
 _RENEW_S = 600.0
 _BATCH = 500
 _TRIES = 8
+_LARGEST_DAMAGE_BYTES = 1 << 30
 _PAUSE_S = 0.2
 
 
@@ -148,7 +148,8 @@ class Publisher:
 
         `version` names it here; left out, the name in its manifest. A name is given once: the same name for other
         content is refused. `expected` is the version that must be current, for a snapshot that was made from that one.
-        `resend` sends what is there already too, to mend what was damaged there.
+        `resend` sends what is there already too, to mend what was damaged there; where the pointer itself cannot be
+        read, it begins a new list, with this version alone.
         `progress` is called with the bytes sent and the bytes to send.
 
         Raises `SegmentConflictError` where another version became current meanwhile.
@@ -156,7 +157,7 @@ class Publisher:
         directory = Path(snapshot)
         data, manifest = _verified(directory)
         ours = _entry(version, data, manifest, self._clock.now_us())
-        before = read_pointer(self._place)
+        before = self._read(mend=resend)
         began_with = None if before is None else before.pointer.current
         if expected is not None and began_with != expected:
             raise _unexpected(self._place, began_with, expected)
@@ -171,7 +172,7 @@ class Publisher:
             after = _with(before, ours, writer, self._clock.now_us())
             if self._swapped(after, before):
                 return _outcome(ours, after.sequence, manifest, sent, flipped=True)
-            before, resend = read_pointer(self._place), False
+            before, resend = self._read(mend=resend), False
         raise _lost(self._place, before, ours.version)
 
     def rollback(self, version: str | None = None) -> Pointer:
@@ -320,6 +321,15 @@ class Publisher:
                 return after
         raise SegmentConflictError(f"{self._place.where}: others keep changing it; try again later")
 
+    def _read(self, *, mend: bool) -> Publication | None:
+        try:
+            return read_pointer(self._place)
+        except SegmentError:
+            if not mend:
+                raise
+            got = self._place.get(POINTER, _LARGEST_DAMAGE_BYTES)
+            return None if got is None else Publication(NOTHING, got.tag)
+
     def _needed(self) -> Publication:
         found = read_pointer(self._place)
         if found is None:
@@ -385,14 +395,17 @@ def read_manifest_of(place: Place, version: Published) -> tuple[bytes, Manifest]
         got = place.get(version.manifest_path, min(version.manifest_bytes, LARGEST_MANIFEST_BYTES))
     except ObjectMissingError:
         raise SegmentError(
-            f"{shown}: gone, and version {version.version!r} needs it; publish again, or roll back"
+            f"{shown}: gone, and version {version.version!r} needs it; publish again with --resend, or roll back"
         ) from None
     if got is None or len(got.data) != version.manifest_bytes:
         raise SegmentError(
-            f"{shown}: not the {version.manifest_bytes} bytes that were published; it is torn: publish again"
+            f"{shown}: not the {version.manifest_bytes} bytes that were published; "
+            "it is torn: publish again with --resend"
         )
     if hashlib.sha256(got.data).hexdigest() != version.manifest:
-        raise SegmentError(f"{shown}: does not match the SHA-256 in the pointer; it is damaged: publish again")
+        raise SegmentError(
+            f"{shown}: does not match the SHA-256 in the pointer; it is damaged: publish again with --resend"
+        )
     return got.data, decode_manifest(got.data, shown)
 
 

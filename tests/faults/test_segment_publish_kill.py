@@ -13,8 +13,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from tests.segments_kit import Site, directory_site, make, s3_site
+
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -29,6 +29,12 @@ def make(directory: Path, version: str, **sets: Iterable[int]) -> Path:
     return path
 
 
+def file_of(snapshot: Path, segment: str) -> Path:
+    """The segment's file."""
+    (found,) = snapshot.glob(f"{segment}*.roaring")
+    return found
+
+
 @dataclass
 class Site:
     """Where versions are published, with a way around the front door."""
@@ -95,6 +101,16 @@ def s3_site(server: S3) -> Site:
     bucket = f"b{secrets.token_hex(6)}"
     server.make_bucket(bucket)
     return Site(f"s3://{bucket}/some/segments", server.options)
+
+
+def claiming(manifest: bytes, segments: list[dict[str, Any]]) -> bytes:
+    """A manifest with these segments, and whatever proof goes with them, be it true or not."""
+    fields, proof = json.loads(manifest), dict[str, Any]()
+    if "union" in fields:
+        count = len(segments)
+        proof["union"] = sum(each["cardinality"] for each in segments)
+        proof["pairs"] = [[one, other, 0] for other in range(count) for one in range(other)]
+    return resealed(manifest, segments=segments, **proof)
 
 
 def resealed(manifest: bytes, **changes: Any) -> bytes:

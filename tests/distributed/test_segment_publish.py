@@ -8,7 +8,7 @@ from threading import Barrier, Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.segments_kit import Site, directory_site, make, s3_site
+from tests.segments_kit import Site, directory_site, file_of, make, s3_site
 
 from capline.model.errors import SegmentConflictError, SegmentError
 from capline.segment import publish as publish_module
@@ -64,7 +64,7 @@ def test_only_what_changed_is_sent(site: Site, tmp_path: Path) -> None:
     with site.publisher() as publisher:
         second = make(tmp_path, "v2", new=[1, 2, 70_000], old=range(10, 50_000))
         done = publisher.publish(second, progress=lambda sent, total: told.append((sent, total)))
-        size_bytes = (second / "new.roaring").stat().st_size
+        size_bytes = file_of(second, "new").stat().st_size
         assert (done.sent_files, done.sent_bytes, done.reused_files) == (1, size_bytes, 1)
         assert told[-1] == (size_bytes, size_bytes)
         again = publisher.publish(second)
@@ -88,7 +88,7 @@ def test_a_name_is_given_once(site: Site, tmp_path: Path) -> None:
 
 def test_a_broken_snapshot_is_not_published(site: Site, tmp_path: Path) -> None:
     broken = make(tmp_path, "v1", new=[1])
-    (broken / "new.roaring").write_bytes(b"x")
+    file_of(broken, "new").write_bytes(b"x")
     with site.publisher() as publisher, pytest.raises(SegmentError, match="cut short"):
         publisher.publish(broken)
     assert site.names("objects") == set()
@@ -104,8 +104,8 @@ def test_a_file_that_changes_while_it_is_sent_is_found(
 
     def then_changed(directory: Path) -> Any:
         found = verified(directory)
-        data = (directory / "new.roaring").read_bytes()
-        (directory / "new.roaring").write_bytes(data[:-1] + b"\xff")
+        data = file_of(directory, "new").read_bytes()
+        file_of(directory, "new").write_bytes(data[:-1] + b"\xff")
         return found
 
     monkeypatch.setattr(publish_module, "_verified", then_changed)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-from tests.segments_kit import Site, directory_site, make, resealed, s3_site
+from tests.segments_kit import Site, claiming, directory_site, make, resealed, s3_site
 from tests.server_kit import soon
 
 from capline import ManualClock
@@ -215,7 +215,8 @@ def test_what_a_faulty_publisher_wrote_is_refused(here: Site, tmp_path: Path, ch
         changes = {"segments": [entry("new", bits, 3, bytes=1 << 60)]}
     elif changes == "outside":
         changes = {"segments": [entry("new", bits, 3, file="../../x.roaring")]}
-    here.smuggle("v2", resealed(data, **changes), [bits, nobody])
+    entries = changes.get("segments")
+    here.smuggle("v2", claiming(data, entries) if entries else resealed(data, **changes), [bits, nobody])
     assert not watch.poll()
     assert watch.current.version == "v1"
     with pytest.raises(SegmentError, match=why):
@@ -541,7 +542,7 @@ class TestLarge:
         bits = IdSet([1, 2]).to_bytes()
         same = {"bytes": len(bits), "sha256": hashlib.sha256(bits).hexdigest(), "cardinality": 2}
         entries = [{**each, **same} for each in json.loads(data)["segments"]]
-        here.smuggle("v2", resealed(data, segments=entries), [bits])
+        here.smuggle("v2", claiming(data, entries), [bits])
         watch = here.watch(tmp_path / "cache")
         assert not watch.poll()
         with pytest.raises(SegmentError, match=r"2 ids are in two segments or more: 1 \(new and old\), 2"):

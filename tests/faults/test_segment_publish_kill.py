@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from tests.segments_kit import Site, directory_site, make, s3_site
 
-
 if TYPE_CHECKING:
     from pathlib import Path
 

@@ -17,7 +17,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.segments_kit import Site, directory_site, make, resealed, s3_site
+from tests.segments_kit import Site, claiming, directory_site, make, resealed, s3_site
 
 from capline.segment import IdSet
 
@@ -135,7 +135,7 @@ def publish_broken(site: Site, directory: Path, version: int) -> None:
         bits = IdSet(range(5)).to_bytes()
         same = {"bytes": len(bits), "sha256": hashlib.sha256(bits).hexdigest(), "cardinality": 5}
         entries = [{**each, **same} for each in json.loads(manifest)["segments"]]
-        site.smuggle(f"v{version}", resealed(manifest, version=f"v{version}", segments=entries), [bits])
+        site.smuggle(f"v{version}", resealed(claiming(manifest, entries), version=f"v{version}"), [bits])
         return
     snapshot = make(directory, f"v{version}", **sets_of(version))
     one = hashlib.sha256(next(snapshot.glob("new*.roaring")).read_bytes()).hexdigest()

@@ -74,6 +74,15 @@ def test_only_what_changed_is_sent(site: Site, tmp_path: Path) -> None:
     assert [each.version for each in site.pointer().versions] == ["v1", "v2"]
 
 
+def test_what_is_there_with_another_size_is_sent_again(site: Site, tmp_path: Path) -> None:
+    snapshot = make(tmp_path, "v1", new=[1, 2])
+    name = hashlib.sha256(file_of(snapshot, "new").read_bytes()).hexdigest()
+    site.write(f"objects/{name}", b"torn")
+    with site.publisher() as publisher:
+        assert publisher.publish(snapshot).sent_files == 1
+    assert served(site, tmp_path) == {"new": [1, 2]}
+
+
 def test_a_name_is_given_once(site: Site, tmp_path: Path) -> None:
     publish(site, tmp_path, "v1", new=[1])
     before = site.read("pointer.json")

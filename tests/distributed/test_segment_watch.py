@@ -330,6 +330,7 @@ class TestCache:
         old = time.time() - 7200
         for name in names[:4]:
             os.utime(cache / name, (old, old))
+        os.utime(cache / names[4], (old + 10, old + 10))  # as old, but of the newest two
         (cache / ".abandoned.part").mkdir()
         os.utime(cache / ".abandoned.part", (old, old))
         publish(here, tmp_path, "v5", some=[5])

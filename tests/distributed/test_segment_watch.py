@@ -161,6 +161,9 @@ def test_what_is_spoiled_is_refused_and_the_last_good_one_stays(site: Site, tmp_
         assert watch.current is first
         with pytest.raises(SegmentError, match=why):
             raise watch.error or AssertionError
+        assert not watch.poll()  # looked at again, and not taken for unchanged
+        assert watch.error is not None
+        assert watch.current is first
         # A process that starts now, with nothing, has nothing; one with the cache has the last good one.
         fresh = site.watch(tmp_path / "another")
         assert not fresh.poll()

@@ -434,6 +434,24 @@ class TestFollowing:
         assert watch.current.version == "v1"
         assert watch.status.refused == 0
 
+    def test_what_is_opened_when_it_is_stopped_is_not_taken(
+        self, here: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        publish(here, tmp_path, "v1", new=[1])
+        watch = here.watch(tmp_path / "cache")
+        watch.poll()
+        publish(here, tmp_path, "v2", new=[2])
+        found = here.watch(tmp_path / "cache")
+        found.poll()
+
+        def stopped(*_: object) -> object:
+            watch.stop()
+            return found.current
+
+        monkeypatch.setattr(watch._cache, "open", stopped)  # pyright: ignore[reportPrivateUsage]
+        assert not watch.poll()
+        assert watch.current.version == "v1"
+
     def test_nothing_ends_the_thread(self, here: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         publish(here, tmp_path, "v1", new=[1])
         with here.watch(tmp_path / "cache", interval_s=0.02) as watch:

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from capline import segment as segments
+from capline.cli import segments_publish
 from capline.cli.common import JsonOption, answer_json, note, out
 from capline.model.errors import SegmentError
 from capline.segment import files
@@ -35,6 +36,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+segments_publish.register(app)
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A snapshot's directory.", show_default=False)]
 Destination = Annotated[
@@ -232,15 +234,30 @@ def show(directory: Directory, as_json: JsonOption = False) -> None:
     _print_manifest(directory, manifest)
 
 
-@app.command("list", epilog="[bold]Examples[/]\n\ncapline segments list segments")
+@app.command(
+    "list",
+    epilog="[bold]Examples[/]\n\ncapline segments list segments\n\ncapline segments list s3://bucket/segments",
+)
 def list_snapshots(
-    directory: Annotated[
-        Path,
-        typer.Argument(metavar="DIR", help="A directory of snapshots.", show_default=False),
+    place: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR|URL", help="A directory of snapshots, or where versions are published.", show_default=False
+        ),
     ],
     as_json: JsonOption = False,
 ) -> None:
-    """List the snapshots in a directory, oldest first; only their manifests are read."""
+    """List the snapshots in a directory, or the published versions at an address, oldest first.
+
+    Of snapshots only their manifests are read.
+    """
+    if segments_publish.is_published(place):
+        segments_publish.list_versions(place, as_json=as_json)
+    else:
+        _list_directory(Path(place), as_json=as_json)
+
+
+def _list_directory(directory: Path, *, as_json: bool) -> None:
     try:
         inside = sorted(path for path in directory.iterdir() if not path.name.startswith("."))
     except OSError as error:

@@ -8,6 +8,8 @@
     load         and back: verified; or, once verified here (stamp), used where it lies (frozen)
     dictionary   text ids to numbers, for good; idfile is one file of it
     expression   `(active | new) - churned` over the sets of a snapshot
+    publish      a snapshot to a directory or an object store: immutable objects, and one pointer to what is served
+    watch        a publication that is followed: fetched, proven, and swapped in by one reference
     idset        the set types that the other layers see; roaring stays behind them
 
 Importing this package loads nothing heavy: each name below brings its module when it is first used, and a missing extra
@@ -23,25 +25,32 @@ from capline.model.errors import SegmentError
 
 if TYPE_CHECKING:
     from capline.segment.build import build_segments, number_rows
+    from capline.segment.cache import Bounds
     from capline.segment.dictionary import Dictionary, DictionaryBuilder, keep
     from capline.segment.expression import Expression, parse_expression
     from capline.segment.idset import IdSet, IdSet64, set_type
     from capline.segment.load import load_partial, load_snapshot
     from capline.segment.manifest import Manifest, SegmentEntry, read_manifest
     from capline.segment.merge import merge_partials
+    from capline.segment.publish import Publisher
     from capline.segment.snapshot import Snapshot
     from capline.segment.source import count_rows, expand, find_audience, read_audience, read_rows, read_text_rows
+    from capline.segment.watch import SegmentWatch, WatchStatus
     from capline.segment.write import write_snapshot
 
 __all__ = [
+    "Bounds",
     "Dictionary",
     "DictionaryBuilder",
     "Expression",
     "IdSet",
     "IdSet64",
     "Manifest",
+    "Publisher",
     "SegmentEntry",
+    "SegmentWatch",
     "Snapshot",
+    "WatchStatus",
     "build_segments",
     "count_rows",
     "expand",
@@ -61,14 +70,18 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Bounds": "cache",
     "Dictionary": "dictionary",
     "DictionaryBuilder": "dictionary",
     "Expression": "expression",
     "IdSet": "idset",
     "IdSet64": "idset",
     "Manifest": "manifest",
+    "Publisher": "publish",
     "SegmentEntry": "manifest",
+    "SegmentWatch": "watch",
     "Snapshot": "snapshot",
+    "WatchStatus": "watch",
     "build_segments": "build",
     "count_rows": "source",
     "expand": "source",

@@ -36,17 +36,19 @@ lint: setup ## ruff, pyright strict, import-linter
 	$(BIN)/pyright --warnings
 	$(BIN)/lint-imports --no-cache --no-logo
 
-proof: setup ## what takes too long for every day: 100,000 damaged snapshots, and a Spark job that builds segments
-	$(BIN)/python tools/fuzz_segments.py
-	@PYTHON=$(CURDIR)/$(BIN)/python bash examples/spark_segments/run.sh
-
 bench: setup ## run the benchmark programs, one after the other
 	@bash tools/setup.sh test
 	@set -e; for program in bench/[!_]*.py; do echo "== $$program"; $(BIN)/python "$$program"; done
+
+proof: setup ## what takes too long for every day: the long forms of docs/reliability.md, damaged snapshots, a Spark job
+	@bash tools/setup.sh test
+	@set -e; for part in model crashes concurrency; do echo "== proof.$$part"; $(BIN)/python -m proof.$$part; done
+	$(BIN)/python tools/fuzz_segments.py
+	@PYTHON=$(CURDIR)/$(BIN)/python bash examples/spark_segments/run.sh
 
 lock: ## write requirements.lock anew from pyproject.toml; UPGRADE=1 takes the newest of everything
 	@bash tools/lock.sh
 
 clean: ## remove .venv, build results and caches
 	rm -rf .venv build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
-	find src tests bench tools examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests bench tools examples proof -name __pycache__ -type d -prune -exec rm -rf {} +

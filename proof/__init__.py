@@ -1,0 +1,8 @@
+"""Programs that prove the promises of docs/reliability.md; not shipped.
+
+proof.checker      decides from the callers' records whether a limiter kept its promises; knows nothing of capline
+proof.mutants      limiters that are wrong on purpose, each of which the checker has to catch
+proof.concurrency  processes, tasks and threads on one key, recorded and checked
+proof.model        every interleaving of a few callers, over the rule itself
+proof.crashes      killed writers and lost power under the embedded store
+"""

@@ -1,0 +1,27 @@
+"""Decides, from what every caller recorded, whether a limiter kept its promises. Shares no code with any limiter.
+
+    python -m proof.checker RECORDS.jsonl ...        exit 0: kept; 1: broken, with each fault's line; 2: unreadable
+
+It takes the callers' word for what they asked and were told and when, and nobody's word for anything else: the logs are
+built anew from the answers, in the order of the stamps, and every answer is judged by the rule, written here a second
+time:
+
+    at t an attempt of cost c is allowed if and only if, for every limit (quota q, window W),
+    (units of hits with a stamp in (t - W, t])  +  c  <=  q
+
+Where two calls overlap, either may have been first. The checker accuses only where no order at all would do: so a fault
+is a fault, whatever the machine did meanwhile.
+
+    events.py    the records: their form, and how they are read
+    hits.py      answers -> hits: whose stamp is whose, ids, calls without an answer, what the store holds at the end
+    timeline.py  one log as it grew, and the one look at it: from when on a cost would fit
+    windows.py   no window over its quota, by stamps and by wall time alone; stamps within their calls, and in order
+    refusals.py  every refusal and its retry_after, by replay in order
+    report.py    what was found, in words
+"""
+
+from proof.checker.check import check
+from proof.checker.events import Records, RecordsError, read
+from proof.checker.report import Fault, Report
+
+__all__ = ["Fault", "Records", "RecordsError", "Report", "check", "read"]

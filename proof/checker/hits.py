@@ -1,0 +1,243 @@
+"""From answers to hits: whose stamp is whose, what one id consumed, and what the store holds when all is over.
+
+A hit is known by its stamp. Each is given to one attempt, or to several of one id; a refund names it. A call without an
+answer may have left a hit: if the store holds one at the end that nobody was granted, and it fits such a call, it is
+that call's; a call that fits none consumed nothing. Where the store's content is not told, or the hit would be too old
+to be in it, nobody knows, and refusals that such a hit may explain are excused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from proof.checker.events import FOREVER_US
+
+if TYPE_CHECKING:
+    from proof.checker.events import Attempt, LogRecords, Refund
+    from proof.checker.report import Report
+
+__all__ = ["Book", "Hit", "gather"]
+
+
+@dataclass(slots=True, eq=False)
+class Hit:
+    """One hit. It was asked for, and known to somebody, at the earliest by any call of its id.
+
+    `early_us` and `late_us` bound the instant of the decision; `timeline` sets them. It was given back at some time
+    from `refund_from_us` on, and certainly by `refund_by_us`.
+    """
+
+    stamp_us: int
+    units: int
+    asked_us: int
+    answered_us: int
+    attempt: Attempt
+    wait_us: int = 0
+    early_us: int = 0
+    late_us: int = 0
+    refund_from_us: int = FOREVER_US
+    refund_by_us: int = FOREVER_US
+    is_sure: bool = True
+    """False where calls under other limits may have left it: then it counts, and is not judged."""
+
+
+@dataclass(slots=True)
+class Book:
+    """One log, as its callers know it."""
+
+    hits: list[Hit] = field(default_factory=list[Hit])
+    refused: list[Attempt] = field(default_factory=list["Attempt"])
+    peeked: list[Attempt] = field(default_factory=list["Attempt"])
+    doubts_us: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """From when to when a hit may have counted of which nobody knows."""
+
+
+def gather(log: LogRecords, tolerance_us: int, report: Report) -> Book:
+    """The hits of a log, with the faults that can be told without replay: ids, refunds, the final content."""
+    return _Gatherer(log, tolerance_us, report).book()
+
+
+class _Gatherer:
+    def __init__(self, log: LogRecords, tolerance_us: int, report: Report) -> None:
+        self._log = log
+        self._tolerance_us = tolerance_us
+        self._report = report
+        self._by_stamp: dict[int, Hit] = {}
+        self._unknown: list[Attempt] = []
+        self._retries: list[tuple[Attempt, Hit]] = []
+        self._book = Book()
+
+    def book(self) -> Book:
+        for attempt in self._log.attempts:
+            self._take(attempt)
+        self._hear_of_unknown_calls()
+        self._give_back()
+        self._compare_with_store()
+        self._check_ids()
+        self._book.hits = list(self._by_stamp.values())
+        return self._book
+
+    def _take(self, attempt: Attempt) -> None:
+        book, report = self._book, self._report
+        if attempt.allowed is None:
+            if attempt.verb != "peek":
+                self._unknown.append(attempt)
+        elif not attempt.allowed:
+            book.refused.append(attempt)
+            if attempt.hit is not None:
+                report.add("refused-with-stamp", attempt.line, f"it names {attempt.hit}")
+        elif attempt.verb == "peek":
+            book.peeked.append(attempt)
+        elif attempt.hit is None:
+            report.add("no-stamp", attempt.line, f"{attempt.cost} units were granted")
+        else:
+            self._grant(attempt, attempt.hit)
+
+    def _grant(self, attempt: Attempt, stamp_us: int) -> None:
+        known = self._by_stamp.get(stamp_us)
+        if known is None:
+            times = attempt.asked_us, attempt.answered_us
+            self._by_stamp[stamp_us] = Hit(stamp_us, attempt.cost, *times, attempt, attempt.wait_us)
+            return
+        if attempt.id is None or attempt.id != known.attempt.id:
+            line = known.attempt.line
+            self._report.add("one-stamp-twice", attempt.line, f"{stamp_us} was given to the attempt of line {line} too")
+            return
+        if attempt.cost != known.units:
+            self._report.add(
+                "id-other-cost", attempt.line, f"a cost of {attempt.cost}, the hit {stamp_us} has {known.units}"
+            )
+        known.asked_us = min(known.asked_us, attempt.asked_us)
+        if attempt.answered_us < known.answered_us:
+            attempt, known.attempt = known.attempt, attempt
+            known.answered_us, known.wait_us = known.attempt.answered_us, known.attempt.wait_us
+        self._retries.append((attempt, known))
+
+    def _hear_of_unknown_calls(self) -> None:
+        """A hit may have been asked for by a call of its id that was never answered."""
+        by_id: dict[str, list[Attempt]] = {}
+        for attempt in self._unknown:
+            if attempt.id is not None:
+                by_id.setdefault(attempt.id, []).append(attempt)
+        if not by_id:
+            return
+        heard: set[Attempt] = set()
+        for hit in self._by_stamp.values():
+            for attempt in by_id.get(hit.attempt.id or "", ()):
+                if attempt.asked_us <= hit.stamp_us + self._tolerance_us:
+                    hit.asked_us = min(hit.asked_us, attempt.asked_us)
+                    heard.add(attempt)
+        self._unknown = [attempt for attempt in self._unknown if attempt not in heard]
+
+    def _give_back(self) -> None:
+        """What the refunds say, in the order of their answers."""
+        done: dict[int, Refund] = {}
+        stored = {} if self._log.final is None else dict(self._log.final.hits)
+        for refund in self._log.refunds:
+            # A refund without an answer did not happen where the hit is there at the end.
+            if refund.done is False or (refund.done is None and stored.get(refund.hit)):
+                continue
+            hit = self._by_stamp.get(refund.hit)
+            if hit is not None:
+                hit.refund_from_us = min(hit.refund_from_us, refund.asked_us)
+            if refund.done is None:
+                continue
+            if refund.hit in done:
+                line = done[refund.hit].line
+                self._report.add("refund-twice", refund.line, f"{refund.hit} was given back at line {line} already")
+            done[refund.hit] = refund
+            if hit is not None:
+                hit.refund_by_us = min(hit.refund_by_us, refund.answered_us)
+            elif not self._unknown:
+                self._report.add("refund-of-nothing", refund.line, f"no attempt was answered by {refund.hit}")
+        self._check_not_given_back()
+
+    def _check_not_given_back(self) -> None:
+        for refund in self._log.refunds:
+            hit = self._by_stamp.get(refund.hit)
+            if refund.done is not False or hit is None or hit.answered_us >= refund.asked_us:
+                continue
+            kept = hit.stamp_us > refund.answered_us + self._tolerance_us - self._log.keep_us
+            if kept and hit.refund_from_us > refund.answered_us:
+                self._report.add("refund-refused", refund.line, f"{hit.stamp_us} was granted and never given back")
+
+    def _compare_with_store(self) -> None:
+        final = self._log.final
+        if final is None:
+            self._doubt(self._unknown)
+            return
+        self._report.finals += 1
+        oldest_us = final.answered_us + self._tolerance_us - self._log.keep_us
+        stored = dict(final.hits)
+        if len(stored) < len(final.hits):
+            self._report.add("one-stamp-twice", final.line, "the store holds two hits of one stamp")
+        self._match_unknown(sorted((stamp_us, units) for stamp_us, units in stored.items() if units), final.line)
+        self._doubt([one for one in self._unknown if one.asked_us <= oldest_us])
+        for hit in self._by_stamp.values():
+            units = stored.get(hit.stamp_us)
+            if units and hit.refund_by_us < final.asked_us:
+                self._report.add("final-extra", final.line, f"{hit.stamp_us} was given back, and has {units} units")
+            elif units and units != hit.units:
+                self._report.add("final-units", final.line, f"{hit.stamp_us} has {units} units, {hit.units} granted")
+            elif not units and hit.stamp_us > oldest_us and hit.refund_from_us > final.answered_us:
+                self._report.add(
+                    "final-lost", final.line, f"{hit.stamp_us}, granted at line {hit.attempt.line}, is not in the store"
+                )
+
+    def _match_unknown(self, stored: list[tuple[int, int]], line: int) -> None:
+        """Give each hit that nobody was granted to a call that fits: the one that ended first, or began last."""
+        unknown = sorted(self._unknown, key=lambda one: (one.answered_us, -one.asked_us))
+        for stamp_us, units in stored:
+            if stamp_us in self._by_stamp:
+                continue
+            fitting = [one for one in unknown if one.cost == units and self._may_be(one, stamp_us)]
+            if not fitting:
+                self._report.add("final-extra", line, f"{stamp_us} of {units} units was granted to nobody")
+                continue
+            attempt = fitting[0]
+            unknown.remove(attempt)
+            self._report.resolved += 1
+            hit = Hit(stamp_us, units, attempt.asked_us, attempt.answered_us, attempt)
+            hit.is_sure = len({one.limits for one in fitting}) == 1
+            self._by_stamp[stamp_us] = hit
+        self._unknown = unknown
+
+    def _may_be(self, attempt: Attempt, stamp_us: int) -> bool:
+        """Whether this call may have left a hit of this stamp."""
+        begun = attempt.asked_us - self._tolerance_us <= stamp_us
+        return begun and (stamp_us <= attempt.answered_us + self._tolerance_us or attempt.verb == "schedule")
+
+    def _doubt(self, unknown: list[Attempt]) -> None:
+        self._book.doubts_us = [
+            (one.asked_us - self._tolerance_us, one.answered_us + self._tolerance_us + self._log.keep_us)
+            for one in unknown
+        ]
+
+    def _check_ids(self) -> None:
+        tolerance_us, keep_us = self._tolerance_us, self._log.keep_us
+        for attempt, hit in self._retries:
+            if hit.stamp_us <= attempt.asked_us - tolerance_us - keep_us or hit.refund_by_us < attempt.asked_us:
+                self._report.add("id-stale", attempt.line, f"the answer was {hit.stamp_us}, which counts no more")
+        by_id = self._by_id()
+        for hits in by_id.values():
+            for first, second in pairwise(hits):
+                over = second.answered_us + tolerance_us >= first.stamp_us + keep_us
+                if not over and first.refund_from_us > second.answered_us:
+                    detail = f"id {first.attempt.id!r} has {first.stamp_us} and {second.stamp_us}"
+                    self._report.add("id-twice", second.attempt.line, detail)
+        for attempt in self._book.refused:
+            for hit in by_id.get(attempt.id or "", ()):
+                known = hit.answered_us < attempt.asked_us and hit.refund_from_us > attempt.answered_us
+                if known and hit.stamp_us > attempt.answered_us + tolerance_us - keep_us:
+                    self._report.add("id-forgotten", attempt.line, f"id {attempt.id!r} was granted {hit.stamp_us}")
+
+    def _by_id(self) -> dict[str, list[Hit]]:
+        """The hits of each id, by their stamps."""
+        found: dict[str, list[Hit]] = {}
+        for stamp_us in sorted(self._by_stamp):
+            hit = self._by_stamp[stamp_us]
+            if hit.attempt.id is not None:
+                found.setdefault(hit.attempt.id, []).append(hit)
+        return found

@@ -1,0 +1,131 @@
+"""What was granted: no window over its quota, by the stamps and by wall time alone; stamps in their calls, in order.
+
+By wall time: where more than the quota was asked for and granted within less than one window, it was granted within one
+window, wherever the stamps are. It is a weaker look than the one at the stamps, and the only one that no stamp can
+deceive.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from proof.checker.events import FOREVER_US
+from proof.checker.timeline import NEVER
+
+if TYPE_CHECKING:
+    from proof.checker.hits import Hit
+    from proof.checker.report import Report
+    from proof.checker.timeline import Timeline
+
+__all__ = ["check_by_stamps", "check_by_wall", "check_order", "check_stamps"]
+
+
+def check_stamps(line: Timeline, tolerance_us: int, report: Report) -> None:
+    """Every hit was decided between its asking and its answer."""
+    for hit in line.hits:
+        if hit.late_us < hit.asked_us - tolerance_us or hit.early_us > hit.answered_us + tolerance_us:
+            report.add(
+                "stamp-outside-call",
+                hit.attempt.line,
+                f"{hit.stamp_us} is {hit.late_us - hit.asked_us} us after the asking and "
+                f"{hit.answered_us - hit.early_us} us before the answer",
+            )
+
+
+def check_order(line: Timeline, report: Report) -> None:
+    """Of two calls that do not overlap, the later one was decided later."""
+    last: Hit | None = None
+    for hit in line.hits:
+        if last is not None and hit.answered_us < last.asked_us:
+            report.add(
+                "stamp-out-of-order",
+                hit.attempt.line,
+                f"{hit.stamp_us} was answered {last.asked_us - hit.answered_us} us before {last.stamp_us} was asked",
+            )
+        if last is None or hit.asked_us > last.asked_us:
+            last = hit
+
+
+def check_by_stamps(line: Timeline, report: Report) -> None:
+    """Every hit, when it was recorded, fitted every limit beside the hits before it; a slot was the first that did."""
+    given_back = sorted(
+        (i for i, hit in enumerate(line.hits) if hit.refund_from_us < FOREVER_US),
+        key=lambda i: line.hits[i].refund_from_us,
+    )
+    taken_out, now_us = 0, 0
+    for m, hit in enumerate(line.hits):
+        now_us = max(now_us, hit.answered_us)
+        while taken_out < len(given_back) and line.hits[given_back[taken_out]].refund_from_us <= now_us:
+            line.take_out(given_back[taken_out])
+            taken_out += 1
+        fits_us = line.fits_at(m, hit.units, hit.attempt.limits)
+        if not hit.is_sure:
+            continue
+        if fits_us is None or fits_us > hit.stamp_us:
+            when = "never" if fits_us is None else f"{fits_us - hit.stamp_us} us later"
+            report.add("over-quota-by-stamps", hit.attempt.line, f"{hit.stamp_us} of {hit.units} units fits {when}")
+            continue
+        if hit.wait_us:
+            _check_slot(line, m, fits_us, report)
+        if line.is_plain and hit.attempt.remaining is not None:
+            _check_remaining(line, m, report)
+    for i in given_back[:taken_out]:
+        line.put_back(i)
+
+
+def _check_slot(line: Timeline, m: int, fits_us: int, report: Report) -> None:
+    hit, newest = line.hits[m], line.newest(m)
+    first_us = max(hit.early_us + hit.attempt.not_before_us, fits_us, NEVER if newest is None else newest.stamp_us + 1)
+    # Where hits are given back, the first free instant depends on when; a slot is behind those taken all the same.
+    if hit.stamp_us < first_us or (hit.stamp_us > first_us and line.is_plain):
+        report.add("slot-not-first", hit.attempt.line, f"{hit.stamp_us}, and the first free instant was {first_us}")
+
+
+def _check_remaining(line: Timeline, m: int, report: Report) -> None:
+    hit = line.hits[m]
+    left = min(
+        quota - hit.units - line.units_after(m, hit.stamp_us - window_us) for quota, window_us in hit.attempt.limits
+    )
+    if left != hit.attempt.remaining:
+        report.add("remaining-wrong", hit.attempt.line, f"{hit.attempt.remaining} were told, {left} remained")
+
+
+def check_by_wall(hits: list[Hit], tolerance_us: int, report: Report) -> None:
+    """For each window: whatever was asked for and answered within less than it is no more than its quota.
+
+    Less by the tolerance, and by how far a run of hits in one instant is stamped ahead of it: a microsecond for each.
+    """
+    slack_us = tolerance_us + max((hit.late_us - hit.early_us for hit in hits), default=0)
+    quotas: dict[int, int] = {}
+    for limits in {hit.attempt.limits for hit in hits}:
+        for quota, window_us in limits:
+            quotas[window_us] = max(quotas.get(window_us, 0), quota)
+    if not quotas:
+        return
+    known = [
+        # A slot is used when it comes, not when it is given.
+        (hit.asked_us + hit.wait_us, hit.answered_us + hit.wait_us, hit)
+        for hit in hits
+        if hit.answered_us < FOREVER_US and hit.refund_from_us == FOREVER_US and hit.is_sure
+    ]
+    known.sort(key=itemgetter(0), reverse=True)
+    for window_us, quota in quotas.items():
+        bound = {limits for limits in {hit.attempt.limits for hit in hits} if any(w == window_us for _, w in limits)}
+        within: list[tuple[int, int]] = []  # answered latest first: as the window moves back, these leave it for good
+        units = 0
+        for begin_us, end_us, hit in known:
+            if hit.attempt.limits not in bound:
+                continue
+            heappush(within, (-end_us, hit.units))
+            units += hit.units
+            while within and -within[0][0] >= begin_us + window_us - slack_us:
+                units -= heappop(within)[1]
+            if units > quota:
+                report.add(
+                    "over-quota-by-wall",
+                    hit.attempt.line,
+                    f"{units} units granted in less than {window_us} us from {begin_us} on, the quota is {quota}",
+                )
+                break

@@ -1,0 +1,5 @@
+"""Many callers on one key, at the same time, recorded and checked.
+
+python -m proof.concurrency              every store; 2, 8 and 32 processes, 64 tasks, 64 threads; every limit
+python -m proof.concurrency --only lmdb  what has this in its name
+"""

@@ -1,0 +1,228 @@
+"""Many callers on one key, at the same time: processes, threads or tasks, on one store under one limit.
+
+Callers ask for a unit as fast as they can, and now and then for more, with an id, once more with the same id, or give
+back what they got; and between making an attempt and sending it they sleep for a random time, so that attempts arrive
+in another order than they were made in. Every call is recorded, and at the end what the store holds; proof.checker
+decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import random
+import secrets
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from capline import AsyncLimiter, Limit, Limiter, Policy
+from proof.checker import check, read
+from proof.record import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from proof.checker import Report
+
+__all__ = ["LIMITS", "Case", "cases", "run"]
+
+LIMITS = {"1/50ms": (1, 50_000), "10/s": (10, 1_000_000), "1000/5s": (1000, 5_000_000)}
+STORES = ("lmdb", "redis", "valkey", "redis cluster", "valkey cluster")
+SUBJECT = "s"
+KEEP = Limit.parse("1000000000/day")
+MOST_CALLS = 240_000
+"""Of all callers of one case together: what is recorded has to be checked as well."""
+LONGEST_SLEEP_S = 0.01
+SLEEPS = 0.2
+"""Share of the attempts that are sent some time after they were made."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """So many callers of one kind on one store under one limit, for a while."""
+
+    store: str
+    limit: str
+    kind: str
+    callers: int
+    seconds: float
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.store}, {self.callers} {self.kind}, {self.limit}"
+
+
+def cases() -> Iterator[Case]:
+    """The long form."""
+    for limit, (_, window_us) in LIMITS.items():
+        seconds = max(2.0, 2.4 * window_us / 1e6)
+        for store in STORES:
+            for callers in (2, 8, 32):
+                yield Case(store, limit, "processes", callers, seconds)
+        for store in ("memory", "lmdb", "redis", "valkey cluster"):
+            yield Case(store, limit, "threads", 64, seconds)
+            yield Case(store, limit, "tasks", 64, seconds)
+
+
+def run(case: Case, url: str) -> tuple[Report, list[str]]:
+    """Run one case on the store at this URL, in a namespace of its own; the report, and the records."""
+    quota, window_us = LIMITS[case.limit]
+    namespace, head = f"t{secrets.token_hex(6)}", Recorder()
+    head.policy("p", [(quota, window_us)], keep_us=KEEP.window_us)
+    with Limiter(url, _policies(case), namespace=namespace) as limiter:
+        # Threads share this limiter: memory is a store of one process, and so of one limiter.
+        lines = {"processes": _processes, "threads": _threads, "tasks": _tasks}[case.kind](case, url, limiter)
+        if case.store != "memory" or case.kind != "tasks":
+            _tell_final(head, limiter)
+    lines = [*head.lines, *lines]
+    return check(read(lines)), lines
+
+
+def _policies(case: Case) -> list[Policy]:
+    """The policy that is asked; and one that nobody asks, for which the log keeps every hit until the end."""
+    return [Policy("p", [Limit(*LIMITS[case.limit])]), Policy("all", [KEEP], log="p")]
+
+
+def _tell_final(recorder: Recorder, limiter: Limiter) -> None:
+    recorder.final("p", SUBJECT, lambda: [(hit.stamp_us, hit.units) for hit in limiter.explain("p", SUBJECT).hits])
+
+
+class _Caller:
+    """What one caller does next, by chance; sync and async callers do the same."""
+
+    def __init__(self, case: Case, number: int) -> None:
+        self._draw = random.Random(secrets.randbits(64))
+        self._quota = LIMITS[case.limit][0]
+        self._number = number
+        self._made = 0
+        self._last: tuple[int, str | None] = 1, None
+        self._held: list[int] = []
+        self.most = MOST_CALLS // case.callers
+
+    def next(self) -> tuple[float, int, str | None]:
+        """How long to sleep before sending, the cost, and the id."""
+        draw, self._made = self._draw, self._made + 1
+        sleep_s = draw.random() * LONGEST_SLEEP_S if draw.random() < SLEEPS else 0
+        chance = draw.random()
+        if chance < 0.04 and self._last[1] is not None:
+            return sleep_s, *self._last
+        cost = draw.choice((1, 1, 2, 3)) if chance > 0.9 and self._quota > 1 else 1
+        attempt_id = f"{self._number}-{self._made}" if 0.04 <= chance < 0.12 else None
+        if attempt_id is not None:
+            self._last = cost, attempt_id
+        return sleep_s, cost, attempt_id
+
+    def back(self, hit: int | None) -> int | None:
+        """The hit to give back after this answer, if any."""
+        if hit is not None:
+            self._held.append(hit)
+        if hit is not None and self._draw.random() < 0.05:
+            return self._draw.choice(self._held[-3:])
+        return None
+
+
+def _ask(case: Case, number: int, limiter: Limiter, recorder: Recorder) -> None:
+    """One caller, until its time is over."""
+    caller, end = _Caller(case, number), time.monotonic() + case.seconds
+    for _ in range(caller.most):
+        if time.monotonic() >= end:
+            return
+        sleep_s, cost, attempt_id = caller.next()
+
+        def sent(sleep_s: float = sleep_s, cost: int = cost, attempt_id: str | None = attempt_id) -> Any:
+            if sleep_s:
+                time.sleep(sleep_s)
+            return limiter.decide("p", SUBJECT, cost, attempt_id)
+
+        hit = caller.back(recorder.attempt("p", SUBJECT, sent, cost=cost, id=attempt_id).hit)
+        if hit is not None:
+            recorder.refund("p", SUBJECT, hit, lambda hit=hit: limiter.refund("p", SUBJECT, hit))
+
+
+def _process(case: Case, number: int, url: str, namespace: str, begin: Any, directory: str) -> None:
+    recorder = Recorder()
+    with Limiter(url, _policies(case), namespace=namespace) as limiter:
+        limiter.peek("p", SUBJECT)
+        begin.wait()
+        _ask(case, number, limiter, recorder)
+    (Path(directory) / str(number)).write_text("\n".join(recorder.lines), encoding="utf-8")
+
+
+def _processes(case: Case, url: str, limiter: Limiter) -> list[str]:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["capline", "capline.store.lmdb", "capline.store.redis.store", "proof.concurrency.callers"]
+    )
+    begin = context.Barrier(case.callers)
+    with tempfile.TemporaryDirectory(prefix="capline-proof-") as directory:
+        workers = [
+            context.Process(target=_process, args=(case, number, url, limiter.namespace, begin, directory), daemon=True)
+            for number in range(case.callers)
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join(case.seconds + 120)
+            if worker.exitcode != 0:
+                raise RuntimeError(f"{case.name}: a caller ended with {worker.exitcode}")
+        return [
+            line
+            for number in range(case.callers)
+            for line in (Path(directory) / str(number)).read_text(encoding="utf-8").splitlines()
+        ]
+
+
+def _threads(case: Case, _url: str, limiter: Limiter) -> list[str]:
+    begin, recorders = threading.Barrier(case.callers), [Recorder() for _ in range(case.callers)]
+    failed: list[BaseException] = []
+
+    def work(number: int) -> None:
+        begin.wait()
+        try:
+            _ask(case, number, limiter, recorders[number])
+        except BaseException as error:  # noqa: BLE001 - told by the main thread
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(case.callers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+    return [line for recorder in recorders for line in recorder.lines]
+
+
+def _tasks(case: Case, url: str, limiter: Limiter) -> list[str]:
+    recorders = [Recorder() for _ in range(case.callers)]
+
+    async def work(number: int, on: AsyncLimiter) -> None:
+        caller, end, recorder = _Caller(case, number), time.monotonic() + case.seconds, recorders[number]
+        for _ in range(caller.most):
+            if time.monotonic() >= end:
+                return
+            sleep_s, cost, attempt_id = caller.next()
+
+            async def sent(sleep_s: float = sleep_s, cost: int = cost, attempt_id: str | None = attempt_id) -> Any:
+                await asyncio.sleep(sleep_s)
+                return await on.decide("p", SUBJECT, cost, attempt_id)
+
+            answer = await recorder.attempt_later("p", SUBJECT, sent, cost=cost, id=attempt_id)
+            hit = caller.back(answer.hit)
+            if hit is not None:
+                await recorder.refund_later("p", SUBJECT, hit, lambda hit=hit: on.refund("p", SUBJECT, hit))
+
+    async def whole() -> None:
+        async with AsyncLimiter(url, _policies(case), namespace=limiter.namespace) as on:
+            await asyncio.gather(*(work(number, on) for number in range(case.callers)))
+            if case.store == "memory":
+                explained = await on.explain("p", SUBJECT)
+                recorders[0].final("p", SUBJECT, lambda: [(hit.stamp_us, hit.units) for hit in explained.hits])
+
+    asyncio.run(whole())
+    return [line for recorder in recorders for line in recorder.lines]

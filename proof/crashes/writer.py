@@ -1,0 +1,88 @@
+"""One writer: asks without end, and records every call before it is made and after it was answered, until it is killed.
+
+Its records go to a file by one `write` each, so what it was told before it was killed is there. Whoever comes after it,
+under the same number, first asks once more what it was asking with an id, and gives back once more what it was giving
+back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+from capline import Limit, Limiter, Policy
+from proof.record import Recorder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["POLICIES", "SUBJECTS", "write"]
+
+KEEP_US = 86_400_000_000
+POLICIES = {"tight": (20, 500_000), "open": (1_000_000_000, KEEP_US)}
+"""(quota, window_us): one that is full at once, and one that never is; both over one log, which keeps everything."""
+SUBJECTS = ("a", "b", "c")
+LONGEST_S = 120
+
+
+def policies() -> list[Policy]:
+    """As capline has them."""
+    return [Policy(name, [Limit(*limit)], log="log") for name, limit in POLICIES.items()]
+
+
+def heads() -> list[str]:
+    """As the checker has them."""
+    recorder = Recorder()
+    for name, limit in POLICIES.items():
+        recorder.policy(name, [limit], log="log")
+    return recorder.lines
+
+
+def write(url: str, directory: Path, number: int, life: int, pause_s: float) -> None:
+    """Ask until killed, until whoever forked this is gone, or for two minutes; pause up to so long between calls."""
+    parent, end = os.getppid(), time.monotonic() + LONGEST_S
+    path = directory / f"records-{number}"
+    last = _last(path)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    recorder = Recorder(write=lambda line: os.write(fd, line.encode()), name=f"{number}.{life}")
+    draw = random.Random(f"{number}.{life}")
+    held: list[tuple[str, int]] = []
+    with Limiter(url, policies()) as limiter:
+
+        def ask(policy: str, subject: str, cost: int, attempt_id: str | None) -> Any:
+            return recorder.attempt(
+                policy, subject, lambda: limiter.decide(policy, subject, cost, attempt_id), cost=cost, id=attempt_id
+            )
+
+        def give_back(subject: str, hit: int) -> None:
+            recorder.refund("open", subject, hit, lambda: limiter.refund("open", subject, hit))
+
+        if last.get("verb") == "refund":
+            give_back(last["subject"], last["hit"])
+        elif last.get("id"):
+            ask(last["policy"], last["subject"], last["cost"], last["id"])
+        made = 0
+        while time.monotonic() < end and os.getppid() == parent:
+            made += 1
+            time.sleep(draw.random() * pause_s)
+            subject, chance = draw.choice(SUBJECTS), draw.random()
+            if chance < 0.05 and held:
+                give_back(*draw.choice(held[-3:]))
+                continue
+            policy = "open" if chance < 0.6 else "tight"
+            attempt_id = f"{number}.{life}.{made}" if draw.random() < 0.5 else None
+            hit = ask(policy, subject, draw.choice((1, 1, 1, 2)), attempt_id).hit
+            if hit is not None:
+                held.append((subject, hit))
+
+
+def _last(path: Path) -> dict[str, Any]:
+    """The call that was never answered, if there is one."""
+    if not path.exists():
+        return {}
+    lines = path.read_bytes().splitlines()
+    row: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+    return row if row.get("event") == "asked" else {}

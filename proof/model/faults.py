@@ -1,0 +1,211 @@
+"""The rule with one fault each. `FAULTS` names what the model has to find, by the numbers of the promises broken."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from capline.window.log import Hit, Log
+from proof.model.rule import Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capline import Decision
+
+__all__ = ["FAULTS"]
+
+
+class EdgeTooEarly(Rule):
+    """A hit one microsecond younger than the window is out."""
+
+    def __init__(self, limits: Sequence[tuple[int, int]]) -> None:
+        super().__init__(limits)
+        self.use([(quota, window_us - 1) for quota, window_us in limits])
+
+
+class EdgeTooLate(Rule):
+    """A hit exactly as old as the window is in."""
+
+    def __init__(self, limits: Sequence[tuple[int, int]]) -> None:
+        super().__init__(limits)
+        self.use([(quota, window_us + 1) for quota, window_us in limits])
+
+
+class OnlyTheFirstLimit(Rule):
+    """The second limit is not looked at."""
+
+    def __init__(self, limits: Sequence[tuple[int, int]]) -> None:
+        super().__init__(limits)
+        self.use(limits[:1])
+
+
+class RefusalRecords(Rule):
+    """A refusal leaves a hit of no units, and lifts the log's time."""
+
+    def decide(self, log: Log, cost: int, now_us: int, attempt_id: str = "") -> tuple[Log, Decision]:
+        """Note when it was asked."""
+        after, decision = super().decide(log, cost, now_us, attempt_id)
+        return (after if decision.allowed else Log(after.hits, max(after.floor_us, now_us))), decision
+
+
+class NoIds(Rule):
+    """Ids are not kept."""
+
+    def decide(self, log: Log, cost: int, now_us: int, attempt_id: str = "") -> tuple[Log, Decision]:
+        """As if there were none."""
+        return super().decide(log, cost, now_us)
+
+
+class IdOutlivesItsRefund(Rule):
+    """A hit that was given back answers for its id."""
+
+    def decide(self, log: Log, cost: int, now_us: int, attempt_id: str = "") -> tuple[Log, Decision]:
+        """Only the grants of live hits are right."""
+        after, decision = super().decide(log, cost, now_us, attempt_id)
+        if attempt_id and decision.allowed and any(not hit.units for hit in log.hits):
+            return log, msgspec.structs.replace(decision, hit=next(hit.stamp_us for hit in log.hits if not hit.units))
+        return after, decision
+
+
+class RefundTwice(Rule):
+    """A refund is done whenever the hit is found."""
+
+    def refund(self, log: Log, stamp_us: int, now_us: int) -> tuple[Log, bool]:
+        """Again."""
+        after, done = super().refund(log, stamp_us, now_us)
+        return after, done or any(hit.stamp_us == stamp_us for hit in log.hits)
+
+
+class RefundDeletes(Rule):
+    """A hit that was given back is removed: its stamp may be another's."""
+
+    def refund(self, log: Log, stamp_us: int, now_us: int) -> tuple[Log, bool]:
+        """As if it had never been."""
+        after, done = super().refund(log, stamp_us, now_us)
+        return Log(tuple(hit for hit in after.hits if hit.units), after.floor_us), done
+
+
+class RefundOfTheNewest(Rule):
+    """A refund gives back whichever hit is the last."""
+
+    def refund(self, log: Log, stamp_us: int, now_us: int) -> tuple[Log, bool]:
+        """The wrong one."""
+        there = super().refund(log, stamp_us, now_us)[1]
+        return super().refund(log, log.newest_us(), now_us) if there else (log, False)
+
+
+class TimeRunsBack(Rule):
+    """The log has no floor: a clock that steps back makes room."""
+
+    def decide(self, log: Log, cost: int, now_us: int, attempt_id: str = "") -> tuple[Log, Decision]:
+        """By the clock alone."""
+        after, decision = super().decide(Log(log.hits, 0), cost, now_us, attempt_id)
+        return log if after.hits == log.hits else after, decision
+
+
+class SlotsAreJumped(Rule):
+    """A plain attempt does not wait for those who have taken their slots."""
+
+    def decide(self, log: Log, cost: int, now_us: int, attempt_id: str = "") -> tuple[Log, Decision]:
+        """Beside the hits up to now."""
+        past = Log(tuple(hit for hit in log.hits if hit.stamp_us <= max(now_us, log.floor_us)), log.floor_us)
+        after, decision = super().decide(past, cost, now_us, attempt_id)
+        if after == past:
+            return log, decision
+        rest = tuple(hit for hit in log.hits if hit not in past.hits)
+        return Log(tuple(sorted((*after.hits, *rest), key=lambda hit: hit.stamp_us)), after.floor_us), decision
+
+
+class SlotTooLate(Rule):
+    """A slot is a microsecond later than it need be."""
+
+    def slot(self, log: Log, cost: int, now_us: int, max_wait_us: int | None = None) -> tuple[Log, Decision]:
+        """Not before the next microsecond."""
+        after, decision = super().slot(log, cost, now_us + 1, max_wait_us)
+        return after, decision if decision.hit is None else msgspec.structs.replace(
+            decision, wait_us=decision.hit - now_us
+        )
+
+
+class SlotIgnoresMaxWait(Rule):
+    """A slot is taken however far it is."""
+
+    def slot(self, log: Log, cost: int, now_us: int, max_wait_us: int | None = None) -> tuple[Log, Decision]:
+        """Recorded, and answered as refused."""
+        after, decision = super().slot(log, cost, now_us, max_wait_us)
+        return (after if decision.allowed else super().slot(log, cost, now_us)[0]), decision
+
+
+class TrimByCount(Rule):
+    """So many hits are kept as the smallest quota has units."""
+
+    def decide(self, log: Log, cost: int, now_us: int, attempt_id: str = "") -> tuple[Log, Decision]:
+        """The newest."""
+        after, decision = super().decide(log, cost, now_us, attempt_id)
+        if after == log:
+            return log, decision
+        return Log(after.hits[-min(quota for quota, _ in self.limits) :], after.floor_us), decision
+
+
+class OneInstantOneHit(Rule):
+    """Two hits in one instant have one stamp."""
+
+    def decide(self, log: Log, cost: int, now_us: int, attempt_id: str = "") -> tuple[Log, Decision]:
+        """The stamp is the time."""
+        after, decision = super().decide(log, cost, now_us, attempt_id)
+        if decision.hit is None or after == log or all(hit.stamp_us != now_us for hit in log.hits):
+            return after, decision
+        hits = tuple(Hit(now_us, cost, hit.fingerprint) if hit.stamp_us == now_us else hit for hit in log.hits)
+        return Log(hits, now_us), msgspec.structs.replace(decision, hit=now_us)
+
+
+class RetryAfterTooSoon(Rule):
+    """A retry_after that is a microsecond short."""
+
+    def decide(self, log: Log, cost: int, now_us: int, attempt_id: str = "") -> tuple[Log, Decision]:
+        """Rounded down."""
+        after, decision = super().decide(log, cost, now_us, attempt_id)
+        if decision.allowed or decision.retry_after_us is None:
+            return after, decision
+        return after, msgspec.structs.replace(decision, retry_after_us=decision.retry_after_us - 1)
+
+
+class BatchOfOne(Rule):
+    """A batch drops what is in it twice."""
+
+    def batch(self, log: Log, costs: Sequence[int], now_us: int) -> tuple[Log, list[Decision]]:
+        """Each once."""
+        log, (decision,) = super().batch(log, costs[:1], now_us)
+        return log, [decision] * len(costs)
+
+
+class SweptTooSoon(Rule):
+    """A log is swept away while its last hit is still in a window."""
+
+    def sweep(self, log: Log, now_us: int) -> Log:
+        """By another measure."""
+        return Log() if log.hits and log.newest_us() + 1 < now_us else log
+
+
+FAULTS: dict[type[Rule], set[int]] = {
+    EdgeTooEarly: {0, 1},
+    EdgeTooLate: {0, 2},
+    OnlyTheFirstLimit: {1, 2},
+    RefusalRecords: {3},
+    NoIds: {4},
+    IdOutlivesItsRefund: {1, 4},
+    RefundTwice: {5},
+    RefundDeletes: {1, 5},
+    RefundOfTheNewest: {5},
+    TimeRunsBack: {1, 2},
+    SlotsAreJumped: {0, 1},
+    SlotTooLate: {0},
+    SlotIgnoresMaxWait: {3},
+    TrimByCount: {5},
+    OneInstantOneHit: {1},
+    RetryAfterTooSoon: {2},
+    BatchOfOne: {6},
+    SweptTooSoon: {5},
+}

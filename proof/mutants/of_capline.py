@@ -1,0 +1,48 @@
+"""capline itself, in the place of a mutant: the same histories, and nothing to be found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from capline import Attempt, Limit, Limiter, Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from proof.mutants.history import Clock
+    from proof.mutants.in_memory import Limits
+    from proof.record import Answer
+
+__all__ = ["Capline"]
+
+
+class Capline:
+    """A limiter of capline's on any store, with a history's verbs; the policies share one log."""
+
+    def __init__(self, url: str, clock: Clock, policies: dict[str, Limits], namespace: str = "capline") -> None:
+        kept = [
+            Policy(name, [Limit(quota, window_us) for quota, window_us in limits], log="log")
+            for name, limits in policies.items()
+        ]
+        self._limiter = Limiter(url, kept, clock=clock, namespace=namespace)
+        self._any = kept[0].name
+
+    def decide(self, policy: str, subject: str, cost: int = 1, id: str | None = None) -> Answer:
+        """`Limiter.decide`."""
+        return self._limiter.decide(policy, subject, cost, id)
+
+    def decide_many(self, policy: str, subjects: Iterable[str]) -> Iterable[Any]:
+        """`Limiter.decide_batch`, which is a batch of single attempts."""
+        return self._limiter.decide_batch([Attempt(policy, subject) for subject in subjects])
+
+    def refund(self, subject: str, stamp_us: int) -> bool:
+        """`Limiter.refund`."""
+        return self._limiter.refund(self._any, subject, stamp_us)
+
+    def hits(self, subject: str) -> list[tuple[int, int]]:
+        """What is stored."""
+        return [(hit.stamp_us, hit.units) for hit in self._limiter.explain(self._any, subject).hits]
+
+    def close(self) -> None:
+        """Close the store."""
+        self._limiter.close()

@@ -1,0 +1,192 @@
+"""What a caller saw, as lines of JSON for the checker: proof/checker/events.py tells their form.
+
+The recorder stands around each call and knows nothing of what answers: an answer is anything with `allowed`, `hit` and
+`retry_after_us`. Times are the machine's wall clock, or whatever `now_us` gives.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+__all__ = ["Answer", "Recorder", "wall_us"]
+
+
+class Answer(Protocol):
+    """What is recorded of an answer."""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the units were granted."""
+        ...
+
+    @property
+    def hit(self) -> int | None:
+        """The stamp of the hit."""
+        ...
+
+    @property
+    def retry_after_us(self) -> int | None:
+        """When this cost would fit."""
+        ...
+
+
+def wall_us() -> int:
+    """This machine's wall clock."""
+    return time.time_ns() // 1000
+
+
+class Recorder:
+    """Collects the lines of one caller; `write` gets each as it is made, or they are kept in `lines`.
+
+    With `write` a call is told before it is made as well, so that the records of a caller that is killed say what it
+    was at.
+    """
+
+    def __init__(
+        self, now_us: Callable[[], int] = wall_us, write: Callable[[str], object] | None = None, name: str = ""
+    ) -> None:
+        self.lines: list[str] = []
+        self._now_us = now_us
+        self._write = write
+        self._name = name
+        self._calls = 0
+
+    def policy(self, name: str, limits: Iterable[tuple[int, int]], **more: object) -> None:
+        """What a policy's name stands for: (quota, window_us) of each limit."""
+        self._tell({"event": "policy", "policy": name, "limits": list(limits), **more})
+
+    def attempt(
+        self,
+        policy: str,
+        subject: str | int,
+        ask: Callable[[], Answer],
+        *,
+        cost: int = 1,
+        id: str | None = None,
+        **more: object,
+    ) -> Any:
+        """Ask, and record the answer, which is returned. An exception is recorded as "nobody knows", and raised."""
+        row, asked_us = self._begin(policy, subject, cost, id, more)
+        try:
+            answer = ask()
+        except BaseException as error:
+            self.outcome(row, asked_us, self._now_us(), None, error)
+            raise
+        self.outcome(row, asked_us, self._now_us(), answer)
+        return answer
+
+    async def attempt_later(
+        self,
+        policy: str,
+        subject: str | int,
+        ask: Callable[[], Awaitable[Answer]],
+        *,
+        cost: int = 1,
+        id: str | None = None,
+        **more: object,
+    ) -> Any:
+        """`attempt` for an answer that is awaited."""
+        row, asked_us = self._begin(policy, subject, cost, id, more)
+        try:
+            answer = await ask()
+        except BaseException as error:
+            self.outcome(row, asked_us, self._now_us(), None, error)
+            raise
+        self.outcome(row, asked_us, self._now_us(), answer)
+        return answer
+
+    def batch(self, rows: Sequence[tuple[str, str | int, int]], ask: Callable[[], Iterable[Any]]) -> list[Any]:
+        """Ask for many (policy, subject, cost) in one call, and record each; a row without an answer is unknown."""
+        asked_us = self._now_us()
+        answers = list(ask())
+        answered_us = self._now_us()
+        for i, (policy, subject, cost) in enumerate(rows):
+            row: dict[str, Any] = {"event": "attempt", "policy": policy, "subject": subject, "cost": cost, "id": None}
+            self.outcome(row, asked_us, answered_us, answers[i] if i < len(answers) else None)
+        return answers
+
+    def refund(self, policy: str, subject: str | int, hit: int, ask: Callable[[], bool]) -> bool:
+        """Give back, and record whether it was done."""
+        row, asked_us = self._begin(policy, subject, 0, None, {"verb": "refund", "hit": hit})
+        try:
+            done = ask()
+        except BaseException:
+            self._given_back(row, asked_us, None)
+            raise
+        self._given_back(row, asked_us, bool(done))
+        return done
+
+    async def refund_later(self, policy: str, subject: str | int, hit: int, ask: Callable[[], Awaitable[bool]]) -> bool:
+        """`refund` for an answer that is awaited."""
+        row, asked_us = self._begin(policy, subject, 0, None, {"verb": "refund", "hit": hit})
+        try:
+            done = await ask()
+        except BaseException:
+            self._given_back(row, asked_us, None)
+            raise
+        self._given_back(row, asked_us, bool(done))
+        return done
+
+    def final(self, policy: str, subject: str | int, ask: Callable[[], Iterable[tuple[int, int]]]) -> None:
+        """What the store holds of this log."""
+        asked_us = self._now_us()
+        hits = [list(hit) for hit in ask()]
+        self._tell(
+            {
+                "event": "final",
+                "policy": policy,
+                "subject": subject,
+                "asked_us": asked_us,
+                "answered_us": self._now_us(),
+                "hits": hits,
+            }
+        )
+
+    def outcome(
+        self,
+        row: dict[str, Any],
+        asked_us: int,
+        answered_us: int,
+        answer: Any | None,
+        error: BaseException | None = None,
+    ) -> None:
+        """Record one answer; None for one that never came."""
+        row |= {"event": "attempt", "asked_us": asked_us, "answered_us": answered_us}
+        if answer is None:
+            row |= {"allowed": None, "error": repr(error)[:200]}
+        else:
+            row |= {"allowed": bool(answer.allowed), "hit": answer.hit, "retry_after_us": answer.retry_after_us}
+            for name, usual in (("origin", "store"), ("wait_us", 0), ("remaining", None)):
+                value = getattr(answer, name, usual)
+                if value != usual:
+                    row[name] = value
+            # A refusal's `remaining` is for another cost.
+            if not answer.allowed:
+                row.pop("remaining", None)
+        self._tell(row)
+
+    def _given_back(self, row: dict[str, Any], asked_us: int, done: bool | None) -> None:
+        self._tell(row | {"event": "refund", "asked_us": asked_us, "answered_us": self._now_us(), "done": done})
+
+    def _begin(
+        self, policy: str, subject: str | int, cost: int, attempt_id: str | None, more: dict[str, object]
+    ) -> tuple[dict[str, Any], int]:
+        row: dict[str, Any] = {"policy": policy, "subject": subject, "cost": cost, "id": attempt_id, **more}
+        asked_us = self._now_us()
+        if self._write is not None:
+            self._calls += 1
+            row["call"] = f"{self._name}-{self._calls}"
+            self._tell(row | {"event": "asked", "asked_us": asked_us})
+        return row, asked_us
+
+    def _tell(self, row: dict[str, Any]) -> None:
+        line = json.dumps(row, separators=(",", ":"))
+        if self._write is None:
+            self.lines.append(line)
+        else:
+            self._write(line + "\n")

@@ -1,0 +1,305 @@
+"""The checker itself: it shares no code with what it judges, it accuses where a promise is broken, and only there."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from proof.checker import RecordsError, check, read
+from proof.checker.report import KINDS
+
+ROOT = Path(__file__).parents[2]
+CHECKER = ROOT / "proof" / "checker"
+LIMITS = [[2, 100]]
+
+
+def attempt(at: int, *, allowed: bool | None, to: int | None = None, **more: Any) -> dict[str, Any]:
+    return {
+        "event": "attempt",
+        "policy": "p",
+        "subject": "s",
+        "asked_us": at,
+        "answered_us": at if to is None else to,
+        "allowed": allowed,
+        **more,
+    }
+
+
+def hit(at: int, **more: Any) -> dict[str, Any]:
+    return attempt(at, allowed=True, **{"hit": at, "retry_after_us": 0} | more)
+
+
+def refused(at: int, retry_after_us: int | None, **more: Any) -> dict[str, Any]:
+    return attempt(at, allowed=False, **{"hit": None, "retry_after_us": retry_after_us} | more)
+
+
+def refund(at: int, stamp: int, *, done: bool | None, to: int | None = None) -> dict[str, Any]:
+    row = {"event": "refund", "policy": "p", "subject": "s", "hit": stamp, "done": done}
+    return row | {"asked_us": at, "answered_us": at if to is None else to}
+
+
+def final(at: int, *hits: tuple[int, int]) -> dict[str, Any]:
+    return {"event": "final", "policy": "p", "subject": "s", "asked_us": at, "answered_us": at, "hits": hits}
+
+
+def kinds(*rows: dict[str, Any], limits: list[list[int]] = LIMITS) -> set[str]:
+    lines = [json.dumps(row) for row in ({"event": "policy", "policy": "p", "limits": limits}, *rows)]
+    return check(read(lines), 0).kinds()
+
+
+FULL = hit(1000), hit(1010)
+
+KEPT = {
+    "nothing": (),
+    "a full window": (*FULL, refused(1050, 50)),
+    "the last microsecond of it": (*FULL, refused(1099, 1), hit(1100)),
+    "hits of one instant": (hit(1000), hit(1000, hit=1001), refused(1000, 100)),
+    "a refusal on the way of a hit": (hit(1000), hit(1005, to=1015, hit=1010), refused(1005, 90, to=1020)),
+    "a cost that never fits": (refused(1000, None, cost=3),),
+    "a cost of two": (hit(1000), refused(1050, 50, cost=2), hit(1050), refused(1100, 50, cost=2), hit(1150, cost=2)),
+    "what remains": (hit(1000, remaining=1), hit(1010, remaining=0), hit(1100, remaining=0)),
+    "a retry": (hit(1000, id="x"), hit(1020, hit=1000, id="x"), hit(1030), refused(1040, 60)),
+    "a retry after the window": (hit(1000, id="x"), hit(1100, id="x")),
+    "an id that was given back": (hit(1000, id="x"), refund(1010, 1000, done=True), hit(1020, id="x")),
+    "a refund": (*FULL, refund(1020, 1000, done=True), refund(1021, 1000, done=False), hit(1030), refused(1040, 70)),
+    "a refund at the time of a refusal": (*FULL, refund(1020, 1000, done=True, to=1030), refused(1025, 75)),
+    "a refund at the time of a hit": (*FULL, refund(1020, 1000, done=True, to=1030), hit(1025)),
+    "a refund after the window": (hit(1000), refund(1100, 1000, done=False)),
+    "the store holds what was granted": (hit(1000), hit(1001, cost=1), final(1050, (1000, 1), (1001, 1))),
+    "and not what was given back": (*FULL, refund(1020, 1000, done=True), final(1050, (1000, 0), (1010, 1))),
+    "nor what is old": (*FULL, final(1105, (1010, 1))),
+    "a call without an answer that was recorded": (
+        attempt(1000, allowed=None, to=1005),
+        hit(1010),
+        refused(1050, 53),
+        final(1060, (1003, 1), (1010, 1)),
+    ),
+    "one that was not": (attempt(1000, allowed=None, to=1005), *FULL[1:], hit(1050), final(1060, (1010, 1), (1050, 1))),
+    "one that explains a refusal, perhaps": (attempt(1000, allowed=None, to=1005), hit(1010), refused(1050, 53)),
+    "one that was asked again": (attempt(1000, allowed=None, to=1005, id="x"), hit(1020, hit=1003, id="x")),
+    "slots": (
+        *FULL,
+        hit(1050, hit=1100, verb="schedule", wait_us=50),
+        hit(1051, hit=1110, verb="schedule", wait_us=59),
+        refused(1060, 140, verb="schedule", max_wait_us=139),
+        refused(1070, 130),
+        refused(1105, 95),
+    ),
+    "before a slot everybody waits": (
+        hit(1000, hit=1050, verb="schedule", wait_us=50, not_before_us=50),
+        refused(1010, 40),
+    ),
+    "a slot with a wait of its own": (refused(1000, 90, verb="schedule", max_wait_us=80, not_before_us=90),),
+    "a slot behind one": (
+        hit(1000, hit=1050, verb="schedule", wait_us=50, not_before_us=50),
+        hit(1000, hit=1051, verb="schedule", wait_us=51),
+    ),
+    "a peek": (
+        hit(1000),
+        attempt(1010, allowed=True, verb="peek"),
+        hit(1011),
+        attempt(1020, allowed=False, verb="peek"),
+    ),
+    "a window between two instants of one clock": (hit(1000), hit(1001), hit(1100), hit(1100, hit=1101)),
+    "a retry that overtakes its first call": (
+        hit(1010, to=1020, hit=1005, id="x"),
+        hit(1000, to=1030, hit=1005, id="x"),
+    ),
+    "an answer of another": (attempt(1000, allowed=True, origin="fallback"), hit(1001), hit(1002)),
+}
+
+BROKEN: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
+    "three of two": ("over-quota-by-stamps", (*FULL, hit(1050))),
+    "a microsecond too early": ("over-quota-by-stamps", (*FULL, hit(1099))),
+    "more than any quota": ("over-quota-by-stamps", (hit(1000, cost=3),)),
+    "with stamps out of the calls": ("over-quota-by-wall", (hit(1000), hit(1010, hit=1100), hit(1020, hit=1200))),
+    "a stamp before the call": ("stamp-outside-call", (hit(1000, hit=999),)),
+    "a stamp after it": ("stamp-outside-call", (hit(1000, hit=1001),)),
+    "a stamp behind a slot is no stamp of now": (
+        "stamp-outside-call",
+        (hit(1000, hit=1050, verb="schedule", wait_us=50, not_before_us=50), hit(1000, hit=1051)),
+    ),
+    "the earlier call has the later stamp": (
+        "stamp-out-of-order",
+        (hit(1000, hit=1020, to=1021), attempt(1018, allowed=True, hit=1019, to=1030), hit(1022, to=1040, hit=1018)),
+    ),
+    "one stamp for two": ("one-stamp-twice", (hit(1000), hit(1000))),
+    "one stamp for two ids": ("one-stamp-twice", (hit(1000, id="x"), hit(1000, id="y"))),
+    "no stamp": ("no-stamp", (hit(1000, hit=None),)),
+    "a refusal with a stamp": ("refused-with-stamp", (*FULL, refused(1050, 50, hit=1050))),
+    "an empty window": ("refusal-unjustified", (hit(1000), refused(1050, 50))),
+    "an empty log": ("refusal-unjustified", (refused(1050, 50),)),
+    "at the edge": ("refusal-unjustified", (*FULL, refused(1100, 10))),
+    "full, but of what was given back": (
+        "refusal-unjustified",
+        (*FULL, refund(1020, 1000, done=True), refused(1040, 60)),
+    ),
+    "full, but after the call": ("refusal-unjustified", (hit(1000), refused(1005, 95), hit(1010))),
+    "told a microsecond too little": ("retry-after-wrong", (*FULL, refused(1050, 49))),
+    "told a microsecond too much": ("retry-after-wrong", (*FULL, refused(1050, 51))),
+    "told never": ("retry-after-wrong", (*FULL, refused(1050, None))),
+    "told some time, and it never fits": ("retry-after-wrong", (refused(1000, 100, cost=3),)),
+    "told the time of another cost": ("retry-after-wrong", (*FULL, refused(1050, 50, cost=2))),
+    "what does not remain": ("remaining-wrong", (hit(1000, remaining=2),)),
+    "a slot too late": ("slot-not-first", (*FULL, hit(1050, hit=1101, verb="schedule", wait_us=51))),
+    "a slot too early": ("over-quota-by-stamps", (*FULL, hit(1050, hit=1099, verb="schedule", wait_us=49))),
+    "a slot before another": (
+        "slot-not-first",
+        (
+            hit(1000, hit=1050, verb="schedule", wait_us=50, not_before_us=50),
+            hit(1001, hit=1040, verb="schedule", wait_us=39),
+        ),
+    ),
+    "a slot refused that is near enough": (
+        "refusal-unjustified",
+        (*FULL, refused(1050, 50, verb="schedule", max_wait_us=50)),
+    ),
+    "a peek that says yes": ("peek-wrong", (*FULL, attempt(1050, allowed=True, verb="peek"))),
+    "a peek that says no": ("refusal-unjustified", (hit(1000), refused(1050, 50, verb="peek"))),
+    "an id twice": ("id-twice", (hit(1000, id="x"), hit(1010, id="x"))),
+    "an id forgotten": ("id-forgotten", (hit(1000, id="x"), hit(1010), refused(1020, 80, id="x"))),
+    "an id with another cost": ("id-other-cost", (hit(1000, id="x"), hit(1010, hit=1000, id="x", cost=2))),
+    "an id for good": ("id-stale", (hit(1000, id="x"), hit(1100, hit=1000, id="x"))),
+    "an id that was given back": (
+        "id-stale",
+        (hit(1000, id="x"), refund(1010, 1000, done=True), hit(1020, hit=1000, id="x")),
+    ),
+    "a refund twice": ("refund-twice", (*FULL, refund(1020, 1000, done=True), refund(1021, 1000, done=True))),
+    "a refund of nothing": ("refund-of-nothing", (*FULL, refund(1020, 1005, done=True))),
+    "a refund refused": ("refund-refused", (*FULL, refund(1020, 1000, done=False))),
+    "a refund that gives back two": (
+        "over-quota-by-stamps",
+        (*FULL, refund(1020, 1000, done=True), hit(1021), hit(1022)),
+    ),
+    "a hit lost": ("final-lost", (*FULL, final(1050, (1000, 1)))),
+    "a hit of nobody": ("final-extra", (*FULL, final(1050, (1000, 1), (1010, 1), (1050, 1)))),
+    "a hit that was given back": (
+        "final-extra",
+        (*FULL, refund(1020, 1000, done=True), final(1050, (1000, 1), (1010, 1))),
+    ),
+    "a hit of other units": ("final-units", (*FULL, final(1050, (1000, 1), (1010, 2)))),
+    "a hit stored twice": ("one-stamp-twice", (*FULL, final(1050, (1000, 1), (1010, 1), (1010, 1)))),
+    "a hit that no unanswered call explains": (
+        "final-extra",
+        (attempt(1000, allowed=None, to=1005), final(1050, (1006, 1))),
+    ),
+    "nor one of another cost": (
+        "final-extra",
+        (attempt(1000, allowed=None, to=1005, cost=2), final(1060, (1003, 1))),
+    ),
+    "full, but of a call that left nothing": (
+        "refusal-unjustified",
+        (attempt(1000, allowed=None, to=1005), hit(1010), refused(1050, 53), final(1060, (1010, 1))),
+    ),
+    "told as if before a hit that was there": ("retry-after-wrong", (*FULL, hit(1100), refused(1095, 12, to=1105))),
+    "told as if without a hit that was there": (
+        "retry-after-wrong",
+        (*FULL, hit(1100), refused(1095, 3, cost=2, to=1109)),
+    ),
+    "a slot told for before it is wanted": (
+        "retry-after-wrong",
+        (*FULL, refused(1050, 50, verb="schedule", max_wait_us=40, not_before_us=60)),
+    ),
+    "two hits for one unanswered call": (
+        "final-extra",
+        (attempt(1000, allowed=None, to=1005), final(1050, (1003, 1), (1004, 1))),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_where_every_promise_is_kept_it_accuses_nobody(name: str) -> None:
+    assert kinds(*KEPT[name]) == set()
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_promise_is_named(name: str) -> None:
+    kind, rows = BROKEN[name]
+    assert kind in kinds(*rows)
+
+
+def test_every_kind_of_fault_is_shown_above() -> None:
+    assert {kind for kind, _ in BROKEN.values()} == set(KINDS)
+
+
+def test_two_limits_and_two_policies_on_one_log() -> None:
+    two = [[2, 100], [3, 1000]]
+    rows = hit(1000), hit(1010), refused(1050, 50), hit(1100)
+    assert kinds(*rows, refused(1150, 850), limits=two) == set()
+    assert kinds(*rows, refused(1150, 50), limits=two) == {"retry-after-wrong"}
+    assert kinds(*rows, hit(1200), limits=two) == {"over-quota-by-stamps", "over-quota-by-wall"}
+    wide = {"event": "policy", "policy": "wide", "log": "p", "limits": [[5, 1000]]}
+    assert kinds(wide, *FULL, hit(1020, policy="wide"), refused(1050, 60)) == set()
+    assert kinds(wide, hit(1000, policy="wide"), hit(1010), hit(1020)) == {"over-quota-by-stamps"}
+
+
+def test_a_hit_that_calls_under_several_limits_may_have_left_accuses_nobody() -> None:
+    wide = {"event": "policy", "policy": "wide", "log": "p", "limits": [[5, 1000]]}
+    open_calls = attempt(1015, allowed=None, to=1030), attempt(1014, allowed=None, to=1040, policy="wide")
+    stored = final(1060, (1000, 1), (1010, 1), (1020, 1))
+    assert kinds(wide, *FULL, *open_calls, stored) == set()
+    assert kinds(wide, *FULL, open_calls[0], stored) == {"over-quota-by-stamps", "over-quota-by-wall"}
+
+
+def test_clocks_that_differ_are_forgiven_up_to_the_tolerance() -> None:
+    lines = [json.dumps(row) for row in ({"event": "policy", "policy": "p", "limits": LIMITS}, hit(1000, hit=1030))]
+    assert check(read(lines), 30)
+    assert not check(read(lines), 29)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{", "line 2: no JSON"),
+        ("[]", "line 2: an object"),
+        ("{}", "'event' is missing"),
+        ('{"event": "x"}', "'x' is not known"),
+        ('{"event": "policy", "policy": "p", "limits": [[3, 100]]}', "told twice"),
+        ('{"event": "policy", "policy": "q", "limits": [[3, -1]]}', "whole number"),
+        (json.dumps(hit(1000) | {"policy": "q"}), "'q'"),
+        (json.dumps(hit(1000, to=999)), "line 2: answered before"),
+        (json.dumps(hit(1000) | {"allowed": 2}), "true, false or null"),
+        (json.dumps(hit(1000) | {"cost": 1.5}), "whole number"),
+        (json.dumps(hit(1000) | {"verb": "ask"}), "'ask'"),
+    ],
+)
+def test_a_line_that_is_no_record_is_named(line: str, says: str) -> None:
+    with pytest.raises(RecordsError, match=says):
+        read(['{"event": "policy", "policy": "p", "limits": [[2, 100]]}', line])
+
+
+def test_it_imports_nothing_of_what_it_judges() -> None:
+    allowed = {"proof.checker", *(f"proof.checker.{path.stem}" for path in CHECKER.glob("*.py"))}
+    for path in CHECKER.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [one.name for one in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            for name in names:
+                assert name in allowed or name.split(".")[0] in sys.stdlib_module_names, (path, name)
+    loaded = "import sys, proof.checker, proof.checker.__main__; print([m for m in sys.modules if 'capline' in m])"
+    ran = subprocess.run([sys.executable, "-S", "-c", loaded], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("rows", "code"), [(FULL, 0), ((*FULL, hit(1050)), 1), (None, 2), ((), 2)])
+def test_the_command_tells_by_its_exit_code(tmp_path: Path, rows: tuple[dict[str, Any], ...] | None, code: int) -> None:
+    path = tmp_path / "records"
+    lines = ["{"] if rows is None else [json.dumps(row) for row in rows]
+    path.write_text("\n".join([json.dumps({"event": "policy", "policy": "p", "limits": LIMITS}), *lines]))
+    ran = subprocess.run(
+        [sys.executable, "-m", "proof.checker", str(path), "--tolerance-us", "0"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == code
+    assert ("BROKEN over-quota-by-stamps" in ran.stdout) == (code == 1)

@@ -1,0 +1,49 @@
+"""Callers at the same time on one key, as each recorded what it saw; the long form is `python -m proof.concurrency`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from proof.concurrency.callers import Case, run
+from tests.server_kit import SLOW
+
+from capline.testing.servers import shared
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CASES = [
+    Case("lmdb", "1/50ms", "processes", 2, 0.5),
+    Case("lmdb", "1000/5s", "processes", 8, 0.8),
+    Case("redis", "1/50ms", "processes", 8, 0.8),
+    Case("redis", "1000/5s", "processes", 2, 0.8),
+    Case("valkey", "10/s", "processes", 8, 1.3),
+    Case("redis cluster", "10/s", "processes", 2, 1.3),
+    Case("redis cluster", "1000/5s", "processes", 8, 0.8),
+    Case("memory", "1000/5s", "threads", 64, 0.5),
+    Case("memory", "1/50ms", "tasks", 64, 0.4),
+    Case("lmdb", "1/50ms", "threads", 64, 0.5),
+    Case("lmdb", "10/s", "tasks", 64, 0.5),
+    Case("redis", "1000/5s", "threads", 64, 0.8),
+    Case("redis", "1/50ms", "tasks", 64, 0.5),
+    Case("redis cluster", "1000/5s", "tasks", 64, 0.8),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_callers_at_the_same_time_find_every_promise_kept(case: Case, tmp_path: Path) -> None:
+    report, _ = run(case, url_of(case.store, tmp_path))
+    assert report, report.text()
+    assert report.hits > case.seconds
+    assert report.finals == 1
+    assert report.excused < 0.1 * report.attempts
+
+
+def url_of(store: str, directory: Path) -> str:
+    if store == "memory":
+        return "memory://"
+    if store == "lmdb":
+        return f"lmdb://{directory}"
+    kind, _, shape = store.partition(" ")
+    return f"{(shared(kind, 'cluster') if shape else shared(kind)).url}?{SLOW}"

@@ -1,0 +1,26 @@
+"""Every interleaving of three callers over the rule: it keeps the promises, and with a fault in it, it is found out."""
+
+from __future__ import annotations
+
+import pytest
+from proof.model.explore import SHORT, Scope, explore
+from proof.model.faults import FAULTS
+from proof.model.rule import Rule
+
+
+@pytest.mark.parametrize("scope", SHORT, ids=["one limit", "costs", "two limits"])
+def test_the_rule_keeps_every_promise_in_every_state(scope: Scope) -> None:
+    result = explore(Rule(scope.limits), scope)
+    assert result, result.story
+    assert result.states > 1000
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_fault_in_the_rule_is_found(fault: type[Rule]) -> None:
+    found: set[int | None] = set()
+    for scope in SHORT:
+        result = explore(fault(scope.limits), scope)
+        found.add(result.promise)
+        if result.promise in FAULTS[fault]:
+            return
+    pytest.fail(f"{fault.__name__} broke {found}")

@@ -1,0 +1,58 @@
+"""Wrong limiters, each of which the checker has to catch, by the fault that it has; and right ones, which pass."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+import pytest
+from proof.checker import check, read
+from proof.mutants import in_memory, on_redis
+from proof.mutants.history import POLICIES, Clock, play
+from proof.mutants.of_capline import Capline
+
+from capline.testing.servers import shared
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SEEDS = range(4)
+
+
+@pytest.mark.parametrize("mutant", in_memory.MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_wrong_limiter_is_caught_by_the_fault_that_it_has(mutant: type[in_memory.Right]) -> None:
+    found: set[str] = set()
+    for seed in SEEDS:
+        report = check(read(play(lambda clock: mutant(clock.now_us, POLICIES), seed=seed)), 0)
+        found |= report.kinds()
+    assert in_memory.MUTANTS[mutant] <= found
+
+
+@pytest.mark.parametrize("mutant", on_redis.MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_wrong_limiter_on_a_server_is_caught_with_callers_at_the_same_time(mutant: type[on_redis.Caller]) -> None:
+    report = check(read(on_redis.run(mutant, shared("redis").url, secrets.token_hex(8))))
+    assert on_redis.MUTANTS[mutant] <= report.kinds(), report.text()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_right_limiter_passes(seed: int) -> None:
+    report = check(read(play(lambda clock: in_memory.Right(clock.now_us, POLICIES), seed=seed)), 0)
+    assert report, report.text()
+    assert report.hits > 100
+    assert report.refused > 100
+
+
+@pytest.mark.parametrize("store", ["memory", "lmdb", "redis", "valkey"])
+def test_capline_passes(store: str, tmp_path: Path) -> None:
+    url = {"memory": "memory://", "lmdb": f"lmdb://{tmp_path}"}.get(store) or f"{shared(store).url}?deadline=10s"
+    made: list[Capline] = []
+
+    def make(clock: Clock) -> Capline:
+        made.append(Capline(url, clock, POLICIES, namespace=f"t{secrets.token_hex(8)}"))
+        return made[-1]
+
+    for seed in SEEDS:
+        report = check(read(play(make, seed=seed)), 0)
+        assert report, report.text()
+    for one in made:
+        one.close()

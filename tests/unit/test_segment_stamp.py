@@ -137,6 +137,43 @@ def test_changed_files_are_verified_again(directory: Path, monkeypatch: pytest.M
     assert seen == list(SETS)
 
 
+def test_another_file_of_the_same_size_and_time_is_verified(directory: Path) -> None:
+    load_snapshot(directory, trust="stamp")
+    path = next(directory.glob("old-*.roaring"))
+    data, status = path.read_bytes(), path.stat()
+    other = directory.parent / "other"
+    other.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
+    other.replace(path)
+    assert path.stat().st_mtime_ns == status.st_mtime_ns
+    with pytest.raises(SegmentError, match="does not match the SHA-256"):
+        load_snapshot(directory, trust="stamp")
+
+
+def test_a_stamp_without_its_seal_counts_for_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_snapshot(directory, trust="stamp")
+    seen = verified(monkeypatch)
+    path = directory / ".verified" / "stamp.json"
+    good = path.read_bytes()
+    path.write_bytes(good[:-5] + (b"0" if good[-5:-4] != b"0" else b"1") + good[-4:])
+    check(load_snapshot(directory, trust="stamp"))
+    assert seen == list(SETS)
+
+
+def test_no_stamp_is_left_in_a_directory_that_took_the_name(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = load_module.__dict__["_read_segment"]
+
+    def overtaken(*given: Any) -> IdSet:
+        answer = read(*given)
+        if given[2].name == "gone":
+            write_snapshot(Snapshot({"other": IdSet([3])}, "v2"), directory, replace=True)
+        return answer
+
+    monkeypatch.setattr(load_module, "_read_segment", overtaken)
+    check(load_snapshot(directory, trust="stamp"))
+    assert not (directory / ".verified").exists()
+
+
 def test_a_damaged_stamp_counts_for_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load_snapshot(directory, trust="stamp")
     seen = verified(monkeypatch)

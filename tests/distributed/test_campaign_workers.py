@@ -261,7 +261,8 @@ def test_workers_keep_the_zones_of_the_audience(redis_server: Server, tmp_path: 
         rows = "".join(f"{number},{zones[number % 4]}\n" for number in range(400))
         (site.path / "users.csv").write_text(f"id,zone\n{rows}")
         (site.path / "policies.yaml").write_text(
-            "namespace: marketing\npolicies: {promo: {limits: [1/calendar-day, not between 00:30 and 08:00]}}\n"
+            "namespace: marketing\npolicies: {promo: {limits: [1/calendar-day, not between 00:30 and 08:00], "
+            "channels: {push: [9/day]}}}\n"
         )
         site.write(audience="{csv: users.csv, zone_column: zone}")
     alone, site = sites

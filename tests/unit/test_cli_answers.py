@@ -151,6 +151,20 @@ def test_several_subjects_in_one_attempt(
     assert answer("peek", *words)["allowed"]
 
 
+def test_a_replay_in_the_zones_of_a_column(
+    tmp_path: Path, capline: Callable[..., Done], answer: Callable[..., Any]
+) -> None:
+    policies_of(tmp_path, promo="limits: [1/calendar-day, not between 22:00 and 08:00]")
+    rows = "1,2024-05-06T20:00:00Z,\n2,2024-05-06T20:00:00Z,Asia/Tokyo\n1,2024-05-06T21:00:00Z,\n"
+    (tmp_path / "sends.csv").write_text(f"subject,time,tz\n{rows}2,2024-05-07T00:00:00Z,Asia/Tokyo\n")
+    words = ["replay", "sends.csv", "--policy", "promo"]
+    assert answer(*words)["refused"] == 2
+    told = answer(*words, "--zone-column", "tz")
+    assert told["segments"][0]["refused"] == {"not between 22:00 and 08:00": 2}
+    assert len(told["segments"]) == 1
+    assert "by not between 22:00 and 08:00" in capline(*words, "--zone-column", "tz").stdout
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -192,7 +192,8 @@ def test_calendar_limits_and_quiet_hours_are_counted_out_in_the_policys_zone(tmp
     policies = tmp_path / "mine.yaml"
     policies.write_text(
         "policies: {promo: {limits: [1/calendar-day, 1/calendar-week, not between 20:00 and 04:00], zone: Asia/Kolkata,"
-        " by_segment: {new: [3/calendar-week, 2/week], churned: [1/calendar-week], active: [2/day, 1/calendar-day, not between 18:00 and 22:00]}}}"
+        " by_segment: {new: [3/calendar-week, 2/week], churned: [1/calendar-week],"
+        " active: [2/day, 1/calendar-day, not between 18:00 and 22:00]}}}"
     )
     result = run_demo(data, tmp_path / "out", policies)
     assert [check.holds for check in result.checks] == [True] * 4

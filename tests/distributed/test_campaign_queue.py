@@ -238,7 +238,7 @@ def test_a_batch_that_was_lost_between_two_tries_is_not_handed_over_again(
     try:
         with job.open_limiter("memory://") as limiter:
             settling = Settling(
-                job.file, job.policy, (None,), limiter, info, steps, lambda _s: taken(queue, "new", takeover_s=0)
+                job.file, job.policy, (None,), (), limiter, info, steps, lambda _s: taken(queue, "new", takeover_s=0)
             )
             with pytest.raises(_Lost):
                 settling.settle(part(0), None)

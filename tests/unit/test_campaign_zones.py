@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.campaign_kit import AT_US, HOUR_US, Far, Site, ledger_of, with_sender
 
+from capline import Limiter, ManualClock, Policy
 from capline.campaign import audience as audiences
 from capline.campaign import plan, report_of, run
 from capline.campaign.audience import read
@@ -18,7 +19,7 @@ from capline.campaign.file import AudienceSource
 from capline.campaign.part import Part
 from capline.campaign.prepare import limiter_kinds
 from capline.campaign.stop import Stop
-from capline.model.errors import CampaignError, CaplineError
+from capline.model.errors import CampaignError, CaplineError, IdConflictError
 from capline.segment import table
 
 if TYPE_CHECKING:
@@ -281,3 +282,17 @@ def test_a_run_goes_on_only_in_the_zones_it_was_begun_in(site: Site) -> None:
     (site.path / "policies.yaml").write_text(POLICIES)
     with ledger_of(site.job(), site.path / "run") as ledger:
         assert ledger.next_batch() == 3
+
+
+@pytest.mark.parametrize("store", ["memory", "lmdb"])
+def test_a_receipt_answers_no_batch_in_other_zones(tmp_path: Path, store: str) -> None:
+    policy, clock = Policy("p", ["1/calendar-day"]), ManualClock(AT_US)
+    with Limiter("memory://" if store == "memory" else f"lmdb://{tmp_path}/store", [policy], clock=clock) as limiter:
+
+        def ask(*zones: str | None) -> Any:
+            return limiter.decide_many("p", [1, 2], zone=zones, codes=[0, 1], receipt="r")
+
+        first = ask(None, "Asia/Tokyo")
+        assert ask(None, "Asia/Tokyo").hit.tolist() == first.hit.tolist()
+        with pytest.raises(IdConflictError):
+            ask(None, "Asia/Seoul")

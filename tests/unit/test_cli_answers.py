@@ -144,9 +144,8 @@ def test_several_subjects_in_one_attempt(
     assert answer("peek", "user", "user:42")["allowed"], "nothing was taken of the user"
     assert capline("peek", *words).stdout.startswith("refused by 3/hour of tenant acme:eu: fits in 1 h, at ")
     assert capline("peek", *words, "--exit-code").returncode == 1
-    assert capline("peek", "user", "1", "--and", "campaign=[red]x").stdout.startswith(
-        "allowed: 1 left under 2/day of user 1"
-    )
+    marked = capline("peek", "user", "[red]x", "--and", "campaign=y").stdout
+    assert marked.startswith("allowed: 1 left under 2/day of user [red]x")
     assert answer("refund", "tenant", "acme:eu", hits[2])["refunded"]
     assert answer("peek", *words)["allowed"]
 

@@ -147,19 +147,22 @@ def test_a_joint_attempt_is_one_event_under_the_names_of_the_part_that_binds(mak
     parts = [Attempt("p", "s", segment="new", channel="push"), Attempt("q", "t", segment="told apart by nobody")]
     allowed, refused = limiter.decide_all(parts), limiter.decide_all(parts)
     full = limiter.decide_all([Attempt("q", "t", 2), Attempt("p", "u")])
+    second = limiter.peek_all([Attempt("p", "v"), Attempt("q", "a", 3)])
     limiter.peek_all([Attempt("q", "a")])
     assert [told[:5] for told in recorder.told] == [
         ("decide_all", None, None, None, 1),
         ("decide_all", None, None, None, 1),
         ("decide_all", None, None, None, 1),
+        ("peek_all", None, None, None, 1),
         ("peek_all", "q", None, None, 1),
     ]
     names = ("p", "new", "push")
-    assert (allowed.binds, refused.binds, full.binds) == (0, 0, 0)
-    assert [told.counts for told in recorder.told[:3]] == [
+    assert (allowed.binds, refused.binds, full.binds, second.binds) == (0, 0, 0, 1)
+    assert [told.counts for told in recorder.told[:4]] == [
         {outcome(allowed, *names): 1},
         {outcome(refused, *names): 1},
         {outcome(full, "q"): 1},
+        {outcome(second, "q"): 1},
     ]
     assert all(told.seconds is not None for told in recorder.told)
 

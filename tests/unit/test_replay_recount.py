@@ -170,6 +170,30 @@ def test_what_a_limiter_decides_in_a_zone_holds_and_in_another_does_not(zone: st
     assert other.unjustified
 
 
+def test_the_instants_at_which_a_day_and_quiet_hours_begin_and_end() -> None:
+    day, night = Limit.parse("1/calendar-day"), Limit.parse("not between 22:00 and 08:00")
+    berlin = 1_715_032_800  # 7 May 2024, midnight in Berlin
+
+    def counted(limits: tuple[Limit, ...], *rows: tuple[float, int]) -> tuple[int, int]:
+        """Sends (-1) and refusals (by limit), at seconds from that midnight on."""
+        made = record(*((1, berlin + second, None) for second, _ in rows))
+        limit = np.array([refused for _, refused in rows], np.int16)
+        hit = np.where(limit < 0, made.at_us, -1)
+        found = recount(replace(made, hit=hit, limit=limit, limits=limits), [limits], "Europe/Berlin")
+        return found.over, found.unjustified
+
+    assert counted((day,), (-1, -1), (0, -1), (86_399.999999, 0), (86_400, -1)) == (0, 0)
+    assert counted((day,), (0, -1), (86_399.999999, -1)) == (1, 0)
+    assert counted((day,), (-0.000001, -1), (0, 0)) == (0, 1)
+    hour = 3600
+    assert counted((night,), (8 * hour, -1), (22 * hour - 0.000001, -1), (22 * hour, 0), (32 * hour - 1e-6, 0)) == (
+        0,
+        0,
+    )
+    assert counted((night,), (8 * hour - 0.000001, -1), (22 * hour, -1)) == (2, 0)
+    assert counted((night,), (8 * hour, 0), (22 * hour - 0.000001, 0)) == (0, 2)
+
+
 @pytest.mark.parametrize("row", range(0, 1500, 97))
 def test_a_send_made_a_refusal_or_a_refusal_a_send_is_found(row: int) -> None:
     zone = "Europe/Berlin"

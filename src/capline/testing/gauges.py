@@ -532,4 +532,7 @@ class GaugeConformance(StoreSetting):
         if self.url == "memory://":
             return
         joint = behind.decide_all([Attempt("user", "a"), Attempt("campaign", "c")])
-        assert joint.hits == (START_US + 1,) * 2
+        assert joint.hits[1] == START_US + 1
+        # Slots of a cluster are asked one after the other, each at a time of its own.
+        own = {START_US - 60 * SECOND} if "+cluster" in self.url else set[int]()
+        assert joint.hits[0] in {START_US + 1, *own}

@@ -95,7 +95,9 @@ def test_quiet_hours_are_told_as_such(tmp_path: Path, capline: Callable[..., Don
     assert capline("decide", "later", "42").stdout.startswith(f"allowed: no quiet hours now ({hours(9, 11)}), hit ")
     assert "not quiet now" in capline("explain", "later", "42").stdout
     assert answer("decide", "then", "42")["allowed"]
-    assert "not quiet now, but then, until" in capline("explain", "then", "42").stdout
+    told = capline("explain", "then", "42").stdout
+    assert told.startswith("refused by 1/10h: fits in 1"), "when the hours end that it would free in"
+    assert "not quiet now" in told
 
 
 def test_what_keeps_no_hits_says_so_and_is_given_back_by_its_cost(
@@ -159,7 +161,7 @@ def test_a_replay_in_the_zones_of_a_column(
     words = ["replay", "sends.csv", "--policy", "promo"]
     assert answer(*words)["refused"] == 2
     told = answer(*words, "--zone-column", "tz")
-    assert told["segments"][0]["refused"] == {"not between 22:00 and 08:00": 2}
+    assert told["segments"][0]["refused"] == {"1/calendar-day": 1, "not between 22:00 and 08:00": 1}
     assert len(told["segments"]) == 1
     assert "by not between 22:00 and 08:00" in capline(*words, "--zone-column", "tz").stdout
 

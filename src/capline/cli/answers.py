@@ -101,20 +101,15 @@ def _end(answer: Decision | Joint, *, exit_code: bool) -> None:
 def _frees(state: LimitState, why: Explanation, zone: str) -> str:
     """When there is more room under this limit."""
     if isinstance(state.limit, QuietHours):
-        return _quiet(state, why, zone)
+        return _quiet(state, zone)
     if state.frees:
         return _when(state.frees[0][0], zone)
     return "little by little" if state.used and why.algorithm not in LOGS else "-"
 
 
-def _quiet(state: LimitState, why: Explanation, zone: str) -> str:
-    """Whether quiet hours hold now, or will when all else frees."""
-    if state.quiet_until_us is not None:
-        return f"quiet until {_when(state.quiet_until_us, zone)}"
-    retry_after_us = why.decision.retry_after_us
-    if state.binds and retry_after_us:
-        return f"not quiet now, but then, until {_when(why.now_us + retry_after_us, zone)}"
-    return "not quiet now"
+def _quiet(state: LimitState, zone: str) -> str:
+    """Whether quiet hours hold now."""
+    return "not quiet now" if state.quiet_until_us is None else f"quiet until {_when(state.quiet_until_us, zone)}"
 
 
 def _remarks(why: Explanation) -> list[str]:

@@ -5,8 +5,7 @@ The limiter decides by position, looking at one stamp per limit. Here every wind
     a send at t      under each of its limits (q, W), that subject's sends in (t - W, t], itself included, are at most q
     a refusal at t   under the limit it names, that subject's sends in (t - W, t] are q or more: it really was full
     calendar limits  the same from the midnight, or the Monday, before t on, where the policy says the subjects are
-    quiet hours      no send in them; a refusal by them at t in them, or while another limit was full, whose room then
-                     came in them and so was put off
+    quiet hours      no send in them; a refusal by them at t in them
 
 A window that is over its quota at any instant is over it at the send that filled it: looking at sends sees every one.
 
@@ -96,13 +95,7 @@ def recount(record: Record, limits_of: Sequence[Sequence[Limit]], zone: str = UT
     for index, one in enumerate(record.limits):
         refused = np.flatnonzero(rows.limit == index)
         windows += refused.size
-        if isinstance(one, QuietHours):
-            unjustified += refused.size - sum(
-                int(rows.shut(refused[rows.codes[refused] == code], limits).sum())
-                for code, limits in enumerate(limits_of)
-            )
-        else:
-            unjustified += int((~rows.shut(refused, (one,))).sum())
+        unjustified += int((~rows.shut(refused, one)).sum())
     return Recount(windows, over, unjustified, fullest)
 
 
@@ -132,15 +125,11 @@ class _Rows(NamedTuple):
             since_us = at_us - one.window_us
         return self.sent_before[rows] - np.searchsorted(self.sends, self.base[rows] + since_us, side="right")
 
-    def shut(self, rows: NDArray[np.intp], limits: Sequence[Limit]) -> NDArray[np.bool_]:
-        """Whether any of these limits had no room at each of these rows."""
-        found = np.zeros(rows.size, np.bool_)
-        for one in limits:
-            if isinstance(one, QuietHours):
-                found |= is_quiet(self.at_us[rows], one, self.zone)
-            else:
-                found |= self.before(rows, one) >= one.quota
-        return found
+    def shut(self, rows: NDArray[np.intp], one: Limit) -> NDArray[np.bool_]:
+        """Whether this limit had no room at each of these rows."""
+        if isinstance(one, QuietHours):
+            return is_quiet(self.at_us[rows], one, self.zone)
+        return self.before(rows, one) >= one.quota
 
 
 def _rows(record: Record, widest_us: int, zone: str) -> _Rows:

@@ -96,7 +96,7 @@ local function refusal(sites, stamp, now, last, queued, early, binding)
   -- At the instant of the last slot itself, the next stamp is already one later.
   if queued and early <= last + 1 then early = last end
   local opens, quiet = opens_at(sites, early)
-  return answer(sites, stamp, now, last, false, quiet or binding, opens)
+  return answer(sites, stamp, now, last, false, binding or quiet, opens)
 end
 
 local function judge(sites, now)

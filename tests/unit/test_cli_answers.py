@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from capline.cli import common
 from capline.cli import main as command_line
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ class Done(NamedTuple):
 @pytest.fixture
 def capline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
+    # The console was made with the width of whatever ran before.
+    monkeypatch.setattr(common.out, "width", 200)
     monkeypatch.setenv("NO_COLOR", "1")
 
     def run(*words: str) -> Done:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import BinaryIO
 
-from capline.model.errors import SegmentError
-
 __all__ = ["Input", "RemoteFile", "is_url", "list_inputs", "open_input"]
 
 
@@ -52,9 +50,13 @@ def is_url(path: object) -> bool:
 
 def open_input(url: str) -> BinaryIO:
     """Open an object for reading: a seekable binary file; raises OSError or `SegmentError`."""
-    raise SegmentError(f"{url}: sources by URL are not supported here; download it and name the file")
+    from capline.segment.remote import open_object
+
+    return open_object(url)
 
 
 def list_inputs(pattern: str) -> list[str]:
-    """The URLs that a URL with `*` and `?` names, sorted; raises `SegmentError`."""
-    raise SegmentError(f"{pattern}: sources by URL are not supported here; download them and name the files")
+    """The URLs that a URL with `*` and `?` in its path names, sorted; raises `SegmentError`."""
+    from capline.segment.remote import list_objects
+
+    return list_objects(pattern)

@@ -17,12 +17,14 @@ Everything read has a bound that is checked before it is read, and every call an
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
+import io
 import os
 import re
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from capline.model.errors import SegmentError
 from capline.segment import files
@@ -49,10 +51,11 @@ if TYPE_CHECKING:
 
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
-__all__ = ["ObjectPlace", "RemotePlace"]
+__all__ = ["ObjectPlace", "RemotePlace", "list_objects", "open_object"]
 
 _RETRIES: RetryConfig = {"max_retries": 3, "retry_timeout": timedelta(seconds=60)}
 _PART_BYTES = 8 << 20
+_READ_BYTES = 4 << 20
 _MOST_LISTED = 1_000_000
 
 _NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist|container does not exist", re.IGNORECASE)
@@ -221,6 +224,66 @@ class RemotePlace:
             self.close()
             self._courier = Courier(*self._address)
         return self._courier
+
+
+def open_object(url: str) -> BinaryIO:
+    """An object to read from, at any place in it, some megabytes at a time; raises `SegmentError`."""
+    root, path = _parts(url)
+    with _told(url, "read it"):
+        return io.BufferedReader(
+            _Reader(obstore.open_reader(_open(root, {}), path, buffer_size=_READ_BYTES), url), _READ_BYTES
+        )
+
+
+def list_objects(pattern: str) -> list[str]:
+    """The URLs of the objects that `*`, `?` and `[...]` in a URL's path stand for, sorted; raises `SegmentError`."""
+    root, path = _parts(pattern)
+    # Without what follows the first of them, the folder says where to look.
+    folder = path[: min(path.find(mark) for mark in "*?[" if mark in path)].rpartition("/")[0]
+    form = re.compile(fnmatch.translate(path).replace(".*", "[^/]*"))
+    found: list[str] = []
+    with _told(pattern, "list it"):
+        for page in obstore.list(_open(root, {}), folder or None, chunk_size=1000):  # pyright: ignore[reportUnknownMemberType] - as above
+            found += [f"{root}/{each['path']}" for each in page if form.fullmatch(each["path"])]
+            if len(found) > _MOST_LISTED:
+                raise SegmentError(f"{pattern}: more than {_MOST_LISTED:,} objects; name fewer")
+    return sorted(found)
+
+
+class _Reader(io.RawIOBase):
+    """An object as Python's own kind of file."""
+
+    def __init__(self, reader: Any, url: str) -> None:
+        super().__init__()
+        self._reader = reader
+        self._url = url
+
+    def readinto(self, buffer: Any, /) -> int:
+        with _told(self._url, "read it"):
+            data = self._reader.read(len(buffer))
+        buffer[: len(data)] = memoryview(data)
+        return len(data)
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        return self._reader.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._reader.tell()
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+
+def _parts(url: str) -> tuple[str, str]:
+    """The store of a URL and the path in it."""
+    scheme, _, rest = url.partition("://")
+    bucket, _, path = rest.partition("/")
+    if not (bucket and path):
+        raise SegmentError(f"{url}: names no object; write it like s3://bucket/export/part-0.parquet")
+    return f"{scheme}://{bucket}", path
 
 
 def _open(url: str, options: Mapping[str, str]) -> ObjectStore:

@@ -1,6 +1,6 @@
 """One attempt over several subjects on servers: in one call where it can be, and given back where slots stand apart."""
 
-# pyright: reportPrivateUsage=false
+# pyright: reportUnknownArgumentType=false
 
 from __future__ import annotations
 
@@ -91,8 +91,7 @@ def test_slots_apart_give_back_what_a_later_one_refuses(limiters: Limiters, layo
 @each_kind
 @pytest.mark.parametrize("shape", ["single", "cluster"])
 def test_a_retry_by_id_is_one_consumption(kind: str, shape: Any, limiters: Limiters) -> None:
-    servers: Any = shared(kind, shape)
-    limiter = limiters(servers, *policies(), clock=ManualClock(START_US))
+    limiter = limiters(shared(kind, shape), *policies(), clock=ManualClock(START_US))
     first = limiter.decide_all(asked("a", "c", "e", 2, "x"))
     again = limiter.decide_all(asked("a", "c", "e", 2, "x"))
     assert again

@@ -364,6 +364,21 @@ def test_a_server_answers_as_the_reference_does(pair: Callable[..., Pair], kind:
     pair(shared(kind).url, SETTINGS[name], layout, f"{name} {kind} {layout}").run(220)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_long_log_is_trimmed_by_age_and_by_number_at_once(pair: Callable[..., Pair], kind: str) -> None:
+    both = pair(shared(kind).url, Setting([("p", ["200/1000us"], {"count_denied": True})], 10), "subject", kind)
+    for _ in range(400):
+        both.clock.advance_us(1)
+        both.both("decide", "p", "s")
+    # Half of the hits are as old as the window, and with the refusal there are more units than can matter.
+    both.clock.advance_us(810)
+    assert not both.both("decide", "p", "s", 215)
+    both.same_history()
+    for cost in (1, 3, 200):
+        both.both("decide", "p", "s", cost)
+        both.same_history()
+
+
 @pytest.mark.parametrize("url", ["memory://", "redis"])
 def test_a_hit_let_in_early_takes_no_stamp_of_a_slot_given_back(url: str) -> None:
     clock = ManualClock(NOW_US)

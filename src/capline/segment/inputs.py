@@ -50,13 +50,13 @@ def is_url(path: object) -> bool:
 
 def open_input(url: str) -> BinaryIO:
     """Open an object for reading: a seekable binary file; raises OSError or `SegmentError`."""
-    from capline.segment.remote import open_object
+    from capline.segment.remote import open_object  # noqa: PLC0415 - obstore is loaded only where an object is named
 
     return open_object(url)
 
 
 def list_inputs(pattern: str) -> list[str]:
     """The URLs that a URL with `*` and `?` in its path names, sorted; raises `SegmentError`."""
-    from capline.segment.remote import list_objects
+    from capline.segment.remote import list_objects  # noqa: PLC0415 - as above
 
     return list_objects(pattern)

@@ -44,9 +44,11 @@ bench: setup ## run the benchmark programs, one after the other
 	@bash tools/setup.sh test
 	@set -e; for program in bench/[!_]*.py; do echo "== $$program"; $(BIN)/python "$$program"; done
 
-proof: setup ## the long forms of the tests of the promises: docs/reliability.md; some twenty minutes
+proof: setup ## what takes too long for every day: the long forms of docs/reliability.md, damaged snapshots, a Spark job
 	@bash tools/setup.sh test
 	@set -e; for part in model crashes concurrency; do echo "== proof.$$part"; $(BIN)/python -m proof.$$part; done
+	$(BIN)/python tools/fuzz_segments.py
+	@PYTHON=$(CURDIR)/$(BIN)/python bash examples/spark_segments/run.sh
 
 chaos: setup ## the failover experiment: a cluster under load and faults; half an hour; docs/reliability.md
 	@bash tools/setup.sh test

@@ -99,7 +99,7 @@ def erring(report: Report) -> None:
     stream = requests()
     for limit, quota, window_us, granularity in ERRING:
         for kind, options in [*KINDS.items()][:4]:
-            finer = {"granularity": granularity} if kind == "bucketed" else {}
+            finer: dict[str, Any] = {"granularity": granularity} if kind == "bucketed" else {}
             clock = ManualClock(stream[0][0])
             let_in: defaultdict[str, list[int]] = defaultdict(list)
             over = left = refused = undue = 0

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import strategies as st
+from tests.s3_kit import S3
 from tests.server_kit import Limiters
 
 if TYPE_CHECKING:
@@ -26,6 +27,13 @@ def sync_limiters() -> Iterator[Limiters]:
     made = Limiters(asynchronous=False)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3]:
+    """A real S3 server on loopback."""
+    with S3() as server:
+        yield server
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -20,7 +20,19 @@ if TYPE_CHECKING:
     from capline.store.local import LocalStore, LocalTerms
     from capline.store.protocol import Ask, Batch
 
-VERBS = ("decide", "peek", "place", "refund", "refund_many", "recorded", "erase", "sweep", "now_us")
+VERBS = (
+    "decide",
+    "peek",
+    "place",
+    "refund",
+    "refund_many",
+    "recorded",
+    "erase",
+    "sweep",
+    "now_us",
+    "decide_all",
+    "peek_all",
+)
 
 
 class Door:

@@ -16,17 +16,24 @@ tools=build/lock-tools
 [[ -x $tools/bin/uv ]] || { .venv/bin/python -m venv $tools && $tools/bin/python -m pip install --quiet uv; }
 
 # Written beside and moved at the end: a failed run leaves the old lock as it was. uv keeps the pins it finds in its output.
-new=build/requirements.lock
-if [[ -f requirements.lock ]]; then cp requirements.lock $new; else rm -f $new; fi
-$tools/bin/uv pip compile pyproject.toml --extra dev --quiet ${UPGRADE:+--upgrade} \
-  --universal --python-version 3.11 --generate-hashes \
-  --no-header --no-emit-index-url --no-emit-find-links --output-file $new >/dev/null
+write_lock() { # from, to, options
+  local from=$1 to=$2 new
+  shift 2
+  new=build/${to##*/}
+  if [[ -f $to ]]; then cp "$to" $new; else rm -f $new; fi
+  $tools/bin/uv pip compile "$from" --quiet ${UPGRADE:+--upgrade} "$@" \
+    --universal --python-version 3.11 --generate-hashes \
+    --no-header --no-emit-index-url --no-emit-find-links --output-file $new >/dev/null
+  if grep -nE '://|file:|^-' $new; then
+    echo "lock: the lines above name a place; the lock must not" >&2
+    exit 1
+  fi
+  { echo "# Made by 'make lock' from $from; not by hand."; grep -v '^# Made by' $new; } >$new.headed
+  mv $new.headed "$to"
+  rm -f $new
+  echo "lock: $(grep -c '==' "$to") packages in $to" >&2
+}
 
-if grep -nE '://|file:|^-' $new; then
-  echo "lock: the lines above name a place; the lock must not" >&2
-  exit 1
-fi
-{ echo "# Made by 'make lock' from pyproject.toml; not by hand."; grep -v '^# Made by' $new; } >$new.headed
-mv $new.headed requirements.lock
-rm -f $new
-echo "lock: $(grep -c '==' requirements.lock) packages in requirements.lock" >&2
+write_lock pyproject.toml requirements.lock --extra dev
+# The S3 server of tests, which lives in a venv of its own.
+write_lock tools/ministack.in tools/ministack.lock

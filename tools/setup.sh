@@ -3,7 +3,8 @@
 #
 #   setup   .venv: an interpreter of 3.11 or newer, every package that requirements.lock names, by hash, and capline itself
 #           (editable, so that a change in src/ needs no new setup)
-#   test    the system packages that only tests use
+#   test    the system packages that only tests use, and build/ministack: the S3 server of tests in a venv of its own, from
+#           tools/ministack.lock
 #
 # System packages are listed in tools/system-packages.txt; as root they are installed by apt, else a line says what to type.
 #
@@ -155,8 +156,26 @@ make_venv() {
   say "done"
 }
 
+# ---- the S3 server of tests ------------------------------------------------------------------------------------------
+
+# As .venv: a stamp that is removed first and written last.
+make_ministack() {
+  local place=build/ministack now
+  now=$(printf '%s\n' "$PWD" "$(identity $venv/bin/python)" "$(sha256sum <tools/ministack.lock)")
+  [[ -f $place/.capline-setup && $(<$place/.capline-setup) == "$now" ]] && return 0
+  say "making $place, the S3 server of tests"
+  rm -f $place/.capline-setup
+  rm -rf $place
+  $venv/bin/python -m venv $place </dev/null
+  $place/bin/python -m pip install --quiet --progress-bar off --require-hashes -r tools/ministack.lock </dev/null
+  printf '%s\n' "$now" >$place/.capline-setup
+}
+
 case $goal in
   setup) make_venv ;;
-  test) system_packages test ;;
+  test)
+    system_packages test
+    make_ministack
+    ;;
   *) die "unknown goal '$goal'; use setup or test" ;;
 esac

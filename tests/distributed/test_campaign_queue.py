@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from capline.testing.servers import Server
 
 FACTS = RunFacts("sale", "promo", None, 1, 9, ((None, 9),), 1_000_000, "0123456789abcdef")
-RUN = QueuedRun(FACTS, (Input("cost", "aa", "1"),), "campaign: sale\n", "/sale.yaml", "", b"policies: {}", (), 3)
+RUN = QueuedRun(FACTS, (Input("cost", "aa", "1"),), "campaign: sale\n", "/sale.yaml", "", b"policies: {}", (), (), 3)
 PREFIX = "capline:{campaign:sale}:"
 
 
@@ -129,7 +129,7 @@ def test_what_another_version_queued_is_left_alone(queue: Queue, server: Server)
     server.command("HSET", PREFIX + "run", "facts", "{}")
     with pytest.raises(CampaignError, match="is not what was written; give the campaign another name"):
         queue.find("sale")
-    server.command("HSET", PREFIX + "run", "version", "2")
+    server.command("HSET", PREFIX + "run", "version", "1")
     with pytest.raises(CampaignError, match="was queued by another version of capline"):
         queue.find("sale")
 
@@ -238,7 +238,7 @@ def test_a_batch_that_was_lost_between_two_tries_is_not_handed_over_again(
     try:
         with job.open_limiter("memory://") as limiter:
             settling = Settling(
-                job.file, job.policy, (None,), limiter, info, steps, lambda _s: taken(queue, "new", takeover_s=0)
+                job.file, job.policy, (None,), (), limiter, info, steps, lambda _s: taken(queue, "new", takeover_s=0)
             )
             with pytest.raises(_Lost):
                 settling.settle(part(0), None)

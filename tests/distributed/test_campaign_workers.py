@@ -254,6 +254,29 @@ def test_killed_while_they_write_parts_the_parts_are_the_same(redis_server: Serv
     assert site.content(range(SUBJECTS)) == alone.content(range(SUBJECTS))
 
 
+def test_workers_keep_the_zones_of_the_audience(redis_server: Server, tmp_path: Path) -> None:
+    zones = ("", "Asia/Tokyo", "Europe/Berlin", "America/New_York")
+    sites = [make_site(tmp_path / name, subjects=0) for name in ("alone", "site")]
+    for site in sites:
+        rows = "".join(f"{number},{zones[number % 4]}\n" for number in range(400))
+        (site.path / "users.csv").write_text(f"id,zone\n{rows}")
+        (site.path / "policies.yaml").write_text(
+            "namespace: marketing\npolicies: {promo: {limits: [1/calendar-day, not between 00:30 and 08:00], "
+            "channels: {push: [9/day]}}}\n"
+        )
+        site.write(audience="{csv: users.csv, zone_column: zone}")
+    alone, site = sites
+    expected = answer("campaign", "run", alone.file)
+    assert set(expected["total"]["refused_by"]) == {"1/calendar-day", "not between 00:30 and 08:00"}
+    enqueue(site, redis_server)
+    with workers(redis_server, 2) as processes:
+        for process in processes:
+            ended(process)
+    assert finished(redis_server) == comparable(expected)
+    assert parts(site) == parts(alone)
+    assert site.content() == alone.content()
+
+
 def parts(site: Site) -> list[tuple[str, list[int]]]:
     found = sorted((site.path / "out").glob("part-*"))
     return [(path.name, parquet.read_table(path)["id"].to_pylist()) for path in found]

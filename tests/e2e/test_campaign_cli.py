@@ -155,7 +155,11 @@ BAD: dict[str, tuple[dict[str, str], Callable[[Site], object], str]] = {
     "no segment": ({"audience": "{segments: active - old}"}, lambda _: None, "no segment 'old'"),
     "no policies": ({"policies": "no.yaml"}, lambda _: None, "no.yaml: cannot be read"),
     "no snapshot": ({"segments": "no"}, lambda _: None, "no: cannot open it"),
-    "flipped snapshot": ({}, lambda site: flip(site.path / "segments/active.roaring"), "does not match the SHA-256"),
+    "flipped snapshot": (
+        {},
+        lambda site: flip(next(site.path.glob("segments/active-*.roaring"))),
+        "does not match the SHA-256",
+    ),
     "flipped manifest": ({}, lambda site: flip(site.path / "segments/manifest.json"), "manifest.json"),
     "no parquet": ({"audience": "{parquet: none.parquet}"}, lambda _: None, "none.parquet: no such file"),
     "not parquet": (

@@ -13,7 +13,10 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = [
     pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
-    for page in (ROOT / "README.md", *(ROOT / "docs" / name for name in ("stores.md", "logs.md", "observing.md")))
+    for page in (
+        ROOT / "README.md",
+        *(ROOT / "docs" / name for name in ("stores.md", "logs.md", "observing.md", "publishing.md", "algorithms.md")),
+    )
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
 ]
 

@@ -105,7 +105,7 @@ def test_build_refuses_bad_input_and_taken_names(built: Path) -> None:
 
 
 def test_a_damaged_snapshot_is_one_line(built: Path) -> None:
-    path = built / "snapshots/one/new.roaring"
+    path = next((built / "snapshots/one").glob("new-*.roaring"))
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
@@ -159,8 +159,69 @@ def test_members(built: Path) -> None:
 
 
 def test_help_has_examples(here: Path) -> None:
-    for command in ("build", "show", "list", "contains", "members"):
+    for command in ("build", "merge", "show", "list", "contains", "counts", "classify", "members"):
         told = run(here, command, "--help")
         assert told.returncode == 0
         assert "Examples" in told.stdout
         assert f"capline segments {command}" in told.stdout
+
+
+def test_text_ids(here: Path) -> None:
+    (here / "texts.csv").write_text("id,segment\nu-1,new\nx y,active\nu-1,vip\n")
+    build = ("build", "texts.csv", "--kind", "text", "--overlapping", "vip", "--out")
+    assert "say where those are kept: --ids DIR" in refusal(here, *build, "one")
+    told = answer(here, *build, "one", "--ids", "ids")
+    assert (told["ids"], told["exclusive"], told["cardinality"]) == ("text", False, 3)
+    assert answer(here, "contains", "one", "u-1", "x y", "?")["ids"] == [
+        {"id": "u-1", "segment": "new", "sets": ["new", "vip"]},
+        {"id": "x y", "segment": "active", "sets": ["active"]},
+        {"id": "?", "segment": None, "sets": []},
+    ]
+    assert run(here, "contains", "one", "u-1", "?").stdout == "u-1\tnew\tnew,vip\n?\t-\n"
+    assert answer(here, "members", "one", "--expression", "new | active")["ids"] == ["u-1", "x y"]
+    assert run(here, "classify", "one", "texts.csv").stdout == "active\t1\nnew\t1\n-\t0\n"
+    # The next build: who is known keeps the number, so the bitmaps of the same rows are the same files.
+    (here / "texts.csv").write_text("id,segment\na new one,new\nu-1,new\nx y,active\nu-1,vip\n")
+    answer(here, *build, "two", "--ids", "ids")
+    kept = {path.name for path in (here / "one").glob("[av]*.roaring")}
+    assert kept == {path.name for path in (here / "two").glob("[av]*.roaring")}
+
+
+def test_wide_ids_and_counts(here: Path) -> None:
+    (here / "wide.csv").write_text("id,segment\n18446744073709551615,a\n7,b\n7,vip\n")
+    assert "is above 4294967295" in refusal(here, "build", "wide.csv", "--out", "x")
+    answer(here, "build", "wide.csv", "--kind", "uint64", "--overlapping", "vip", "--out", "x")
+    assert answer(here, "contains", "x", "18446744073709551615")["ids"][0]["segment"] == "a"
+    assert "is not a number from 0 to 18446744073709551615" in refusal(here, "contains", "x", "u-1")
+    told = answer(here, "counts", "x")
+    assert told["cardinalities"] == {"a": 1, "b": 1, "vip": 1}
+    assert told["shared"] == [{"sets": ["a", "vip"], "cardinality": 0}, {"sets": ["b", "vip"], "cardinality": 1}]
+    assert run(here, "counts", "x", "--expression", "(a | b) - vip").stdout == "1\n"
+
+
+def test_partial_builds_are_merged(here: Path) -> None:
+    for name in ("users", "both"):
+        answer(here, "build", f"{name}.csv", "--partial", "--out", f"parts/{name}")
+    assert "a partial build, which proves nothing yet" in refusal(here, "contains", "parts/users", "1")
+    assert answer(here, "show", "parts/users")["partial"]
+    told = refusal(here, "merge", "parts/users", "parts/both", "--out", "x")
+    assert told.startswith("capline: 2 ids are in two segments or more: 1 (active and new), 2 (active and new)")
+    merged = answer(here, "merge", "parts/users", "parts/both", "--out", "x", "--first-wins", "new,active")
+    whole = answer(here, "build", "users.csv", "both.csv", "--out", "y", "--first-wins", "new,active")
+    assert merged["segments"] == whole["segments"]
+    assert "give --first-wins to 'merge'" in refusal(
+        here, "build", "users.csv", "--partial", "--first-wins", "new,active", "--out", "z"
+    )
+
+
+def test_classify(built: Path) -> None:
+    (built / "audience.csv").write_text("id\n1\n7\n3\n7\n")
+    assert run(built, "classify", "snapshots/one", "audience.csv").stdout == "active\t1\nnew\t1\n-\t1\n"
+    told = answer(built, "classify", "snapshots/one", "audience.csv", "--out", "parts")
+    assert told == {"version": "v1", "audience": 3, "segments": {"active": 1, "new": 1}, "in_none": 1}
+    assert sorted(path.name for path in (built / "parts").iterdir()) == [
+        "active.roaring",
+        "new.roaring",
+        "none.roaring",
+    ]
+    assert answer(built, "classify", "snapshots/one", "parts/none.roaring")["in_none"] == 1

@@ -52,14 +52,25 @@ class Fate:
 
 
 def outcome(
-    path: Path, kills: Iterator[int], change: Callable[[Job, Limiter], None] = lambda _job, _limiter: None
+    path: Path,
+    kills: Iterator[int],
+    change: Callable[[Job, Limiter], None] = lambda _job, _limiter: None,
+    *,
+    zoned: bool = False,
 ) -> Any:
     """Run the campaign under this fate until it is finished; all that can be told of it, and the number of steps."""
     path.mkdir(exist_ok=True)
     site = Site(path)
     site.audience(SUBJECTS)
+    more: dict[str, str | None] = {"segments": None}
+    if zoned:
+        # Every third subject is where it is night.
+        rows = "".join(f"{subject},{('', 'Asia/Tokyo', 'UTC')[subject % 3]}\n" for subject in SUBJECTS)
+        (path / "users.csv").write_text(f"id,zone\n{rows}")
+        (path / "policies.yaml").write_text(ZONED)
+        more["audience"] = "{csv: users.csv, zone_column: zone}"
     far = Far(mixed, most=10)
-    job = with_sender(site.job(batch="20", segments=None), far)
+    job = with_sender(site.job(batch="20", **more), far)
     fate = Fate(kills)
     with job.open_limiter("memory://") as limiter:
         past = Limiter.decide_many
@@ -76,6 +87,12 @@ def outcome(
                 continue
             hits = [limiter.explain("promo", subject).hits for subject in SUBJECTS]
             return _comparable(report), far.delivered(), far.keys, hits, fate.count
+
+
+ZONED = """
+namespace: marketing
+policies: {promo: {limits: [2/calendar-day, not between 00:30 and 08:00], zone: Europe/Berlin, count_denied: true}}
+"""
 
 
 def _once(job: Job, limiter: Limiter, directory: Path, fate: Fate) -> Report:
@@ -120,6 +137,27 @@ def test_the_unkilled_campaign_meets_everything(unkilled: Any) -> None:
 def test_killed_at_any_one_step_it_ends_the_same(tmp_path: Path, unkilled: Any) -> None:
     for step in range(1, unkilled[4] + 1):
         agree(outcome(tmp_path / str(step), iter([step])), unkilled)
+
+
+@pytest.fixture(scope="module")
+def unkilled_in_zones(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return outcome(tmp_path_factory.mktemp("zones"), iter(()), zoned=True)
+
+
+def test_where_it_is_night_nobody_is_sent_to(unkilled_in_zones: Any) -> None:
+    (total, *_), delivered, _, hits, steps = unkilled_in_zones
+    assert total.refused_by == {"2/calendar-day": 1, "not between 00:30 and 08:00": 19}
+    assert not [subject for subject in delivered if subject % 3 == 1]
+    assert sum(len(of_one) for of_one in hits) == 60 + 4, "of each a hit, or a refusal that counts; 4 had one before"
+    assert steps > 60
+
+
+@pytest.mark.parametrize("every", range(4))
+def test_in_zones_and_with_refusals_that_count_a_kill_changes_nothing(
+    tmp_path: Path, unkilled_in_zones: Any, every: int
+) -> None:
+    for step in range(1 + every, unkilled_in_zones[4] + 1, 4):
+        agree(outcome(tmp_path / str(step), iter([step]), zoned=True), unkilled_in_zones)
 
 
 @pytest.mark.parametrize("seed", range(20))

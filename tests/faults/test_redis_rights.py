@@ -82,6 +82,9 @@ def use_every_verb(limiter: Any) -> None:
     assert limiter.decide_many("p", range(500), receipt="r").allowed.all()
     assert limiter.decide_many("sure", [1, "a", 2]).allowed.all()
     assert limiter.peek_many("p", range(500)).allowed.all()
+    together = [Attempt("p", "j", 2, "z"), Attempt("long", "j")]
+    assert limiter.peek_all(together)
+    assert limiter.decide_all(together).hits[0] == limiter.decide_all(together[:1]).hits[0]
     assert limiter.refund_many("p", [1], [5]).tolist() == [False]
     assert limiter.explain("p", "s", channel="push").hits
     assert limiter.explain("long", "s").hits

@@ -47,6 +47,8 @@ def test_every_verb_loads_what_it_needs(server: Server, limiters: Limiters) -> N
     assert flushed("explain", "p", "s").hits
     assert isinstance(flushed("decide_batch", [Attempt("p", "t")])[0], Decision)
     assert flushed("peek_many", "p", [1]).allowed.all()
+    assert flushed("peek_all", [Attempt("p", "u"), Attempt("q", "u")])
+    assert flushed("decide_all", [Attempt("p", "u"), Attempt("q", "u")])
     assert flushed("sweep") == 0
     assert flushed("erase", "s") == 2
 

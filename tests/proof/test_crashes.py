@@ -129,7 +129,6 @@ def test_a_writer_that_is_killed_before_its_last_sync_was_told_nothing(disk: Dis
     assert len(disk.hits_after_a_loss()) == there
 
 
-@pytest.mark.xfail(reason="a retry is answered from memory that no sync has covered, and a kill and a loss can follow")
 def test_a_retry_that_is_answered_by_a_hit_that_nobody_synced_is_on_the_disk(disk: Disk) -> None:
     """The first writer is killed with its hit in memory and not on the disk; the second is told of that hit."""
     first, second = disk.start(LAST_SYNC_OF_ONE), disk.start()

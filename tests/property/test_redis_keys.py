@@ -18,6 +18,7 @@ from capline.store.redis.plan import keys_of
 from capline.testing.servers import shared
 
 POISON: list[Any] = [
+    *("{42}", "{42}x", "{#1}", "{~1}x", "{'a}", "{'a}'a", "{x}y}", "{x}{y}", "{\u00e9}", "{{x}}", "{}x"),
     *("\0", "a\0b", "{}", "{", "}", "}{", "{x}", "%", "%7D", "%25", "%7d", "'", "#1", "~1", ":", "a:{b}", "*", "?[a]"),
     *(
         "x" * 512,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -176,3 +179,13 @@ def test_any_text_is_an_expression_or_an_error(text: str) -> None:
         assert ", column " in str(error)  # noqa: PT017 - an error is one of the two right answers
         return
     assert len(expression.evaluate(dict.fromkeys(expression.names, IdSet([1])))) <= 1
+
+
+def test_a_few_thousand_damaged_files_of_every_kind() -> None:
+    """The fuzzer in short, in a process of its own; `make proof` runs it with 100,000 inputs."""
+    program = Path(__file__).parents[2] / "tools" / "fuzz_segments.py"
+    done = subprocess.run(
+        [sys.executable, program, "--inputs", "1500", "--random"], check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "no crash and no wrong answer" in done.stdout

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from tests.campaign_kit import Site
 
 from capline.campaign.audience import read
 from capline.campaign.file import AudienceSource
-from capline.campaign.prepare import limiter_segments
+from capline.campaign.prepare import limiter_kinds
 from capline.model.errors import CaplineError
 from capline.segment import IdSet, Snapshot
 
@@ -102,8 +103,9 @@ def test_an_expression_of_nobody_and_of_no_segment(tmp_path: Path) -> None:
 
 def test_segments_that_the_policy_does_not_list_have_its_plain_limits(tmp_path: Path) -> None:
     job = Site(tmp_path).job()
-    names, codes = limiter_segments(job.policy, job.audience.segments, job.audience.codes)
-    assert names == [None, "new", "active"]
+    part = replace(job.part(0), codes=job.audience.codes)
+    names, zones, codes = limiter_kinds(job.policy, part, job.audience.segments, job.audience.zones)
+    assert (names, zones) == ([None, "new", "active"], None)
     assert codes[[0, 99, 100, 199, 200, 299, 300]].tolist() == [2, 2, 1, 1, 0, 0, 0]
     assert [name for name, _ in job.audience.sizes()] == [None, "active", "churned", "new"]
 

@@ -286,3 +286,50 @@ def test_threads_that_fill_and_forget_lose_no_count() -> None:
 def test_a_size_that_cannot_be_one(most: Any) -> None:
     with pytest.raises((InvalidValueError, InvalidTypeError), match="deny_cache"):
         Limiter("memory://", [POLICY], deny_cache=most)
+
+
+def test_where_refusals_count_the_store_is_told_of_each(at: Setting) -> None:
+    at.limiter.use([Policy("shut", ["2/10s"], count_denied=True)])
+    for _ in range(2):
+        assert at.limiter.decide("shut", "s")
+    for _ in range(3):
+        refused, calls = at.asked("shut", "s")
+        assert (refused.allowed, refused.origin, calls) == (False, "store", 1)
+        at.pass_us(4 * SECOND)
+    batch = at.limiter.decide_batch([Attempt("shut", "s")])
+    assert [one.origin for one in batch] == ["store"]
+    assert at.asked("shut", "s")[0].origin == "store"
+
+
+def test_quiet_hours_are_remembered_until_they_end_and_for_the_zone_they_are_in(at: Setting) -> None:
+    at.limiter.use([Policy("night", ["not between 22:00 and 08:00"])])
+    midnight_us = START_US - START_US % (86_400 * SECOND)
+    at.clock.advance_us(midnight_us - START_US)
+    refused, calls = at.asked("night", "s")
+    assert (refused.allowed, refused.retry_after_us, calls) == (False, 8 * 3600 * SECOND, 1)
+    assert at.asked("night", "s")[0].origin == "deny-cache"
+    assert at.asked("night", "s", zone="Asia/Tokyo")[0].allowed, "it is nine in the morning there"
+    assert at.asked("night", "s", zone="Europe/Berlin")[0].retry_after_us == 6 * 3600 * SECOND, "in summer"
+    at.pass_us(8 * 3600 * SECOND - 1)
+    assert at.asked("night", "s")[0].retry_after_us == 1
+    assert at.asked("night", "s", zone="Europe/Berlin")[0].origin == "store"
+    at.pass_us(1)
+    assert at.asked("night", "s")[0].allowed
+
+
+def test_zones_that_the_policy_does_not_tell_apart_are_one(at: Setting) -> None:
+    at.limiter.use([Policy("plain", ["1/day"])])
+    at.limiter.decide("plain", "s", zone="Asia/Tokyo")
+    assert not at.limiter.decide("plain", "s", zone="Europe/Berlin")
+    assert at.asked("plain", "s")[1] == 0
+
+
+def test_a_joint_attempt_asks_the_store_and_its_refund_ends_what_is_remembered(at: Setting) -> None:
+    at.limiter.use([Policy("one", ["1/day"]), Policy("two", ["1/day"])])
+    parts = [Attempt("one", "s"), Attempt("two", "t")]
+    taken = at.limiter.decide_all(parts)
+    assert not at.limiter.decide("one", "s")
+    assert at.asked("one", "s")[0].origin == "deny-cache"
+    assert at.limiter.decide_all(parts).origin == "store"
+    assert at.limiter.refund_all(parts, taken.hits) == 2
+    assert at.asked("one", "s")[0].allowed

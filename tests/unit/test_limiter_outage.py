@@ -328,3 +328,106 @@ def test_a_number_of_hosts_that_cannot_be_one(hosts: Any) -> None:
 def test_a_choice_that_there_is_not(choice: Any) -> None:
     with pytest.raises(InvalidValueError, match="on_store_error is one of raise, allow, deny, or Insurance"):
         Limiter("memory://", [POLICY], on_store_error=choice)
+
+
+# --- calendars, quiet hours, other algorithms, several subjects ---------------------------------------------------
+
+MIDNIGHT_US = START_US - START_US % 86_400_000_000
+
+
+def test_insured_quiet_hours_stay_and_calendar_quotas_are_divided(make: Any) -> None:
+    policy = Policy("p", ["8/calendar-day", "20/calendar-week", "not between 01:00 and 08:00"], zone="Asia/Tokyo")
+    clock = ManualClock(MIDNIGHT_US + 2 * 3_600_000_000)
+    limiter, door = make(Insurance(4), policy, clock=clock)
+    door.down = gone()
+    answers = [limiter.decide("p", "s") for _ in range(3)]
+    assert [bool(one) for one in answers] == [True, True, False]
+    assert {(str(one.limit), one.origin) for one in answers} == {("2/calendar-day", "insurance")}
+    quiet = limiter.decide("p", "t", zone="UTC")
+    assert (quiet.allowed, str(quiet.limit), quiet.retry_after) == (False, "not between 01:00 and 08:00", 6 * 3600.0)
+    many = limiter.decide_many("p", ["a", "b"], zone=[None, "UTC"], codes=[0, 1])
+    assert (many.allowed.tolist(), many.origin) == ([True, False], "insurance")
+    clock.advance_us(13 * 3_600_000_000 - 1)
+    assert not limiter.decide("p", "s")
+    clock.advance_us(1)  # midnight in Tokyo
+    assert limiter.decide("p", "s")
+
+
+@pytest.mark.parametrize("algorithm", ["bucketed", "sliding_counter", "gcra"])
+def test_insured_limits_are_of_the_policys_algorithm(make: Any, algorithm: str) -> None:
+    clock = ManualClock(MIDNIGHT_US)
+    policy = Policy("p", ["40/h"], algorithm=algorithm)
+    limiter, door = make(Insurance(10), policy, clock=clock)
+    with Limiter("memory://", [policy.having(limits=["4/h"])], clock=clock) as alone:
+        door.down = gone()
+        for step in range(30):
+            insured, own = limiter.decide("p", "s"), alone.decide("p", "s")
+            assert (insured.allowed, insured.retry_after_us) == (own.allowed, own.retry_after_us)
+            clock.advance_us(300_000_007 + step)
+
+
+def test_insured_refusals_count_where_refusals_do(make: Any) -> None:
+    clock = ManualClock(MIDNIGHT_US)
+    limiter, door = make(Insurance(2), Policy("p", ["2/10s"], count_denied=True), clock=clock)
+    door.down = gone()
+    assert limiter.decide("p", "s")
+    for _ in range(3):
+        clock.advance_us(9_000_000)
+        assert not limiter.decide("p", "s")
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 3, 7, 11, 64, 999_983])
+@pytest.mark.parametrize(
+    ("limits", "options"),
+    [
+        (["10000000/day"], {"algorithm": "gcra"}),
+        (["1000000/h", "7/11us", "1/3660 days"], {"algorithm": "gcra"}),
+        (["9007199254740991/us"], {"algorithm": "gcra"}),
+        (["86400000000/day"], {"algorithm": "gcra"}),
+        (["5/2 weeks"], {"algorithm": "bucketed", "granularity": "1 week"}),
+        (["5/week", "not between 22:00 and 08:00"], {"algorithm": "bucketed", "granularity": "3 days"}),
+    ],
+)
+def test_every_policy_can_be_insured_by_any_number_of_hosts(
+    limits: list[str], options: dict[str, Any], hosts: int
+) -> None:
+    policy = Policy("p", limits, **options)
+    limiter, door = behind_a_door(policy, on_store_error=Insurance(hosts), clock=ManualClock(START_US))
+    door.down = gone()
+    for limit in limiter._guard._insurer._rules.policy("p").limits:
+        whole = next(one.quota for one in policy.limits if one.window_us == limit.window_us)
+        assert limit.quota * hosts <= whole
+        if policy.algorithm == "gcra":
+            assert limit.quota * hosts >= whole * 0.9 - hosts * 10 or whole < hosts * 100
+    assert limiter.decide("p", "s").origin == "insurance"
+    limiter.close()
+
+
+@pytest.mark.parametrize("choice", ["allow", "deny", Insurance(2)])
+@pytest.mark.parametrize("met", [False, True])
+def test_a_joint_attempt_gets_the_choice_too(make: Any, choice: Any, met: bool) -> None:
+    parts = [Attempt("p", "s"), Attempt("q", "t", segment="new")]
+    limiter, door = make(choice, POLICY, Policy("q", ["9/day"], by_segment={"new": ["2/day"]}))
+    if met:
+        assert limiter.peek_all(parts).origin == "store"
+    door.down = gone()
+    answers = [limiter.peek_all(parts), limiter.decide_all(parts), limiter.decide_all(parts)]
+    if isinstance(choice, Insurance):
+        assert [bool(one) for one in answers] == [True, True, False]
+        assert (answers[2].binds, str(answers[2].limit)) == (1, "1/day")
+    else:
+        assert {one.allowed for one in answers} == {choice == "allow"}
+        assert {one.limit for one in answers} == {None}
+    assert {(one.hits, one.origin) for one in answers} == {
+        ((), "insurance" if isinstance(choice, Insurance) else "fallback")
+    }
+    door.down = None
+    assert limiter.decide_all(parts).remaining == 1, "nothing of the outage is in the store"
+
+
+def test_a_joint_attempt_raises_where_that_is_the_choice(make: Any) -> None:
+    limiter, door = make("raise")
+    door.down = gone()
+    for verb in (limiter.decide_all, limiter.peek_all):
+        with pytest.raises(StoreError, match="nobody is there"):
+            verb([Attempt("p", "s")])

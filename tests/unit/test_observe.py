@@ -142,6 +142,65 @@ def test_names_that_nobody_defined_are_told_nowhere_even_while_the_store_is_away
     assert [told.counts for told in recorder.told] == [{error(None, None, None): 2, error("p", "new", None): 1}]
 
 
+def test_a_joint_attempt_is_one_event_under_the_names_of_the_part_that_binds(make: Any) -> None:
+    limiter, _, recorder = make()
+    parts = [Attempt("p", "s", segment="new", channel="push"), Attempt("q", "t", segment="told apart by nobody")]
+    allowed, refused = limiter.decide_all(parts), limiter.decide_all(parts)
+    full = limiter.decide_all([Attempt("q", "t", 2), Attempt("p", "u")])
+    second = limiter.peek_all([Attempt("p", "v"), Attempt("q", "a", 3)])
+    limiter.peek_all([Attempt("q", "a")])
+    assert [told[:5] for told in recorder.told] == [
+        ("decide_all", None, None, None, 1),
+        ("decide_all", None, None, None, 1),
+        ("decide_all", None, None, None, 1),
+        ("peek_all", None, None, None, 1),
+        ("peek_all", "q", None, None, 1),
+    ]
+    names = ("p", "new", "push")
+    assert (allowed.binds, refused.binds, full.binds, second.binds) == (0, 0, 0, 1)
+    assert [told.counts for told in recorder.told[:4]] == [
+        {outcome(allowed, *names): 1},
+        {outcome(refused, *names): 1},
+        {outcome(full, "q"): 1},
+        {outcome(second, "q"): 1},
+    ]
+    assert all(told.seconds is not None for told in recorder.told)
+
+
+def test_a_joint_attempt_that_is_wrong_is_not_told_and_one_that_failed_is_an_error(make: Any) -> None:
+    limiter, door, recorder = make()
+    for wrong in ([], [Attempt("poison", "s")], [Attempt("p", "s"), Attempt("p", "s")], [Attempt("p", "s", 0)]):
+        with pytest.raises(ValueError):
+            limiter.decide_all(wrong)
+    with pytest.raises(UnknownNameError):
+        limiter.decide_all([Attempt("p", "s", segment="poison")])
+    assert recorder.told == []
+    assert limiter.decide_all([Attempt("q", "s", id="x")])
+    with pytest.raises(IdConflictError):
+        limiter.decide_all([Attempt("q", "s", 2, id="x")])
+    door.down = gone()
+    with pytest.raises(StoreError):
+        limiter.peek_all([Attempt("q", "s"), Attempt("p", "s")])
+    assert [told.counts for told in recorder.told[1:]] == [{error(): 1}, {error(): 1}]
+
+
+def test_a_joint_attempt_in_an_outage_is_told_as_what_stood_in(make: Any) -> None:
+    limiter, door, recorder = make(on_store_error=Insurance(hosts=1))
+    door.down = gone()
+    assert limiter.decide_all([Attempt("q", "s"), Attempt("p", "s")])
+    assert [(kind.verdict, kind.origin) for kind in recorder.sums()] == [("allowed", "insurance")]
+
+
+def test_zones_and_refusals_that_count_leave_the_labels_bounded(make: Any) -> None:
+    limiter, _, recorder = make()
+    limiter.use([Policy("p", ["2/calendar-day"], count_denied=True)])
+    for zone in (None, "Asia/Tokyo", "UTC"):
+        limiter.decide("p", "s", zone=zone)
+    limiter.decide_many("p", ["a", "b"], zone=["UTC", "Asia/Tokyo"], codes=[0, 1])
+    assert {kind[:4] for kind in recorder.sums()} == {("p", None, None, Limit.parse("2/calendar-day"))}
+    assert sum(recorder.sums().values()) == 5
+
+
 # --- the store is away ------------------------------------------------------------------------------------------
 
 

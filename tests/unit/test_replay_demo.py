@@ -20,6 +20,7 @@ from capline.replay.figures import NO_SEGMENT, by_window, limit_name
 from capline.replay.messages import calendar
 from capline.replay.record import Recorder
 from capline.replay.recount import recount
+from capline.replay.report import write_report
 from capline.segment import load_snapshot
 
 if TYPE_CHECKING:
@@ -177,12 +178,58 @@ def test_a_record_that_is_not_what_the_store_holds_fails_the_last_check(
 def test_a_store_that_admits_too_much_fails_the_second_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, _ = slice_of_data(tmp_path)
 
-    def stricter(record: Record, limits_of: Sequence[Sequence[Limit]]) -> Recount:
-        return recount(record, [[Limit(limit.quota - 1, limit.window_us) for limit in limits] for limits in limits_of])
+    def stricter(record: Record, limits_of: Sequence[Sequence[Limit]], zone: str) -> Recount:
+        less = [[Limit(limit.quota - 1, limit.window_us) for limit in limits] for limits in limits_of]
+        return recount(record, less, zone)
 
     monkeypatch.setattr("capline.replay.demo.recount", stricter)
     result = run_demo(data, tmp_path / "out")
     assert [check.holds for check in result.checks] == [True, False, True, True]
+
+
+def test_calendar_limits_and_quiet_hours_are_counted_out_in_the_policys_zone(tmp_path: Path) -> None:
+    data, _ = slice_of_data(tmp_path)
+    policies = tmp_path / "mine.yaml"
+    policies.write_text(
+        "policies: {promo: {limits: [1/calendar-day, 1/calendar-week, not between 20:00 and 04:00], zone: Asia/Kolkata,"
+        " by_segment: {new: [3/calendar-week, 2/week], churned: [1/calendar-week],"
+        " active: [2/day, 1/calendar-day, not between 18:00 and 22:00]}}}"
+    )
+    result = run_demo(data, tmp_path / "out", policies)
+    assert [check.holds for check in result.checks] == [True] * 4
+    assert set(result.figures.windows) == {
+        "calendar-day",
+        "day",
+        "calendar-week",
+        "week",
+        "not between 20:00 and 04:00",
+        "not between 18:00 and 22:00",
+    }
+    total = result.figures.total
+    assert sum(by_window(total, window) for window in result.figures.windows) == total.asked - total.sent
+    named = ("calendar-week", "not between 20:00 and 04:00", "not between 18:00 and 22:00")
+    assert all(by_window(total, window) for window in named)
+    write_report(result, tmp_path / "report.html")
+    assert "not between 18:00 and 22:00" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("algorithm: gcra", "'promo' is gcra, whose windows cannot be counted out from sends; take sliding_log"),
+        ("algorithm: bucketed", "'promo' is bucketed"),
+        ("algorithm: sliding_counter", "'promo' is sliding_counter"),
+        ("count_denied: true", "counts refusals too, so its windows cannot be counted out from sends; leave"),
+    ],
+)
+def test_a_policy_that_cannot_be_counted_out_is_refused_before_anything_is_written(
+    tmp_path: Path, options: str, said: str
+) -> None:
+    data, _ = slice_of_data(tmp_path)
+    (tmp_path / "mine.yaml").write_text(f"policies: {{promo: {{limits: [3/day], {options}}}}}")
+    with pytest.raises(ReplayError, match=said):
+        run_demo(data, tmp_path / "out", tmp_path / "mine.yaml")
+    assert not (tmp_path / "out").exists()
 
 
 def test_another_policy_takes_the_place_of_the_built_in_one(tmp_path: Path) -> None:

@@ -97,3 +97,62 @@ def test_a_subject_that_cannot_be_one_ends_the_replay() -> None:
     clock = ManualClock()
     with Limiter("memory://", [POLICY], clock=clock) as limiter, pytest.raises(ValueError, match="512"):
         list(replay(limiter, clock, "promo", [None], [Batch(9, [1, "x" * 600], [0, 0])]))
+
+
+def test_a_replay_in_zones_is_one_decision_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Policy("p", ["2/calendar-day", "not between 22:00 and 08:00"], by_segment={"vip": ["3/calendar-day"]})
+    zones = (None, "Asia/Tokyo", "America/New_York", "Asia/Kathmandu")
+    random = Random(3)
+    at_us, given = 0, list[Event]()
+    for row in range(1500):
+        at_us += random.choice((0, 0, 1, 1_800_000_000, 3_600_000_000))
+        segment = random.choice((None, "vip"))
+        given.append(Event(row, random.randrange(5), at_us, segment, random.choice(zones)))
+    clock = ManualClock()
+    with Limiter("memory://", [policy], clock=clock) as limiter:
+        expected: list[tuple[bool, str]] = []
+        for event in given:
+            clock.advance_us(event.at_us - clock.now_us())
+            one = limiter.decide("p", event.subject, segment=event.segment, zone=event.zone)
+            expected.append((one.allowed, str(one.limit)))
+    for few in (0, 16):
+        monkeypatch.setattr("capline.replay.engine.FEW_KINDS", few)
+        clock, tally, answers = ManualClock(), Tally(), list[tuple[bool, str]]()
+        segments: list[str | None] = [None]
+        found: list[str | None] = [None]
+        with Limiter("memory://", [policy], clock=clock) as limiter:
+            for batch, decisions in replay(limiter, clock, "p", segments, batches_of(given, segments, found), found):
+                answers += [(one.allowed, str(one.limit)) for one in (decisions[i] for i in range(len(decisions)))]
+                tally.add(batch, decisions)
+        assert answers == expected
+        assert len(set(zip(segments, found, strict=True))) == len(segments) == 8
+        together = tally.by_segment(segments)
+        assert set(together.asked) == {0, segments.index("vip")}
+        assert together.asked[0] == sum(event.segment is None for event in given)
+        assert together.refused.total() == sum(not allowed for allowed, _ in expected)
+        assert (together.first_us, together.last_us) == (0 if given[0].at_us == 0 else given[0].at_us, at_us)
+
+
+@pytest.mark.parametrize("algorithm", ["bucketed", "sliding_counter", "gcra"])
+def test_a_replay_takes_any_algorithm_and_refusals_that_count(algorithm: str) -> None:
+    for policy in (
+        Policy("p", ["5/10s", "20/60s"], algorithm=algorithm),
+        Policy("p", ["5/10s", "20/60s"], count_denied=True),
+    ):
+        given = [Event(row, 1, row * 700_000, None) for row in range(100)]
+        clocks = [ManualClock(), ManualClock()]
+        with (
+            Limiter("memory://", [policy], clock=clocks[0]) as one,
+            Limiter("memory://", [policy], clock=clocks[1]) as two,
+        ):
+            expected: list[bool] = []
+            for event in given:
+                clocks[0].advance_us(event.at_us - clocks[0].now_us())
+                expected.append(one.decide("p", 1).allowed)
+            segments: list[str | None] = [None]
+            found = [
+                bool(decisions.allowed[0])
+                for _, decisions in replay(two, clocks[1], "p", segments, batches_of(given, segments))
+            ]
+        assert found == expected
+        assert 0 < sum(expected) < 100

@@ -114,3 +114,14 @@ def test_a_step_back_in_time_is_refused_and_sorting_mends_it(tmp_path: Path) -> 
         list(in_order(read_events(path, "id", "ts"), path))
     ordered = in_order(read_events(path, "id", "ts"), path, sort=True)
     assert [event.subject for event in ordered] == [3, 1, 2]
+
+
+def test_a_column_of_zones_is_read_and_an_unknown_one_names_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "events.csv"
+    path.write_text("id,ts,tz\n1,1,Asia/Tokyo\n2,2,\n")
+    assert [event.zone for event in read_events(path, "id", "ts", None, "tz")] == ["Asia/Tokyo", None]
+    path.write_text("id,ts,tz\n1,1,Asia/Tokyo\n2,2,Tokyo\n")
+    with pytest.raises(ReplayError, match=r"events.csv, row 2: no time zone 'Tokyo'; use a name of the IANA database"):
+        list(read_events(path, "id", "ts", None, "tz"))
+    with pytest.raises(ReplayError, match="no column 'zone'; there are: 'id, ts, tz'"):
+        list(read_events(path, "id", "ts", None, "zone"))

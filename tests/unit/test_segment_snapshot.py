@@ -15,9 +15,10 @@ import pytest
 
 from capline.model.errors import InvalidTypeError, SegmentError, UnknownNameError
 from capline.segment import IdSet, Snapshot, load_snapshot, read_manifest, write_snapshot
-from capline.segment import snapshot as snapshot_module
+from capline.segment import codes as codes_module
+from capline.segment import load as load_module
 from capline.segment import write as write_module
-from capline.segment.manifest import Manifest, SegmentEntry, encode_manifest
+from capline.segment.manifest import DictionaryEntry, Manifest, SegmentEntry, encode_manifest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +48,22 @@ def rewrite(directory: Path, **changes: Any) -> None:
 
 
 def entry(name: str, data: bytes, cardinality: int, file: str | None = None) -> SegmentEntry:
-    return SegmentEntry(name, file or f"{name}.roaring", cardinality, len(data), hashlib.sha256(data).hexdigest())
+    return SegmentEntry(
+        name=name,
+        file=file or f"{name}.roaring",
+        cardinality=cardinality,
+        bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+    )
+
+
+def file_of(directory: Path, name: str) -> Path:
+    """The file of a segment: its name holds its hash."""
+    return next(directory.glob(f"{name}-*.roaring"))
+
+
+def hashed(name: str, ids: IdSet) -> str:
+    return f"{name}-{hashlib.sha256(ids.to_bytes()).hexdigest()[:16]}.roaring"
 
 
 class TestAnswers:
@@ -97,13 +113,13 @@ class TestAnswers:
         assert crowded.codes(ids).tolist() == [1 if one % 2 == 0 else 2 if one < 50_000 else 0 for one in ids.tolist()]
 
     def test_codes_never_need_a_table_wider_than_a_window(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        look_up, widths = Snapshot.__dict__["_look_up"], list[int]()
+        look_up, widths = codes_module.__dict__["_look_up"], list[int]()
 
-        def watched(snapshot: Snapshot, wanted: IdArray, dtype: Any) -> Any:
+        def watched(sets: Any, wanted: IdArray, dtype: Any) -> Any:
             widths.append(int(wanted.max()) - int(wanted.min()) + 1)
-            return look_up(snapshot, wanted, dtype)
+            return look_up(sets, wanted, dtype)
 
-        monkeypatch.setattr(Snapshot, "_look_up", watched)
+        monkeypatch.setattr(codes_module, "_look_up", watched)
         wide = Snapshot({"all": IdSet.from_range(0, LARGEST)})
         ids = np.random.default_rng(3).integers(0, LARGEST, 5_000, endpoint=True)
         assert wide.codes(ids).tolist() == [1] * ids.size
@@ -163,31 +179,36 @@ class TestDisk:
         assert (loaded.version, loaded.created_us, loaded.names) == ("v1", 1_740_830_400_000_000, snapshot.names)
         assert dict(loaded.sets) == SETS
         assert sorted(path.name for path in directory.iterdir()) == [
-            "active.roaring",
-            "gone.roaring",
+            hashed("active", SETS["active"]),
+            hashed("gone", SETS["gone"]),
             "manifest.json",
-            "new.roaring",
+            hashed("new", SETS["new"]),
         ]
         assert [path.name for path in directory.parent.iterdir()] == ["one"]
 
     def test_the_manifest_says_what_is_there(self, directory: Path) -> None:
         told = json.loads((directory / "manifest.json").read_text())
-        data = (directory / "new.roaring").read_bytes()
+        data = file_of(directory, "new").read_bytes()
         assert told["segments"][0] == {
             "name": "new",
-            "file": "new.roaring",
+            "file": hashed("new", SETS["new"]),
             "cardinality": 3,
             "bytes": len(data),
             "sha256": hashlib.sha256(data).hexdigest(),
+            "exclusive": True,
         }
         told.pop("segments")
         told.pop("sha256")
         assert told == {
             "format": "capline-segments",
-            "format_version": 1,
+            "format_version": 2,
             "version": "v1",
             "created_us": 1_740_830_400_000_000,
-            "exclusive": True,
+            "ids": "uint32",
+            "partial": False,
+            "union": 5,
+            "pairs": [[0, 1, 0], [0, 2, 0], [1, 2, 0]],
+            "dictionary": [],
         }
 
     def test_every_flipped_byte_is_found(self, directory: Path) -> None:
@@ -218,27 +239,31 @@ class TestDisk:
         load_snapshot(directory)
 
     def test_a_size_is_bounded_before_it_is_read(self, directory: Path) -> None:
-        for name in ("manifest.json", "new.roaring"):
-            path = directory / name
+        for path in (directory / "manifest.json", file_of(directory, "new")):
+            name = path.name
             data = path.read_bytes()
             with path.open("r+b") as file:
                 file.truncate(1 << 42)
             with pytest.raises(SegmentError, match=rf"{name}: 4398046511104 bytes, where at most [0-9]+ can be right"):
                 load_snapshot(directory)
             path.write_bytes(data)
-        rewrite(directory, segments=(SegmentEntry("new", "new.roaring", 1, 1 << 42, "0" * 64),))
-        with pytest.raises(SegmentError, match="and the manifest says 4398046511104"):
+        lying = SegmentEntry(name="new", file=path.name, cardinality=1, bytes=1 << 40, sha256="0" * 64)
+        rewrite(directory, segments=(lying,), union=1, pairs=())
+        with pytest.raises(SegmentError, match="and the manifest says 1099511627776"):
             load_snapshot(directory)
 
     def test_a_pipe_in_place_of_a_file_does_not_hang(self, directory: Path) -> None:
-        (directory / "new.roaring").unlink()
-        os.mkfifo(directory / "new.roaring")
+        path = file_of(directory, "new")
+        path.unlink()
+        os.mkfifo(path)
         with pytest.raises(SegmentError, match="not a regular file"):
             load_snapshot(directory)
 
     def test_another_version_is_not_called_damage(self, directory: Path) -> None:
-        rewrite(directory, format_version=2)
-        with pytest.raises(SegmentError, match="format version 2, and this capline reads 1; build the snapshot again"):
+        rewrite(directory, format_version=3)
+        with pytest.raises(
+            SegmentError, match="format version 3, and this capline reads up to 2; build the snapshot again"
+        ):
             load_snapshot(directory)
         (directory / "manifest.json").write_text('{"format": "capline-segments", "format_version": 7, "other": []}')
         with pytest.raises(SegmentError, match="format version 7"):
@@ -254,7 +279,13 @@ class TestDisk:
         ("changes", "why"),
         [
             ({"format": "something"}, "does not match its own checksum"),
-            ({"exclusive": False}, "may overlap, and this capline serves disjoint ones only"),
+            ({"union": 4}, "its exclusive segments have 5 ids, and 4 different ones"),
+            ({"pairs": ()}, "does not say how many ids each two segments share"),
+            ({"pairs": ((0, 1, 1), (0, 2, 0), (1, 2, 0))}, "'new' and 'active' share 1 ids, and may share 0"),
+            ({"pairs": ((0, 9, 0), (0, 2, 0), (1, 2, 0))}, "does not say how many ids each two segments share"),
+            ({"ids": "int8"}, "its ids are 'int8', and this capline knows uint32, uint64, text"),
+            ({"ids": "text"}, "a dictionary goes with text ids"),
+            ({"partial": 1}, "Expected `bool`, got `int`"),
             ({"segments": ()}, "0 segments, where 1 to 1024"),
             ({"segments": (entry("a", b"x", 1), entry("a", b"x", 1, "b.roaring"))}, "'a' is named twice"),
             ({"segments": (entry("a", b"x", 1), entry("b", b"x", 1, "a.roaring"))}, "two segments share a file"),
@@ -262,10 +293,17 @@ class TestDisk:
             ({"segments": (entry("a", b"x", 1, "../a"),)}, "no proper file name"),
             ({"segments": (entry("a", b"x", 1, "/etc/passwd"),)}, "no proper file name"),
             ({"segments": (entry("a", b"x", 1, "manifest.json"),)}, "no proper file name"),
-            ({"segments": (SegmentEntry("a", "a", 1, 1, "0"),)}, "no proper file name and SHA-256"),
+            (
+                {"segments": (SegmentEntry(name="a", file="a", cardinality=1, bytes=1, sha256="0"),)},
+                "no proper file name and SHA-256",
+            ),
             ({"segments": (entry("a", b"x", -1),)}, "an impossible size"),
             ({"segments": (entry("a", b"x", (1 << 32) + 1),)}, "an impossible size"),
             ({"segments": (entry("a", b"", 0),)}, "an impossible size"),
+            (
+                {"dictionary": (DictionaryEntry(file="x", cardinality=1, bytes=1, sha256="0" * 64, first=0),)},
+                "no others",
+            ),
             ({"created_us": -1}, "an impossible instant"),
             ({"created_us": 1 << 60}, "an impossible instant"),
             ({"version": 5}, "Expected `str`, got `int`"),
@@ -286,13 +324,13 @@ class TestDisk:
             (IdSet([1, 2]).to_bytes() + b"x", 2, r"a\.roaring: not one whole bitmap"),
         ):
             (directory / "a.roaring").write_bytes(data)
-            rewrite(directory, segments=(entry("a", data, cardinality),))
+            rewrite(directory, segments=(entry("a", data, cardinality),), union=cardinality, pairs=())
             with pytest.raises(SegmentError, match=why):
                 load_snapshot(directory)
         one, other = IdSet([1, 2]).to_bytes(), IdSet([2]).to_bytes()
         (directory / "a.roaring").write_bytes(one)
         (directory / "b.roaring").write_bytes(other)
-        rewrite(directory, segments=(entry("a", one, 2), entry("b", other, 1)))
+        rewrite(directory, segments=(entry("a", one, 2), entry("b", other, 1)), union=3, pairs=((0, 1, 0),))
         with pytest.raises(SegmentError, match=r"one: 1 id is in two segments or more: 2 \(a and b\)"):
             load_snapshot(directory)
 
@@ -305,7 +343,7 @@ class TestDisk:
     def test_a_reader_that_is_overtaken_gets_the_new_one(
         self, directory: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        read = snapshot_module.__dict__["_read_segment"]
+        read = load_module.__dict__["_read_segment"]
         replaced: list[bool] = []
 
         def overtaken(*given: Any) -> IdSet:
@@ -314,7 +352,7 @@ class TestDisk:
                 write_snapshot(Snapshot({"new": IdSet([5])}, "v2"), directory, replace=True)
             return read(*given)
 
-        monkeypatch.setattr(snapshot_module, "_read_segment", overtaken)
+        monkeypatch.setattr(load_module, "_read_segment", overtaken)
         loaded = load_snapshot(directory)
         assert (loaded.version, dict(loaded.sets)) == ("v2", {"new": IdSet([5])})
 
@@ -336,7 +374,7 @@ class TestWriting:
         assert load_snapshot(directory).version == "v1"
         write_snapshot(new, directory, replace=True)
         assert load_snapshot(directory).version == "v2"
-        assert sorted(path.name for path in directory.iterdir()) == ["manifest.json", "other.roaring"]
+        assert sorted(path.name for path in directory.iterdir()) == ["manifest.json", hashed("other", IdSet([5]))]
         assert [path.name for path in directory.parent.iterdir()] == ["one"]
 
     def test_the_exchange_works_on_this_system(self, tmp_path: Path) -> None:
@@ -392,7 +430,7 @@ class TestWriting:
         create = write_module.files.create
         calls: list[Path] = []
 
-        def full(path: Path, data: bytes) -> None:
+        def full(path: Path, data: bytes | memoryview) -> None:
             calls.append(path)
             if len(calls) > at:
                 raise OSError(28, "No space left on device")

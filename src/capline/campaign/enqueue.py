@@ -86,6 +86,7 @@ def _run_of(job: Job) -> QueuedRun:
         _store_for_workers(file.store_text),
         job.policies_text,
         tuple(job.audience.texts),
+        () if job.audience.zone_codes is None else job.audience.zones,
         job.batches,
     )
 

@@ -9,6 +9,7 @@
     segments: segments/2026-11-21             optional: a snapshot; without it nobody is in a segment
     audience: {csv: users.csv, column: id, columns: [email], duplicates: error}
                                               or parquet:, or bitmap:, or segments: "active - churned"
+                                              rows may have a `zone_column:`, where each subject is
     cost: 1                                   optional: units of each message
     at: 2026-11-21T16:00:00Z                  optional: a clock that stands still, for tests and replays
     batch: 10000                              optional: messages decided, and kept in the ledger, as one step
@@ -57,7 +58,10 @@ _SOURCES = (*_SUFFIXES, "segments")
 
 @dataclass(frozen=True, slots=True)
 class AudienceSource:
-    """Where the audience comes from: `kind` is csv, parquet, bitmap (then `paths`) or segments (then `expression`)."""
+    """Where the audience comes from: `kind` is csv, parquet, bitmap (then `paths`) or segments (then `expression`).
+
+    `columns` are for senders; `zone_column` (None: there is none) names each subject's time zone.
+    """
 
     kind: str
     paths: tuple[str, ...] = ()
@@ -65,6 +69,7 @@ class AudienceSource:
     column: str = "id"
     columns: tuple[str, ...] = ()
     drop_duplicates: bool = False
+    zone_column: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +192,14 @@ def _audience(fields: Fields) -> AudienceSource:
             column=part.text("column", "id"),
             columns=part.texts("columns", ()),
             drop_duplicates=part.one_of("duplicates", ("error", "drop"), "error") == "drop",
+            zone_column=part.text("zone_column", like="zone")
+            if part.has("zone_column")
+            else _unset(part, "zone_column"),
         )
         if len({source.column, *source.columns}) <= len(source.columns):
             part.fault("columns", f"name each column once, and not {shown(source.column)}, which is the id")
+        if source.zone_column == source.column:
+            part.fault("zone_column", f"not {shown(source.column)}, which is the id; name the column of time zones")
     part.close()
     return source
 

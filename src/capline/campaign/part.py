@@ -2,6 +2,7 @@
 
     ids      u32 * rows     ascending, each less the one before it: neighbours are near, so this deflates well
     codes    u16 * rows     segment: 0 for none, i for the i-th one
+    zones    u16 * rows     where the audience has a column of them: 0 for the policy's own, i for the i-th one
     columns  for each       u32 * rows, the lengths in bytes of its texts; then the texts, UTF-8, one after the other
 
 One after the other, little-endian, deflated; zlib's own check (Adler-32) finds what was damaged on the way. Dense ids
@@ -32,12 +33,16 @@ LARGEST_PART_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The subjects of batch `number`: subject i is `ids[i]` (ascending), in the segment that `codes[i]` points to."""
+    """The subjects of batch `number`: subject i is `ids[i]` (ascending), in the segment that `codes[i]` points to.
+
+    `zone_codes[i]` points to its time zone; None where all have the policy's.
+    """
 
     number: int
     ids: NDArray[np.uint32]
     codes: NDArray[np.integer[Any]]
     columns: Mapping[str, Sequence[str]]
+    zone_codes: NDArray[np.integer[Any]] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -45,6 +50,8 @@ class Part:
     def pack(self) -> bytes:
         """As bytes; `CampaignError` where the columns are too large."""
         pieces = [np.diff(self.ids, prepend=np.uint32(0)).astype("<u4").tobytes(), self.codes.astype("<u2").tobytes()]
+        if self.zone_codes is not None:
+            pieces.append(self.zone_codes.astype("<u2").tobytes())
         for texts in self.columns.values():
             encoded = [text.encode() for text in texts]
             pieces += [np.array([len(text) for text in encoded], "<u4").tobytes(), *encoded]
@@ -57,23 +64,30 @@ class Part:
         return zlib.compress(b"".join(pieces), level=1)
 
     @classmethod
-    def unpack(cls, number: int, rows: int, data: bytes, names: Sequence[str], segments: int) -> Part:
-        """What was packed; `CampaignError` where it is not that. `segments`: how many there are, none included."""
+    def unpack(cls, number: int, rows: int, data: bytes, names: Sequence[str], segments: int, zones: int = 0) -> Part:
+        """What was packed; `CampaignError` where it is not that.
+
+        `segments`: how many there are, none included; `zones` likewise, the policy's included, and 0 for no column.
+        """
         raw = _inflate(number, data)
-        if not 0 < rows <= LARGEST_BATCH or len(raw) < rows * (6 + 4 * len(names)):
+        fixed = 8 if zones else 6
+        if not 0 < rows <= LARGEST_BATCH or len(raw) < rows * (fixed + 4 * len(names)):
             raise damaged(number)
         deltas = np.frombuffer(raw, "<u4", rows)
         sums = np.cumsum(deltas, dtype=np.uint64)
         codes = np.frombuffer(raw, "<u2", rows, 4 * rows).astype(np.uint16)
+        zone_codes = np.frombuffer(raw, "<u2", rows, 6 * rows).astype(np.uint16) if zones else None
         if sums[-1] > np.iinfo(np.uint32).max or not deltas[1:].all() or int(codes.max()) >= segments:
             raise damaged(number)
+        if zone_codes is not None and int(zone_codes.max()) >= zones:
+            raise damaged(number)
         columns: dict[str, Sequence[str]] = {}
-        offset = 6 * rows
+        offset = fixed * rows
         for name in names:
             columns[name], offset = _texts(number, raw, rows, offset)
         if offset != len(raw):
             raise damaged(number)
-        return cls(number, sums.astype(np.uint32), codes, columns)
+        return cls(number, sums.astype(np.uint32), codes, columns, zone_codes)
 
 
 def damaged(number: int) -> CampaignError:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from capline.campaign.prepare import limiter_segments
+from capline.campaign.prepare import limiter_kinds
 from capline.campaign.report import Report, Tally
 from capline.campaign.rows import DELIVERED, PENDING, BatchRows
 
@@ -28,18 +28,17 @@ def plan(job: Job, progress: Callable[[int], object] | None = None) -> Report:
     tally = Tally(job.audience.sizes())
     with job.open_limiter(_existing(file.store)) as limiter:
         for number in range(job.batches):
-            rows = job.rows(number)
-            names, codes = limiter_segments(job.policy, job.audience.segments, job.audience.codes[rows])
+            part = job.part(number, texts=False)
+            names, zones, codes = limiter_kinds(job.policy, part, job.audience.segments, job.audience.zones)
             at_us = limiter.now_us()
-            ids = job.audience.ids[rows]
             answers = limiter.peek_many(
-                job.policy.name, ids, segment=names, codes=codes, channel=file.channel, cost=file.cost
+                job.policy.name, part.ids, segment=names, codes=codes, channel=file.channel, zone=zones, cost=file.cost
             )
-            peeked = BatchRows.of(number, at_us, ids, job.audience.codes[rows], answers)
+            peeked = BatchRows.of(number, at_us, part.ids, part.codes, answers)
             peeked.state[peeked.where(PENDING)] = DELIVERED
             tally.add(peeked)
             if progress is not None:
-                progress(rows.stop)
+                progress(job.rows(number).stop)
     return tally.report(job.facts(), "planned", 0)
 
 

@@ -7,6 +7,8 @@
 Segments and limits: the limiter is given the policy's own segments. A segment of the snapshot that the policy does not
 list has the policy's plain `limits`, as someone in no segment has, and is still reported under its name. The other way
 round, a segment that the policy lists and the snapshot lacks, is taken for a slip of the pen and refused.
+
+A policy whose algorithm keeps no single hits is refused: a hit that is given back again after a kill would be two.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import numpy as np
 from capline.campaign.audience import Audience, read
 from capline.campaign.ledger import Input, RunFacts
 from capline.campaign.part import Part
+from capline.limiter.checks import MOST_CODES
 from capline.limiter.limiter import Limiter
 from capline.model.clock import ManualClock, SystemClock
 from capline.model.errors import CampaignError, UnknownNameError
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
     from capline.policy.file import PolicyFile
     from capline.segment import Snapshot
 
-__all__ = ["Job", "limiter_segments", "open_limiter", "pick_policy", "prepare"]
+__all__ = ["Job", "limiter_kinds", "open_limiter", "pick_policy", "prepare"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +66,12 @@ class Job:
         start = number * self.file.batch
         return slice(start, min(start + self.file.batch, len(self.audience)))
 
-    def part(self, number: int) -> Part:
-        """The subjects of this batch."""
-        rows = self.rows(number)
-        return Part(number, self.audience.ids[rows], self.audience.codes[rows], self.audience.columns(rows))
+    def part(self, number: int, *, texts: bool = True) -> Part:
+        """The subjects of this batch, with their further columns, or without."""
+        rows, audience = self.rows(number), self.audience
+        zone_codes = None if audience.zone_codes is None else audience.zone_codes[rows]
+        columns = audience.columns(rows) if texts else {}
+        return Part(number, audience.ids[rows], audience.codes[rows], columns, zone_codes)
 
     def facts(self) -> RunFacts:
         """What a ledger keeps of a run that begins now."""
@@ -85,14 +90,21 @@ def open_limiter(file: CampaignFile, policies: PolicyFile, url: str | None = Non
     return Limiter(url or file.store, policies.policies, clock=clock, namespace=policies.namespace)
 
 
-def limiter_segments(
-    policy: Policy, segments: Sequence[str | None], codes: NDArray[np.integer[Any]]
-) -> tuple[Sequence[str | None], NDArray[np.integer[Any]]]:
-    """The segments of some subjects as the limiter knows them: names, and codes that point into them."""
+def limiter_kinds(
+    policy: Policy, part: Part, segments: Sequence[str | None], zones: Sequence[str | None]
+) -> tuple[list[str | None], list[str | None] | None, NDArray[np.integer[Any]]]:
+    """What kinds of subjects the limiter is to tell apart in a part: their segments, their zones, and codes into both.
+
+    Zones are None where the policy's own is for all, or no limit asks for one.
+    """
     names: list[str | None] = [None, *policy.by_segment]
     known = {name: code for code, name in enumerate(names)}
-    table = np.array([known.get(name, 0) for name in segments], np.uint16)
-    return names, table[codes]
+    codes = np.array([known.get(name, 0) for name in segments], np.uint16)[part.codes]
+    if part.zone_codes is None or not policy.needs_zone:
+        return names, None, codes
+    pairs, points = np.unique(codes.astype(np.int64) * len(zones) + part.zone_codes, return_inverse=True)
+    kinds = [divmod(pair, len(zones)) for pair in pairs.tolist()]
+    return [names[segment] for segment, _ in kinds], [zones[zone] for _, zone in kinds], points
 
 
 def prepare(file: CampaignFile) -> Job:
@@ -102,14 +114,23 @@ def prepare(file: CampaignFile) -> Job:
     policy = pick_policy(file, policies)
     snapshot = None if file.segments is None else load_snapshot(file.segments)
     if snapshot is not None:
+        if snapshot.kind != "uint32":
+            raise CampaignError(
+                f"{file.segments}: its ids are {snapshot.kind}, and a campaign's are uint32: build it so"
+            )
         for name in policy.by_segment:
-            if name not in snapshot.sets:
+            if name not in snapshot.names:
                 raise UnknownNameError(
                     f"{file.policies}: policy {policy.name!r} has limits for segment {name!r}, which is not in "
                     f"{file.segments}; "
                     f"there are: {', '.join(snapshot.names) or 'none'}",
                 )
     audience = read(file.audience, snapshot)
+    if policy.needs_zone and min(file.batch, (len(policy.by_segment) + 1) * len(audience.zones)) > MOST_CODES:
+        raise CampaignError(
+            f"{file.path}: {len(policy.by_segment)} segments in {len(audience.zones)} zones are too many for a batch; "
+            f"write 'batch: {MOST_CODES}' or less"
+        )
     return Job(file, policies, policies_text, policy, audience, _inputs(file, policies, policy, snapshot, audience))
 
 
@@ -127,6 +148,11 @@ def pick_policy(file: CampaignFile, policies: PolicyFile) -> Policy:
     if file.channel is None and not policy.limits:
         raise CampaignError(
             f"{file.path}: policy {policy.name!r} limits channels only; add 'channel:', one of {channels}"
+        )
+    if policy.algorithm != "sliding_log":
+        raise CampaignError(
+            f"{file.path}: policy {policy.name!r} is {policy.algorithm}, which keeps no single hits: after a kill, "
+            "what was not delivered could be given back twice; campaigns take sliding_log"
         )
     return policy
 
@@ -146,6 +172,8 @@ def _inputs(
         "limits": [str(limit) for limit in policy.limits],
         "by_segment": {name: [str(limit) for limit in limits] for name, limits in policy.by_segment.items()},
         "channels": {name: [str(limit) for limit in limits] for name, limits in policy.channels.items()},
+        **({"zone": policy.zone} if policy.needs_zone else {}),
+        **({"count_denied": True} if policy.count_denied else {}),
     }
     members: dict[str, list[object]] = {}
     if snapshot is not None:

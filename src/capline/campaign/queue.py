@@ -35,7 +35,7 @@ EXPIRY_MS = 30 * 86_400_000
 MOST_TAKES = 10
 """A batch that so many workers took and did not come back from is not given to another: it may be what ends them."""
 
-_VERSION = b"1"
+_VERSION = b"2"
 _OPEN = "capline:campaigns"
 _GROUP = "workers"
 _FLUSH_BYTES = 4 << 20
@@ -49,7 +49,7 @@ class QueuedRun:
     """What a worker needs of a run, and never changes.
 
     `text` is the campaign file's own, `path` where it was. `store` replaces what it says where it is not empty.
-    `columns` are the audience's, `batches` their number.
+    `columns` and `zones` are the audience's (no zones: no column of them), `batches` how many it makes.
     """
 
     facts: RunFacts
@@ -59,6 +59,7 @@ class QueuedRun:
     store: str
     policies: bytes
     columns: tuple[str, ...]
+    zones: tuple[str | None, ...]
     batches: int
 
 
@@ -150,6 +151,7 @@ class Queue:
             "facts": msgspec.json.encode(run.facts),
             "inputs": msgspec.json.encode(run.inputs),
             "columns": msgspec.json.encode(run.columns),
+            "zones": msgspec.json.encode(run.zones),
             "batches": run.batches,
             **_files(run),
         }
@@ -245,6 +247,7 @@ class Queue:
                 fields[b"store"].decode(),
                 fields[b"policies"],
                 msgspec.json.decode(fields[b"columns"], type=tuple[str, ...]),
+                msgspec.json.decode(fields[b"zones"], type=tuple[str | None, ...]),
                 int(fields[b"batches"]),
             )
         except (KeyError, ValueError):

@@ -62,7 +62,8 @@ def run(
     info = RunInfo(job.file.campaign, ledger.facts.run_id, job.file.channel, tuple(job.audience.texts))
     sender = job.file.sender.sender
     steps = _Steps(ledger, stop)
-    settling = Settling(job.file, job.policy, job.audience.segments, limiter, info, steps, pause or stop.wait, jitter)
+    kinds = job.audience.segments, job.audience.zones
+    settling = Settling(job.file, job.policy, *kinds, limiter, info, steps, pause or stop.wait, jitter)
     try:
         with as_campaign_errors(job.file.sender.name):
             sender.open(info)

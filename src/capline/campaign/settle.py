@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from capline.campaign.prepare import limiter_segments
+from capline.campaign.prepare import limiter_kinds
 from capline.campaign.rows import FAILED, REFUNDED, RETRY, BatchRows
 from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, Messages, Outcomes, RunInfo
 from capline.model.errors import CampaignError, CaplineError
@@ -56,13 +56,14 @@ class Record(Protocol):
 class Settling:
     """What brings batches of one run to their end, one at a time, each with all its retries.
 
-    `segments` are those that the codes of the parts point into. `pause` is called with the seconds between two tries,
-    `jitter` gives a number from 0 to 1.
+    `segments` and `zones` are those that the codes of the parts point into. `pause` is called with the seconds between
+    two tries, `jitter` gives a number from 0 to 1.
     """
 
     file: CampaignFile
     policy: Policy
     segments: tuple[str | None, ...]
+    zones: tuple[str | None, ...]
     limiter: Limiter
     info: RunInfo
     record: Record
@@ -91,7 +92,7 @@ class Settling:
         return rows
 
     def _decide(self, part: Part) -> BatchRows:
-        names, codes = limiter_segments(self.policy, self.segments, part.codes)
+        names, zones, codes = limiter_kinds(self.policy, part, self.segments, self.zones)
         now_us = self.limiter.now_us()
         answers = self.limiter.decide_many(
             self.policy.name,
@@ -99,6 +100,7 @@ class Settling:
             segment=names,
             codes=codes,
             channel=self.file.channel,
+            zone=zones,
             cost=self.file.cost,
             receipt=f"{self.info.campaign}/{self.info.run_id}/{part.number}",
         )
@@ -130,7 +132,7 @@ class Settling:
         failed = rows.where(FAILED)
         if failed.size:
             # False for a hit means that a killed process gave it back already, or that it has left every window.
-            self.limiter.refund_many(self.policy.name, rows.ids[failed], rows.hit[failed])
+            self.limiter.refund_many(self.policy.name, rows.ids[failed], rows.hit[failed], self.file.cost)
             rows.state[failed] = REFUNDED
             self.record.save(rows)
 

@@ -294,7 +294,8 @@ class _Run:
 
     def read(self, taken: Taken) -> tuple[Part, BatchRows | None]:
         """The batch and how far it is; `CampaignError` where either is not what was written."""
-        part = Part.unpack(taken.number, taken.rows, taken.data, self._run.columns, len(self._segments))
+        run, segments = self._run, len(self._segments)
+        part = Part.unpack(taken.number, taken.rows, taken.data, run.columns, segments, len(run.zones))
         rows = taken.steps()
         if rows is not None and len(rows) != len(part):
             raise CampaignError(f"batch {taken.number} has another number of subjects than when it was decided")
@@ -302,7 +303,8 @@ class _Run:
 
     def settling(self, steps: _Steps) -> Settling:
         """What brings a batch of this run to its end."""
-        return Settling(self._file, self._policy, self._segments, self._limiter, self.info, steps, steps.stop.wait)
+        kinds = self._segments, self._run.zones
+        return Settling(self._file, self._policy, *kinds, self._limiter, self.info, steps, steps.stop.wait)
 
 
 class _Heart:

@@ -1,30 +1,28 @@
 """`capline decide | peek | refund | explain | erase | sweep`: one subject at a time, on the store of everyone else.
 
 A subject of digits alone is an integer, as campaigns have them; `--text` makes it text. A refusal is an answer, so exit
-0; with `--exit-code` a refused `decide` or `peek` exits 1, for shell scripts.
+0; with `--exit-code` a refused `decide` or `peek` exits 1, for shell scripts. `--and` asks for several subjects in one
+attempt.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from capline.cli.common import JsonOption, answer_json, note, out
+from capline.cli.answers import show, show_explanation, show_joint
+from capline.cli.common import JsonOption, answer_json, out
 from capline.limiter.limiter import DEFAULT_URL, Limiter
+from capline.model.attempt import Attempt
 from capline.model.errors import InvalidValueError
-from capline.model.limit import duration_text
 from capline.model.subject import LARGEST_ID, Subject
+from capline.model.zone import UTC_ZONE
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from capline.limiter.explain import Explanation
-    from capline.model.decision import Decision
+    from collections.abc import Generator, Sequence
 
 __all__ = ["register"]
 
@@ -40,6 +38,18 @@ SubjectArgument = Annotated[
 TextOption = Annotated[bool, typer.Option("--text", help="Take a subject of digits as text.")]
 SegmentOption = Annotated[str | None, typer.Option("--segment", help="The subject's segment.")]
 ChannelOption = Annotated[str | None, typer.Option("--channel", help="The channel of the attempt.")]
+ZoneOption = Annotated[
+    str | None,
+    typer.Option("--zone", metavar="NAME", help="Where the subject is, like Asia/Singapore; else the policy's zone."),
+]
+AndOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--and",
+        metavar="POLICY[:COST]=SUBJECT",
+        help="This subject too, in one attempt, all or nothing; may be given again, up to 16 subjects in all.",
+    ),
+]
 CostOption = Annotated[int, typer.Option("--cost", help="Units asked for.")]
 IdOption = Annotated[str | None, typer.Option("--id", help="The attempt's id: a retry with it consumes nothing more.")]
 IdsOption = Annotated[
@@ -69,6 +79,8 @@ def decide(
     id: IdOption = None,
     segment: SegmentOption = None,
     channel: ChannelOption = None,
+    zone: ZoneOption = None,
+    also: AndOption = None,
     text: TextOption = False,
     exit_code: ExitOption = False,
     json: JsonOption = False,
@@ -79,10 +91,22 @@ def decide(
 
       capline decide promo user:42
       capline decide promo 42 --segment active --channel push --json
+      capline decide promo 42 --zone Asia/Singapore
+      capline decide promo 42 --and campaign=spring --and tenant:2=acme:eu
+
+    The last one asks for a unit of the user, one of the campaign and 2 of the tenant: all of them or none. Segment,
+    channel, zone and cost are those of the first; the id is for each.
     """
+    first = Attempt(policy, _subject(subject, text=text), cost, id, segment, channel, zone)
     with _limiter(policies, store) as limiter:
-        decision = limiter.decide(policy, _subject(subject, text=text), cost, id, segment=segment, channel=channel)
-        _show(decision, limiter.now_us(), json=json, exit_code=exit_code)
+        near = _zone(limiter, policy, zone)
+        if also:
+            asked = [first, *_others(also, id, text=text)]
+            joint = limiter.decide_all(asked)
+            show_joint(joint, asked, limiter.now_us(), near, json=json, exit_code=exit_code)
+            return
+        decision = limiter.decide(policy, first.subject, cost, id, segment=segment, channel=channel, zone=zone)
+        show(decision, limiter.now_us(), near, json=json, exit_code=exit_code)
 
 
 def peek(
@@ -94,6 +118,8 @@ def peek(
     id: IdOption = None,
     segment: SegmentOption = None,
     channel: ChannelOption = None,
+    zone: ZoneOption = None,
+    also: AndOption = None,
     text: TextOption = False,
     exit_code: ExitOption = False,
     json: JsonOption = False,
@@ -104,9 +130,16 @@ def peek(
 
       capline peek promo 42 --segment active
     """
+    first = Attempt(policy, _subject(subject, text=text), cost, id, segment, channel, zone)
     with _limiter(policies, store) as limiter:
-        decision = limiter.peek(policy, _subject(subject, text=text), cost, id, segment=segment, channel=channel)
-        _show(decision, limiter.now_us(), json=json, exit_code=exit_code)
+        near = _zone(limiter, policy, zone)
+        if also:
+            asked = [first, *_others(also, id, text=text)]
+            joint = limiter.peek_all(asked)
+            show_joint(joint, asked, limiter.now_us(), near, json=json, exit_code=exit_code)
+            return
+        decision = limiter.peek(policy, first.subject, cost, id, segment=segment, channel=channel, zone=zone)
+        show(decision, limiter.now_us(), near, json=json, exit_code=exit_code)
 
 
 def refund(
@@ -115,17 +148,21 @@ def refund(
     hit: Annotated[int, typer.Argument(help="The stamp that the decision named.", show_default=False)],
     policies: PoliciesOption = DEFAULT_POLICIES,
     store: StoreOption = DEFAULT_URL,
+    cost: Annotated[int, typer.Option("--cost", help="What it cost; asked only where no single hits are kept.")] = 1,
     text: TextOption = False,
     json: JsonOption = False,
 ) -> None:
     """Give one hit back, once.
+
+    Where the policy's algorithm keeps sums or numbers instead of hits, a hit without an id is given back by its cost,
+    and as often as it is asked.
 
     [bold]Example[/]
 
       capline refund promo 42 1767225600000000
     """
     with _limiter(policies, store) as limiter:
-        done = limiter.refund(policy, _subject(subject, text=text), hit)
+        done = limiter.refund(policy, _subject(subject, text=text), hit, cost)
     if json:
         answer_json({"refunded": done})
     else:
@@ -139,6 +176,7 @@ def explain(
     store: StoreOption = DEFAULT_URL,
     segment: SegmentOption = None,
     channel: ChannelOption = None,
+    zone: ZoneOption = None,
     ids: IdsOption = None,
     text: TextOption = False,
     json: JsonOption = False,
@@ -154,22 +192,8 @@ def explain(
     """
     with _limiter(policies, store) as limiter:
         named = _subject(subject, text=text)
-        why = limiter.explain(policy, named, segment=segment, channel=channel, ids=ids or ())
-    if json:
-        answer_json(_explained(why))
-        return
-    _show(why.decision, why.now_us, json=False, exit_code=False)
-    table = Table(title=f"policy {why.policy}, subject {why.subject}", title_justify="left")
-    for heading in ("limit", "counted in", "used", "remaining", "next unit frees"):
-        table.add_column(heading, justify="right" if heading in ("used", "remaining") else "left")
-    for state in why.limits:
-        frees = _when(state.frees[0][0]) if state.frees else "-"
-        binds = " (binds)" if state.binds else ""
-        table.add_row(f"{state.limit}{binds}", state.log, str(state.used), str(state.remaining), frees)
-    out.print(table)
-    for hit in why.hits:
-        told = f"{hit.units} unit(s){'' if hit.units else ', refunded'}{'' if hit.id is None else f', id {hit.id}'}"
-        out.print(f"  hit {hit.stamp_us}  {_when(hit.stamp_us)}  {told}", markup=False)
+        why = limiter.explain(policy, named, segment=segment, channel=channel, zone=zone, ids=ids or ())
+    show_explanation(why, json=json)
 
 
 def erase(
@@ -226,60 +250,21 @@ def _subject(given: str, *, text: bool) -> Subject:
     return int(given)
 
 
-def _show(decision: Decision, now_us: int, *, json: bool, exit_code: bool) -> None:
-    if json:
-        answer_json(_decided(decision))
-    elif decision.allowed:
-        hit = "" if decision.hit is None else f", hit {decision.hit}"
-        out.print(f"[green]allowed[/]: {decision.remaining} left under {decision.limit}{hit}")
-    elif decision.retry_after_us is None:
-        out.print(f"[red]refused[/] by {decision.limit}: this cost never fits")
-    else:
-        out.print(
-            f"[red]refused[/] by {decision.limit}: fits in {duration_text(decision.retry_after_us)}, "
-            f"at {_when(now_us + decision.retry_after_us)}",
-        )
-    if decision.origin != "store":
-        note.print(f"the store could not answer; this is the choice for an outage ({decision.origin})", style="yellow")
-    if exit_code and not decision.allowed:
-        raise typer.Exit(1)
+def _others(also: Sequence[str], id: str | None, *, text: bool) -> list[Attempt]:
+    """The further parts of a joint attempt. A policy's name has no `=` and no colon, so the first ones are ours."""
+    attempts: list[Attempt] = []
+    for words in also:
+        named, equals, subject = words.partition("=")
+        policy, colon, cost = named.partition(":")
+        if not equals or (colon and not (cost.isascii() and cost.isdecimal())):
+            raise InvalidValueError(
+                f"--and {words!r}: write policy=subject, or policy:cost=subject, like tenant:2=acme"
+            )
+        attempts.append(Attempt(policy, _subject(subject, text=text), int(cost or 1), id))
+    return attempts
 
 
-def _decided(decision: Decision) -> dict[str, object]:
-    return {
-        "allowed": decision.allowed,
-        "limit": None if decision.limit is None else str(decision.limit),
-        "remaining": decision.remaining,
-        "retry_after_us": decision.retry_after_us,
-        "reset_after_us": decision.reset_after_us,
-        "hit": decision.hit,
-        "origin": decision.origin,
-    }
-
-
-def _explained(why: Explanation) -> dict[str, object]:
-    return {
-        "policy": why.policy,
-        "subject": why.subject,
-        "now_us": why.now_us,
-        "decision": _decided(why.decision),
-        "limits": [
-            {
-                "limit": str(state.limit),
-                "log": state.log,
-                "used": state.used,
-                "remaining": state.remaining,
-                "binds": state.binds,
-                "frees": [{"at_us": at_us, "units": units} for at_us, units in state.frees],
-            }
-            for state in why.limits
-        ],
-        "hits": [
-            {"stamp_us": hit.stamp_us, "units": hit.units} | ({} if hit.id is None else {"id": hit.id})
-            for hit in why.hits
-        ],
-    }
-
-
-def _when(instant_us: int) -> str:
-    return datetime.fromtimestamp(instant_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def _zone(limiter: Limiter, policy: str, zone: str | None) -> str:
+    """Where instants are told: where the subject is, if a limit asks for that."""
+    known = limiter.policies.get(policy)
+    return (zone or known.zone) if known is not None and known.needs_zone else UTC_ZONE

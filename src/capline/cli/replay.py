@@ -48,6 +48,9 @@ def replay_file(
     subject_column: Annotated[str, typer.Option(help="The column of who is limited.")] = "subject",
     time_column: Annotated[str, typer.Option(help="The column of times: ISO 8601, or seconds since 1970.")] = "time",
     segment_column: Annotated[str | None, typer.Option(help="The column of segments, if there is one.")] = None,
+    zone_column: Annotated[
+        str | None, typer.Option(help="The column of time zones; where it is empty, or there is none: the policy's.")
+    ] = None,
     sort: Annotated[bool, typer.Option("--sort", help="Sort by time first; holds all events in memory.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -60,17 +63,21 @@ def replay_file(
       capline replay events.csv --policy promo --policies policies.yaml
 
       capline replay calls.csv.gz --policy psp --subject-column provider --time-column ts --sort --json
+
+      capline replay sends.csv --policy promo --segment-column segment --zone-column zone
     """
     clock = ManualClock()
     tally = Tally()
     segments: list[str | None] = [None]
-    rows = in_order(read_events(events, subject_column, time_column, segment_column), events, sort=sort)
+    zones: list[str | None] | None = None if zone_column is None else [None]
+    rows = in_order(read_events(events, subject_column, time_column, segment_column, zone_column), events, sort=sort)
     counted = _progress(SpinnerColumn(), TextColumn("{task.completed:,.0f} events"))
     with Limiter.from_file(policies, "memory://", clock=clock) as limiter, counted:
         task = counted.add_task("events", total=None)
-        for batch, decisions in replay(limiter, clock, policy, segments, batches_of(rows, segments)):
+        for batch, decisions in replay(limiter, clock, policy, segments, batches_of(rows, segments, zones), zones):
             tally.add(batch, decisions)
             counted.advance(task, len(decisions))
+    tally = tally.by_segment(segments)
     if json:
         answer_json(_tallied(policy, tally, segments))
     else:

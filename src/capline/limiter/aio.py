@@ -193,19 +193,19 @@ class AsyncLimiter(Desk[AsyncStore]):
 
     async def decide_all(self, attempts: Sequence[Attempt]) -> Joint:
         """See `Limiter.decide_all`."""
-        asked, asks = self._joint_asks(attempts)
+        asked = self._joint_asked(attempts)
         with self._observers.joint("decide_all", asked) as seen:
             try:
-                return seen(await self._store.decide_all(asks))
+                return seen(await self._store.decide_all(self._asks(asked)))
             except StoreError as error:
                 return seen(self._guard.joint(asked, error, consume=True))
 
     async def peek_all(self, attempts: Sequence[Attempt]) -> Joint:
         """See `Limiter.peek_all`."""
-        asked, asks = self._joint_asks(attempts)
+        asked = self._joint_asked(attempts)
         with self._observers.joint("peek_all", asked) as seen:
             try:
-                return seen(await self._store.peek_all(asks))
+                return seen(await self._store.peek_all(self._asks(asked)))
             except StoreError as error:
                 return seen(self._guard.joint(asked, error, consume=False))
 

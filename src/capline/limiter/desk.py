@@ -263,15 +263,19 @@ class Desk(ABC, Generic[S]):
 
     # --- joint ------------------------------------------------------------------------------------------------
 
-    def _joint_asks(self, attempts: Sequence[Attempt]) -> tuple[list[Attempt], list[Ask]]:
-        """What a store is handed for one attempt over several subjects; raises for what spoils it."""
+    def _joint_asked(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """The parts of one attempt over several subjects, checked; raises for what spoils it."""
         if isinstance(attempts, Attempt) or not 1 <= len(attempts) <= MOST_JOINT:
             raise InvalidValueError(f"one attempt is over 1 to {MOST_JOINT} subjects: give a list of Attempt")
         asked = [self._asked(*_fields(one)) for one in attempts]
         logs = {(self._rules.policy(one.policy).log, one.subject) for one in asked}
         if len(logs) < len(asked):
             raise InvalidValueError("two parts of one attempt are on the same log; add up their costs in one part")
-        return asked, [Ask(*self._ask(one)) for one in asked]
+        return asked
+
+    def _asks(self, asked: Sequence[Attempt]) -> list[Ask]:
+        """What a store is handed for checked attempts."""
+        return [Ask(*self._ask(one)) for one in asked]
 
     # --- many -------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import msgspec
 from capline.model.decision import Decision
 from capline.model.limit import Limit
 from capline.model.subject import Subject
+from capline.window.gauge import QuietGauge
 from capline.window.log import Hit, Log
 from capline.window.rule import gauges_of, table_of
 
@@ -26,6 +27,7 @@ class LimitState(msgspec.Struct, frozen=True):
 
     Where the algorithm keeps no hits there is nothing to list there, and quiet hours count none.
     `binds` is on for the limit that the decision names: the one that refuses longest, or that has least left.
+    `quiet_until_us` is when quiet hours end that hold now; None where they do not, and for all other limits.
     """
 
     log: str
@@ -34,6 +36,7 @@ class LimitState(msgspec.Struct, frozen=True):
     remaining: int
     frees: tuple[tuple[int, int], ...]
     binds: bool = False
+    quiet_until_us: int | None = None
 
 
 class ExplainedHit(msgspec.Struct, frozen=True):
@@ -52,7 +55,9 @@ class ExplainedHit(msgspec.Struct, frozen=True):
 class Explanation(msgspec.Struct, frozen=True):
     """The answer to why.
 
-    `decision` is what a `decide` of one unit would answer at `now_us`; `hits` is the log, oldest first.
+    `decision` is what a `decide` of one unit would answer at `now_us`; `hits` is the log, oldest first. Of an algorithm
+    that keeps no log these are the hits that have an id. With `count_denied` refusals are among them. `zone` is where
+    the subject is, and empty where no limit asks for it.
     """
 
     policy: str
@@ -61,6 +66,9 @@ class Explanation(msgspec.Struct, frozen=True):
     decision: Decision
     limits: tuple[LimitState, ...]
     hits: tuple[ExplainedHit, ...]
+    algorithm: str = "sliding_log"
+    zone: str = ""
+    count_denied: bool = False
 
 
 def explain(
@@ -86,9 +94,14 @@ def explain(
             )
             used = max(0, gauge.limit.quota - left)
             binds = binding == len(states)
-            states.append(LimitState(look.log, gauge.limit, used, max(0, left), frees, binds))
+            opens_us = gauge.opens_us(now_us, table) if isinstance(gauge, QuietGauge) else now_us
+            quiet_until_us = opens_us if opens_us > now_us else None
+            states.append(LimitState(look.log, gauge.limit, used, max(0, left), frees, binds, quiet_until_us))
     hits = tuple(ExplainedHit(hit.stamp_us, hit.units, hit.fingerprint, ids.get(hit.fingerprint)) for hit in logs[0])
-    return Explanation(rule.policy, subject, now_us, decision, tuple(states), hits)
+    counts_denied = rule.denied_units > 0
+    return Explanation(
+        rule.policy, subject, now_us, decision, tuple(states), hits, rule.algorithm, rule.zone, counts_denied
+    )
 
 
 def _binding(rule: Rule, decision: Decision) -> int | None:

@@ -7,6 +7,7 @@ admitted here known to the store afterwards: a window across its beginning or it
 
 from __future__ import annotations
 
+from math import gcd
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 __all__ = ["Insurance", "Insurer"]
 
 MOST_HOSTS = 1_000_000
+EXACT = 1 << 53
+_PRIMES = (2, 3, 5, 7)
+"""What windows are made of."""
 
 
 class Insurance(msgspec.Struct, frozen=True):
@@ -124,8 +128,9 @@ def _divided(policy: Policy, hosts: int) -> Policy:
     """The policy with a share of each quota; where a server would keep its logs is no matter here."""
 
     def share(limits: Iterable[Limit]) -> list[Limit]:
-        return [msgspec.structs.replace(limit, quota=limit.quota // hosts) for limit in limits]
+        return [msgspec.structs.replace(limit, quota=of(limit, hosts)) for limit in limits]
 
+    of = _round_share if policy.algorithm == "gcra" else _share
     return policy.having(
         limits=share(policy.limits),
         by_segment={name: share(limits) for name, limits in policy.by_segment.items()},
@@ -133,6 +138,22 @@ def _divided(policy: Policy, hosts: int) -> Policy:
         layout="subject",
         wait_replicas=0,
     )
+
+
+def _share(limit: Limit, hosts: int) -> int:
+    return limit.quota // hosts
+
+
+def _round_share(limit: Limit, hosts: int) -> int:
+    """A share that gcra can keep exactly, as it can the quota: rounded down to what still divides the window.
+
+    The common divisor of quota and window would do, and so does each part of it that leaves their multiple small.
+    """
+    share, step = limit.quota // hosts, gcd(limit.quota, limit.window_us)
+    for prime in _PRIMES:
+        while step % prime == 0 and share * limit.window_us // (step // prime) < EXACT:
+            step //= prime
+    return share - share % step
 
 
 def _insured(decision: Decision) -> Decision:

@@ -218,19 +218,19 @@ class Limiter(Desk[Store]):
         meanwhile by what is given back, but never is more admitted than a limit allows. An `id` makes its own part one
         consumption. A refusal is not recorded, whatever `count_denied` says.
         """
-        asked, asks = self._joint_asks(attempts)
+        asked = self._joint_asked(attempts)
         with self._observers.joint("decide_all", asked) as seen:
             try:
-                return seen(self._store.decide_all(asks))
+                return seen(self._store.decide_all(self._asks(asked)))
             except StoreError as error:
                 return seen(self._guard.joint(asked, error, consume=True))
 
     def peek_all(self, attempts: Sequence[Attempt]) -> Joint:
         """What `decide_all` would answer; consumes nothing. Across slots each slot is looked at in its own moment."""
-        asked, asks = self._joint_asks(attempts)
+        asked = self._joint_asked(attempts)
         with self._observers.joint("peek_all", asked) as seen:
             try:
-                return seen(self._store.peek_all(asks))
+                return seen(self._store.peek_all(self._asks(asked)))
             except StoreError as error:
                 return seen(self._guard.joint(asked, error, consume=False))
 

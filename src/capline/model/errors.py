@@ -14,6 +14,7 @@ __all__ = [
     "InvalidValueError",
     "LimitExceeded",
     "PolicyError",
+    "SegmentConflictError",
     "SegmentError",
     "StoreDamagedError",
     "StoreError",
@@ -64,6 +65,10 @@ class PolicyError(InvalidValueError):
 
 class SegmentError(InvalidValueError):
     """A segment source or snapshot that cannot be used; nothing was replaced by it."""
+
+
+class SegmentConflictError(SegmentError):
+    """Somebody else published meanwhile; theirs serves, and nothing of it was replaced."""
 
 
 class CampaignError(InvalidValueError):

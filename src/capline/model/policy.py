@@ -26,7 +26,7 @@ from capline.model.errors import (
     UnknownNameError,
     quoted,
 )
-from capline.model.limit import DAY_US, CalendarLimit, Limit, QuietHours, parse_span, window_text
+from capline.model.limit import LONGEST_WINDOW_US, CalendarLimit, Limit, QuietHours, parse_span, window_text
 from capline.model.zone import UTC_ZONE, check_zone
 
 __all__ = [
@@ -225,7 +225,9 @@ class Policy:
                     f"{where}: granularity is of algorithm 'bucketed'; leave it out of {self.algorithm!r}"
                 )
             return 0
-        narrowest_us = min((limit.window_us for limit in self.all_limits() if limit.quota), default=DAY_US)
+        windows_us = [limit.window_us for limit in self.all_limits() if limit.quota]
+        # Where all quotas are 0 nothing is ever kept, in sums of whatever span.
+        narrowest_us = min(windows_us, default=LONGEST_WINDOW_US)
         if granularity is None:
             return max(1, narrowest_us // GRAINS)
         try:

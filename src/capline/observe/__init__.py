@@ -10,6 +10,7 @@ from capline.observe.json_lines import LogObserver
 from capline.observe.opentelemetry import OpenTelemetryObserver
 from capline.observe.prometheus import PrometheusObserver
 from capline.observe.protocol import HearsFailures, Observer
+from capline.observe.segments import SegmentMetrics, Watched, WatchFigures
 
 __all__ = [
     "Decided",
@@ -19,4 +20,7 @@ __all__ = [
     "OpenTelemetryObserver",
     "Outcome",
     "PrometheusObserver",
+    "SegmentMetrics",
+    "WatchFigures",
+    "Watched",
 ]

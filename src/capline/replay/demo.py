@@ -32,7 +32,7 @@ from capline.replay.figures import Figures, day_text, figures_of
 from capline.replay.messages import BLAST_HOUR, MESSAGES, calendar, is_blast_day, read_purchases
 from capline.replay.recency import DAY_US, SEGMENTS
 from capline.replay.record import Recorder
-from capline.replay.recount import Recount, recount
+from capline.replay.recount import Recount, check_countable, recount
 from capline.segment import write_snapshot
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def run_demo(
     with Limiter.from_file(policy_file, url, clock=clock) as reopened:
         checks = (
             _asked(purchases, record),
-            *_windows(recount(record, limits_of)),
+            *_windows(recount(record, limits_of, policy.zone)),
             _on_disk(reopened, record, widest_us=max(limit.window_us for limit in policy.all_limits())),
         )
     return DemoResult(
@@ -166,6 +166,7 @@ def _policy(path: Path | None) -> tuple[str, Policy]:
         raise ReplayError(f"{path}: no policy {POLICY!r}, which the demo asks; there are: {', '.join(policies)}")
     if not policy.limits:
         raise ReplayError(f"{path}: policy {POLICY!r} has limits on channels only; the demo needs limits: too")
+    check_countable(policy)
     return path.read_text(encoding="utf-8-sig"), policy
 
 

@@ -1,4 +1,4 @@
-"""Events out of a CSV file: who (subject), when, and if there is a column for it, in which segment.
+"""Events out of a CSV file: who (subject), when, and if there are columns for it, in which segment and time zone.
 
 The rule: every row is an event, or nothing is answered. A row that is short, has no subject or no readable time, or is
 earlier than the row before it is an error that names the file, the row and the mend; none is skipped or guessed.
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from capline.model.clock import LATEST_US
 from capline.model.errors import CaplineError, InvalidValueError
 from capline.model.subject import LARGEST_ID, Subject, check_subject
+from capline.model.zone import check_zone
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -49,6 +50,7 @@ class Event(NamedTuple):
     subject: Subject
     at_us: int
     segment: str | None
+    zone: str | None = None
 
 
 def read_events(
@@ -56,8 +58,9 @@ def read_events(
     subject_column: str,
     time_column: str,
     segment_column: str | None = None,
+    zone_column: str | None = None,
 ) -> Iterator[Event]:
-    """Read `.csv` or `.csv.gz` row by row, in the order of the file; an empty segment is None.
+    """Read `.csv` or `.csv.gz` row by row, in the order of the file; an empty segment or zone is None.
 
     Raises `ReplayError` for a file or a row that cannot be used, at that row: what was yielded before it stands.
     """
@@ -67,6 +70,7 @@ def read_events(
             raise ReplayError(f"{path}: empty; it begins with a header like {subject_column},{time_column}")
         subject_at, time_at = _place(path, header, subject_column), _place(path, header, time_column)
         segment_at = None if segment_column is None else _place(path, header, segment_column)
+        zone_at = None if zone_column is None else _place(path, header, zone_column)
         row = 0
         for fields in reader:
             if not fields:
@@ -77,9 +81,11 @@ def read_events(
             try:
                 subject = _subject(fields[subject_at])
                 at_us = instant_us(fields[time_at])
+                zone = check_zone(fields[zone_at]) if zone_at is not None and fields[zone_at] else None
             except CaplineError as error:
                 raise ReplayError(f"{path}, row {row}: {error}") from None
-            yield Event(row, subject, at_us, (fields[segment_at] or None) if segment_at is not None else None)
+            segment = (fields[segment_at] or None) if segment_at is not None else None
+            yield Event(row, subject, at_us, segment, zone)
         if not row:
             raise ReplayError(f"{path}: no rows below the header; there is nothing to replay")
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from capline.model.limit import window_text
 from capline.replay.messages import MESSAGES
 from capline.replay.recency import DAY_US, SEGMENTS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from capline.model.limit import Limit
     from capline.replay.record import Record
 
 __all__ = ["NO_SEGMENT", "Figures", "Line", "Week", "by_window", "day_text", "figures_of", "limit_name"]
@@ -49,7 +49,10 @@ class Week(msgspec.Struct, frozen=True):
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What the demo shows. `without_caps` and `with_caps`: messages a customer-week -> how many customer-weeks."""
+    """What the demo shows. `without_caps` and `with_caps`: messages a customer-week -> how many customer-weeks.
+
+    `windows` are the limits but for their quotas: `day`, `calendar-day`; of quiet hours the hours.
+    """
 
     segments: tuple[Line, ...]
     messages: tuple[Line, ...]
@@ -69,7 +72,7 @@ def figures_of(record: Record, people_of_day: dict[int, dict[str, int]]) -> Figu
         tuple(_line(record, record.codes == code, name) for code, name in enumerate(segment_names)),
         tuple(_line(record, record.kinds == kind, message.name) for kind, message in enumerate(MESSAGES)),
         _line(record, np.ones(len(record), np.bool_), "all"),
-        tuple(window_text(window_us) for window_us in sorted({limit.window_us for limit in record.limits})),
+        tuple(dict.fromkeys(map(_window, sorted(record.limits, key=lambda limit: (limit.window_us, str(limit)))))),
         tuple(
             _week(record, week == number, number, people_of_day)
             for number in range(int(week.min()), int(week.max()) + 1)
@@ -86,13 +89,19 @@ def day_text(day: int) -> str:
 
 def by_window(line: Line, window: str) -> int:
     """Count those of the line that were refused by limits over this window."""
-    return sum(count for limit, count in line.refused.items() if limit.partition("/")[2] == window)
+    return sum(count for limit, count in line.refused.items() if (limit.partition("/")[2] or limit) == window)
 
 
 def limit_name(window: str) -> str:
     """Name a limit by its window, as people do: "day limit", "2-week limit"."""
+    if window.startswith("not "):
+        return window
     count, _, unit = window.partition(" ")
     return f"{count}-{unit.removesuffix('s')} limit" if unit else f"{window} limit"
+
+
+def _window(limit: Limit) -> str:
+    return str(limit).partition("/")[2] or str(limit)
 
 
 def _line(record: Record, rows: NDArray[np.bool_], name: str) -> Line:
@@ -105,7 +114,7 @@ def _week(record: Record, rows: NDArray[np.bool_], number: int, people_of_day: d
     counts = np.bincount(record.limit[rows] + 1, minlength=len(record.limits) + 1).tolist()
     refused: dict[str, int] = {}
     for limit, count in zip(record.limits, counts[1:], strict=True):
-        window = window_text(limit.window_us)
+        window = _window(limit)
         refused[window] = refused.get(window, 0) + count
     monday = number * 7 - _EPOCH_WEEKDAY
     mornings = [day for day in range(monday, monday + 7) if day in people_of_day]

@@ -4,8 +4,13 @@ The limiter decides by position, looking at one stamp per limit. Here every wind
 
     a send at t      under each of its limits (q, W), that subject's sends in (t - W, t], itself included, are at most q
     a refusal at t   under the limit it names, that subject's sends in (t - W, t] are q or more: it really was full
+    calendar limits  the same from the midnight, or the Monday, before t on, where the policy says the subjects are
+    quiet hours      no send in them; a refusal by them at t in them
 
 A window that is over its quota at any instant is over it at the send that filled it: looking at sends sees every one.
+
+Midnights and times of day are the standard library's (`local_time`). Only a log of every hit can be counted out:
+policies of other algorithms, or whose refusals count, are refused (`check_countable`).
 
 All sends are sorted once, as `subject * SPAN + stamp`, which makes "how many of this subject since then" one binary
 search over one array; some 0.2 µs a decision and limit.
@@ -13,10 +18,15 @@ search over one array; some 0.2 µs a decision and limit.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
+
+from capline.model.limit import DAY_US, CalendarLimit, QuietHours
+from capline.model.zone import UTC_ZONE
+from capline.replay.events import ReplayError
+from capline.replay.local_time import is_quiet, midnights_us
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,9 +34,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from capline.model.limit import Limit
+    from capline.model.policy import Policy
     from capline.replay.record import Record
 
-__all__ = ["Recount", "recount"]
+__all__ = ["Recount", "check_countable", "recount"]
 
 
 class Recount(msgspec.Struct, frozen=True):
@@ -46,38 +57,94 @@ class Recount(msgspec.Struct, frozen=True):
         return not self.over and not self.unjustified
 
 
-def recount(record: Record, limits_of: Sequence[Sequence[Limit]]) -> Recount:
-    """Count every window of the record; `limits_of[code]` are the limits that held for that segment code."""
+def check_countable(policy: Policy) -> None:
+    """Raise `ReplayError` for a policy whose decisions cannot be counted out from a record of sends."""
+    if policy.algorithm != "sliding_log":
+        raise ReplayError(
+            f"policy {policy.name!r} is {policy.algorithm}, whose windows cannot be counted out from sends; "
+            "take sliding_log, or replay it with: capline replay"
+        )
+    if policy.count_denied:
+        raise ReplayError(
+            f"policy {policy.name!r} counts refusals too, so its windows cannot be counted out from sends; "
+            "leave count_denied out, or replay it with: capline replay"
+        )
+
+
+def recount(record: Record, limits_of: Sequence[Sequence[Limit]], zone: str = UTC_ZONE) -> Recount:
+    """Count every window of the record; `limits_of[code]` are the limits that held for that segment code.
+
+    `zone` is where all subjects are, for calendar limits and quiet hours.
+    """
     if not len(record):
         return Recount(0, 0, 0, {})
-    # The order of decisions within a subject: what is counted for a row is what was decided before it.
-    order = np.argsort(record.subjects, kind="stable")
-    _, subject = np.unique(record.subjects[order], return_inverse=True)
-    allowed, codes, limit = record.allowed[order], record.codes[order], record.limit[order]
-    origin_us = int(record.at_us.min())
-    widest_us = max(one.window_us for limits in limits_of for one in limits)
-    # Between two subjects there is room for every stamp, and for a window to reach back before the first one.
-    span_us = int(max(record.at_us.max(), record.hit.max())) - origin_us + 2 * widest_us + 2
-    base = subject.astype(np.int64) * span_us + widest_us + 1
-    sends = (base + record.hit[order] - origin_us)[allowed]
-    sent_before = np.cumsum(allowed) - allowed
-    moment = _moments(base + record.at_us[order] - origin_us, sends, sent_before)
-
+    rows = _rows(record, max(one.reach_us for limits in limits_of for one in limits), zone)
     over = unjustified = windows = 0
     fullest: dict[str, int] = {}
     for code, limits in enumerate(limits_of):
-        rows = np.flatnonzero(allowed & (codes == code))
+        sent = np.flatnonzero(rows.allowed & (rows.codes == code))
         for one in limits:
-            counted = _in_window(sends, moment[rows], sent_before[rows], one) + 1
-            over += int((counted > one.quota).sum())
-            windows += rows.size
-            if rows.size:
-                fullest[str(one)] = max(fullest.get(str(one), 0), int(counted.max()))
+            windows += sent.size
+            if isinstance(one, QuietHours):
+                over += int(is_quiet(rows.at_us[sent], one, zone).sum())
+                continue
+            found = rows.before(sent, one) + 1
+            over += int((found > one.quota).sum())
+            if sent.size:
+                fullest[str(one)] = max(fullest.get(str(one), 0), int(found.max()))
     for index, one in enumerate(record.limits):
-        rows = np.flatnonzero(limit == index)
-        unjustified += int((_in_window(sends, moment[rows], sent_before[rows], one) < one.quota).sum())
-        windows += rows.size
+        refused = np.flatnonzero(rows.limit == index)
+        windows += refused.size
+        unjustified += int((~rows.shut(refused, one)).sum())
     return Recount(windows, over, unjustified, fullest)
+
+
+class _Rows(NamedTuple):
+    """The decisions in the order of subjects, each with `sent_before`: how many sends, of all, are before it.
+
+    A send, or an instant, of a row's subject stands on one line of numbers at `base` and its time.
+    """
+
+    allowed: NDArray[np.bool_]
+    codes: NDArray[np.uint8]
+    limit: NDArray[np.int16]
+    at_us: NDArray[np.int64]
+    base: NDArray[np.int64]
+    sends: NDArray[np.int64]
+    sent_before: NDArray[np.int64]
+    zone: str
+
+    def before(self, rows: NDArray[np.intp], one: Limit) -> NDArray[np.int64]:
+        """How many sends before each of these rows are within the limit's window: a hit exactly that old is out."""
+        at_us = self.at_us[rows]
+        if isinstance(one, CalendarLimit) and rows.size:
+            mondays = one.window_us > DAY_US
+            begins_us = midnights_us(self.zone, int(at_us.min()), int(at_us.max()), mondays=mondays)
+            since_us = begins_us[np.searchsorted(begins_us, at_us, side="right") - 1] - 1
+        else:
+            since_us = at_us - one.window_us
+        return self.sent_before[rows] - np.searchsorted(self.sends, self.base[rows] + since_us, side="right")
+
+    def shut(self, rows: NDArray[np.intp], one: Limit) -> NDArray[np.bool_]:
+        """Whether this limit had no room at each of these rows."""
+        if isinstance(one, QuietHours):
+            return is_quiet(self.at_us[rows], one, self.zone)
+        return self.before(rows, one) >= one.quota
+
+
+def _rows(record: Record, widest_us: int, zone: str) -> _Rows:
+    # The order of decisions within a subject: what is counted for a row is what was decided before it.
+    order = np.argsort(record.subjects, kind="stable")
+    _, subject = np.unique(record.subjects[order], return_inverse=True)
+    allowed = record.allowed[order]
+    origin_us = int(record.at_us.min())
+    # Between two subjects there is room for every stamp, and for a window to reach back before the first one.
+    span_us = int(max(record.at_us.max(), record.hit.max())) - origin_us + 2 * widest_us + 2
+    base = subject.astype(np.int64) * span_us + widest_us + 1 - origin_us
+    sends = (base + record.hit[order])[allowed]
+    sent_before = np.cumsum(allowed) - allowed
+    at_us = _moments(base + record.at_us[order], sends, sent_before) - base
+    return _Rows(allowed, record.codes[order], record.limit[order], at_us, base, sends, sent_before, zone)
 
 
 def _moments(asked: NDArray[np.int64], sends: NDArray[np.int64], sent_before: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -88,13 +155,3 @@ def _moments(asked: NDArray[np.int64], sends: NDArray[np.int64], sent_before: ND
     """
     newest = np.concatenate((np.array([-1], np.int64), sends))[sent_before]
     return np.maximum(asked, newest + 1)
-
-
-def _in_window(
-    sends: NDArray[np.int64],
-    moment: NDArray[np.int64],
-    sent_before: NDArray[np.int64],
-    limit: Limit,
-) -> NDArray[np.int64]:
-    """Count the sends before each row that are younger than the window: a hit exactly that old is out."""
-    return sent_before - np.searchsorted(sends, moment - limit.window_us, side="right")

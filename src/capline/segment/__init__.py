@@ -1,10 +1,16 @@
-"""Segments: named, disjoint sets of uint32 ids, held as roaring bitmaps and kept as verified snapshots.
+"""Segments: named sets of ids, held as roaring bitmaps and kept as verified snapshots.
 
     source       rows (id, segment) and audiences out of CSV, Parquet and bitmap files
-    build        rows to disjoint sets: offenders listed, or settled by a stated order
-    snapshot     the immutable object that answers, and its directory on disk
+    build        rows to sets that are proven disjoint: offenders listed, or settled by a stated order
+    merge        partial builds to one
+    snapshot     the immutable object that answers
+    write        its directory on disk; manifest says what lies in it
+    load         and back: verified; or, once verified here (stamp), used where it lies (frozen)
+    dictionary   text ids to numbers, for good; idfile is one file of it
     expression   `(active | new) - churned` over the sets of a snapshot
-    idset        the one set type that the other layers see; roaring stays behind it
+    publish      a snapshot to a directory or an object store: immutable objects, and one pointer to what is served
+    watch        a publication that is followed: fetched, proven, and swapped in by one reference
+    idset        the set types that the other layers see; roaring stays behind them
 
 Importing this package loads nothing heavy: each name below brings its module when it is first used, and a missing extra
 is reported as what to install.
@@ -18,45 +24,79 @@ from typing import TYPE_CHECKING
 from capline.model.errors import SegmentError
 
 if TYPE_CHECKING:
-    from capline.segment.build import build_segments
+    from capline.segment.build import build_segments, number_rows
+    from capline.segment.cache import Bounds
+    from capline.segment.dictionary import Dictionary, DictionaryBuilder, keep
     from capline.segment.expression import Expression, parse_expression
-    from capline.segment.idset import IdSet
+    from capline.segment.idset import IdSet, IdSet64, set_type
+    from capline.segment.load import load_partial, load_snapshot
     from capline.segment.manifest import Manifest, SegmentEntry, read_manifest
-    from capline.segment.snapshot import Snapshot, load_snapshot
-    from capline.segment.source import count_rows, expand, read_audience, read_rows
+    from capline.segment.merge import merge_partials
+    from capline.segment.publish import Publisher
+    from capline.segment.snapshot import Snapshot
+    from capline.segment.source import count_rows, expand, find_audience, read_audience, read_rows, read_text_rows
+    from capline.segment.watch import SegmentWatch, WatchStatus
     from capline.segment.write import write_snapshot
 
 __all__ = [
+    "Bounds",
+    "Dictionary",
+    "DictionaryBuilder",
     "Expression",
     "IdSet",
+    "IdSet64",
     "Manifest",
+    "Publisher",
     "SegmentEntry",
+    "SegmentWatch",
     "Snapshot",
+    "WatchStatus",
     "build_segments",
     "count_rows",
     "expand",
+    "find_audience",
+    "keep",
+    "load_partial",
     "load_snapshot",
+    "merge_partials",
+    "number_rows",
     "parse_expression",
     "read_audience",
     "read_manifest",
     "read_rows",
+    "read_text_rows",
+    "set_type",
     "write_snapshot",
 ]
 
 _HOMES = {
+    "Bounds": "cache",
+    "Dictionary": "dictionary",
+    "DictionaryBuilder": "dictionary",
     "Expression": "expression",
     "IdSet": "idset",
+    "IdSet64": "idset",
     "Manifest": "manifest",
+    "Publisher": "publish",
     "SegmentEntry": "manifest",
+    "SegmentWatch": "watch",
     "Snapshot": "snapshot",
+    "WatchStatus": "watch",
     "build_segments": "build",
     "count_rows": "source",
     "expand": "source",
-    "load_snapshot": "snapshot",
+    "find_audience": "source",
+    "keep": "dictionary",
+    "load_partial": "load",
+    "load_snapshot": "load",
+    "merge_partials": "merge",
+    "number_rows": "build",
     "parse_expression": "expression",
     "read_audience": "source",
     "read_manifest": "manifest",
     "read_rows": "source",
+    "read_text_rows": "source",
+    "set_type": "idset",
     "write_snapshot": "write",
 }
 

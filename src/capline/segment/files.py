@@ -7,6 +7,7 @@ name, after any crash, finds the whole old file, the whole new one, or none. Eve
 
 from __future__ import annotations
 
+import mmap
 import os
 import secrets
 import stat
@@ -14,12 +15,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from capline.model.errors import SegmentError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = ["beside", "create", "fsync_directory", "open_directory", "os_errors", "read", "write"]
+    import numpy.typing as npt
+
+__all__ = ["beside", "create", "fsync_directory", "map_file", "open_directory", "os_errors", "read", "write"]
 
 
 @contextmanager
@@ -49,13 +54,35 @@ def read(path: str | Path, most_bytes: int, *, directory: int | None = None, sho
             return file.read(most_bytes + 1)
 
 
+def map_file(
+    path: str | Path, exact_bytes: int, *, directory: int | None = None, shown: str | Path | None = None
+) -> npt.NDArray[np.uint8]:
+    """Map a regular file of exactly so many bytes; nothing is read until it is looked at. As `read` else.
+
+    The array holds the mapping; a file that is cut short later kills who looks beyond its end (SIGBUS), so only files
+    that are never changed in place, but replaced by renames, may be mapped.
+    """
+    shown = path if shown is None else shown
+    with os_errors("read it", shown):
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory)
+        try:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
+                raise SegmentError(f"{shown}: not a regular file")
+            if status.st_size != exact_bytes:
+                raise SegmentError(f"{shown}: {status.st_size} bytes, where {exact_bytes} are right")
+            return np.frombuffer(mmap.mmap(handle, exact_bytes, prot=mmap.PROT_READ), dtype=np.uint8)
+        finally:
+            os.close(handle)
+
+
 def open_directory(path: str | Path) -> int:
     """Open a directory, so that its files are those of one directory even if the name is given to another meanwhile."""
     with os_errors("open it as a directory", path):
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def create(path: Path, data: bytes) -> None:
+def create(path: Path, data: bytes | memoryview) -> None:
     """Write a new file and force it to disk; raises OSError, also where the name is taken."""
     with path.open("xb") as file:
         file.write(data)

@@ -2,15 +2,26 @@
 
     {                                                  -+
       "format": "capline-segments",                     |
-      "format_version": 1,                              |
-      "version": "20250301T120000.000000Z",             |  the sealed part: every byte counts,
-      "created_us": 1740830400000000,                   |  white space included
-      "exclusive": true,                                |
+      "format_version": 2,                              |
+      "version": "20250301T120000.000000Z",             |
+      "created_us": 1740830400000000,                   |
+      "ids": "uint32",                                  |  the sealed part: every byte counts,
+      "partial": false,                                 |  white space included
+      "union": 5,                                       |
       "segments": [                                     |
-        {"name": "new", "file": "new.roaring", "cardinality": 3, "bytes": 24, "sha256": "…"}
-      ]                                                -+
+        {"name": "new", "file": "new-9f86d081884c7d65.roaring", "cardinality": 3, "bytes": 24, "sha256": "…",
+         "exclusive": true}, …                          |
+      ],                                                |
+      "pairs": [[0, 1, 0]],                             |
+      "dictionary": []                                 -+
       ,"sha256": "<64 hex digits: SHA-256 of the sealed part>"
     }
+
+`ids` is uint32, uint64 or text; with text, the sets hold numbers, and `dictionary` names the files that say which text
+a number stands for. `union` is how many ids the exclusive segments have together: it is the sum of their cardinalities,
+and that is the proof that no id is in two. `pairs` says how many ids each two segments share, by their places in
+`segments`; it is left empty for more than 32 segments. A `partial` snapshot proves nothing and is for merging only.
+A file's name holds the first 16 digits of its SHA-256, so a file that did not change keeps its name.
 
 (The real file is indented by two spaces throughout, and the comma ends the line before.) The sealed part is hashed as
 bytes, not as values: there is no canonical form to agree on, and a flipped bit in a blank is found like any other. The
@@ -38,26 +49,43 @@ from capline.segment import files
 __all__ = [
     "FORMAT",
     "FORMAT_VERSION",
+    "KINDS",
     "MANIFEST",
+    "MOST_PAIRED",
     "MOST_SEGMENTS",
+    "DictionaryEntry",
+    "FileEntry",
     "Manifest",
     "SegmentEntry",
     "check_names",
     "decode_manifest",
     "encode_manifest",
     "instant_text",
+    "is_sealed",
     "read_manifest",
+    "seal",
 ]
 
 FORMAT = "capline-segments"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 
 MOST_SEGMENTS = 1024
 """As many as one policy may differ by. A source with more has its columns mixed up."""
 
+MOST_PAIRED = 32
+"""Up to so many segments, the manifest says how many ids each two share."""
+
+MOST_IDS = 1 << 48
+"""Ids in one segment: a bound on what a manifest may claim, far above what fits a machine."""
+
+KINDS = ("uint32", "uint64", "text")
+
 LARGEST_MANIFEST_BYTES = 1 << 20
 """Twice what 1,024 segments with the longest names take."""
+
+_OLD_VERSION = 1
+_MOST_BYTES = 1 << 40
 
 _SEAL = re.compile(rb',\n  "sha256": "([0-9a-f]{64})"\n}\n')
 _SEAL_BYTES = len(',\n  "sha256": ""\n}\n') + 64
@@ -65,14 +93,26 @@ _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
 
 
-class SegmentEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One segment of a snapshot: its file in the directory, and what that file must be."""
+class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One file of a snapshot, and what it must be."""
 
-    name: str
     file: str
     cardinality: int
     bytes: int
     sha256: str
+
+
+class SegmentEntry(FileEntry, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One segment of a snapshot; one that is not `exclusive` may share ids with any other."""
+
+    name: str
+    exclusive: bool = True
+
+
+class DictionaryEntry(FileEntry, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One file of the id dictionary: texts with the numbers from `first` on, `cardinality` of them."""
+
+    first: int
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,12 +122,49 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format_version: int
     version: str
     created_us: int
-    exclusive: bool
+    ids: str
+    partial: bool
+    union: int
     segments: tuple[SegmentEntry, ...]
+    pairs: tuple[tuple[int, int, int], ...] = ()
+    dictionary: tuple[DictionaryEntry, ...] = ()
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether no id is in two of the segments, by declaration and by proof."""
+        return not self.partial and all(entry.exclusive for entry in self.segments)
+
+    def files(self) -> tuple[FileEntry, ...]:
+        """All files beside the manifest: those of segments, and those of the id dictionary."""
+        return (*self.segments, *self.dictionary)
 
 
-class _Sealed(Manifest, frozen=True, forbid_unknown_fields=True):
+class _Sealed(Manifest, frozen=True, forbid_unknown_fields=True, kw_only=True):
     sha256: str
+
+
+class _OldEntry(FileEntry, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    name: str
+
+
+class _Old(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Format version 1: uint32 ids in exclusive segments; file names without a hash."""
+
+    format: str
+    format_version: int
+    version: str
+    created_us: int
+    exclusive: bool
+    segments: tuple[_OldEntry, ...]
+    sha256: str
+
+    def renewed(self) -> Manifest:
+        if not self.exclusive:
+            raise ValueError("its segments may overlap, which format version 1 has no proof for; build it again")
+        entries = tuple(SegmentEntry(**msgspec.structs.asdict(entry)) for entry in self.segments)
+        union = sum(entry.cardinality for entry in entries)
+        head = (self.format, self.format_version, self.version, self.created_us)
+        return Manifest(*head, ids="uint32", partial=False, union=union, segments=entries)
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -97,33 +174,46 @@ class _Header(msgspec.Struct, frozen=True):
     format_version: int
 
 
+def seal(value: msgspec.Struct) -> bytes:
+    """Write a value as JSON that ends with the SHA-256 of all that comes before it."""
+    body = msgspec.json.format(msgspec.json.encode(value), indent=2).removesuffix(b"\n}")
+    return body + b',\n  "sha256": "' + hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
+
+
+def is_sealed(data: bytes) -> bool:
+    """Whether the bytes end with the seal that belongs to them."""
+    found = _SEAL.fullmatch(data[-_SEAL_BYTES:])
+    return found is not None and hashlib.sha256(data[:-_SEAL_BYTES]).hexdigest().encode() == found[1]
+
+
 def encode_manifest(manifest: Manifest) -> bytes:
     """Write the manifest's file, seal and all."""
-    body = msgspec.json.format(msgspec.json.encode(manifest), indent=2).removesuffix(b"\n}")
-    return body + b',\n  "sha256": "' + hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
+    return seal(manifest)
 
 
 def decode_manifest(data: bytes, where: str) -> Manifest:
     """Read a manifest's file; `SegmentError`, naming `where`, unless it is exactly one that was written."""
-    seal = _SEAL.fullmatch(data[-_SEAL_BYTES:])
-    whole = seal is not None and hashlib.sha256(data[:-_SEAL_BYTES]).hexdigest().encode() == seal[1]
     try:
         header = msgspec.json.decode(data, type=_Header)
     except (ValueError, RecursionError):
         raise SegmentError(f"{where}: not a segment manifest, or a damaged one; build the snapshot again") from None
-    if header.format == FORMAT and header.format_version != FORMAT_VERSION:
+    if header.format == FORMAT and header.format_version not in (_OLD_VERSION, FORMAT_VERSION):
         raise SegmentError(
-            f"{where}: format version {header.format_version}, and this capline reads {FORMAT_VERSION}; "
+            f"{where}: format version {header.format_version}, and this capline reads up to {FORMAT_VERSION}; "
             "build the snapshot again, or use the capline that wrote it",
         )
-    if header.format != FORMAT or not whole:
+    if header.format != FORMAT or not is_sealed(data):
         raise SegmentError(f"{where}: does not match its own checksum; it is damaged or was edited: build it again")
     try:
-        sealed = msgspec.json.decode(data, type=_Sealed)
-        _check(sealed)
+        if header.format_version == _OLD_VERSION:
+            manifest = msgspec.json.decode(data, type=_Old).renewed()
+        else:
+            sealed = msgspec.json.decode(data, type=_Sealed)
+            manifest = Manifest(**{field: getattr(sealed, field) for field in Manifest.__struct_fields__})
+        _check(manifest)
     except ValueError as error:
         raise SegmentError(f"{where}: {error}") from None
-    return Manifest(**{field: getattr(sealed, field) for field in Manifest.__struct_fields__})
+    return manifest
 
 
 def read_manifest(path: str | Path) -> Manifest:
@@ -153,17 +243,47 @@ def instant_text(instant_us: int) -> str:
     return datetime.fromtimestamp(instant_us // 1_000_000, UTC).isoformat().replace("+00:00", "Z")
 
 
-def _check(sealed: _Sealed) -> None:
+def _check(manifest: Manifest) -> None:
     """Bound what the checksum cannot: it says that the writer was consistent, not that it was right."""
-    check_names(tuple(entry.name for entry in sealed.segments))
-    if not sealed.exclusive:
-        raise SegmentError("its segments may overlap, and this capline serves disjoint ones only")
-    if len({entry.file for entry in sealed.segments}) < len(sealed.segments):
-        raise SegmentError("two segments share a file")
-    for entry in sealed.segments:
-        if not _FILE.fullmatch(entry.file) or entry.file == MANIFEST or not _SHA256.fullmatch(entry.sha256):
-            raise SegmentError(f"segment {entry.name!r} has no proper file name and SHA-256")
-        if not (0 <= entry.cardinality <= 1 << 32 and entry.bytes > 0):
-            raise SegmentError(f"segment {entry.name!r} has an impossible size")
-    if not 0 <= sealed.created_us <= LATEST_US:
+    check_names(tuple(entry.name for entry in manifest.segments))
+    if not 0 <= manifest.created_us <= LATEST_US:
         raise SegmentError("it was made at an impossible instant")
+    if manifest.ids not in KINDS:
+        raise SegmentError(f"its ids are {manifest.ids[:40]!r}, and this capline knows {', '.join(KINDS)}")
+    _check_files(manifest)
+    following = 0
+    for entry in manifest.dictionary:
+        if entry.first != following or not entry.cardinality:
+            raise SegmentError("its dictionary leaves out numbers, or gives one twice")
+        following += entry.cardinality
+    if (manifest.ids == "text") != bool(manifest.dictionary):
+        raise SegmentError("a dictionary goes with text ids, and with no others")
+    if not manifest.partial:
+        _check_proof(manifest)
+
+
+def _check_files(manifest: Manifest) -> None:
+    if len({entry.file for entry in manifest.files()}) < len(manifest.files()):
+        raise SegmentError("two segments share a file")
+    most = MOST_IDS if manifest.ids == "uint64" else 1 << 32
+    for entry in manifest.files():
+        what = f"segment {entry.name!r}" if isinstance(entry, SegmentEntry) else f"dictionary file {entry.file!r}"
+        if not _FILE.fullmatch(entry.file) or entry.file == MANIFEST or not _SHA256.fullmatch(entry.sha256):
+            raise SegmentError(f"{what} has no proper file name and SHA-256")
+        if not (0 <= entry.cardinality <= most and 0 < entry.bytes <= _MOST_BYTES):
+            raise SegmentError(f"{what} has an impossible size")
+
+
+def _check_proof(manifest: Manifest) -> None:
+    together = sum(entry.cardinality for entry in manifest.segments if entry.exclusive)
+    if manifest.union != together:
+        raise SegmentError(f"its exclusive segments have {together} ids, and {manifest.union} different ones")
+    count = len(manifest.segments)
+    wanted = [(one, other) for other in range(count) for one in range(other)] if count <= MOST_PAIRED else []
+    if manifest.format_version != _OLD_VERSION and [pair[:2] for pair in manifest.pairs] != wanted:
+        raise SegmentError("it does not say how many ids each two segments share")
+    for one, other, shared in manifest.pairs:
+        first, second = manifest.segments[one], manifest.segments[other]
+        most = 0 if first.exclusive and second.exclusive else min(first.cardinality, second.cardinality)
+        if not 0 <= shared <= most:
+            raise SegmentError(f"segments {first.name!r} and {second.name!r} share {shared} ids, and may share {most}")

@@ -12,30 +12,38 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import zlib
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from capline.model.errors import SegmentError
+from capline.segment import inputs
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
-    from pathlib import Path
+
+    from capline.segment.inputs import Input
 
 __all__ = [
     "Columns",
+    "by_length",
     "codes",
+    "first_above",
     "first_not_decimal",
     "first_null",
+    "first_of_length",
     "is_integer",
     "is_parquet",
     "is_text",
     "numbers",
     "parquet_rows",
+    "plain_text",
     "read_columns",
 ]
 
@@ -59,18 +67,18 @@ class Columns(NamedTuple):
     is_text: bool
 
 
-def is_parquet(path: Path) -> bool:
+def is_parquet(path: Input) -> bool:
     """Whether the name says Parquet."""
     return path.name.endswith(_PARQUET_SUFFIXES)
 
 
-def parquet_rows(path: Path) -> int:
+def parquet_rows(path: Input) -> int:
     """How many rows a Parquet file says that it has."""
-    with _arrow_errors(path), _parquet.ParquetFile(path) as file:
+    with _arrow_errors(path), _parquet.ParquetFile(_opened(path)) as file:
         return int(file.metadata.num_rows)
 
 
-def read_columns(path: Path, names: tuple[str, ...]) -> Iterator[Columns]:
+def read_columns(path: Input, names: tuple[str, ...]) -> Iterator[Columns]:
     """Read these columns, batch by batch; `SegmentError` for a file that is damaged, or lacks one of them."""
     if is_parquet(path):
         return _read_parquet(path, names)
@@ -80,11 +88,13 @@ def read_columns(path: Path, names: tuple[str, ...]) -> Iterator[Columns]:
     raise SegmentError(f"{path}: its name does not say what it is; files of rows end in {known}")
 
 
-def _read_parquet(path: Path, names: tuple[str, ...]) -> Iterator[Columns]:
+def _read_parquet(path: Input, names: tuple[str, ...]) -> Iterator[Columns]:
     with _arrow_errors(path):
-        with _parquet.ParquetFile(path) as header:
+        with _parquet.ParquetFile(_opened(path)) as header:
             _check_columns(path, names, header.schema_arrow.names)
-        with _parquet.ParquetFile(path, read_dictionary=list(names[1:]), page_checksum_verification=True) as file:
+        with _parquet.ParquetFile(
+            _opened(path), read_dictionary=list(names[1:]), page_checksum_verification=True
+        ) as file:
             row = 1
             for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=list(names)):
                 there: list[str] = batch.schema.names
@@ -92,7 +102,7 @@ def _read_parquet(path: Path, names: tuple[str, ...]) -> Iterator[Columns]:
                 row += batch.num_rows
 
 
-def _read_csv(path: Path, names: tuple[str, ...]) -> Iterator[Columns]:
+def _read_csv(path: Input, names: tuple[str, ...]) -> Iterator[Columns]:
     def keep_invalid(found: Any) -> str:
         invalid.append(found)
         return "error"
@@ -108,7 +118,7 @@ def _read_csv(path: Path, names: tuple[str, ...]) -> Iterator[Columns]:
         text = dict.fromkeys(there, _pa.string())
         text.update(dict.fromkeys(names[1:], _pa.dictionary(_pa.int32(), _pa.string())))
         with _csv.open_csv(
-            path,
+            _unpacked(path),
             read_options=options,
             parse_options=rules,
             convert_options=_csv.ConvertOptions(column_types=text, strings_can_be_null=False),
@@ -119,14 +129,28 @@ def _read_csv(path: Path, names: tuple[str, ...]) -> Iterator[Columns]:
                 row += batch.num_rows
 
 
-def _header(path: Path) -> list[str]:
+def _opened(path: Input) -> Any:
+    """What Arrow reads from: a file's path, or an object opened."""
+    return path if isinstance(path, Path) else inputs.open_input(path.url)
+
+
+def _unpacked(path: Input) -> Any:
+    """The same for CSV: Arrow unpacks a file by its name, and an object not at all."""
+    if isinstance(path, Path):
+        return path
+    opened: Any = inputs.open_input(path.url)
+    return gzip.GzipFile(fileobj=opened) if path.name.endswith(".gz") else opened
+
+
+def _header(path: Input) -> list[str]:
     """The names in the first row.
 
     Not by Arrow: its reader reads ahead in a thread of its own, and now and then aborted a program that ended there and
     then, since a column was missing.
     """
-    opened = gzip.open if path.name.endswith(".gz") else open
-    with opened(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+    raw = path.open("rb") if isinstance(path, Path) else inputs.open_input(path.url)
+    plain: Any = gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw
+    with raw, io.TextIOWrapper(plain, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         try:
             return next(csv.reader(file))
         except StopIteration:
@@ -135,7 +159,7 @@ def _header(path: Path) -> list[str]:
             raise ValueError(str(error)) from None
 
 
-def _check_columns(path: Path, names: tuple[str, ...], there: list[str]) -> None:
+def _check_columns(path: Input, names: tuple[str, ...], there: list[str]) -> None:
     for name in names:
         if there.count(name) != 1:
             fault = "no column" if name not in there else "more than one column"
@@ -143,7 +167,7 @@ def _check_columns(path: Path, names: tuple[str, ...], there: list[str]) -> None
             raise SegmentError(f"{path}: {fault} {name!r}; its columns are: {listed}")
 
 
-def _check_line_breaks(path: Path, there: list[str], batch: Any, row: int) -> None:
+def _check_line_breaks(path: Input, there: list[str], batch: Any, row: int) -> None:
     for name, column in zip(there, batch.columns, strict=True):
         values = column.dictionary if _pa.types.is_dictionary(column.type) else column
         if _compute.any(_compute.match_substring(values, "\n")).as_py():
@@ -155,7 +179,7 @@ def _check_line_breaks(path: Path, there: list[str], batch: Any, row: int) -> No
 
 
 @contextmanager
-def _arrow_errors(path: Path, invalid: list[Any] | None = None) -> Generator[None]:
+def _arrow_errors(path: Input, invalid: list[Any] | None = None) -> Generator[None]:
     try:
         yield
     except SegmentError:
@@ -185,6 +209,41 @@ def first_not_decimal(column: Any, most_digits: int) -> int | None:
         _compute.less_equal(_compute.binary_length(column), most_digits),
     )
     return None if _compute.all(good).as_py() is not False else _first(_compute.invert(good))
+
+
+def first_above(column: Any, digits: str) -> int | None:
+    """Find the place of the first decimal text that is above this number, given with all its digits."""
+    above = _compute.and_(_compute.equal(_compute.binary_length(column), len(digits)), _compute.greater(column, digits))
+    return _first(above) if _compute.any(above).as_py() else None
+
+
+def plain_text(column: Any) -> Any:
+    """The column as plain text, whatever kind of text it is."""
+    return column.cast(_pa.large_string())
+
+
+def first_of_length(column: Any, least: int, most: int) -> int | None:
+    """Find the place of the first text that is not `least` to `most` bytes of UTF-8."""
+    lengths = _compute.binary_length(column)
+    bad = _compute.or_(_compute.less(lengths, least), _compute.greater(lengths, most))
+    return _first(bad) if _compute.any(bad).as_py() else None
+
+
+def by_length(column: Any) -> list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.bytes_]]]:
+    """Sort a column of plain text without nulls by length in bytes: the length, the places, the texts at a fixed width.
+
+    ValueError for bytes that are not UTF-8.
+    """
+    column.validate(full=True)
+    lengths = _compute.binary_length(column).to_numpy(zero_copy_only=False)
+    found: list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.bytes_]]] = []
+    for length in np.unique(lengths).tolist():
+        places = np.flatnonzero(lengths == length)
+        # Taken together, texts of one length lie side by side: their bytes are the array.
+        some = column.take(_pa.array(places))
+        cells = np.frombuffer(some.buffers()[2], dtype=f"S{length}", count=places.size)
+        found.append((length, places, cells))
+    return found
 
 
 def is_integer(column: Any) -> bool:

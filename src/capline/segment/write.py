@@ -1,7 +1,7 @@
 """Writing a snapshot: whole under its name, or not there.
 
     1  .NAME.<random>.tmp/     a hidden directory beside the final name, on the same file system
-    2  *.roaring               each written and forced to disk
+    2  *.roaring  *.ids        each written and forced to disk; what lies elsewhere already is linked
     3  manifest.json           last, sealed
     4  fsync the directory     the entries are durable before the name is
     5  rename to NAME          atomic; onto a name that is taken it fails, so two writers cannot both win
@@ -25,7 +25,17 @@ from typing import TYPE_CHECKING
 
 from capline.model.errors import SegmentError
 from capline.segment import files
-from capline.segment.manifest import FORMAT, FORMAT_VERSION, MANIFEST, Manifest, SegmentEntry, encode_manifest
+from capline.segment.dictionary import link_or_copy
+from capline.segment.manifest import (
+    FORMAT,
+    FORMAT_VERSION,
+    MANIFEST,
+    MOST_PAIRED,
+    Manifest,
+    SegmentEntry,
+    encode_manifest,
+)
+from capline.segment.stamp import VERIFIED
 
 if TYPE_CHECKING:
     from capline.segment.snapshot import Snapshot
@@ -33,13 +43,16 @@ if TYPE_CHECKING:
 __all__ = ["SUFFIX", "write_snapshot"]
 
 SUFFIX = ".roaring"
+_SUFFIXES = (SUFFIX, ".ids")
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
 
-def write_snapshot(snapshot: Snapshot, path: str | Path, *, replace: bool = False) -> Manifest:
+def write_snapshot(snapshot: Snapshot, path: str | Path, *, replace: bool = False, partial: bool = False) -> Manifest:
     """Write the snapshot as the directory `path`, all at once, and return its manifest.
+
+    A `partial` one is for merging only: it proves nothing, and nobody serves it.
 
     `SegmentError` where the name is taken: `replace` allows it to be an earlier snapshot (never a directory that holds
     anything else). On any error, a full disk included, what was there before is untouched.
@@ -51,7 +64,7 @@ def write_snapshot(snapshot: Snapshot, path: str | Path, *, replace: bool = Fals
     with files.os_errors("write the snapshot", path):
         final.parent.mkdir(parents=True, exist_ok=True)
         try:
-            manifest = _fill(temporary, snapshot)
+            manifest = _fill(temporary, snapshot, partial)
             _place(temporary, final, replace)
         finally:
             # What it now holds is the unfinished new snapshot, or the old one that was replaced; or it is gone.
@@ -60,24 +73,50 @@ def write_snapshot(snapshot: Snapshot, path: str | Path, *, replace: bool = Fals
     return manifest
 
 
-def _fill(directory: Path, snapshot: Snapshot) -> Manifest:
+def _fill(directory: Path, snapshot: Snapshot, partial: bool) -> Manifest:
     directory.mkdir()
     entries: list[SegmentEntry] = []
     for name, ids in snapshot.sets.items():
         data = ids.to_bytes()
-        files.create(directory / f"{name}{SUFFIX}", data)
-        entries.append(SegmentEntry(name, f"{name}{SUFFIX}", len(ids), len(data), hashlib.sha256(data).hexdigest()))
+        digest = hashlib.sha256(data).hexdigest()
+        file = f"{name}-{digest[:16]}{SUFFIX}"
+        files.create(directory / file, data)
+        entries.append(
+            SegmentEntry(
+                name=name,
+                file=file,
+                cardinality=len(ids),
+                bytes=len(data),
+                sha256=digest,
+                exclusive=name in snapshot.names,
+            )
+        )
+    dictionary = () if snapshot.ids is None else snapshot.ids.entries
+    for entry, source in zip(dictionary, () if snapshot.ids is None else snapshot.ids.paths, strict=True):
+        link_or_copy(source, directory / entry.file)
     manifest = Manifest(
         format=FORMAT,
         format_version=FORMAT_VERSION,
         version=snapshot.version,
         created_us=snapshot.created_us,
-        exclusive=True,
+        ids=snapshot.kind,
+        partial=partial,
+        # The sum is the number of different ids: that was proven when the snapshot was made.
+        union=sum(entry.cardinality for entry in entries if entry.exclusive),
         segments=tuple(entries),
+        pairs=_pairs(snapshot),
+        dictionary=dictionary,
     )
     files.create(directory / MANIFEST, encode_manifest(manifest))
     files.fsync_directory(directory)
     return manifest
+
+
+def _pairs(snapshot: Snapshot) -> tuple[tuple[int, int, int], ...]:
+    sets = tuple(snapshot.sets.values())
+    if len(sets) > MOST_PAIRED:
+        return ()
+    return tuple((one, other, sets[one].overlap(ids)) for other, ids in enumerate(sets) for one in range(other))
 
 
 def _place(temporary: Path, final: Path, replace: bool) -> None:
@@ -114,7 +153,7 @@ def _check_replaceable(final: Path, replace: bool) -> None:
     names = os.listdir(final)  # noqa: PTH208 - names are all that is asked
     if not names:
         return
-    if MANIFEST not in names or not all(name == MANIFEST or name.endswith(SUFFIX) for name in names):
+    if MANIFEST not in names or not all(name in (MANIFEST, VERIFIED) or name.endswith(_SUFFIXES) for name in names):
         raise SegmentError(f"{final}: a directory that is not a snapshot; choose another name")
     if not replace:
         raise SegmentError(f"{final}: there is a snapshot already; choose another name, or replace it (--replace)")

@@ -12,7 +12,8 @@ a full
 
 Durability: `relaxed` leaves writing to the kernel. A killed process loses nothing. After a power loss, what the kernel
 had not written is gone (Linux: by default what is younger than some 30 s), and as pages reach the disk in any order the
-file may be damaged. `full` syncs at each transaction and loses nothing that was answered.
+file may be damaged. `full` syncs at each transaction and loses nothing that was answered: nor what another process had
+committed in memory when it was killed, before it could sync, and an answer of this one rests upon (a retry of an id).
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ class Environment:
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._env: lmdb.Environment | None = None
+        self._synced = 0
         self.tables: dict[bytes, lmdb._Database] = {}  # pyright: ignore[reportPrivateUsage] - its only name
         self._enter()
 
@@ -118,8 +120,11 @@ class Environment:
                 try:
                     txn: Any = env.begin(write=True)
                     try:
+                        number: int = txn.id()
                         answer = work(txn)
                         txn.commit()
+                        if self.durability == "full":
+                            self._settle(env, number)
                     except BaseException:
                         txn.abort()
                         raise
@@ -139,6 +144,16 @@ class Environment:
                     ) from None
                 except lmdb.Error as error:
                     raise StoreError(f"{self.path}: {error}; nothing was recorded") from None
+
+    def _settle(self, env: lmdb.Environment, number: int) -> None:
+        """Make sure that what this transaction has read is on the disk; what it wrote is there already."""
+        last: int = env.info()["last_txnid"]
+        if last >= number:
+            # This one wrote, or one after it: whose sync covers all that this one has read, but perhaps not itself.
+            self._synced = number - 1
+        elif last > self._synced:
+            env.sync(True)
+            self._synced = last
 
     def leave(self) -> None:
         """One user less; the last one closes the file, which is then wholly on disk."""
@@ -200,7 +215,7 @@ class Environment:
         except BaseException:
             env.close()
             raise
-        self._env = env
+        self._env, self._synced = env, 0
         return env
 
     def _grow(self, env: lmdb.Environment) -> None:

@@ -437,4 +437,5 @@ def _digest(batch: Batch) -> bytes:
         digest.update(
             msgspec.msgpack.encode([(ref.name, [str(limit) for limit in ref.look.limits]) for ref in terms.refs])
         )
+        digest.update(terms.rule.zone.encode())
     return digest.digest()

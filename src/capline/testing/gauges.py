@@ -153,7 +153,9 @@ class GaugeConformance(StoreSetting):
         later = self.one("not between 22:00 and 08:00", "1/12h", zone="UTC")
         assert later.decide("p", "t")
         refused = later.decide("p", "t")
-        assert (refused.retry_after, str(refused.limit)) == (20 * 3600.0, "not between 22:00 and 08:00")
+        assert (refused.retry_after, str(refused.limit)) == (20 * 3600.0, "1/12h"), (
+            "it is put off, but not refused by them"
+        )
         assert later.schedule("p", "t").wait == 20 * 3600.0
         assert later.schedule("p", "t", max_wait=3600).retry_after == 32 * 3600.0 - 12 * 3600.0 + 12 * 3600.0
 
@@ -490,7 +492,7 @@ class GaugeConformance(StoreSetting):
         refused = limiter.decide_all([Attempt("quick", "s"), Attempt("night", "s")])
         assert refused.retry_after == 10.0
         refused = limiter.decide_all([Attempt("slow", "s"), Attempt("night", "s")])
-        assert (refused.retry_after, refused.binds) == (36_030.0, 1)
+        assert (refused.retry_after, refused.binds) == (36_030.0, 0), "the minute is over at night"
 
     @each_algorithm
     def test_a_joint_attempt_under_every_algorithm(self, algorithm: str) -> None:
@@ -532,4 +534,7 @@ class GaugeConformance(StoreSetting):
         if self.url == "memory://":
             return
         joint = behind.decide_all([Attempt("user", "a"), Attempt("campaign", "c")])
-        assert joint.hits == (START_US + 1,) * 2
+        assert joint.hits[1] == START_US + 1
+        # Slots of a cluster are asked one after the other, each at a time of its own.
+        own = {START_US - 60 * SECOND} if "+cluster" in self.url else set[int]()
+        assert joint.hits[0] in {START_US + 1, *own}

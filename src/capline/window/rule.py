@@ -234,12 +234,12 @@ def _judge(sites: Sequence[Site], now_us: int) -> Decision:
     if early_us <= stamp_us and not queued:
         opens_us, quiet = _opens(sites, stamp_us)
         if opens_us == stamp_us:
-            return _answer(sites, max(stamp_us, fits_us), now_us, allowed=True)
+            return _answer(sites, _stamp(sites, max(stamp_us, fits_us), newest_us), now_us, allowed=True)
         return _answer(sites, stamp_us, now_us, binding=quiet, retry_at_us=opens_us)
     # At the instant of the last slot itself, the next stamp is already one later.
     retry_at_us = newest_us if queued and early_us <= newest_us + 1 else early_us
     opens_us, quiet = _opens(sites, retry_at_us)
-    return _answer(sites, stamp_us, now_us, binding=quiet or binding, retry_at_us=opens_us)
+    return _answer(sites, stamp_us, now_us, binding=binding or quiet, retry_at_us=opens_us)
 
 
 def _place(sites: Sequence[Site], now_us: int, slot: Slot) -> Decision:
@@ -279,7 +279,7 @@ def _deny(sites: Sequence[Site], time_us: int, now_us: int, denied_units: int) -
     newest_us, early_us = _newest(sites), _fits_early(sites)
     retry_at_us = newest_us if early_us <= newest_us + 1 else early_us
     opens_us, quiet = _opens(sites, retry_at_us)
-    return _answer(sites, stamp_us, now_us, binding=quiet or binding, retry_at_us=opens_us)
+    return _answer(sites, stamp_us, now_us, binding=binding or quiet, retry_at_us=opens_us)
 
 
 def _known(sites: Sequence[Site], fingerprint: int, time_us: int, now_us: int, *, slot: bool) -> Decision | None:

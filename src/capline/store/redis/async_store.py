@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from capline.model.clock import Clock
-    from capline.model.decision import Decision
+    from capline.model.decision import Decision, Joint
     from capline.model.policy import Rule
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
@@ -131,9 +131,17 @@ class AsyncRedisStore:
         slot = (-1 if max_wait_us is None else max_wait_us, not_before_us)
         return await self._drive(self._verbs.attempt(terms, subject, PLACE, cost, fingerprint, slot))
 
-    async def refund(self, terms: RedisTerms, subject: Subject, stamp_us: int) -> bool:
+    async def refund(self, terms: RedisTerms, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
         """See `AsyncStore`."""
-        return await self._drive(self._verbs.refund(terms, subject, stamp_us))
+        return await self._drive(self._verbs.refund(terms, subject, stamp_us, cost))
+
+    async def decide_all(self, asks: Sequence[Ask]) -> Joint:
+        """See `AsyncStore`; across slots of a cluster one slot after the other."""
+        return await self._drive(self._verbs.decide_all(asks))
+
+    async def peek_all(self, asks: Sequence[Ask]) -> Joint:
+        """See `AsyncStore`; across slots of a cluster each in its own moment."""
+        return await self._drive(self._verbs.peek_all(asks))
 
     async def decide_batch(self, asks: Sequence[Ask]) -> list[Decision | CaplineError]:
         """See `AsyncStore`."""
@@ -148,10 +156,10 @@ class AsyncRedisStore:
         return await self._drive(self._verbs.many(batch, PEEK))
 
     async def refund_many(
-        self, terms: RedisTerms, subjects: Sequence[Subject], stamps_us: Sequence[int]
+        self, terms: RedisTerms, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
     ) -> NDArray[np.bool_]:
         """See `AsyncStore`."""
-        return await self._drive(self._verbs.refund_many(terms, subjects, stamps_us))
+        return await self._drive(self._verbs.refund_many(terms, subjects, stamps_us, cost))
 
     async def recorded(self, terms: RedisTerms, subject: Subject) -> list[list[Recorded]]:
         """See `AsyncStore`."""

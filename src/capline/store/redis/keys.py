@@ -2,12 +2,17 @@
 
     layout    key                                   field
     subject   namespace:log:{42}  namespace:log:{'text}      (a key of its own, a string)
+              namespace:log:{name}text}                      the text `{name}text`
     bucket    namespace:log:{#n}                    1 byte    ids 64 n to 64 n + 63
               namespace:log:{~n}                    the text  texts whose hash falls in bucket n
 
 A channel's log is `namespace:log/channel:{…}` with the same braces, so all logs of one subject are in one slot: the
 server hashes what stands between the first `{` and the first `}` behind it. Names hold neither; in a text `%` and `}`
 are written `%25` and `%7D`, so no text can end the braces, and no two texts share a key.
+
+But a text that begins with a name in braces is placed by that name, so that subjects who must be decided on together
+can share a slot: `{acme}`, `{acme}:eu` and, as it happens, the integer 42 and `{42}:eu`. It stands in the key as it is;
+every other key has only one `}`, its last byte.
 
 A bucket holds 64: it stays a listpack (up to 128 entries by default), and its key costs 2 bytes a subject. Twice as
 many cost a tenth more of the server's time, for a byte less (decision 6).
@@ -16,6 +21,7 @@ many cost a tenth more of the server's time, for a byte less (decision 6).
 from __future__ import annotations
 
 import hashlib
+import re
 from binascii import crc_hqx
 
 from capline.model.errors import InvalidTypeError, InvalidValueError, StoreDamagedError
@@ -26,6 +32,8 @@ __all__ = ["BUCKET", "SLOTS", "bucket_count", "field_of", "log_of_key", "slot_of
 BUCKET = 64
 SLOTS = 16384
 
+_NAMED = re.compile(rb"\{[^{}]+\}")
+
 
 def bucket_count(population: int) -> int:
     """How many buckets a population of texts is spread over."""
@@ -33,11 +41,14 @@ def bucket_count(population: int) -> int:
 
 
 def tag_of(subject: Subject, buckets: int) -> bytes:
-    """What stands between the braces; `buckets` is 0 for a key of its own."""
+    """What stands between the first brace and the last; `buckets` is 0 for a key of its own."""
     if not buckets:
         if isinstance(subject, int):
             return b"%d" % subject
-        return b"'" + subject.encode().replace(b"%", b"%25").replace(b"}", b"%7D")
+        text = subject.encode()
+        if text[:1] == b"{" and _NAMED.match(text):
+            return text[1:]
+        return b"'" + text.replace(b"%", b"%25").replace(b"}", b"%7D")
     if isinstance(subject, int):
         return b"#%d" % (subject // BUCKET)
     digest = hashlib.blake2b(subject.encode(), digest_size=8).digest()
@@ -52,8 +63,8 @@ def field_of(subject: Subject) -> bytes:
 
 
 def slot_of(tag: bytes) -> int:
-    """The slot of every key with this between its braces."""
-    return crc_hqx(tag, 0) % SLOTS
+    """The slot of every key with this between its braces: the server looks at what is before the first `}`."""
+    return crc_hqx(tag.partition(b"}")[0] if b"}" in tag else tag, 0) % SLOTS
 
 
 def log_of_key(key: bytes) -> str:
@@ -72,11 +83,13 @@ def subject_of(tag: bytes, field: bytes | None) -> Subject | None:
 
     None where the key is of another layout. Raises `StoreDamagedError` for what no subject is kept as.
     """
-    kind = tag[:1]
-    if (field is not None) != (kind in (b"#", b"~")):
+    kind, named = tag[:1], b"}" in tag
+    if (field is not None) != (kind in (b"#", b"~") and not named):
         return None
     try:
         if field is None:
+            if named:
+                return check_subject((b"{" + tag).decode())
             if kind == b"'":
                 return check_subject(tag[1:].replace(b"%7D", b"}").replace(b"%25", b"%").decode())
             return check_subject(int(tag))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from capline.store.redis.engine import Call
 from capline.store.redis.keys import BUCKET, field_of, slot_of, tag_of
-from capline.store.redis.scripts import ATTEMPT, LOOK, ONE
+from capline.store.redis.scripts import ATTEMPT, JOINT, JOINT_LOOK, LOOK, ONE
 from capline.store.redis.terms import Family, RedisTerms
 from capline.store.redis.wire import bulk, pack
 
@@ -34,6 +34,8 @@ __all__ = [
     "Head",
     "Part",
     "batch_parts",
+    "joint_call",
+    "joint_groups",
     "keys_of",
     "one_payload",
     "row_parts",
@@ -90,11 +92,23 @@ class Head(msgspec.Struct, frozen=True):
         family = self.family
         looks = len(family.logs)
         head = [self.mode, int(family.buckets > 0), family.keep_us, family.grace_ms, looks, family.wide, self.cost]
-        return msgspec.msgpack.encode([*head, self.max_wait_us, [one.row for one in self.terms], self.not_before_us])
+        return msgspec.msgpack.encode(
+            [*head, self.max_wait_us, [one.row(self.now) for one in self.terms], self.not_before_us]
+        )
+
+    def only(self, codes: NDArray[np.uint16]) -> tuple[Head, NDArray[np.intp]]:
+        """The head of a call of rows with these codes, and the codes in it.
+
+        Where terms come with a zone's table, of perhaps hundreds of zones, a call brings along its own alone.
+        """
+        if not any(one.rule.zone for one in self.terms):
+            return self, codes.astype(np.intp)
+        used, own = np.unique(codes, return_inverse=True)
+        return msgspec.structs.replace(self, terms=[self.terms[code] for code in used.tolist()]), own
 
     def most_rows(self) -> int:
         """How many rows a call may have."""
-        plain = self.mode == DECIDE and self.cost == 1 and all(one.short and not one.row[4] for one in self.terms)
+        plain = self.mode == DECIDE and self.cost == 1 and all(one.short and not one.long for one in self.terms)
         return PLAIN_ROWS if plain else OTHER_ROWS
 
 
@@ -119,6 +133,37 @@ def single_call(head: Head, subject: Subject, fingerprint: int) -> Call:
     asked = head.cost.to_bytes(7) + fingerprint.to_bytes(8) if fingerprint else b""
     group = Group(slot_of(tag), tag, [0], [field_of(subject)] if buckets else ())
     return _call(head, [group], b"", asked, repeatable=bool(fingerprint) or head.mode == PEEK)
+
+
+def joint_groups(asks: Sequence[Ask], *, by_slot: bool) -> list[list[int]]:
+    """The numbers of the asks that one call can decide together: all, or those of each slot."""
+    if not by_slot:
+        return [[*range(len(asks))]]
+    groups: dict[int, list[int]] = {}
+    for number, ask in enumerate(asks):
+        slot = slot_of(tag_of(ask.subject, ask.terms.family.buckets))
+        groups.setdefault(slot, []).append(number)
+    return [*groups.values()]
+
+
+def joint_call(asks: Sequence[Ask], mode: int, now: bytes) -> Call:
+    """One attempt over several subjects, whose keys are in one slot where that must be."""
+    script = JOINT_LOOK if mode == PEEK else JOINT
+    keys: list[bytes] = []
+    head: list[object] = [mode]
+    named: list[bytes] = []
+    for ask in asks:
+        terms: RedisTerms = ask.terms
+        family = terms.family
+        looks = len(family.logs)
+        keys += keys_of(family.logs, tag_of(ask.subject, family.buckets))
+        kept = [int(family.buckets > 0), family.keep_us, family.grace_ms, looks, family.wide, ask.cost]
+        head.append([*kept, terms.limits_of, terms.keeps, terms.zone(now), terms.rule.denied_units])
+        named.append(field_of(ask.subject) if family.buckets else b"")
+        named.append(ask.fingerprint.to_bytes(8) if ask.fingerprint else b"")
+    payload = pack(b"EVALSHA", script.sha, b"%d" % len(keys), *keys, msgspec.msgpack.encode(head), now, *named)
+    slot = slot_of(tag_of(asks[0].subject, asks[0].terms.family.buckets))
+    return Call(slot, payload, script, mode == PEEK or all(ask.fingerprint for ask in asks))
 
 
 def _call(
@@ -183,9 +228,12 @@ def batch_parts(
                 name = hashlib.blake2b(f"{receipt[0]}\0{number}".encode(), digest_size=12).hexdigest().encode()
                 named = (name, receipt[1])
             number += 1
-            own_codes = b"" if codes is None else codes[own].astype(">u2").tobytes()
+            own_head, own_codes = head, b""
+            if codes is not None:
+                own_head, numbers = head.only(codes[own])
+                own_codes = numbers.astype(">u2").tobytes()
             repeatable = receipt is not None or head.mode == PEEK
-            calls.append(_call(head, fill, own_codes, b"", repeatable=repeatable, receipt=named))
+            calls.append(_call(own_head, fill, own_codes, b"", repeatable=repeatable, receipt=named))
             sizes.append(len(own))
             rows.append(own)
         yield Part(calls, sizes, np.concatenate(rows), last)
@@ -347,12 +395,13 @@ def row_parts(asks: Sequence[Ask], now: bytes, *, by_slot: bool) -> Iterator[tup
         groups.sort(key=(lambda group: (group.slot, group.tag)) if by_slot else (lambda group: group.tag))
         for fill in _fills(groups, head.most_rows(), by_slot=by_slot):
             own = [i for group in fill for i in group.rows]
-            codes = asked = b""
+            own_head, codes, asked = head, b"", b""
             if len(terms) > 1:
-                codes = np.array([code_of[id(own_asks[i].terms)] for i in own], ">u2").tobytes()
+                own_head, numbers = head.only(np.array([code_of[id(own_asks[i].terms)] for i in own], np.uint16))
+                codes = numbers.astype(">u2").tobytes()
             if not plain:
                 asked = b"".join([own_asks[i].cost.to_bytes(7) + own_asks[i].fingerprint.to_bytes(8) for i in own])
-            part.calls.append(_call(head, fill, codes, asked, repeatable=repeatable))
+            part.calls.append(_call(own_head, fill, codes, asked, repeatable=repeatable))
             part.sizes.append(len(own))
             taken += [rows[i] for i in own]
         part.rows = np.array(taken, np.intp)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
-from capline.model.decision import Decision
+from capline.model.decision import Decision, Joint
 from capline.model.errors import IdConflictError, StoreDamagedError, StoreError
 from capline.store.columns import NEVER_US, NO_HIT, Decisions
 
@@ -17,12 +19,15 @@ if TYPE_CHECKING:
 
     from capline.model.errors import CaplineError
     from capline.model.limit import Limit
+    from capline.store.protocol import Ask
     from capline.store.redis.terms import RedisTerms
 
-__all__ = ["Columns", "conflict", "damaged", "decisions", "one_decision"]
+__all__ = ["Columns", "JointReply", "conflict", "damaged", "decisions", "joint_reply", "one_decision"]
 
 SPECIAL = np.dtype([("kind", "u1"), ("limit", "u1"), ("remaining", ">i8"), ("first", ">i8"), ("reset", ">i8")])
-_REFUSED, _ALLOWED, _CONFLICT, _DAMAGED = 0, 1, 2, 3
+_REFUSED, _ALLOWED, _CONFLICT, _DAMAGED, _KNOWN = 0, 1, 2, 3, 4
+_JOINT = struct.Struct(">QBBBQQQ")
+_JOINT_PART = struct.Struct(">BQ")
 _SIMPLE_BYTES = 10
 _NO_STAMP = 1 << 60
 """The hit of a row that was only looked at."""
@@ -91,7 +96,44 @@ def _special(
         return conflict(left, cost)
     if kind == _DAMAGED:
         return damaged(terms)
+    return _strange(kind)
+
+
+def _strange(kind: int) -> StoreError:
     return StoreError(f"a script answered in a way that is not known ({kind}); is another version of capline at work?")
+
+
+class JointReply(msgspec.Struct, frozen=True):
+    """The answer to a call over several subjects; `new` are the parts of it that recorded a hit under `joint.hits`."""
+
+    joint: Joint
+    new: tuple[int, ...]
+
+
+def joint_reply(reply: bytes, asks: Sequence[Ask], *, peeked: bool = False) -> JointReply:
+    """The answer to a call of joint.lua over these asks; raises its error."""
+    numbers: tuple[int, ...] = _JOINT.unpack_from(reply)
+    _, kind, part, limit, left, retry, reset = numbers
+    own = asks[part]
+    terms: RedisTerms = own.terms
+    if kind == _CONFLICT:
+        raise conflict(left, own.cost)
+    if kind == _DAMAGED:
+        raise damaged(terms)
+    if kind not in (_REFUSED, _ALLOWED, _KNOWN):
+        raise _strange(kind)
+    parts = [*_JOINT_PART.iter_unpack(reply[_JOINT.size :])]
+    allowed = kind != _REFUSED
+    joint = Joint(
+        allowed,
+        terms.limits[limit] if limit < len(terms.limits) else None,
+        left,
+        0 if allowed else retry - 1 if retry else None,
+        reset,
+        tuple([hit for _, hit in parts]) if allowed and not peeked else (),
+        None if kind == _KNOWN else part,
+    )
+    return JointReply(joint, tuple([number for number, (known, _) in enumerate(parts) if allowed and not known]))
 
 
 class Columns:

@@ -13,7 +13,7 @@ import msgspec
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-__all__ = ["ATTEMPT", "LOOK", "MERGE", "ONE", "REFUND", "SWEEP", "Script"]
+__all__ = ["ATTEMPT", "JOINT", "JOINT_LOOK", "LOOK", "MERGE", "ONE", "REFUND", "SWEEP", "Script"]
 
 _INCLUDE = re.compile(r"^ *--@include (\w+)$", re.MULTILINE)
 
@@ -43,6 +43,8 @@ def _script(name: str, flags: str = "") -> Script:
 ONE = _script("one")
 ATTEMPT = _script("attempt")
 LOOK = _script("attempt", " flags=no-writes")
+JOINT = _script("joint")
+JOINT_LOOK = _script("joint", " flags=no-writes")
 REFUND = _script("refund")
 MERGE = _script("merge")
 SWEEP = _script("sweep")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from capline.model.clock import Clock
-    from capline.model.decision import Decision
+    from capline.model.decision import Decision, Joint
     from capline.model.errors import CaplineError
     from capline.model.policy import Rule
     from capline.model.subject import Subject
@@ -102,9 +102,17 @@ class RedisStore:
         slot = (-1 if max_wait_us is None else max_wait_us, not_before_us)
         return self._drive(self._verbs.attempt(terms, subject, PLACE, cost, fingerprint, slot))
 
-    def refund(self, terms: RedisTerms, subject: Subject, stamp_us: int) -> bool:
+    def refund(self, terms: RedisTerms, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
         """See `Store`."""
-        return self._drive(self._verbs.refund(terms, subject, stamp_us))
+        return self._drive(self._verbs.refund(terms, subject, stamp_us, cost))
+
+    def decide_all(self, asks: Sequence[Ask]) -> Joint:
+        """See `Store`; across slots of a cluster one slot after the other."""
+        return self._drive(self._verbs.decide_all(asks))
+
+    def peek_all(self, asks: Sequence[Ask]) -> Joint:
+        """See `Store`; across slots of a cluster each in its own moment."""
+        return self._drive(self._verbs.peek_all(asks))
 
     def decide_batch(self, asks: Sequence[Ask]) -> list[Decision | CaplineError]:
         """See `Store`."""
@@ -119,10 +127,10 @@ class RedisStore:
         return self._drive(self._verbs.many(batch, PEEK))
 
     def refund_many(
-        self, terms: RedisTerms, subjects: Sequence[Subject], stamps_us: Sequence[int]
+        self, terms: RedisTerms, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
     ) -> NDArray[np.bool_]:
         """See `Store`."""
-        return self._drive(self._verbs.refund_many(terms, subjects, stamps_us))
+        return self._drive(self._verbs.refund_many(terms, subjects, stamps_us, cost))
 
     def recorded(self, terms: RedisTerms, subject: Subject) -> list[list[Recorded]]:
         """See `Store`."""

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable
 
 import msgspec
 
 from capline.model.decision import Decision
 from capline.model.limit import Limit
-from capline.model.policy import Rule
+from capline.model.policy import Look, Rule
 from capline.model.subject import Subject
+from capline.model.zone import zone_table
 from capline.store.redis.keys import bucket_count
 from capline.store.redis.wire import bulk
+from capline.window.gauge import CalendarGauge, CounterGauge, Gauge, LevelGauge, QuietGauge
+from capline.window.rule import gauges_of
 
-__all__ = ["MOST_SHORT_QUOTA", "RedisTerms", "bind"]
+__all__ = ["MOST_SHORT_QUOTA", "Family", "RedisTerms", "bind"]
 
 MOST_SHORT_QUOTA = 128
 """A log that can grow longer than this is read where it is looked at, not whole (`SHORT` in log.lua)."""
@@ -45,13 +49,30 @@ class RedisTerms(msgspec.Struct):
     refund_logs: tuple[bytes, ...]
     limits: tuple[Limit, ...]
     widest_us: int
-    row: list[object]
-    """The terms as attempt.lua takes them."""
+    limits_of: list[list[object]]
+    """The limits of each look, as the scripts take them."""
+    keeps: list[int] | None
+    """What each look keeps, as the scripts take it; None where it is every hit."""
+    refund_keeps: bytes
+    """What each of `refund_logs` keeps, as refund.lua takes it."""
+    head: list[object]
+    """The terms as attempt.lua takes them, but for the zone."""
+    long: bool
+    """Whether a log may be a long one."""
     one: bytes
     """The terms as one.lua takes them, as an argument on the wire."""
     short: bool
     """Whether one.lua is for these terms."""
     decide_unit: Callable[[Subject], Decision]
+
+    def zone(self, now: bytes) -> list[int] | None:
+        """The zone's offsets about now, which is the server's where it is empty: a table covers years."""
+        name = self.rule.zone
+        return list(zone_table(name, int(now or time.time_ns() // 1000))) if name else None
+
+    def row(self, now: bytes) -> list[object]:
+        """The terms as attempt.lua takes them."""
+        return [*self.head, self.zone(now)] if self.rule.zone else self.head
 
 
 def bind(rule: Rule, own_clock: bool) -> RedisTerms:
@@ -67,9 +88,18 @@ def bind(rule: Rule, own_clock: bool) -> RedisTerms:
     quotas = [limit.quota for limit in limits]
     least = min(quotas, default=0)
     place = quotas.index(least) if quotas else 0
-    usable = len(looks) == 1 and least > 0
-    long = not buckets and max(quotas, default=0) > MOST_SHORT_QUOTA
-    flat = [[part for limit in look.limits for part in (limit.quota, limit.window_us)] for look in looks]
+    plain = rule.algorithm == "sliding_log" and not (rule.zone or rule.denied_units)
+    usable = plain and len(looks) == 1 and least > 0
+    long = not buckets and max((*quotas, rule.denied_units), default=0) > MOST_SHORT_QUOTA
+    gauges = gauges_of(rule)
+    limits_of = [[part for gauge in own for part in (gauge.limit.quota, _by(gauge))] for own in gauges]
+    keeps = None if rule.algorithm == "sliding_log" else [_keeps(look) for look in looks]
+    refund_looks = looks[:1] if keeps is None else looks
+    refund_keeps = [
+        number
+        for look, own in zip(refund_looks, gauges, strict=False)
+        for number in (_keeps(look), own[0].rise if own and isinstance(own[0], LevelGauge) else 0)
+    ]
     one = struct.pack(
         f">BQQQBQ{2 * len(limits)}Q",
         wide,
@@ -83,14 +113,44 @@ def bind(rule: Rule, own_clock: bool) -> RedisTerms:
     return RedisTerms(
         rule,
         Family(tuple(look.log.encode() for look in looks), buckets, keep_us, grace_ms, wide, rule.wait_replicas),
-        (looks[0].log.encode(), *(name.encode() for name in rule.channel_logs)),
+        tuple(name.encode() for name in (*(look.log for look in refund_looks), *rule.channel_logs)),
         limits,
         widest_us,
-        [flat, least if usable else 0, place, widest_us, int(long)],
+        limits_of,
+        keeps,
+        msgspec.msgpack.encode(refund_keeps) if keeps else b"",
+        [
+            limits_of,
+            least if usable else 0,
+            place,
+            widest_us,
+            int(long),
+            *(() if plain else (keeps, rule.denied_units)),
+        ],
+        long,
         bulk(one),
         usable,
         _unbound,
     )
+
+
+def _by(gauge: Gauge) -> object:
+    """What a limit is read by, as gauge.lua has it."""
+    limit = gauge.limit
+    if isinstance(gauge, CalendarGauge):
+        return 1, limit.window_us
+    if isinstance(gauge, QuietGauge):
+        return 2, gauge.limit.from_us, gauge.limit.until_us
+    if isinstance(gauge, CounterGauge):
+        return 3, limit.window_us, gauge.tick_us, gauge.ticks
+    if isinstance(gauge, LevelGauge):
+        return 4, gauge.rise, gauge.fall, gauge.brim
+    return limit.window_us
+
+
+def _keeps(look: Look) -> int:
+    """What a hit leaves there, as rule.lua has it."""
+    return {"hits": 0, "ids": -1}.get(look.keeps, look.grain_us)
 
 
 def _unbound(subject: Subject) -> Decision:

@@ -12,12 +12,31 @@ import msgspec
 import numpy as np
 
 from capline.model.clock import LATEST_US
-from capline.model.errors import CaplineError, IdConflictError, InvalidValueError, StoreDamagedError, StoreError
+from capline.model.errors import (
+    CaplineError,
+    IdConflictError,
+    InvalidValueError,
+    StoreDamagedError,
+    StoreError,
+    StoreUnknownError,
+)
 from capline.store.protocol import Found, Page, Recorded
 from capline.store.redis.engine import Call, Engine, Steps, Unconfirmed
 from capline.store.redis.keys import field_of, log_of_key, slot_of, subject_of, tag_of, tag_of_key
-from capline.store.redis.plan import PEEK, PLACE, Head, Part, batch_parts, keys_of, row_parts, single_call
-from capline.store.redis.reply import Columns, damaged, decisions, one_decision
+from capline.store.redis.plan import (
+    DECIDE,
+    PEEK,
+    PLACE,
+    Head,
+    Part,
+    batch_parts,
+    joint_call,
+    joint_groups,
+    keys_of,
+    row_parts,
+    single_call,
+)
+from capline.store.redis.reply import Columns, JointReply, damaged, decisions, joint_reply, one_decision
 from capline.store.redis.scripts import MERGE, REFUND, SWEEP
 from capline.store.redis.terms import Family, RedisTerms, bind
 from capline.store.redis.value import StoredLog, read_value
@@ -30,7 +49,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from capline.model.clock import Clock
-    from capline.model.decision import Decision
+    from capline.model.decision import Decision, Joint
     from capline.model.policy import Rule
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
@@ -71,8 +90,8 @@ class Verbs:
         terms = bind(rule, self._clock is not None)
         # Equal families are one object, so that rows are sorted by it at no cost.
         terms.family = self._families.setdefault(terms.family, terms.family)
-        for name in (rule.looks[0].log, *rule.channel_logs):
-            self._logs[name] = terms
+        for name in terms.refund_logs:
+            self._logs[name.decode()] = terms
         return terms
 
     def now(self) -> bytes:
@@ -116,20 +135,84 @@ class Verbs:
             return decision
         return one_decision(_sound(outcome), terms, cost, slot=mode == PLACE, peeked=mode == PEEK)
 
-    def refund(self, terms: RedisTerms, subject: Subject, stamp_us: int) -> Steps[bool]:
+    def decide_all(self, asks: Sequence[Ask]) -> Steps[Joint]:
+        """One attempt over several subjects: one call; on a cluster one for each slot, one after the other.
+
+        Where a slot refuses or fails, what the slots before it recorded is given back. So never is more admitted than
+        allowed; but others may be refused meanwhile by what is given back.
+        """
+        taken: list[JointReply] = []
+        groups = joint_groups(asks, by_slot=self.engine.topology.by_slot)
+        until = self.until() + (len(groups) - 1) * self.engine.settings.deadline_s
+        for number, group in enumerate(groups):
+            try:
+                answer = yield from self._joint([asks[i] for i in group], DECIDE, until)
+            except _NotReplicated as short:
+                given = [*zip(groups, [*taken, short.answer], strict=False)] if number else []
+                yield from self._give_back_all(asks, given, short.error)
+                raise short.error from None
+            except CaplineError as error:
+                yield from self._give_back_all(asks, zip(groups, taken, strict=False), error)
+                raise
+            if not answer.joint.allowed:
+                yield from self._give_back_all(asks, zip(groups, taken, strict=False), None)
+                return _refused_by(answer.joint, group)
+            taken.append(answer)
+        return _together(groups, [answer.joint for answer in taken])
+
+    def peek_all(self, asks: Sequence[Ask]) -> Steps[Joint]:
+        """What `decide_all` would answer; the slots are looked at all at once."""
+        groups = joint_groups(asks, by_slot=self.engine.topology.by_slot)
+        parts = [[asks[i] for i in group] for group in groups]
+        now = self.now()
+        outcomes = yield from self.engine.run([joint_call(part, PEEK, now) for part in parts], self.until())
+        answers = [
+            joint_reply(_sound(outcome), part, peeked=True).joint for outcome, part in zip(outcomes, parts, strict=True)
+        ]
+        return _together(groups, answers)
+
+    def _joint(self, asks: Sequence[Ask], mode: int, until: float) -> Steps[JointReply]:
+        call = joint_call(asks, mode, self.now())
+        replicas = max([ask.terms.family.replicas for ask in asks])
+        [outcome] = yield from self.engine.run([call], until, replicas)
+        if type(outcome) is Unconfirmed:
+            answer = joint_reply(outcome.reply, asks)
+            if answer.joint.allowed:
+                raise _NotReplicated(answer, outcome.error)
+            return answer
+        return joint_reply(_sound(outcome), asks)
+
+    def _give_back_all(
+        self, asks: Sequence[Ask], taken: Iterable[tuple[list[int], JointReply]], why: CaplineError | None
+    ) -> Steps[None]:
+        """Give back what these groups recorded, but for what was known before; raises where that did not come off."""
+        calls = [
+            self._refund_call(asks[group[i]].terms, asks[group[i]].subject, answer.joint.hits[i], asks[group[i]].cost)
+            for group, answer in taken
+            for i in answer.new
+        ]
+        outcomes = (yield from self.engine.run(calls, self.until())) if calls else []
+        failed = next((outcome for outcome in outcomes if isinstance(outcome, CaplineError)), None)
+        if failed is not None:
+            raise StoreUnknownError(
+                f"one attempt over several slots was not allowed as a whole{f' ({why})' if why else ''}, "
+                f"and a part of it that was recorded may not have been given back: {failed}"
+            ) from None
+
+    def refund(self, terms: RedisTerms, subject: Subject, stamp_us: int, cost: int) -> Steps[bool]:
         """Give one hit back."""
-        [outcome] = yield from self.engine.run([self._refund_call(terms, subject, stamp_us)], self.until())
+        [outcome] = yield from self.engine.run([self._refund_call(terms, subject, stamp_us, cost)], self.until())
         return _given_back(outcome, terms)
 
     def refund_many(
-        self, terms: RedisTerms, subjects: Sequence[Subject], stamps_us: Sequence[int]
+        self, terms: RedisTerms, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int
     ) -> Steps[NDArray[np.bool_]]:
         """Give many hits back; raises the first error, after all were tried."""
         given = np.zeros(len(subjects), np.bool_)
         failed: CaplineError | None = None
         for first in range(0, len(subjects), ROWS_A_ROUND):
             calls = [
-                self._refund_call(terms, subject, int(stamp))
+                self._refund_call(terms, subject, int(stamp), cost)
                 for subject, stamp in zip(
                     _listed(subjects[first : first + ROWS_A_ROUND]),
                     stamps_us[first : first + ROWS_A_ROUND],
@@ -146,13 +229,14 @@ class Verbs:
             raise failed
         return given
 
-    def _refund_call(self, terms: RedisTerms, subject: Subject, stamp_us: int) -> Call:
+    def _refund_call(self, terms: RedisTerms, subject: Subject, stamp_us: int, cost: int) -> Call:
         family = terms.family
         tag = tag_of(subject, family.buckets)
         keys = keys_of(terms.refund_logs, tag)
         field = field_of(subject) if family.buckets else b""
-        numbers = (b"%d" % number for number in (family.keep_us, family.grace_ms, family.wide))
-        payload = pack(b"EVALSHA", REFUND.sha, b"%d" % len(keys), *keys, b"%d" % stamp_us, field, self.now(), *numbers)
+        numbers = (b"%d" % number for number in (family.keep_us, family.grace_ms, family.wide, cost))
+        asked = (b"%d" % stamp_us, field, self.now(), *numbers, terms.refund_keeps)
+        payload = pack(b"EVALSHA", REFUND.sha, b"%d" % len(keys), *keys, *asked)
         return Call(slot_of(tag), payload, REFUND)
 
     def decide_batch(self, asks: Sequence[Ask]) -> Steps[list[Decision | CaplineError]]:
@@ -358,6 +442,35 @@ class Verbs:
             return self._clock.now_us()
         [outcome] = yield from self.engine.run([Call(0, _TIME, repeatable=True)], self.until())
         return _time_us(_sound(outcome))
+
+
+class _NotReplicated(Exception):  # noqa: N818 - the error is inside
+    """A joint attempt was recorded, but too few replicas have it."""
+
+    def __init__(self, answer: JointReply, error: StoreUnknownError) -> None:
+        super().__init__(str(error))
+        self.answer = answer
+        self.error = error
+
+
+def _refused_by(joint: Joint, group: Sequence[int]) -> Joint:
+    """A refusal, its part by the number that it has among all."""
+    return msgspec.structs.replace(joint, binds=None if joint.binds is None else group[joint.binds])
+
+
+def _together(groups: Sequence[Sequence[int]], answers: Sequence[Joint]) -> Joint:
+    """The answers of the slots as one: that of the slot that refuses for longest, or has the least left."""
+    own = [_refused_by(answer, group) for answer, group in zip(answers, groups, strict=True)]
+    refused = [answer for answer in own if not answer.allowed]
+    if refused:
+        return max(refused, key=lambda answer: float("inf") if answer.retry_after_us is None else answer.retry_after_us)
+    hits = dict(
+        pair for group, answer in zip(groups, answers, strict=True) for pair in zip(group, answer.hits, strict=False)
+    )
+    least = min(own, key=lambda answer: answer.remaining)
+    reset_after_us = max([answer.reset_after_us or 0 for answer in own])
+    ordered = tuple([hits[number] for number in sorted(hits)])
+    return msgspec.structs.replace(least, reset_after_us=reset_after_us, hits=ordered)
 
 
 def _sound(outcome: Reply) -> Any:

@@ -6,7 +6,10 @@
 -- ARGV   1  msgpack: [mode, hash, keep_us, grace_ms, looks, wide, cost, max_wait_us, terms, not_before_us]
 --             mode 0 decide, 1 peek, 2 place; hash 1: buckets, hashes of subjects; keep_us how long hits are kept;
 --             grace_ms how much longer keys live; wide the bytes of a plain stamp; max_wait_us -1: no bound;
---             terms: for each code [limits of each look [quota, window, ...], least quota, its number, widest window];
+--             terms: for each code [limits of each look [quota, by, ...], least quota, its number, widest window, 1 where the
+--             log may be long]; `by` is a window, or for other limits an array, see gauge.lua. A least quota of 0: unit.lua
+--             is not for these. Behind them, where anything of it is asked for: [keeps of each look, denied, zone], see
+--             rule.lua and gauge.lua;
 --             not_before_us how far from now a slot is at least
 --        2  now in us; empty: the server's clock
 --        3  rows of each group, 2 bytes each; empty: one row a group
@@ -21,7 +24,8 @@
 --        2 the id was recorded with another cost, which stands for remaining
 --        3 what is stored is no log
 --        4 the receipt was given for another question (then every row says so)
--- Writes nothing for a row that is not allowed. Cost: O(limits) a row whatever the quota, two calls a bucket.
+-- Writes nothing for a row that is not allowed, but where refusals count. Cost: O(limits) a row whatever the quota, two
+-- calls a bucket.
 
 local call = redis.call
 local head = cmsgpack.unpack(ARGV[1])
@@ -57,7 +61,7 @@ local rows = 0
 
 local plain_hit = mode == 1 and 2 ^ 60 or now
 local function say(kind, limit, remaining, a, reset, widest)
-  if kind == 1 and a == plain_hit and remaining < 255 and (mode ~= 1 or reset == widest) then
+  if kind == 1 and a == plain_hit and remaining < 255 and (not widest or reset == widest) then
     simple[rows] = char(limit, remaining)
   else
     simple[rows] = '\255' .. char(kind)
@@ -69,6 +73,7 @@ end
 local library
 local function load_library()
   --@include log
+  --@include gauge
   --@include rule
   library = {decode = decode, encode = encode, attempt = attempt, save = save, open_long = open_long, newest = newest}
 end
@@ -99,10 +104,11 @@ local function group_rows(g)
   return high * 256 + low
 end
 
--- One row, the long way: the new value of each look, '' where it was written in place; nil where nothing changed.
-local function general(values, key, keys, limits, widest)
+-- One row, the long way: the new value of each look, '' where it was written in place, false where nothing changed; nil
+-- where nothing did in any.
+local function general(values, key, keys, term)
   if not library then load_library() end
-  local looks, new = {}, {}
+  local sites, new, changed = {}, {}, false
   for k = 1, width do
     if type(values[k]) == 'table' then return say(3, 255, 0, 0, 0) end   -- an error: a key of another kind
     local log
@@ -113,23 +119,29 @@ local function general(values, key, keys, limits, widest)
     end
     if not log then log = library.decode(keys and call('GET', keys[k]) or values[k]) end
     if not log then return say(3, 255, 0, 0, 0) end
-    looks[k] = {log, limits[k]}
+    sites[k] = {
+      log = log, limits = term[1][k], cost = cost, keep = keep, keeps = term[6] and term[6][k] or 0, zone = term[8],
+      denied = term[7] or 0,
+    }
   end
-  local said, changed, again = library.attempt(looks, keep, mode, cost, id, now, max_wait, not_before)
+  local said, again = library.attempt(sites, mode, id, now, max_wait, not_before)
   if again and mode ~= 1 then touch(key) end
-  say(said[1], said[2], said[3], said[4], said[5], widest)
-  if not changed then return nil end
+  say(said[1], said[2], said[3], said[4], said[5], term[4])
   for k = 1, width do
-    local log = looks[k][1]
-    last_stamp = math.max(last_stamp, library.newest(log), log.floor)
-    if log.key then
-      library.save(log, ttl_ms())
-      new[k] = ''
-    else
-      new[k] = library.encode(log, wide)
+    local log = sites[k].log
+    new[k] = false
+    if sites[k].changed then
+      changed = true
+      last_stamp = math.max(last_stamp, library.newest(log), log.floor)
+      if log.key then
+        library.save(log, ttl_ms())
+        new[k] = ''
+      else
+        new[k] = library.encode(log, wide)
+      end
     end
   end
-  return new
+  if changed then return new end
 end
 
 -- Subjects with one row each: read in one call. A key of another kind reads as none; it is found out when it is not
@@ -144,7 +156,7 @@ local function distinct_subjects()
       new, kind, limit, remaining, a, reset = unit(v, term[1][1], term[2], term[3], term[4])
     end
     if new == false then
-      new = general({v or redis.pcall('GET', KEYS[g])}, KEYS[g], nil, term[1], term[4])
+      new = general({v or redis.pcall('GET', KEYS[g])}, KEYS[g], nil, term)
       if new then call('SET', KEYS[g], new[1], 'PX', ttl_ms()) end
     elseif new and not v then
       if not call('SET', KEYS[g], new, 'PX', ttl_now, 'NX') then kind, limit, remaining, a, reset = 3, 255, 0, 0, 0 end
@@ -180,9 +192,9 @@ local function subjects()
         new, kind, limit, remaining, a, reset = unit(values[1], term[1][1], term[2], term[3], term[4])
       end
       if new == false then
-        new = general(values, keys[1], long and keys, term[1], term[4])
+        new = general(values, keys[1], long and keys, term)
         for k = 1, new and width or 0 do
-          if new[k] ~= '' then
+          if new[k] and new[k] ~= '' then
             call('SET', keys[k], new[k], 'PX', ttl_ms())
             values[k] = new[k]
           end
@@ -247,11 +259,13 @@ local function buckets()
       if new == false then
         local own = {}
         for k = 1, width do own[k] = values[k].err and values[k] or values[k][r] end
-        new = general(own, KEYS[(g - 1) * width + 1], nil, term[1], widest)
+        new = general(own, KEYS[(g - 1) * width + 1], nil, term)
         for k = 1, new and width or 0 do
           local list = lists[k]
-          list[#list + 1] = names[r]
-          list[#list + 1] = new[k]
+          if new[k] then
+            list[#list + 1] = names[r]
+            list[#list + 1] = new[k]
+          end
         end
         size = #own_list
       else

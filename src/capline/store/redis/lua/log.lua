@@ -246,39 +246,43 @@ local function drop(log, m)
   log.s, log.c, log.f, log.n = s2, c2, f2, n - m
 end
 
--- Forget what is as old as the cutoff or older. A long log only when that is at least half of it: it moves whole then.
-local function trim(log, cutoff)
-  if log.key then
-    if log.s[math.floor(log.n / 2)] > cutoff then return end
-    local m = upto(log.s, log.n, cutoff)
-    local rest = log.n - m
-    if rest > SHORT then
-      -- The bytes move as they are; what is in tables already is read anew.
-      local tail = redis.call('GETRANGE', log.key, log.start + m * log.size, -1)
-      log.moved = {base = log.c[m], tail = tail}
-      local s, c, f = log.s, log.c, log.f
-      local function from(a) return setmetatable({}, {__index = function(_, i) return a[i + m] end}) end
-      log.s, log.c, log.f, log.n = from(s), from(c), f and from(f), rest
-      log.c[0] = log.moved.base
-      return
-    end
+-- Forget the first m hits at once; of a log that stays long the bytes move as they are.
+local function forget(log, m)
+  if not log.key or log.n - m <= SHORT then
     drop(log, m)
     log.key = nil
     return
   end
+  local tail = log.moved and string.sub(log.moved.tail, m * log.size + 1)
+    or redis.call('GETRANGE', log.key, log.start + m * log.size, -1)
+  log.moved = {base = log.c[m], tail = tail}
+  local s, c, f = log.s, log.c, log.f
+  local function from(a) return setmetatable({}, {__index = function(_, i) return a[i + m] end}) end
+  log.s, log.c, log.f, log.n = from(s), from(c), f and from(f), log.n - m
+  log.c[0] = log.moved.base
+  if log.dirty then log.dirty = math.max(1, log.dirty - m) end
+end
+
+-- Forget what is as old as the cutoff or older. A long log only when that is at least half of it, unless `exactly`.
+local function trim(log, cutoff, exactly)
+  if log.key and not exactly and log.s[math.floor(log.n / 2)] > cutoff then return end
   local m = upto(log.s, log.n, cutoff)
-  if m > 0 then drop(log, m) end
+  if m > 0 then forget(log, m) end
+end
+
+-- See that so many more units can be counted.
+local function make_room(log, units)
+  if log.c[log.n] + units <= MOST_UNITS then return end
+  local base = log.c[0]
+  drop(log, 0)
+  for i = 0, log.n do log.c[i] = log.c[i] - base end
+  log.key = nil
+  if log.c[log.n] + units > MOST_UNITS then error('capline: more than 2^53 units in one log') end
 end
 
 -- One more hit, in its place; log.dirty is the first hit that is to be written anew.
 local function record(log, stamp, units, floor, id)
-  if log.c[log.n] + units > MOST_UNITS then
-    local base = log.c[0]
-    drop(log, 0)
-    for i = 0, log.n do log.c[i] = log.c[i] - base end
-    log.key = nil
-    if log.c[log.n] + units > MOST_UNITS then error('capline: more than 2^53 units in one log') end
-  end
+  make_room(log, units)
   local s, c, n = log.s, log.c, log.n
   local p = upto(s, n, stamp) + 1
   if id and not log.f then
@@ -297,13 +301,28 @@ local function record(log, stamp, units, floor, id)
   if floor > log.floor then log.floor = floor end
 end
 
--- Give hit number i back: it stays with 0 units, its id is free.
-local function refund(log, i)
+-- Move the last hit to this stamp, which is not before its own, with so many units more, or fewer.
+local function extend(log, stamp, units, floor)
+  make_room(log, units)
+  local n = log.n
+  log.s[n], log.c[n] = stamp, log.c[n] + units
+  log.dirty = math.min(log.dirty or n, n)
+  if floor > log.floor then log.floor = floor end
+end
+
+-- The units of hit number i.
+local function units_of(log, i)
+  return log.c[i] - log.c[i - 1]
+end
+
+-- Take so many units off hit number i; false where it has fewer. It stays, its id is free.
+local function give_back(log, i, units)
   local c, f = log.c, log.f
-  local units = c[i] - c[i - 1]
+  if units == 0 or units_of(log, i) < units then return false end
   for k = i, log.n do c[k] = c[k] - units end
   if f then f[i] = false end
   log.dirty = math.min(log.dirty or i, i)
+  return true
 end
 
 -- Write what changed of a long log, to live for so many milliseconds more.

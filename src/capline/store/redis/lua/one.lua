@@ -48,14 +48,16 @@ elseif least > 0 then
 end
 if new == false then
   --@include log
+  --@include gauge
   --@include rule
   local log
   if bytes then log = open_long(key, bytes) or decode(call('GET', key)) else log = decode(v) end
   kind, limit, remaining, a, reset = 3, 255, 0, 0, 0
   if log then
-    local said, changed = attempt({{log, limits}}, keep, 0, 1, nil, now, -1, 0)
+    local site = {log = log, limits = limits, cost = 1, keep = keep, keeps = 0, denied = 0}
+    local said = attempt({site}, 0, nil, now, -1, 0)
     kind, limit, remaining, a, reset = unpack(said)
-    if changed then
+    if site.changed then
       last_stamp = math.max(newest(log), log.floor)
       if log.key then save(log, ttl_ms()) else new = encode(log, wide) end
     end

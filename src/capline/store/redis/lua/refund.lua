@@ -1,15 +1,19 @@
 --@head
--- Give one hit back, in the policy's own log and in whichever channel's log has it. One atomic step.
+-- Give one hit back, in the policy's own log and in whichever other log has it: a channel's, or a limit's that has numbers
+-- of its own. One atomic step. The refund of window/rule.py, word for word.
 --
--- KEYS   the policy's own log, then every channel's log, of one subject or its bucket
+-- KEYS   the policy's own log, then the others, of one subject or its bucket
 -- ARGV   1 stamp   2 field in the bucket (empty: keys of their own)   3 now in us (empty: the server's clock)
---        4 keep_us   5 grace_ms   6 bytes of a plain stamp
+--        4 keep_us   5 grace_ms   6 bytes of a plain stamp   7 what the hit cost, where hits are kept as sums
+--        8 empty: every log has each hit by itself; else msgpack: [keeps, rise, keeps, rise, ...] of each key's log: see
+--          rule.lua; rise, by which a unit lifts the level of gcra, 0 for other algorithms
 -- Returns 1 when given back; 0 when no such hit is within the widest window, or it was given back; -1 when what is stored
 -- is no log. The time that a key has to live stays as it is. Cost: O(hits after it).
 
 local call = redis.call
 local stamp, field, now = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
-local keep, wide = tonumber(ARGV[4]), tonumber(ARGV[6])
+local keep, wide, cost = tonumber(ARGV[4]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local kept = ARGV[8] ~= '' and cmsgpack.unpack(ARGV[8]) or {}
 if not now then
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
@@ -30,19 +34,35 @@ local function open(key)
   return decode(v)
 end
 
-local function give_back(key, log)
-  local i = index_of(log, stamp)
-  if not i or log.c[i] == log.c[i - 1] then return false end
-  refund(log, i)
+local function write(key, log)
   if log.key then
     local ids = log.size - 14
-    call('SETRANGE', key, log.start + (i - 1) * log.size, entries(log, i, 0, 0, 7, 7, ids))
+    call('SETRANGE', key, log.start + (log.dirty - 1) * log.size, entries(log, log.dirty, 0, 0, 7, 7, ids))
   elseif field == '' then
     call('SET', key, encode(log, wide), 'KEEPTTL')
   else
     call('HSET', key, field, encode(log, wide))
   end
-  return true
+end
+
+-- Take the cost out of the sum, or the level, that the hit went into.
+local function give_back_sum(log, keeps, rise, units)
+  local n = log.n
+  if rise > 0 then
+    local rest = n > 0 and units_of(log, n) or 0
+    return give_back(log, n, math.min(rest, units * rise))
+  end
+  local i = upto(log.s, n, stamp - 1) + 1
+  if i <= n and log.s[i] == stamp then
+    return give_back(log, i, log.f and log.f[i] and units_of(log, i) or units)
+  end
+  -- A sum is stamped with the newest of its hits.
+  local stop = stamp - stamp % keeps + keeps
+  while i <= n and log.s[i] < stop do
+    if not (log.f and log.f[i]) and give_back(log, i, units) then return true end
+    i = i + 1
+  end
+  return false
 end
 
 local logs = {}
@@ -50,7 +70,29 @@ for k, key in ipairs(KEYS) do
   logs[k] = open(key)
   if not logs[k] then return -1 end
 end
-if stamp <= math.max(now, logs[1].floor) - keep then return 0 end
-if not give_back(KEYS[1], logs[1]) then return 0 end
-for k = 2, #KEYS do give_back(KEYS[k], logs[k]) end
-return 1
+local own = logs[1]
+if stamp <= math.max(now, own.floor) - keep then return 0 end
+local given, at = 0, index_of(own, stamp)
+local units = at and units_of(own, at) or 0
+if (kept[1] or 0) > 0 then
+  if give_back_sum(own, kept[1], kept[2], cost) then given = 1 end
+elseif kept[1] == -1 then
+  if units > 0 then
+    give_back(own, at, units)
+  elseif at then
+    return 0
+  end
+  for k = 2, #KEYS do
+    if give_back_sum(logs[k], kept[2 * k - 1], kept[2 * k], units > 0 and units or cost) then given = 1 end
+  end
+elseif units > 0 then
+  given = 1
+  for _, log in ipairs(logs) do
+    local i = index_of(log, stamp)
+    if i then give_back(log, i, units) end
+  end
+end
+for k, key in ipairs(KEYS) do
+  if logs[k].dirty then write(key, logs[k]) end
+end
+return given

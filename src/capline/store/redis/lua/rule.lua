@@ -1,15 +1,17 @@
--- The rule of the sliding log over the tables of log.lua: what capline.window.sliding_log says, word for word. Included
--- by the scripts; runs nothing by itself.
+-- The rule over the tables of log.lua: what capline.window.rule says, word for word. Included by the scripts, behind log.lua
+-- and gauge.lua, where a site is drawn; runs nothing by itself.
 --
--- looks[k] = {log, limits}: limits flat, quota, window, quota, window, ... Limits are numbered from 0 through all looks.
+-- A site's `keep` is how long its hits are kept, `keeps` what a hit leaves: 0 itself; -1 only one with an id is recorded;
+-- above, hits of a span of so many us are kept as one. Limits are numbered from 0 through all sites.
 -- An answer is {kind, limit, remaining, retry_after + 1 (0: never) or the hit's stamp, reset_after}.
 
 local REFUSED, ALLOWED, CONFLICT = 0, 1, 2
+local MOST_TURNS = 64
 
-local function time_and_newest(looks, now)
+local function time_and_newest(sites, now)
   local time, last = now, -1
-  for _, look in ipairs(looks) do
-    local log = look[1]
+  for _, site in ipairs(sites) do
+    local log = site.log
     if log.floor > time then time = log.floor end
     local own = newest(log)
     if own > last then last = own end
@@ -18,110 +20,192 @@ local function time_and_newest(looks, now)
 end
 
 -- The first stamp from here on that is later than every live hit and names no other hit in any log.
-local function free_stamp(looks, time, last)
+local function free_stamp(sites, time, last)
   local stamp = math.max(time, last + 1)
   local again = true
   while again do
     again = false
-    for _, look in ipairs(looks) do
-      if index_of(look[1], stamp) then stamp, again = stamp + 1, true end
+    for _, site in ipairs(sites) do
+      if index_of(site.log, stamp) then stamp, again = stamp + 1, true end
     end
   end
   return stamp
 end
 
--- From when on this cost fits every limit (nil: never), and the limit that holds longest.
-local function fits_at(looks, cost)
-  local fits, binding, number = -1, nil, 0
-  for _, look in ipairs(looks) do
-    local limits = look[2]
+-- From when on this fits every limit (nil: never), and the limit that holds longest; and from when on it is let in, to be
+-- stamped when it fits.
+local function fits_at(sites)
+  local latest, binding, early, number = -1, nil, -1, 0
+  for _, site in ipairs(sites) do
+    local limits = site.limits
     for j = 1, #limits, 2 do
-      if cost > limits[j] then return nil, number end
-      local oldest = stamp_of_unit(look[1], limits[j] - cost + 1)
-      if oldest ~= -1 and oldest + limits[j + 1] > fits then fits, binding = oldest + limits[j + 1], number end
+      local fits = limit_fits(site, limits[j], limits[j + 1])
+      if not fits then return nil, number end
+      if fits > latest then latest, binding = fits, number end
+      early = math.max(early, fits - limit_smear(site, limits[j + 1], fits))
       number = number + 1
     end
   end
-  return fits, binding
+  return latest, binding, early
 end
 
-local function answer(looks, stamp, cost, now, last, binding, retry_at)
-  local left, tightest, widest, number = math.huge, nil, 0, 0
-  if cost > 0 then last = math.max(last, stamp) end
-  for _, look in ipairs(looks) do
-    local limits = look[2]
-    for j = 1, #limits, 2 do
-      local units = limits[j] - units_after(look[1], stamp - limits[j + 1]) - cost
-      if units < left then left, tightest = units, number end
-      widest = math.max(widest, limits[j + 1])
+-- The first instant from this one on that no quiet hours forbid (nil: they leave none), and the last that did.
+local function opens_at(sites, at)
+  local quiet, number, binding = nil, 0, nil
+  for _, site in ipairs(sites) do
+    local limits = site.limits
+    for j = 2, #limits, 2 do
+      if kind_of(limits[j]) == QUIET then
+        quiet = quiet or {}
+        quiet[#quiet + 1] = {site.zone, limits[j][2], limits[j][3], number}
+      end
       number = number + 1
     end
   end
-  local reset = last == -1 and 0 or math.max(0, last + widest - now)
-  if cost > 0 then return {ALLOWED, tightest, math.max(0, left), stamp, reset} end
+  if not quiet then return at end
+  for _ = 1, MOST_TURNS do
+    local before = at
+    for _, one in ipairs(quiet) do
+      local opens = open_at(one[1], one[2], one[3], at)
+      if opens > at then at, binding = opens, one[4] end
+    end
+    if at == before then return at, binding end
+  end
+  return nil, binding
+end
+
+local function answer(sites, stamp, now, last, allowed, binding, retry_at)
+  local left, tightest, empty, number = math.huge, nil, -1, 0
+  if allowed then last = math.max(last, stamp) end
+  for _, site in ipairs(sites) do
+    local limits, cost = site.limits, allowed and site.cost or 0
+    for j = 1, #limits, 2 do
+      local units = limit_left(site, limits[j], limits[j + 1], stamp) - cost
+      if units < left then left, tightest = units, number end
+      if last ~= -1 then empty = math.max(empty, limit_empty(site, limits[j + 1], last, cost)) end
+      number = number + 1
+    end
+  end
+  local reset = empty == -1 and 0 or math.max(0, empty - now)
+  if allowed then return {ALLOWED, tightest, math.max(0, left), stamp, reset} end
   return {REFUSED, binding or tightest, math.max(0, left), retry_at and retry_at - now + 1 or 0, reset}
 end
 
-local function judge(looks, cost, now)
-  local time, last = time_and_newest(looks, now)
-  local queued = last > time
-  local stamp = free_stamp(looks, time, last)
-  local fits, binding = fits_at(looks, cost)
-  if not fits then return answer(looks, stamp, 0, now, last, binding, nil), time end
-  if fits <= stamp and not queued then return answer(looks, stamp, cost, now, last), time end
+-- Refused until `early`, or until the last slot that is taken, and until no quiet hours forbid it.
+local function refusal(sites, stamp, now, last, queued, early, binding)
   -- At the instant of the last slot itself, the next stamp is already one later.
-  local retry_at = fits
-  if queued and fits <= last + 1 then retry_at = last end
-  return answer(looks, stamp, 0, now, last, binding, retry_at), time
+  if queued and early <= last + 1 then early = last end
+  local opens, quiet = opens_at(sites, early)
+  return answer(sites, stamp, now, last, false, binding or quiet, opens)
 end
 
-local function place(looks, cost, now, max_wait, not_before)
-  local time, last = time_and_newest(looks, now)
-  local fits, binding = fits_at(looks, cost)
-  if not fits then return answer(looks, free_stamp(looks, time, last), 0, now, last, binding, nil), time end
-  local stamp = free_stamp(looks, math.max(time, fits, now + not_before), last)
-  if max_wait >= 0 and stamp - now > max_wait then return answer(looks, stamp, 0, now, last, binding, stamp), time end
-  return answer(looks, stamp, cost, now, last), time
+local function judge(sites, now)
+  local time, last = time_and_newest(sites, now)
+  local queued = last > time
+  local stamp = free_stamp(sites, time, last)
+  local fits, binding, early = fits_at(sites)
+  if not fits then return answer(sites, stamp, now, last, false, binding, nil) end
+  if early > stamp or queued then return refusal(sites, stamp, now, last, queued, early, binding) end
+  local opens, quiet = opens_at(sites, stamp)
+  if opens == stamp then
+    if fits > stamp then stamp = free_stamp(sites, fits, last) end
+    return answer(sites, stamp, now, last, true)
+  end
+  return answer(sites, stamp, now, last, false, quiet, opens)
 end
 
--- The answer that hit number i of the first look was recorded with; a conflict where that had another cost.
-local function first_answer(looks, i, cost, horizon)
-  local log = looks[1][1]
-  local stamp, units = log.s[i], log.c[i] - log.c[i - 1]
-  if units ~= cost then return {CONFLICT, 0, units, 0, 0} end
-  local left, binding, widest, number = math.huge, nil, 0, 0
-  for _, look in ipairs(looks) do
-    local limits = look[2]
-    local later = units_after(look[1], stamp)
+-- The next free instant, at most max_wait from now (-1: no bound), and at least not_before.
+local function place(sites, now, max_wait, not_before)
+  local time, last = time_and_newest(sites, now)
+  local fits, binding = fits_at(sites)
+  if not fits then return answer(sites, free_stamp(sites, time, last), now, last, false, binding, nil) end
+  local stamp = free_stamp(sites, math.max(time, fits, now + not_before), last)
+  while true do
+    local opens, quiet = opens_at(sites, stamp)
+    if not opens then return answer(sites, stamp, now, last, false, quiet, nil) end
+    if opens == stamp then break end
+    stamp = free_stamp(sites, opens, last)
+  end
+  if max_wait >= 0 and stamp - now > max_wait then return answer(sites, stamp, now, last, false, binding, stamp) end
+  return answer(sites, stamp, now, last, true)
+end
+
+-- The answer that this id was recorded with, or a conflict where that had another cost; nil where it is new.
+local function first_answer(sites, id, time)
+  local log, cost, horizon = sites[1].log, sites[1].cost, time - sites[1].keep
+  local i = find(log, id, horizon)
+  if not i then return nil end
+  local stamp = log.s[i]
+  if units_of(log, i) ~= cost then return {CONFLICT, 0, units_of(log, i), 0, 0} end
+  local left, binding, reset, number = math.huge, nil, 0, 0
+  for _, site in ipairs(sites) do
+    local limits = site.limits
     for j = 1, #limits, 2 do
-      local since = math.max(stamp - limits[j + 1], horizon)
-      local rest = limits[j] - (units_after(look[1], since) - later)
+      local rest = limit_left_then(site, limits[j], limits[j + 1], stamp, horizon, time)
       if rest < left then left, binding = rest, number end
-      widest = math.max(widest, limits[j + 1])
+      reset = math.max(reset, limit_empty(site, limits[j + 1], stamp, 0) - stamp)
       number = number + 1
     end
   end
-  return {ALLOWED, binding, math.max(0, left), stamp, widest}
+  return {ALLOWED, binding, math.max(0, left), stamp, reset}
 end
 
--- One attempt on the logs of its looks, each kept for `keep`: the answer, whether the logs were changed, and whether it is
--- the first answer of a known id.
--- mode: 0 decide, 1 peek, 2 place: at most max_wait from now (-1: no bound), and at least not_before.
-local function attempt(looks, keep, mode, cost, id, now, max_wait, not_before)
-  if id then
-    local time = time_and_newest(looks, now)
-    local known = find(looks[1][1], id, time - keep)
-    if known then return first_answer(looks, known, cost, time - keep), false, true end
-  end
-  local said, time
-  if mode == 2 then said, time = place(looks, cost, now, max_wait, not_before) else said, time = judge(looks, cost, now) end
-  if said[1] == ALLOWED and mode == 1 then said[4] = 2 ^ 60 end
-  if said[1] ~= ALLOWED or mode == 1 then return said, false end
-  local stamp = said[4]
+-- Put a hit into the log, as its algorithm keeps it.
+local function put(site, time, stamp, id, units)
+  local log, keeps, by = site.log, site.keeps, site.limits[2]
+  if keeps == -1 and not id then return end
+  -- The floor that a hit leaves is its own stamp, so that time goes on from there; a slot in the future, only now.
   local floor = stamp <= time + 1 and stamp or time
-  for k, look in ipairs(looks) do
-    trim(look[1], time - keep)
-    record(look[1], stamp, cost, floor, k == 1 and id or nil)
+  trim(log, time - site.keep)
+  local n = log.n
+  if by and kind_of(by) == LEVEL then
+    local level = level_at(log, stamp, by) + units * by[2]
+    if n == 0 then record(log, stamp, level, floor) else extend(log, stamp, level - units_of(log, n), floor) end
+  elseif keeps > 0 and not id and n > 0 and log.s[n] < stamp and not (log.f and log.f[n])
+    and math.floor(log.s[n] / keeps) == math.floor(stamp / keeps) then
+    extend(log, stamp, units, floor)
+  else
+    record(log, stamp, units, floor, id)
   end
-  return said, true
+  site.changed = true
+end
+
+-- Record what was allowed; the id goes into the first log.
+local function put_all(sites, time, stamp, id)
+  for k, site in ipairs(sites) do put(site, time, stamp, k == 1 and id or nil, site.cost) end
+end
+
+-- Record a refusal, and answer with it: a cost fits when this one too is out. More units than `denied` cannot matter.
+local function deny(sites, now)
+  local time = time_and_newest(sites, now)
+  local stamp = free_stamp(sites, time, -1)
+  for _, site in ipairs(sites) do
+    put(site, time, stamp, nil, math.min(site.cost, site.denied))
+    local oldest = stamp_of_unit(site.log, site.denied + 1)
+    if oldest ~= -1 then trim(site.log, oldest - 1, true) end
+  end
+  local fits, binding, early = fits_at(sites)
+  local _, last = time_and_newest(sites, now)
+  if not fits then return answer(sites, stamp, now, last, false, binding, nil) end
+  return refusal(sites, stamp, now, last, true, early, binding)
+end
+
+-- One attempt: the answer, and whether it is the first one of a known id. Sites whose logs changed say so.
+-- mode: 0 decide, 1 peek, 2 place.
+local function attempt(sites, mode, id, now, max_wait, not_before)
+  local time = time_and_newest(sites, now)
+  if id then
+    local known = first_answer(sites, id, time)
+    if known then return known, known[1] == ALLOWED end
+  end
+  local said
+  if mode == 2 then said = place(sites, now, max_wait, not_before) else said = judge(sites, now) end
+  if mode == 1 then
+    if said[1] == ALLOWED then said[4] = 2 ^ 60 end
+  elseif said[1] == ALLOWED then
+    put_all(sites, time, said[4], id)
+  elseif mode == 0 and sites[1].denied > 0 then
+    said = deny(sites, now)
+  end
+  return said, false
 end

@@ -1,0 +1,178 @@
+"""How answers are shown: a decision, a joint one, an explanation; in lines for people, in JSON for machines.
+
+Instants are shown where the subject is, when a limit asks for that, else in UTC; in JSON they are microseconds.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+import typer
+from rich.table import Table
+
+from capline.cli.common import answer_json, note, out
+from capline.model.limit import QuietHours, duration_text
+from capline.model.policy import LOGS
+from capline.model.zone import UTC_ZONE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capline.limiter.explain import Explanation, LimitState
+    from capline.model.attempt import Attempt
+    from capline.model.decision import Decision, Joint
+    from capline.model.limit import Limit
+
+__all__ = ["show", "show_explanation", "show_joint"]
+
+
+def show(decision: Decision, now_us: int, zone: str, *, json: bool, exit_code: bool) -> None:
+    """Answer with a decision; with `exit_code` a refusal ends the command by 1."""
+    if json:
+        answer_json(_decided(decision))
+    else:
+        hit = "" if decision.hit is None else f", hit {decision.hit}"
+        out.print(_line(decision, now_us, zone) + hit)
+    _end(decision, exit_code=exit_code)
+
+
+def show_joint(joint: Joint, asked: Sequence[Attempt], now_us: int, zone: str, *, json: bool, exit_code: bool) -> None:
+    """Answer with the decision over all of these attempts, and the hit of each."""
+    if json:
+        parts = ("allowed", "remaining", "retry_after_us", "reset_after_us", "hits", "binds", "origin")
+        answer_json({**{part: getattr(joint, part) for part in parts}, "limit": _text(joint.limit)})
+    else:
+        of = "" if joint.binds is None else f" of {_named(asked[joint.binds])}"
+        out.print(_line(joint, now_us, zone, of))
+        for hit, attempt in zip(joint.hits, asked, strict=False):
+            out.print(f"  hit {hit}  {_named(attempt)}", markup=False)
+    _end(joint, exit_code=exit_code)
+
+
+def show_explanation(why: Explanation, *, json: bool) -> None:
+    """Answer why: the decision, each limit as it stands, and the hits."""
+    if json:
+        answer_json(_explained(why))
+        return
+    zone = why.zone or UTC_ZONE
+    show(why.decision, why.now_us, zone, json=False, exit_code=False)
+    title = f"policy {why.policy}, subject {why.subject}"
+    title += f", in {why.zone}" if why.zone else ""
+    title += f", by {why.algorithm}" if why.algorithm != LOGS[0] else ""
+    table = Table(title=title.replace("[", r"\["), title_justify="left")
+    for heading in ("limit", "counted in", "used", "remaining", "next unit frees"):
+        table.add_column(heading, justify="right" if heading in ("used", "remaining") else "left")
+    for state in why.limits:
+        binds = " (binds)" if state.binds else ""
+        quiet = isinstance(state.limit, QuietHours)
+        numbers = ("-", "-", "-") if quiet else (state.log, str(state.used), str(state.remaining))
+        table.add_row(f"{state.limit}{binds}", *numbers, _frees(state, why, zone))
+    out.print(table)
+    for hit in why.hits:
+        told = f"{hit.units} unit(s){'' if hit.units else ', refunded'}{'' if hit.id is None else f', id {hit.id}'}"
+        out.print(f"  hit {hit.stamp_us}  {_when(hit.stamp_us, zone)}  {told}", markup=False)
+    for line in _remarks(why):
+        out.print(f"  {line}", style="dim")
+
+
+def _line(answer: Decision | Joint, now_us: int, zone: str, of: str = "") -> str:
+    """What was decided, in one line. A subject may hold anything, so its brackets are no markup."""
+    limit, of = answer.limit, of.replace("[", r"\[")
+    quiet = isinstance(limit, QuietHours)
+    if answer.allowed:
+        left = f"no quiet hours now ({limit}{of})" if quiet else f"{answer.remaining} left under {limit}{of}"
+        return f"[green]allowed[/]: {left}"
+    refused = f"[red]refused[/]{',' if quiet else ' by'} {limit}{of}"
+    if answer.retry_after_us is None:
+        return f"{refused}: this cost never fits"
+    when = _when(now_us + answer.retry_after_us, zone)
+    return f"{refused}: fits in {duration_text(answer.retry_after_us)}, at {when}"
+
+
+def _end(answer: Decision | Joint, *, exit_code: bool) -> None:
+    if answer.origin != "store":
+        note.print(f"the store could not answer; this is the choice for an outage ({answer.origin})", style="yellow")
+    if exit_code and not answer.allowed:
+        raise typer.Exit(1)
+
+
+def _frees(state: LimitState, why: Explanation, zone: str) -> str:
+    """When there is more room under this limit."""
+    if isinstance(state.limit, QuietHours):
+        return _quiet(state, zone)
+    if state.frees:
+        return _when(state.frees[0][0], zone)
+    return "little by little" if state.used and why.algorithm not in LOGS else "-"
+
+
+def _quiet(state: LimitState, zone: str) -> str:
+    """Whether quiet hours hold now."""
+    return "not quiet now" if state.quiet_until_us is None else f"quiet until {_when(state.quiet_until_us, zone)}"
+
+
+def _remarks(why: Explanation) -> list[str]:
+    """What the hits are, where they are not simply all of them."""
+    lines: list[str] = []
+    if why.algorithm == "bucketed":
+        lines.append("bucketed keeps sums: a hit above may be several, with the stamp of the newest")
+    elif why.algorithm not in LOGS:
+        lines.append(f"{why.algorithm} keeps numbers and not hits; only a hit with an id is listed")
+    if why.count_denied:
+        lines.append("refusals count here (count_denied), and are among the hits")
+    return lines
+
+
+def _decided(decision: Decision) -> dict[str, object]:
+    return {
+        "allowed": decision.allowed,
+        "limit": _text(decision.limit),
+        "remaining": decision.remaining,
+        "retry_after_us": decision.retry_after_us,
+        "reset_after_us": decision.reset_after_us,
+        "hit": decision.hit,
+        "origin": decision.origin,
+    }
+
+
+def _explained(why: Explanation) -> dict[str, object]:
+    return {
+        "policy": why.policy,
+        "subject": why.subject,
+        "algorithm": why.algorithm,
+        "count_denied": why.count_denied,
+        "zone": why.zone or None,
+        "now_us": why.now_us,
+        "decision": _decided(why.decision),
+        "limits": [_state(state) for state in why.limits],
+        "hits": [
+            {"stamp_us": hit.stamp_us, "units": hit.units} | ({} if hit.id is None else {"id": hit.id})
+            for hit in why.hits
+        ],
+    }
+
+
+def _state(state: LimitState) -> dict[str, object]:
+    if isinstance(state.limit, QuietHours):
+        return {"limit": str(state.limit), "binds": state.binds, "quiet_until_us": state.quiet_until_us}
+    return {
+        "limit": str(state.limit),
+        "log": state.log,
+        "used": state.used,
+        "remaining": state.remaining,
+        "binds": state.binds,
+        "frees": [{"at_us": at_us, "units": units} for at_us, units in state.frees],
+    }
+
+
+def _text(limit: Limit | None) -> str | None:
+    return None if limit is None else str(limit)
+
+
+def _named(attempt: Attempt) -> str:
+    return f"{attempt.policy} {attempt.subject}"
+
+
+def _when(instant_us: int, zone: str) -> str:
+    return datetime.fromtimestamp(instant_us / 1e6, ZoneInfo(zone)).strftime("%Y-%m-%d %H:%M:%S %Z")

@@ -1,0 +1,298 @@
+"""`capline segments publish`, `rollback`, `pin`, `gc` and `watch`, and `list` of an address: versions that are served.
+
+Each command is one call into `capline.segment.publish` or `watch`, and its answer. Exit codes: 2 for what cannot be
+done as it was asked, 3 where somebody else published meanwhile (nothing is wrong with what was asked: look, then ask
+again).
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import msgspec
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+
+from capline import segment as segments
+from capline.cli.common import JsonOption, answer_json, note, out
+from capline.model.errors import SegmentConflictError
+from capline.segment.manifest import instant_text
+from capline.segment.pointer import POINTER, Pointer, Published
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from capline.segment import WatchStatus
+
+__all__ = ["LOST", "is_published", "list_versions", "register"]
+
+LOST = 3
+
+_T = TypeVar("_T")
+_HOUR_US = 3_600_000_000
+
+Address = Annotated[
+    str,
+    typer.Argument(
+        metavar="URL",
+        help="Where versions are published: a directory, s3://bucket/prefix, gs://… or az://….",
+        show_default=False,
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to `capline segments`."""
+    for name, command, examples in _COMMANDS:
+        app.command(name, epilog="\n\n".join(("[bold]Examples[/]", *examples)))(command)
+
+
+def is_published(place: str) -> bool:
+    """Whether the text is the address of a publication, and not a directory of snapshots."""
+    return "://" in place or (Path(place) / POINTER).exists()
+
+
+def list_versions(url: str, *, as_json: bool) -> None:
+    """Print the versions at an address, in the order of their publication."""
+    with segments.Publisher(url) as publisher:
+        pointer = publisher.pointer()
+    if as_json:
+        answer_json(
+            {
+                "url": url,
+                "sequence": pointer.sequence,
+                "current": pointer.current,
+                "versions": [_facts(pointer, each) for each in pointer.versions],
+            }
+        )
+        return
+    table = Table("version", "published", "", box=None, header_style="bold")
+    for title in ("ids", "bytes", "manifest"):
+        table.add_column(title, justify="right")
+    for each in pointer.versions:
+        marks = " ".join(
+            word for word, is_so in (("current", each.version == pointer.current), ("pinned", each.pinned)) if is_so
+        )
+        row = (each.version, instant_text(each.published_us), marks, f"{each.cardinality:,}", f"{each.bytes:,}")
+        table.add_row(*row, each.manifest[:12])
+    # Through a pipe, rich takes the width for 80 and would cut the words; machines and pagers want them whole.
+    out.print(table, width=max(out.width, 160), crop=False)
+
+
+def _publish(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A snapshot's directory.", show_default=False)],
+    url: Address,
+    version: Annotated[
+        str | None, typer.Option(help="Its name there; the snapshot's own version, if left out.", show_default=False)
+    ] = None,
+    expect: Annotated[
+        str | None,
+        typer.Option(metavar="VERSION", help="Publish only if this version is current.", show_default=False),
+    ] = None,
+    resend: Annotated[
+        bool, typer.Option("--resend", help="Send also what is there already: mends what was damaged there.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Verify a snapshot, send what is not there yet, and make it the version that is served.
+
+    Exits 3 where somebody else published meanwhile.
+    """
+    looks = (
+        TextColumn("sending"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with (
+        segments.Publisher(url) as publisher,
+        Progress(*looks, console=note, transient=True, disable=as_json or not note.is_terminal) as progress,
+    ):
+        task = progress.add_task("", total=None)
+
+        def advance(sent: int, total: int) -> None:
+            progress.update(task, completed=sent, total=total)
+
+        done = _or_lost(
+            lambda: publisher.publish(directory, version=version, expected=expect, resend=resend, progress=advance)
+        )
+    if as_json:
+        answer_json({"url": url, **_plain(done)})
+    elif not done.flipped:
+        out.print(f"{url}: version {done.version} is current already", markup=False)
+    else:
+        out.print(
+            f"{url}: version {done.version} is current; sent {done.sent_bytes:,} bytes in {done.sent_files} files, "
+            f"{done.reused_bytes:,} bytes in {done.reused_files} were there",
+            markup=False,
+        )
+
+
+def _rollback(
+    url: Address,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="VERSION", help="This version; left out, the one before the current.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Serve an earlier version again. What was published stays, and can be rolled forward to."""
+    with segments.Publisher(url) as publisher:
+        pointer = _or_lost(lambda: publisher.rollback(to))
+    if as_json:
+        answer_json({"url": url, "current": pointer.current, "sequence": pointer.sequence})
+    else:
+        out.print(f"{url}: version {pointer.current} is current", markup=False)
+
+
+def _pin(
+    url: Address,
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="A published version.", show_default=False)],
+    remove: Annotated[bool, typer.Option("--remove", help="Pin it no longer.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Keep a version for good: gc leaves it, and so does every publication."""
+    with segments.Publisher(url) as publisher:
+        pointer = _or_lost(lambda: publisher.pin(version, pinned=not remove))
+    pinned = [each.version for each in pointer.versions if each.pinned]
+    if as_json:
+        answer_json({"url": url, "version": version, "pinned": pinned, "sequence": pointer.sequence})
+    else:
+        out.print(f"{url}: pinned: {', '.join(pinned) or 'none'}", markup=False)
+
+
+def _gc(
+    url: Address,
+    keep: Annotated[int, typer.Option(min=1, help="So many of the newest versions stay.")] = 10,
+    grace_hours: Annotated[
+        float, typer.Option(min=0, help="What was published or sent within so many hours stays.")
+    ] = 24,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Retire old versions and delete what no version needs. The current and the pinned ones stay, always."""
+    with segments.Publisher(url) as publisher:
+        done = _or_lost(lambda: publisher.collect(keep=keep, grace_us=int(grace_hours * _HOUR_US), dry_run=dry_run))
+    if as_json:
+        answer_json({"url": url, **_plain(done)})
+        return
+    would = "would retire" if dry_run else "retired"
+    out.print(
+        f"{url}: {would} {len(done.retired)} versions, {len(done.kept)} stay; "
+        f"{'would delete' if dry_run else 'deleted'} {done.deleted_objects} objects, {done.deleted_bytes:,} bytes",
+        markup=False,
+    )
+
+
+def _watch(
+    url: Address,
+    cache: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where this host keeps what it fetched.", show_default=False)
+    ],
+    interval: Annotated[float, typer.Option(min=0.01, max=86400, help="Seconds between looks, give or take.")] = 10,
+    version: Annotated[str | None, typer.Option(help="Follow this version alone.", show_default=False)] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Look once, fetch and verify; exit 2 unless the newest is good.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Follow a publication: fetch and verify what is new, and say each change on a line. Ctrl-C ends it.
+
+    With --once it fills the cache of a host before its processes start.
+    """
+    watch = segments.SegmentWatch(url, cache, interval_s=interval, version=version)
+    try:
+        if once:
+            watch.poll()
+            if watch.error is not None:
+                raise watch.error
+            _say(url, watch.status, as_json=as_json)
+            return
+        told: tuple[object, ...] = ()
+        watch.start()
+        while True:
+            status = watch.status
+            now = (status.version, status.sequence, status.error)
+            if now != told:
+                told = now
+                _say(url, status, as_json=as_json)
+            time.sleep(min(interval / 2, 1))
+    except KeyboardInterrupt:
+        return
+    finally:
+        watch.stop()
+
+
+def _say(url: str, status: WatchStatus, *, as_json: bool) -> None:
+    if as_json:
+        answer_json({"url": url, **_plain(status)})
+        return
+    age = "" if status.age_us is None else f", {status.age_us // 1_000_000:,} s old"
+    serving = "nothing to serve" if status.version is None else f"version {status.version}{age}"
+    out.print(f"{url}: {serving}{'' if status.error is None else f'; {status.error}'}", markup=False, soft_wrap=True)
+
+
+def _or_lost(work: Callable[[], _T]) -> _T:
+    """Do it; where somebody else was faster, say so and exit 3."""
+    try:
+        return work()
+    except SegmentConflictError as error:
+        note.print(f"capline: {error}", style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(LOST) from None
+
+
+def _facts(pointer: Pointer, each: Published) -> dict[str, object]:
+    created = instant_text(each.published_us)
+    return {**_plain(each), "published": created, "current": each.version == pointer.current}
+
+
+def _plain(value: msgspec.Struct) -> dict[str, object]:
+    return msgspec.structs.asdict(value)
+
+
+_COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
+    (
+        "publish",
+        _publish,
+        (
+            "capline segments publish segments/today s3://bucket/segments",
+            "capline segments publish segments/today /srv/segments --version 2025-03-01 --expect 2025-02-28",
+        ),
+    ),
+    (
+        "rollback",
+        _rollback,
+        (
+            "capline segments rollback s3://bucket/segments",
+            "capline segments rollback s3://bucket/segments --to 2025-03-01",
+        ),
+    ),
+    (
+        "pin",
+        _pin,
+        (
+            "capline segments pin s3://bucket/segments 2025-03-01",
+            "capline segments pin s3://bucket/segments 2025-03-01 --remove",
+        ),
+    ),
+    (
+        "gc",
+        _gc,
+        (
+            "capline segments gc s3://bucket/segments --keep 30",
+            "capline segments gc s3://bucket/segments --dry-run --json",
+        ),
+    ),
+    (
+        "watch",
+        _watch,
+        (
+            "capline segments watch s3://bucket/segments --cache /var/cache/capline",
+            "capline segments watch s3://bucket/segments --cache /var/cache/capline --once --json",
+        ),
+    ),
+)

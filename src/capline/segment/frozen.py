@@ -1,0 +1,134 @@
+"""Bitmaps that are used where they lie: roaring's frozen format, mapped into memory and not copied.
+
+    portable file ── verified, read, copied ──> BitMap            always possible; a hundred megabytes, tens of ms
+    frozen file   ── mapped ──> BitMap over the mapping           1 ms, and no memory until a page is looked at
+
+CRoaring reads its frozen format in place, and pyroaring carries CRoaring, but has no door to it. It gives two things
+to build one with, both made for other libraries: the address of a bitmap's C struct (`raw_pointer`), and the symbols of
+CRoaring. A frozen view is made by CRoaring over the mapping; its head, one `roaring_bitmap_t`, is then copied over the
+head of an empty `BitMap`. The head says that it is frozen, so CRoaring frees the head alone; what it points at belongs
+to a `Keeper`, which lives as long as the bitmap.
+
+The rule: this is a short cut and never needed. It is taken on the versions of CRoaring that are named here, after a
+trial of it on a small bitmap of every kind of container, and with files that this machine wrote and stamped after
+verifying what they were made from (`stamp`). Anything else is read and copied. The format depends on the machine and on
+CRoaring, so such files are never published.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyroaring
+from pyroaring import BitMap
+
+__all__ = ["Keeper", "adopt", "identity", "library", "serialize"]
+
+_KNOWN_MAJOR = "v5."
+"""The CRoaring that this was written against; its head is five fields, 40 bytes on 64-bit machines."""
+
+_HEAD_BYTES = 40
+_ALIGNMENT_BYTES = 32
+
+
+class _View(BitMap):
+    """A bitmap over memory that its keeper holds; never changed, as nothing in `IdSet` changes a bitmap."""
+
+    __slots__ = ("keeper",)
+
+    keeper: Keeper
+
+
+class Keeper:
+    """Holds the memory of one frozen bitmap, and the view that CRoaring made over it, until nobody uses them."""
+
+    __slots__ = ("_lib", "_view", "memory")
+
+    def __init__(self, lib: Any, memory: npt.NDArray[np.uint8], view: int) -> None:
+        self._lib = lib
+        self.memory = memory
+        self._view = view
+
+    def __del__(self) -> None:
+        self._lib.roaring_bitmap_free(self._view)
+
+
+def identity() -> str | None:
+    """What a frozen file depends on: bytes order and CRoaring's version; None where the short cut is not taken."""
+    return None if library() is None else f"{sys.byteorder} {pyroaring.__croaring_version__}"
+
+
+@cache
+def library() -> Any:
+    """CRoaring inside pyroaring, tried out once; None where the door is not as this module knows it."""
+    version = str(getattr(pyroaring, "__croaring_version__", ""))
+    if not version.startswith(_KNOWN_MAJOR) or sys.maxsize <= 1 << 32 or not hasattr(BitMap, "raw_pointer"):
+        return None
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    try:
+        # Held by the interpreter's lock: no call here is long, and letting go of it costs more than the call.
+        lib = ctypes.PyDLL(pyroaring.__file__)
+        for name, result, takes in (
+            ("roaring_bitmap_frozen_size_in_bytes", size, [pointer]),
+            ("roaring_bitmap_frozen_serialize", None, [pointer, pointer]),
+            ("roaring_bitmap_frozen_view", pointer, [pointer, size]),
+            ("roaring_bitmap_free", None, [pointer]),
+        ):
+            function = getattr(lib, name)
+            function.restype, function.argtypes = result, takes
+    except (OSError, AttributeError):
+        return None
+    return lib if _works(lib) else None
+
+
+def serialize(bits: BitMap) -> memoryview:
+    """The frozen bytes of a bitmap, in memory of their own."""
+    lib = library()
+    target = mmap.mmap(-1, lib.roaring_bitmap_frozen_size_in_bytes(_address(bits)))
+    lib.roaring_bitmap_frozen_serialize(_address(bits), np.frombuffer(target, dtype=np.uint8).ctypes.data)
+    return memoryview(target)
+
+
+def adopt(memory: npt.NDArray[np.uint8]) -> BitMap | None:
+    """A bitmap over these bytes, which stay where they are; None for bytes whose frame is no frozen bitmap's.
+
+    What is inside the frame is believed: only for bytes that this machine wrote.
+    """
+    return _adopt(library(), memory)
+
+
+def _adopt(lib: Any, memory: npt.NDArray[np.uint8]) -> BitMap | None:
+    address = memory.ctypes.data
+    if address % _ALIGNMENT_BYTES:
+        return None
+    view = lib.roaring_bitmap_frozen_view(address, memory.size)
+    if not view:
+        return None
+    keeper = Keeper(lib, memory, view)
+    bits = _View()
+    ctypes.memmove(_address(bits), view, _HEAD_BYTES)
+    bits.keeper = keeper
+    return bits
+
+
+def _address(bits: BitMap) -> int:
+    # A property, though the package's stub calls it a method.
+    address: Any = bits.raw_pointer
+    return int(address)
+
+
+def _works(lib: Any) -> bool:
+    """Try it on a bitmap with a run, an array and a bitset, and compare the answers with its own."""
+    whole = BitMap(range(70_000)) | BitMap(range(1 << 17, 1 << 18, 2)) | BitMap([1 << 20, (1 << 32) - 1])
+    whole.run_optimize()
+    target = mmap.mmap(-1, lib.roaring_bitmap_frozen_size_in_bytes(_address(whole)))
+    memory = np.frombuffer(target, dtype=np.uint8)
+    lib.roaring_bitmap_frozen_serialize(_address(whole), memory.ctypes.data)
+    bits = _adopt(lib, memory)
+    return bits is not None and bits == whole and (bits & whole) == whole and len(bits) == len(whole)

@@ -1,0 +1,189 @@
+"""The pointer: the one object of a publication that ever changes, and so the one place where publishers meet.
+
+    pointer.json
+    {                                                             -+
+      "format": "capline-segments-pointer",                        |
+      "format_version": 1,                                         |
+      "sequence": 12,                  one more at each change     |  the sealed part: SHA-256 of its bytes
+      "changed_us": 1740830400000000,                              |
+      "writer": "9f8e7d6c5b4a3928",    of this change alone        |
+      "current": "2025-03-01",         what is served              |
+      "collector": "",                 who deletes now, and until  |
+      "collecting_until_us": 0,        when nobody is to publish   |
+      "versions": [                    what may be served          |
+        {"version": "2025-03-01", "manifest": "<SHA-256>",         |
+         "manifest_bytes": 812, "bytes": 135000000, "cardinality": 270000000,
+         "published_us": 1740830400000000, "pinned": false}        |
+      ]                                                           -+
+      ,"sha256": "<64 hex digits>"
+    }
+
+The rule: whatever is in `versions` is whole and stays; whoever changes the list, or what is current, does it by one
+conditional write against the pointer that he read. So publishing, rolling back, pinning and retiring are one history
+without branches, and nothing can be rolled back to that is being deleted.
+
+`writer` is random, so that no two pointers have the same bytes: an entity tag is often a hash of them, and a pointer
+that came back to an earlier state (a publication, rolled back) must not look like that state to a slow publisher.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+import msgspec
+
+from capline.model.clock import LATEST_US
+from capline.model.errors import SegmentError
+
+__all__ = [
+    "LARGEST_POINTER_BYTES",
+    "MANIFESTS",
+    "MOST_VERSIONS",
+    "NOTHING",
+    "OBJECTS",
+    "POINTER",
+    "Pointer",
+    "Published",
+    "check_version",
+    "decode_pointer",
+    "encode_pointer",
+]
+
+POINTER = "pointer.json"
+MANIFESTS = "manifests"
+OBJECTS = "objects"
+
+FORMAT = "capline-segments-pointer"
+FORMAT_VERSION = 1
+
+MOST_VERSIONS = 256
+"""Versions that can be rolled back to; a publication beyond it retires the oldest that is not pinned."""
+
+LARGEST_POINTER_BYTES = 1 << 18
+"""Over twice what 256 versions with the longest names take."""
+
+LONGEST_VERSION = 128
+LARGEST_MANIFEST_BYTES = 1 << 28
+LARGEST_SNAPSHOT_BYTES = 1 << 50
+MOST_IDS = 1 << 64
+
+_SEAL = re.compile(rb',\n  "sha256": "([0-9a-f]{64})"\n}\n')
+_SEAL_BYTES = len(',\n  "sha256": ""\n}\n') + 64
+_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_WRITER = re.compile(r"[0-9a-f]{16}", re.ASCII)
+
+
+class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A version that can be served: the SHA-256 of its manifest names all the rest."""
+
+    version: str
+    manifest: str
+    manifest_bytes: int
+    bytes: int
+    cardinality: int
+    published_us: int
+    pinned: bool = False
+
+    @property
+    def manifest_path(self) -> str:
+        """The manifest's object, below the publication's address."""
+        return f"{MANIFESTS}/{self.manifest}.json"
+
+
+class Pointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is served, and what else there is, in the order in which it was published."""
+
+    format: str
+    format_version: int
+    sequence: int
+    changed_us: int
+    writer: str
+    current: str
+    collector: str
+    collecting_until_us: int
+    versions: tuple[Published, ...]
+
+    def find(self, version: str) -> Published | None:
+        """Return the version of this name, None where there is none."""
+        return next((each for each in self.versions if each.version == version), None)
+
+    @property
+    def serving(self) -> Published:
+        """The version that is served."""
+        return next(each for each in self.versions if each.version == self.current)
+
+    def changed(self, writer: str, now_us: int, **fields: Any) -> Pointer:
+        """Make the pointer that comes after this one."""
+        return msgspec.structs.replace(self, sequence=self.sequence + 1, writer=writer, changed_us=now_us, **fields)
+
+
+NOTHING = Pointer(FORMAT, FORMAT_VERSION, 0, 0, "", "", "", 0, ())
+"""What comes before the first publication; never written."""
+
+
+class _Sealed(Pointer, frozen=True, forbid_unknown_fields=True):
+    sha256: str
+
+
+class _Header(msgspec.Struct, frozen=True):
+    format: str
+    format_version: int
+
+
+def encode_pointer(pointer: Pointer) -> bytes:
+    """Write the pointer's bytes, seal and all."""
+    body = msgspec.json.format(msgspec.json.encode(pointer), indent=2).removesuffix(b"\n}")
+    return body + b',\n  "sha256": "' + hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
+
+
+def decode_pointer(data: bytes, where: str) -> Pointer:
+    """Read a pointer; `SegmentError`, naming `where`, unless it is exactly one that was written."""
+    seal = _SEAL.fullmatch(data[-_SEAL_BYTES:])
+    whole = seal is not None and hashlib.sha256(data[:-_SEAL_BYTES]).hexdigest().encode() == seal[1]
+    try:
+        header = msgspec.json.decode(data, type=_Header)
+    except (ValueError, RecursionError):
+        raise SegmentError(f"{where}: not a pointer of segments, or a torn one; publish again with --resend") from None
+    if header.format == FORMAT and header.format_version != FORMAT_VERSION:
+        raise SegmentError(
+            f"{where}: format version {header.format_version}, and this capline reads {FORMAT_VERSION}; "
+            "use the capline that wrote it"
+        )
+    if header.format != FORMAT or not whole:
+        raise SegmentError(f"{where}: does not match its own checksum; it is damaged: publish again with --resend")
+    try:
+        sealed = msgspec.json.decode(data, type=_Sealed)
+        _check(sealed)
+    except ValueError as error:
+        raise SegmentError(f"{where}: {error}") from None
+    return Pointer(**{field: getattr(sealed, field) for field in Pointer.__struct_fields__})
+
+
+def check_version(version: str) -> str:
+    """Return the version's name, or raise `SegmentError`: 1 to 128 characters that can be printed on a line."""
+    if not (1 <= len(version) <= LONGEST_VERSION and version.isprintable() and version == version.strip()):
+        raise SegmentError(f"version {version[:40]!r} is not 1 to {LONGEST_VERSION} printable characters; name another")
+    return version
+
+
+def _check(sealed: _Sealed) -> None:
+    """Bound what the checksum cannot: it says that the writer was consistent, not that it was right."""
+    if not 1 <= len(sealed.versions) <= MOST_VERSIONS:
+        raise SegmentError(f"{len(sealed.versions)} versions, where 1 to {MOST_VERSIONS} can be")
+    if len({each.version for each in sealed.versions}) < len(sealed.versions):
+        raise SegmentError("two versions have the same name")
+    if sealed.find(sealed.current) is None:
+        raise SegmentError(f"points to version {sealed.current[:40]!r}, which is not in its own list")
+    instants = 0 <= sealed.changed_us <= LATEST_US and 0 <= sealed.collecting_until_us <= LATEST_US
+    writers = _WRITER.fullmatch(sealed.writer) and (not sealed.collector or _WRITER.fullmatch(sealed.collector))
+    if not (instants and writers and sealed.sequence >= 1):
+        raise SegmentError("its sequence, instants or writer are impossible")
+    for each in sealed.versions:
+        check_version(each.version)
+        if not _SHA256.fullmatch(each.manifest):
+            raise SegmentError(f"version {each.version!r} has no proper SHA-256")
+        sizes = 0 < each.manifest_bytes <= LARGEST_MANIFEST_BYTES and 0 <= each.bytes <= LARGEST_SNAPSHOT_BYTES
+        if not (sizes and 0 <= each.cardinality <= MOST_IDS and 0 <= each.published_us <= LATEST_US):
+            raise SegmentError(f"version {each.version!r} has an impossible size or instant")

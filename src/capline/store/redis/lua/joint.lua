@@ -1,0 +1,134 @@
+--@head
+-- One attempt over several subjects, each on logs of its own: all of them have their cost, under one stamp, or none has.
+-- One atomic step. The joint of window/rule.py, word for word.
+--
+-- KEYS   for each part, the key of each look: of its subject, or its bucket. All in one slot.
+-- ARGV   1  msgpack: [mode, part, part, ...]; mode 0 decide, 1 peek; a part is
+--             [hash, keep_us, grace_ms, looks, wide, cost, limits of each look, keeps of each look (nil: every hit), zone,
+--             denied], as in attempt.lua
+--        2  now in us; empty: the server's clock
+--        3  field and id of the first part, and so on; an empty field: keys of its own; an empty id: none
+-- Returns one string: now in us, 8 bytes; kind; the number of the part that the limit is of; the limit's number in it;
+--        remaining[8]; retry_after + 1 (0: never)[8]; reset_after[8]; then of each part whether its id was known, and its
+--        hit[8]. kind:
+--        0 refused   1 allowed
+--        2 the part's id was recorded with another cost, which stands for remaining
+--        3 what is stored for the part is no log
+--        4 allowed before: each part's id was known; the limit is the one with the least that was left
+-- Writes nothing unless allowed. Cost: O(limits), some calls for each look.
+
+local call = redis.call
+local head, now = cmsgpack.unpack(ARGV[1]), tonumber(ARGV[2])
+local mode = head[1]
+if not now then
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+--@include log
+--@include gauge
+--@include rule
+
+local function open(part, key)
+  if part.field ~= '' then
+    local v = redis.pcall('HGET', key, part.field)
+    return type(v) ~= 'table' and decode(v) or nil
+  end
+  local bytes = redis.pcall('STRLEN', key)
+  if type(bytes) == 'table' then return nil end
+  return open_long(key, bytes) or decode(call('GET', key))
+end
+
+local function pack_answer(kind, part, limit, remaining, a, reset, tail)
+  return struct.pack('>I8BBBI8I8I8', now, kind, part, limit, remaining, a, reset) .. tail
+end
+
+local parts, every, at = {}, {}, 0
+for p = 2, #head do
+  local hash, keep, grace, width, wide, cost, limits, keeps, zone, denied = unpack(head[p], 1, 10)
+  local field, id = ARGV[2 * p - 1], ARGV[2 * p]
+  local part = {field = field, id = id ~= '' and id or nil, grace = grace, wide = wide, sites = {}, keys = {}}
+  for k = 1, width do
+    at = at + 1
+    local log = open(part, KEYS[at])
+    if not log then return pack_answer(3, p - 2, 255, 0, 0, 0, '') end
+    part.keys[k] = KEYS[at]
+    part.sites[k] = {
+      log = log, limits = limits[k], cost = cost, keep = keep, keeps = keeps and keeps[k] or 0, zone = zone,
+      denied = denied,
+    }
+    every[#every + 1] = part.sites[k]
+  end
+  parts[#parts + 1] = part
+end
+
+local time = time_and_newest(every, now)
+local sites, owners, first = {}, {}, nil
+for p, part in ipairs(parts) do
+  local known = part.id and first_answer(part.sites, part.id, time)
+  if known and known[1] == CONFLICT then return pack_answer(2, p - 1, 255, known[3], 0, 0, '') end
+  if known then
+    part.known = known[4]
+    if not first or known[3] < first[3] then first = {p - 1, known[2], known[3], known[5]} end
+  else
+    for _, site in ipairs(part.sites) do
+      sites[#sites + 1] = site
+      for j = 1, #site.limits, 2 do owners[#owners + 1] = {p - 1, site} end
+    end
+  end
+end
+
+local function hits(stamp)
+  local all = {}
+  for p, part in ipairs(parts) do
+    all[p] = struct.pack('>BI8', part.known and 1 or 0, part.known or stamp)
+  end
+  return table.concat(all)
+end
+
+-- A known part is written all the same, so that a WAIT behind it waits for what was written then.
+local function touch(key)
+  call('PEXPIRE', key, call('PTTL', key))
+end
+
+local function save_part(part)
+  if part.known then return touch(part.keys[1]) end
+  for k, site in ipairs(part.sites) do
+    if site.changed then
+      local log, key = site.log, part.keys[k]
+      local ttl = math.max(1, math.ceil((math.max(newest(log), log.floor) + site.keep - now) / 1000)) + part.grace
+      if log.key then
+        save(log, ttl)
+      elseif part.field == '' then
+        call('SET', key, encode(log, part.wide), 'PX', ttl)
+      else
+        call('HSET', key, part.field, encode(log, part.wide))
+        if call('PTTL', key) < ttl then call('PEXPIRE', key, ttl + math.floor(part.grace / 2)) end
+      end
+    end
+  end
+end
+
+if #sites == 0 then
+  if mode == 0 then
+    for _, part in ipairs(parts) do save_part(part) end
+  end
+  return pack_answer(4, first[1], first[2] or 255, first[3], 0, first[4], hits(0))
+end
+
+local said = judge(sites, now)
+local part, limit = 0, said[2]
+if limit then
+  -- From the number among all limits to the number within the part.
+  local before = 0
+  part = owners[limit + 1][1]
+  while owners[before + 1][1] ~= part do before = before + 1 end
+  limit = limit - before
+end
+if said[1] == ALLOWED and mode == 0 then
+  for _, one in ipairs(parts) do
+    if not one.known then put_all(one.sites, time, said[4], one.id) end
+  end
+  for _, one in ipairs(parts) do save_part(one) end
+end
+local allowed = said[1] == ALLOWED
+return pack_answer(said[1], part, limit or 255, said[3], allowed and 0 or said[4], said[5], hits(allowed and said[4] or 0))

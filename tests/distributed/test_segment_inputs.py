@@ -1,0 +1,80 @@
+"""Rows out of an object store, by URL: CSV, gzip and Parquet, globs, and what is not there."""
+
+from __future__ import annotations
+
+import gzip
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.segments_kit import s3_site
+
+from capline.model.errors import SegmentError
+from capline.segment import build_segments, count_rows, read_rows
+from capline.segment.place import open_place
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.s3_kit import S3
+
+pa: Any = import_module("pyarrow")
+parquet: Any = import_module("pyarrow.parquet")
+NAMES = ("new", "active")
+
+
+@pytest.fixture
+def bucket(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A bucket with the same rows as CSV, packed CSV and two files of Parquet."""
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    site = s3_site(s3)
+    text = "id,segment\n" + "".join(f"{number},{NAMES[number % 2]}\n" for number in range(20_000))
+    (tmp_path / "rows.csv").write_text(text)
+    (tmp_path / "rows.csv.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+    for part in range(2):
+        numbers = range(part * 10_000, part * 10_000 + 10_000)
+        columns = {"id": pa.array(numbers, pa.uint32()), "segment": [NAMES[number % 2] for number in numbers]}
+        parquet.write_table(pa.table(columns), tmp_path / f"part-{part}.parquet", row_group_size=3000)
+    for file in tmp_path.iterdir():
+        site.place.upload(f"export/{file.name}", file)
+    site.place.upload("export/deeper/part-2.parquet", tmp_path / "part-0.parquet")
+    return site.url
+
+
+@pytest.mark.parametrize("files", ["rows.csv", "rows.csv.gz", "part-*.parquet", "part-[01].p*", "r*.csv"])
+def test_rows_come_out_of_a_bucket_as_out_of_files(bucket: str, files: str) -> None:
+    sets = build_segments(read_rows(f"{bucket}/export/{files}"))
+    assert {name: len(ids) for name, ids in sets.items()} == {"active": 10_000, "new": 10_000}
+    assert sets["active"].page(limit=3) == [1, 3, 5]
+
+
+def test_parquet_tells_how_many_rows_there_are_without_reading_them(bucket: str) -> None:
+    assert count_rows(f"{bucket}/export/part-*.parquet") == 20_000
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("export/none.csv", "there is none"),
+        ("export/none-*.csv", "no object matches"),
+        ("export/part-*.parquet/x", "no object matches"),
+    ],
+)
+def test_what_is_not_there_is_one_line(bucket: str, path: str, problem: str) -> None:
+    with pytest.raises(SegmentError, match=problem) as told:
+        list(read_rows(f"{bucket}/{path}"))
+    assert "\n" not in str(told.value)
+
+
+def test_a_url_that_names_no_object() -> None:
+    with pytest.raises(SegmentError, match="names no object; write it like"):
+        list(read_rows("s3:///rows.csv"))
+
+
+def test_an_object_cut_short_is_an_error(s3: S3, bucket: str, tmp_path: Path) -> None:
+    whole = (tmp_path / "part-0.parquet").read_bytes()
+    (tmp_path / "cut.parquet").write_bytes(whole[: len(whole) // 2])
+    open_place(bucket, s3.options).upload("export/cut.parquet", tmp_path / "cut.parquet")
+    with pytest.raises(SegmentError, match=r"cut\.parquet"):
+        list(read_rows(f"{bucket}/export/cut.parquet"))

@@ -13,7 +13,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from capline.testing.servers import KINDS, cluster
-from proof.chaos.callers import DEADLINE_S
 from proof.chaos.load import COLD, HOT
 from proof.chaos.run import Outcome, run
 from proof.chaos.table import broken, plans, row, short_plans, table
@@ -64,7 +63,7 @@ def main() -> int:
         "date": time.strftime("%Y-%m-%d"),
         "subjects": f"{HOT} hot, {COLD} cold",
         "seed": options.seed,
-        "deadline_ms": DEADLINE_S * 1000,
+        "deadline_s": chosen[-1].deadline_s,
     }
     faults = {one.plan.name: why for one in outcomes if (why := broken(one))}
     if options.json:

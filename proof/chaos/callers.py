@@ -15,13 +15,12 @@ from capline.store.redis.keys import slot_of, tag_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["DEADLINE_S", "KEEP_US", "NEVER_BINDS", "POLICY", "WINDOW_US", "Caller", "Content", "Place", "caller"]
+__all__ = ["KEEP_US", "NEVER_BINDS", "POLICY", "WINDOW_US", "Caller", "Content", "Place", "caller"]
 
 POLICY = "p"
 WINDOW_US = 10_000_000
 KEEP_US = 86_400_000_000
 NEVER_BINDS = 1_000_000_000
-DEADLINE_S = 1.0
 
 Content = dict[str, list[tuple[int, int]]]
 """By subject: stamp and units of each hit."""
@@ -29,11 +28,12 @@ Content = dict[str, list[tuple[int, int]]]
 
 @dataclass(frozen=True)
 class Place:
-    """A cluster, the name under which a run keeps its logs on it, and the quota that it keeps."""
+    """A cluster, the name under which a run keeps its logs on it, the quota that it keeps, and each call's deadline."""
 
     addresses: str
     namespace: str
     quota: int
+    deadline_s: float
 
     @property
     def nodes(self) -> list[tuple[str, int]]:
@@ -75,7 +75,7 @@ class Capline:
     replicas = 0
 
     def __init__(self, place: Place) -> None:
-        self._limiter = AsyncLimiter(_url(place, DEADLINE_S), self._policies(place), namespace=place.namespace)
+        self._limiter = AsyncLimiter(_url(place, place.deadline_s), self._policies(place), namespace=place.namespace)
 
     @classmethod
     def _policies(cls, place: Place) -> list[Policy]:

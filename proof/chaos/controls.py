@@ -16,7 +16,7 @@ from redis import RedisCluster
 from redis.asyncio import RedisCluster as AsyncRedisCluster
 
 from capline.store.redis.keys import slot_of
-from proof.chaos.callers import DEADLINE_S, KEEP_US, NEVER_BINDS, WINDOW_US, Caller, Content, Place
+from proof.chaos.callers import KEEP_US, NEVER_BINDS, WINDOW_US, Caller, Content, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,7 +45,7 @@ class SortedSet:
         self._place = place
         self._script = SORTED_SET.read_text(encoding="utf-8")
         host, port = place.nodes[0]
-        self._client: Any = AsyncRedisCluster(host=host, port=port, socket_timeout=DEADLINE_S)
+        self._client: Any = AsyncRedisCluster(host=host, port=port, socket_timeout=place.deadline_s)
 
     async def decide(self, subject: str, id: str | None) -> Told:
         """The script, sent whole: after a failover the new primary does not know it by its hash."""
@@ -89,7 +89,7 @@ class Limits:
 
     def __init__(self, place: Place) -> None:
         storage: Any = RedisClusterStorage(
-            f"async+redis+cluster://{place.addresses}", implementation="redispy", socket_timeout=DEADLINE_S
+            f"async+redis+cluster://{place.addresses}", implementation="redispy", socket_timeout=place.deadline_s
         )
         self._limiter = MovingWindowRateLimiter(storage)
         self._storage = storage

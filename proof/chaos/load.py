@@ -46,6 +46,7 @@ class Load:
     addresses: str
     namespace: str
     quota: int
+    deadline_s: float
     seed: str
     number: int
     rate: float
@@ -69,7 +70,7 @@ class Intent:
 async def run(load: Load) -> list[str]:
     """The records of one process. It says when it is connected, and is told when to begin."""
     draw = random.Random(f"{load.seed} {load.number}")
-    asked = caller(load.limiter)(Place(load.addresses, load.namespace, load.quota))
+    asked = caller(load.limiter)(Place(load.addresses, load.namespace, load.quota, load.deadline_s))
     recorder = Recorder()
     for number in range(6):
         await _meet(asked, number)

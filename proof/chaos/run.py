@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proof.chaos.callers import DEADLINE_S, KEEP_US, POLICY, WINDOW_US, Place, caller
+from proof.chaos.callers import KEEP_US, POLICY, WINDOW_US, Place, caller
 from proof.chaos.faults import FAULTS, Scene
 from proof.chaos.load import HOT, READY, Load
 from proof.chaos.tally import Figures, tally
@@ -52,6 +52,8 @@ class Plan:
     """Attempts a second of each process."""
     quota: int = 30
     """In ten seconds: what a hot subject may; several times as much is asked for."""
+    deadline_s: float = 1.0
+    """Of each call."""
     lossless: bool = False
     """Nothing that these faults do is an excuse: every promise is checked by proof.checker."""
 
@@ -72,7 +74,7 @@ class Outcome:
 
 def run(plan: Plan, cluster: Cluster, say: Callable[[str], None] = lambda _: None) -> Outcome:
     """Run it on a cluster that is well, under a name of its own; the cluster is well again afterwards."""
-    place = _place(cluster, f"c{secrets.token_hex(5)}", plan.quota)
+    place = _place(cluster, f"c{secrets.token_hex(5)}", plan)
     kind = caller(plan.limiter)
     with (
         tempfile.TemporaryDirectory(prefix="capline-chaos-") as name,
@@ -93,12 +95,12 @@ def run(plan: Plan, cluster: Cluster, say: Callable[[str], None] = lambda _: Non
     cluster.wait()
     say(f"{plan.name}: {len(lines)} records; asking the servers what they hold")
     subjects = sorted({subject for line in lines if (subject := _subject(line))})
-    content = kind.content(_place(cluster, place.namespace, plan.quota), subjects)
+    content = kind.content(_place(cluster, place.namespace, plan), subjects)
     figures = tally(
         lines,
         content,
         (plan.quota, WINDOW_US),
-        int(DEADLINE_S * 1e6),
+        int(plan.deadline_s * 1e6),
         lambda subject: kind.slot(place, subject) * cluster.first_primaries // SLOTS,
         cluster.first_primaries,
     )
@@ -118,6 +120,7 @@ def _load(plan: Plan, place: Place, directory: Path) -> Generator[tuple[list[sub
                 place.addresses,
                 place.namespace,
                 place.quota,
+                place.deadline_s,
                 plan.seed,
                 number,
                 plan.rate,
@@ -172,9 +175,9 @@ def _faults(plan: Plan, scene: Scene, begin_us: int, say: Callable[[str], None])
     return done
 
 
-def _place(cluster: Cluster, namespace: str, quota: int) -> Place:
+def _place(cluster: Cluster, namespace: str, plan: Plan) -> Place:
     """By servers that are primaries now."""
-    return Place(",".join(server.address for server in cluster.primaries), namespace, quota)
+    return Place(",".join(server.address for server in cluster.primaries), namespace, plan.quota, plan.deadline_s)
 
 
 def _subject(line: str) -> str:

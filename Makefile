@@ -30,7 +30,8 @@ demo: setup ## see the main job done on real data; the report lands in build/dem
 
 test: lint ## lint, then every test
 	@bash tools/setup.sh test
-	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not alone" $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	$(BIN)/pytest -m alone $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
 lint: setup ## ruff, pyright strict, import-linter, bandit, and what is known against the packages
 	$(BIN)/ruff check .

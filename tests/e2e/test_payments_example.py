@@ -11,6 +11,7 @@ import pytest
 
 from capline.testing.servers import shared
 
+pytestmark = pytest.mark.alone
 RUN = Path(__file__).parents[2] / "examples" / "payments" / "run.py"
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from capline.testing.servers import Server
 
+pytestmark = pytest.mark.alone
+
 SHORT = "deadline=50ms&bulk_deadline=200ms"
 POLICY = Policy("p", ["100/day"])
 LATE_S = 0.5

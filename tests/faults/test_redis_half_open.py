@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from capline.testing.servers import Server
 
+pytestmark = pytest.mark.alone
+
 SHORT = "deadline=150ms&bulk_deadline=500ms"
 POLICY = Policy("p", ["100/day"])
 

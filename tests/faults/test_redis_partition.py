@@ -30,6 +30,8 @@ from capline.testing.servers import Server
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
+pytestmark = pytest.mark.alone
+
 QUOTA = 60
 PLAIN = Policy("plain", [f"{QUOTA}/day"])
 WAITS = Policy("waits", [f"{QUOTA}/day"], wait_replicas=1)

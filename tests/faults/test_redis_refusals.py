@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from capline.testing.servers import Server
 
+pytestmark = pytest.mark.alone
+
 POLICY = Policy("p", ["3/day"], channels={"c": ["2/day"]})
 QUICK = "deadline=60ms&bulk_deadline=150ms"
 

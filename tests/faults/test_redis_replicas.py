@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from capline.testing.servers import Server
 
+pytestmark = pytest.mark.alone
+
 QUICK = "deadline=500ms&bulk_deadline=800ms"
 LATEST_S = 1.5
 DOUBT = "recorded, but .* replicas have it .*by the deadline"

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from capline.testing.servers import Cluster
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parents[2]
 PLANNED, LAG, REPLICATED, CONTROL = short_plans("capline")
 

@@ -13,6 +13,8 @@ from capline.testing.servers import shared
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.alone
+
 CASES = [
     Case("lmdb", "1/50ms", "processes", 2, 0.5),
     Case("lmdb", "1000/5s", "processes", 8, 0.8),

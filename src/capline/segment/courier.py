@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Literal
@@ -105,7 +106,9 @@ class Courier:
             self._process.wait()
             for pipe in (self._process.stdin, self._process.stdout):
                 if pipe is not None:
-                    pipe.close()
+                    # What a dead one was still to be told is lost with it.
+                    with suppress(OSError):
+                        pipe.close()
 
     def _ask(self, asked: _Asked) -> _Answered:
         with self._lock:

@@ -58,6 +58,7 @@ def timed(report: Report, kind: str, server: Server, rounds: int) -> None:
             "decide_all over 3 subjects": joint,
         }
         for name, work in works.items():
+            work()
             before = calls(server)
             work()
             check(calls(server) - before == len(SUBJECTS), f"{name} is not one round trip")

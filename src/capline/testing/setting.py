@@ -88,6 +88,9 @@ class Awaited:
 
     def close(self) -> None:
         self.run(self.inner.close())
+        # A connection that failed half-way is let go of by asyncio in the loop's next turns.
+        for _ in range(3):
+            self.run(asyncio.sleep(0))
 
 
 async def _listed(answers: AsyncIterable[Any]) -> list[Any]:

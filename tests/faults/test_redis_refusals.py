@@ -24,6 +24,8 @@ pytestmark = pytest.mark.alone
 
 POLICY = Policy("p", ["3/day"], channels={"c": ["2/day"]})
 QUICK = "deadline=60ms&bulk_deadline=150ms"
+LOOKS = "deadline=200ms&bulk_deadline=400ms"
+"""Where the server looks at its connections only now and then."""
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -161,8 +163,8 @@ def test_a_busy_server_records_nothing_and_the_patient_wait(server: Server, limi
 
 
 def test_a_loading_server_records_nothing_and_the_patient_wait(server: Server, limiters: Limiters) -> None:
-    limiter, patient = begun(limiters, server)
-    _delay_loading(server, patient, 500)
+    limiter, patient = begun(limiters, server, LOOKS)
+    _delay_loading(server, patient)
     try:
         with meanwhile(lambda: server.command("DEBUG", "RELOAD", timeout_seconds=30)):
             assert soon(lambda: _loads(server))
@@ -179,8 +181,8 @@ def test_a_loading_server_records_nothing_and_the_patient_wait(server: Server, l
 
 def test_a_large_batch_at_a_loading_server_is_refused_row_by_row(server: Server, limiters: Limiters) -> None:
     """Many calls on one connection: the first LOADING must not make the others unknown."""
-    limiter, patient = begun(limiters, server)
-    _delay_loading(server, patient, 300)
+    limiter, patient = begun(limiters, server, LOOKS)
+    _delay_loading(server, patient)
     try:
         with meanwhile(lambda: server.command("DEBUG", "RELOAD", timeout_seconds=30)):
             assert soon(lambda: _loads(server))
@@ -192,13 +194,13 @@ def test_a_large_batch_at_a_loading_server_is_refused_row_by_row(server: Server,
     assert {type(error) for error in [*errors, *batch]} == {StoreUnavailableError}
 
 
-def _delay_loading(server: Server, limiter: Any, each_us: int) -> None:
-    """Some seconds in which it loads, and a look at its connections every ten milliseconds or so."""
+def _delay_loading(server: Server, limiter: Any) -> None:
+    """Two seconds or more in which it loads, and a look at its connections every few milliseconds."""
     server.command("FLUSHALL")
     assert limiter.decide("p", "s")
-    limiter.decide_many("p", range(2500))
+    limiter.decide_many("p", range(20_000))
     server.command("CONFIG", "SET", "loading-process-events-interval-bytes", "1024")
-    server.command("CONFIG", "SET", "key-load-delay", each_us)
+    server.command("CONFIG", "SET", "key-load-delay", "100")
 
 
 def _loads(server: Server) -> bool:

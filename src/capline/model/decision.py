@@ -14,27 +14,14 @@ if TYPE_CHECKING:
 __all__ = ["Decision", "Joint"]
 
 
-class Decision(msgspec.Struct, frozen=True, gc=False):
-    """The answer to one attempt; true when allowed.
-
-    `limit`           the binding limit: refused, the one that holds longest; allowed, the one with the least left
-    `remaining`       units that would still be allowed after this answer, the least over all limits
-    `retry_after_us`  microseconds until *this cost* would fit, were nothing else recorded; 0 when allowed, None for
-    never
-    `reset_after_us`  microseconds until the last recorded hit is out of the widest window, so until the log is empty
-    `hit`             the stamp under which the hit was recorded, to name it in `refund`; None when nothing was recorded
-    `origin`          who answered: `"store"`, or what stood in for it
-    `wait_us`         `schedule` only: microseconds from the asking to the slot
-    """
+class _Answer(msgspec.Struct, frozen=True, gc=False):
+    """What every answer says; true when allowed."""
 
     allowed: bool
     limit: Limit | None
     remaining: int
     retry_after_us: int | None
     reset_after_us: int | None
-    hit: int | None
-    origin: str = "store"
-    wait_us: int = 0
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -49,24 +36,37 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         """`reset_after_us` in seconds."""
         return None if self.reset_after_us is None else self.reset_after_us / 1e6
 
+
+class Decision(_Answer, frozen=True, gc=False):
+    """The answer to one attempt; true when allowed.
+
+    `limit`           the binding limit: refused, the one that holds longest; allowed, the one with the least left
+    `remaining`       units that would still be allowed after this answer, the least over all limits
+    `retry_after_us`  microseconds until *this cost* would fit, were nothing else recorded; 0 when allowed, None for
+    never
+    `reset_after_us`  microseconds until the last recorded hit is out of the widest window, so until the log is empty
+    `hit`             the stamp under which the hit was recorded, to name it in `refund`; None when nothing was recorded
+    `origin`          who answered: `"store"`, or what stood in for it
+    `wait_us`         `schedule` only: microseconds from the asking to the slot
+    """
+
+    hit: int | None
+    origin: str = "store"
+    wait_us: int = 0
+
     @property
     def wait(self) -> float:
         """`wait_us` in seconds."""
         return self.wait_us / 1e6
 
 
-class Joint(msgspec.Struct, frozen=True):
+class Joint(_Answer, frozen=True):
     """The answer to one attempt over several subjects, all or nothing; true when allowed.
 
     `hits` are the stamps to refund, one for each attempt in order; empty where nothing was recorded. `binds` is the
     number of the attempt whose limit is `limit`. All else is as in `Decision`, over all of the attempts.
     """
 
-    allowed: bool
-    limit: Limit | None
-    remaining: int
-    retry_after_us: int | None
-    reset_after_us: int | None
     hits: tuple[int, ...] = ()
     binds: int | None = None
     origin: str = "store"
@@ -84,16 +84,3 @@ class Joint(msgspec.Struct, frozen=True):
             binds,
             decision.origin,
         )
-
-    def __bool__(self) -> bool:
-        return self.allowed
-
-    @property
-    def retry_after(self) -> float | None:
-        """`retry_after_us` in seconds."""
-        return None if self.retry_after_us is None else self.retry_after_us / 1e6
-
-    @property
-    def reset_after(self) -> float | None:
-        """`reset_after_us` in seconds."""
-        return None if self.reset_after_us is None else self.reset_after_us / 1e6

@@ -586,6 +586,14 @@ class StoreConformance(GaugeConformance):
         assert (late.allowed, late.hit, late.retry_after) == (False, None, 10.0)
         assert limiter.schedule("p", "s", max_wait=10).wait == 10.0
 
+    def test_a_wait_of_a_microsecond_is_a_wait(self) -> None:
+        limiter = self.one("5/10s")
+        assert limiter.schedule("p", "s", max_wait=0).wait_us == 0
+        late = limiter.schedule("p", "s", max_wait=0)
+        assert (late.allowed, late.hit, late.retry_after_us, late.remaining) == (False, None, 1, 4)
+        assert [limiter.schedule("p", "s", max_wait=2e-6).wait_us for _ in range(3)] == [1, 2, 0]
+        assert len(limiter.explain("p", "s").hits) == 3
+
     def test_a_slot_is_no_earlier_than_asked_and_nobody_is_given_one_before_it(self) -> None:
         limiter = self.one("3/10s")
         limiter.decide("p", "s")

@@ -227,19 +227,15 @@ def _judge(sites: Sequence[Site], now_us: int) -> Decision:
     time_us, newest_us = _time(sites, now_us), _newest(sites)
     queued = newest_us > time_us
     stamp_us = _stamp(sites, time_us, newest_us)
-    fits_us, binding = _fits(sites)
+    fits_us, early_us, binding = _fits(sites)
     if fits_us is None:
         return _answer(sites, stamp_us, now_us, binding=binding, retry_at_us=None)
-    early_us = _fits_early(sites)
-    if early_us <= stamp_us and not queued:
-        opens_us, quiet = _opens(sites, stamp_us)
-        if opens_us == stamp_us:
-            return _answer(sites, _stamp(sites, max(stamp_us, fits_us), newest_us), now_us, allowed=True)
-        return _answer(sites, stamp_us, now_us, binding=quiet, retry_at_us=opens_us)
-    # At the instant of the last slot itself, the next stamp is already one later.
-    retry_at_us = newest_us if queued and early_us <= newest_us + 1 else early_us
-    opens_us, quiet = _opens(sites, retry_at_us)
-    return _answer(sites, stamp_us, now_us, binding=binding or quiet, retry_at_us=opens_us)
+    if early_us > stamp_us or queued:
+        return _refusal(sites, stamp_us, now_us, early_us, newest_us if queued else NEVER, binding)
+    opens_us, quiet = _opens(sites, stamp_us)
+    if opens_us == stamp_us:
+        return _answer(sites, _stamp(sites, max(stamp_us, fits_us), newest_us), now_us, allowed=True)
+    return _answer(sites, stamp_us, now_us, binding=quiet, retry_at_us=opens_us)
 
 
 def _place(sites: Sequence[Site], now_us: int, slot: Slot) -> Decision:
@@ -248,7 +244,7 @@ def _place(sites: Sequence[Site], now_us: int, slot: Slot) -> Decision:
     An instant that is later than it needs to be is free as well, as nothing is taken behind the last slot.
     """
     time_us, newest_us = _time(sites, now_us), _newest(sites)
-    fits_us, binding = _fits(sites)
+    fits_us, _, binding = _fits(sites)
     if fits_us is None:
         return _answer(sites, _stamp(sites, time_us, newest_us), now_us, binding=binding, retry_at_us=None)
     stamp_us = _stamp(sites, max(time_us, fits_us, now_us + slot.not_before_us), newest_us)
@@ -273,11 +269,18 @@ def _deny(sites: Sequence[Site], time_us: int, now_us: int, denied_units: int) -
         oldest_us = site.log.stamp_of_unit(denied_units + 1)
         if oldest_us != NEVER:
             site.log.trim(oldest_us - 1)
-    fits_us, binding = _fits(sites)
+    fits_us, early_us, binding = _fits(sites)
     if fits_us is None:
         return _answer(sites, stamp_us, now_us, binding=binding, retry_at_us=None)
-    newest_us, early_us = _newest(sites), _fits_early(sites)
-    retry_at_us = newest_us if early_us <= newest_us + 1 else early_us
+    return _refusal(sites, stamp_us, now_us, early_us, _newest(sites), binding)
+
+
+def _refusal(
+    sites: Sequence[Site], stamp_us: int, now_us: int, fits_us: int, last_us: int, binding: _Binding | None
+) -> Decision:
+    """Refused until it fits, until the last slot that is taken (`NEVER`: none), and until no quiet hours forbid it."""
+    # At the instant of the last slot itself, the next stamp is already one later.
+    retry_at_us = last_us if fits_us <= last_us + 1 else fits_us
     opens_us, quiet = _opens(sites, retry_at_us)
     return _answer(sites, stamp_us, now_us, binding=binding or quiet, retry_at_us=opens_us)
 
@@ -381,27 +384,21 @@ _Binding = tuple[Limit, Site]
 """The limit that an answer names, and where it is read."""
 
 
-def _fits(sites: Sequence[Site]) -> tuple[int | None, _Binding | None]:
-    """From when on this fits every limit, and the limit that holds longest; None: it never fits."""
-    latest_us, binding = NEVER, None
+def _fits(sites: Sequence[Site]) -> tuple[int | None, int, _Binding | None]:
+    """From when on this fits every limit (None: never), from when on it is let in, and the limit that holds longest.
+
+    It is let in sooner by the microseconds of a smear, to be stamped when it fits.
+    """
+    latest_us, latest_early_us, binding = NEVER, NEVER, None
     for site in sites:
         for gauge in site.gauges:
             fits_us = gauge.fits_us(site.log, site.cost, site.table)
             if fits_us is None:
-                return None, (gauge.limit, site)
+                return None, NEVER, (gauge.limit, site)
+            latest_early_us = max(latest_early_us, fits_us - gauge.smear_us(site.log, fits_us))
             if fits_us > latest_us:
                 latest_us, binding = fits_us, (gauge.limit, site)
-    return latest_us, binding
-
-
-def _fits_early(sites: Sequence[Site]) -> int:
-    """From when on an attempt is let in, to be stamped when it fits: sooner by the microseconds of a smear."""
-    latest_us = NEVER
-    for site in sites:
-        for gauge in site.gauges:
-            fits_us = gauge.fits_us(site.log, site.cost, site.table)
-            latest_us = max(latest_us, NEVER if fits_us is None else fits_us - gauge.smear_us(site.log, fits_us))
-    return latest_us
+    return latest_us, latest_early_us, binding
 
 
 MOST_TURNS = 64

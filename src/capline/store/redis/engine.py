@@ -140,14 +140,15 @@ class Engine:
         return (yield from self._go_on(flight, answers, until))
 
     def _go_on(self, flight: Flight, answers: list[list[Reply]], until: float) -> Steps[list[Reply | CaplineError]]:
-        pause_s, redirects = FIRST_PAUSE_S, 0
+        pause_s, redirects, round_trip_s = FIRST_PAUSE_S, 0, 0.0
         while redirects < MOST_REDIRECTS:
             again, asking, load, wait = self._sort(flight, answers, until)
             if not again:
                 return flight.outcomes
             redirects = 0 if wait else redirects + 1
             if wait:
-                left = until - time.monotonic()
+                # Sent too late for its answer, a call that is known to be unrecorded would end as unknown.
+                left = until - time.monotonic() - 2 * round_trip_s
                 if left <= 0:
                     break
                 yield Pause(min(pause_s * random.uniform(0.5, 1.0), left))  # noqa: S311 - jitter, not a secret
@@ -155,7 +156,9 @@ class Engine:
             flight.todo = again
             yield from self._know(until)
             requests = self._requests(flight, asking, load, until)
+            sent_at = time.monotonic()
             answers = (yield Exchange(requests, until)) if requests else []
+            round_trip_s = time.monotonic() - sent_at
         return flight.outcomes
 
     def _know(self, until: float) -> Steps[None]:

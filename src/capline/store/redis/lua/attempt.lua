@@ -84,6 +84,7 @@ end
 
 -- A slot that is free now is what `decide` would take; only one that is not needs all of the rule.
 local plain = (mode == 0 or mode == 2 and not_before == 0) and width == 1 and asked == '' and same_cost == 1
+local function in_time(kind, stamp) return kind == 1 and (max_wait < 0 or stamp - now <= max_wait) end
 local uniform = codes == '' and asked == ''   -- the rows differ in nothing but their subject
 local cost, id = same_cost, nil
 
@@ -155,7 +156,7 @@ local function distinct_subjects()
     local new, kind, limit, remaining, a, reset = false, nil, nil, nil, nil, nil
     if term[2] > 0 then
       new, kind, limit, remaining, a, reset = unit(v, term[1][1], term[2], term[3], term[4])
-      if mode == 2 and kind == 0 then new = false end
+      if mode == 2 and not in_time(kind, a) then new = false end
     end
     if new == false then
       new = general({v or redis.pcall('GET', KEYS[g])}, KEYS[g], nil, term)
@@ -192,7 +193,7 @@ local function subjects()
       end
       if plain and not long and term[2] > 0 and type(values[1]) ~= 'table' then
         new, kind, limit, remaining, a, reset = unit(values[1], term[1][1], term[2], term[3], term[4])
-        if mode == 2 and kind == 0 then new = false end
+        if mode == 2 and not in_time(kind, a) then new = false end
       end
       if new == false then
         new = general(values, keys[1], long and keys, term)
@@ -258,7 +259,7 @@ local function buckets()
       local new, kind, limit, remaining, a, reset = false, nil, nil, nil, nil, nil
       if short and least > 0 then
         new, kind, limit, remaining, a, reset = unit(own_values[r], own_limits, least, number, widest)
-        if mode == 2 and kind == 0 then new = false end
+        if mode == 2 and not in_time(kind, a) then new = false end
       end
       if new == false then
         local own = {}

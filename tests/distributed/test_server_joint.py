@@ -144,6 +144,18 @@ def test_every_key_expires(limiters: Limiters, layout: str) -> None:
         assert keep_ms + grace_ms - 10_000 < server.command("PTTL", key) <= keep_ms + 2 * grace_ms
 
 
+@each_layout
+def test_every_key_expires_by_its_own_window(limiters: Limiters, layout: str) -> None:
+    server = shared("redis")
+    windows = {"short": "10s", "day": "day", "week": "week"}
+    limiter = limiters(server, *[Policy(name, [f"9/{span}"], layout=layout) for name, span in windows.items()])
+    for _ in range(2):
+        assert limiter.decide_all([Attempt(name, "s") for name in windows])
+    for name, keep_s in {"short": 10, "day": 86_400, "week": 7 * 86_400}.items():
+        [key] = server.command("KEYS", f"{limiters.namespace}:{name}:*")
+        assert keep_s + 50 < server.command("PTTL", key) / 1000 <= keep_s + 120
+
+
 def test_too_few_replicas_is_an_answer_that_is_not_known(limiters: Limiters) -> None:
     with single("redis") as server:
         limiter = limiters(server, *policies(), Policy("safe", ["2/day"], wait_replicas=1), options="deadline=200ms")
@@ -160,6 +172,10 @@ def test_what_is_no_log_is_said_and_nothing_is_recorded(limiters: Limiters) -> N
     server.command("SET", f"{limiters.namespace}:campaign:{{'c}}", "not a log")
     with pytest.raises(StoreError, match="no log of capline's"):
         limiter.decide_all(asked("a", "c", "e"))
+    server.command("RPUSH", f"{limiters.namespace}:campaign:{{'d}}", "a key of another kind")
+    for one in (asked("a", "d", "e"), [Attempt("user", "a"), Attempt("campaign", "d")]):
+        with pytest.raises(StoreError, match="no log of capline's"):
+            limiter.decide_all(one)
     assert units(limiter, "a", "user") == 0
 
 

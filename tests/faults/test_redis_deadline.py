@@ -247,7 +247,7 @@ def test_no_task_gets_another_s_answer_after_a_timeout(kind: str) -> None:
 def test_a_large_batch_on_a_slow_line_has_the_time_of_a_batch(kind: str, limiters: Limiters) -> None:
     """What one call may take is no bound on how long a batch is on its way to the server."""
     with Proxy(shared(kind)) as proxy:
-        limiter = limiters(proxy.url("deadline=50ms&bulk_deadline=30s"), Policy("p", ["1/day"]))
+        limiter = limiters(proxy.url("deadline=400ms&bulk_deadline=30s"), Policy("p", ["1/day"]))
         assert limiter.decide("p", "warm")
         proxy.bytes_per_second = 16_000_000
         # More than the buffers on the way take, though not by much.

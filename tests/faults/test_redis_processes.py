@@ -89,7 +89,11 @@ def test_eight_processes_on_one_key_never_exceed_the_quota(kind: str, sync_limit
         assert len(hits) >= max(quota, quota * int(SECONDS * 1e6 // window_us) // 2)
     limiter = sync_limiters(shared(kind), *POLICIES)
     kept = [hit.stamp_us for hit in limiter.explain("p2", "s").hits]
-    assert kept == sorted(stamp for mine in told for _, stamp, _ in mine[2][1])
+    # On a slow machine the oldest have left the window by now, and nothing else is missing.
+    gone_us = time.time_ns() // 1000 - QUOTAS["1000/5s"][1]
+    granted = sorted(stamp for mine in told for _, stamp, _ in mine[2][1])
+    assert kept == granted[len(granted) - len(kept) :]
+    assert all(stamp <= gone_us for stamp in granted[: len(granted) - len(kept)])
 
 
 def no_window_holds_more(hits: list[Hit], quota: int, window_us: int) -> None:

@@ -173,6 +173,16 @@ SETTINGS = {
 }
 
 
+UNITS = Setting(
+    [
+        ("p", ["9/90us", "20/400us"], {}),
+        ("week", ["14/120us", "100/9ms", "4000/20 days"], {}),
+        ("long", ["30/200us", "1000/2s"], {}),
+    ],
+    step_us=9,
+)
+
+
 class Pair:
     """A store and the reference, asked the same."""
 
@@ -377,6 +387,43 @@ def test_a_long_log_is_trimmed_by_age_and_by_number_at_once(pair: Callable[..., 
     for cost in (1, 3, 200):
         both.both("decide", "p", "s", cost)
         both.same_history()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layout", ["subject", "bucket"])
+def test_units_of_several_subjects_as_time_goes_on(pair: Callable[..., Pair], kind: str, layout: str) -> None:
+    """Logs that are short and long, kept for a second and for weeks, mostly free at the instant of the asking."""
+    both = pair(shared(kind).url, UNITS, layout, f"units {kind} {layout}")
+    places = [(policy, subject) for policy in ("p", "week", "long") for subject in ("s", 7)]
+    allowed = 0
+    for step in range(700):
+        both.clock.advance_us(both.chance.choice((1, 2, 3, 9, 40)))
+        asked = [Attempt(*place) for place in both.chance.sample(places, both.chance.randrange(1, 4))]
+        if step % 50 == 49:
+            both.both("schedule", *both.chance.choice(places), not_before=60e-6)
+        if step % 7 == 0:
+            both.both("decide", "p", "s")
+        looked = both.limiter.peek_all(asked)
+        answer = both.both("decide_all", asked)
+        assert looked == msgspec.structs.replace(answer, hits=())
+        allowed += bool(answer)
+    assert 100 < allowed < 600
+    both.same_history()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("verb", ["decide", "schedule", "joint"])
+def test_a_long_log_whose_hits_are_old_is_short_again(pair: Callable[..., Pair], kind: str, verb: str) -> None:
+    both = pair(shared(kind).url, Setting([("p", ["300/250us"], {})], 10), "subject", kind)
+    for hits in (200, 80, 150, 250):
+        for _ in range(hits):
+            both.clock.advance_us(1)
+            if verb == "joint":
+                both.both("decide_all", [Attempt("p", "s")])
+            else:
+                both.both(verb, "p", "s")
+        both.same_history()
+        both.clock.advance_us(1000)
 
 
 @pytest.mark.parametrize("url", ["memory://", "redis"])

@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from capline.model.errors import CaplineError, StoreError
 from capline.store.protocol import Ask
 from capline.store.redis.async_transport import AsyncTransport
-from capline.store.redis.engine import Call
-from capline.store.redis.plan import DECIDE, PEEK, PLACE, one_payload
-from capline.store.redis.scripts import ONE
+from capline.store.redis.plan import DECIDE, PEEK, PLACE
 from capline.store.redis.verbs import Verbs
 
 if TYPE_CHECKING:
@@ -30,9 +28,10 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
     from capline.store.protocol import Batch, Merge, Page, Recorded
-    from capline.store.redis.engine import Steps
+    from capline.store.redis.engine import Call, Steps
     from capline.store.redis.terms import RedisTerms
     from capline.store.redis.url import Settings
+    from capline.store.redis.wire import Reply
     from capline.window.merge import Merged
 
 __all__ = ["AsyncRedisStore"]
@@ -76,9 +75,7 @@ class AsyncRedisStore:
             self._send_turn()
             return await mine
         self._waiting = []
-        if cost == 1 and not fingerprint and terms.short:
-            return await self._drive(self._one(terms, subject))
-        return await self._drive(self._verbs.attempt(terms, subject, DECIDE, cost, fingerprint))
+        return await self._one(terms, subject, DECIDE, cost, fingerprint)
 
     def _send_turn(self) -> None:
         """Have all that wait decided, but for who was cancelled.
@@ -92,11 +89,20 @@ class AsyncRedisStore:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def _one(self, terms: RedisTerms, subject: Subject) -> Steps[Decision]:
-        slot, payload = one_payload(terms, subject, self._verbs.now())
-        call = Call(slot, payload, ONE)
-        [outcome] = yield from self._verbs.engine.run([call], self._verbs.until(), terms.family.replicas)
-        return self._verbs.one_answer(outcome, terms, 1, DECIDE)
+    async def _one(
+        self,
+        terms: RedisTerms,
+        subject: Subject,
+        mode: int,
+        cost: int,
+        fingerprint: int,
+        slot: tuple[int, int] = (-1, 0),
+    ) -> Decision:
+        outcome = await self._ask(*self._verbs.one(terms, subject, mode, cost, fingerprint, slot))
+        return self._verbs.one_answer(outcome, terms, cost, mode)
+
+    async def _ask(self, call: Call, replicas: int = 0) -> Reply | CaplineError:
+        return await self._drive(self._verbs.alone(call, replicas))
 
     async def _answer(self, turn: _Waiting) -> None:
         """Decide all that came in one turn, and wake whoever still waits."""
@@ -116,7 +122,7 @@ class AsyncRedisStore:
 
     async def peek(self, terms: RedisTerms, subject: Subject, cost: int, fingerprint: int) -> Decision:
         """See `AsyncStore`."""
-        return await self._drive(self._verbs.attempt(terms, subject, PEEK, cost, fingerprint))
+        return await self._one(terms, subject, PEEK, cost, fingerprint)
 
     async def place(
         self,
@@ -129,11 +135,12 @@ class AsyncRedisStore:
     ) -> Decision:
         """See `AsyncStore`."""
         slot = (-1 if max_wait_us is None else max_wait_us, not_before_us)
-        return await self._drive(self._verbs.attempt(terms, subject, PLACE, cost, fingerprint, slot))
+        return await self._one(terms, subject, PLACE, cost, fingerprint, slot)
 
     async def refund(self, terms: RedisTerms, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
         """See `AsyncStore`."""
-        return await self._drive(self._verbs.refund(terms, subject, stamp_us, cost))
+        outcome = await self._ask(self._verbs.refund_call(terms, subject, stamp_us, cost))
+        return self._verbs.given_back(outcome, terms)
 
     async def decide_all(self, asks: Sequence[Ask]) -> Joint:
         """See `AsyncStore`; across slots of a cluster one slot after the other."""

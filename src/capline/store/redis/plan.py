@@ -8,6 +8,7 @@ and calls of one slot go to one server on one connection in their order.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -53,8 +54,11 @@ PART_ROWS = 65_536
 ORDERED_ROWS = 262_144
 """Rows that are put in order at once; between such lots all is answered first, so that a subject's rows keep theirs."""
 
-_EMPTY = bulk(b"")
-_ONE_HEAD = b"*7\r\n$7\r\nEVALSHA\r\n" + bulk(ONE.sha) + bulk(b"1")
+_EMPTY, _0, _1 = bulk(b""), bulk(b"0"), bulk(b"1")
+_JOINT, _JOINT_LOOK = (b"$7\r\nEVALSHA\r\n" + bulk(script.sha) for script in (JOINT, JOINT_LOOK))
+_ONE_COMMAND = b"$7\r\nEVALSHA\r\n" + bulk(ONE.sha) + bulk(b"1")
+_SLOT = struct.Struct(">qq")
+_DECIDE_ONE, _PLACE_ONE = b"*7\r\n" + _ONE_COMMAND, b"*8\r\n" + _ONE_COMMAND
 
 
 class Part(msgspec.Struct):
@@ -117,13 +121,16 @@ def keys_of(logs: Sequence[bytes], tag: bytes) -> list[bytes]:
     return [b"%b:{%b}" % (log, tag) for log in logs]
 
 
-def one_payload(terms: RedisTerms, subject: Subject, now: bytes) -> tuple[int, bytes]:
-    """The slot and the packed command of a decision of one unit, the short way."""
+def one_payload(
+    terms: RedisTerms, subject: Subject, now: bytes, slot: tuple[int, int] | None = None
+) -> tuple[int, bytes]:
+    """The slot and the packed command of a decision, or of a `slot`, of one unit, the short way."""
     family = terms.family
     tag = tag_of(subject, family.buckets)
     key = b"%b:{%b}" % (family.logs[0], tag)
     field = bulk(field_of(subject)) if family.buckets else _EMPTY
-    return slot_of(tag), b"%b$%d\r\n%b\r\n%b%b%b" % (_ONE_HEAD, len(key), key, terms.one, field, bulk(now))
+    head, asked = (_DECIDE_ONE, b"") if slot is None else (_PLACE_ONE, bulk(_SLOT.pack(*slot)))
+    return slot_of(tag), b"%b$%d\r\n%b\r\n%b%b%b%b" % (head, len(key), key, terms.one, field, bulk(now), asked)
 
 
 def single_call(head: Head, subject: Subject, fingerprint: int) -> Call:
@@ -148,22 +155,27 @@ def joint_groups(asks: Sequence[Ask], *, by_slot: bool) -> list[list[int]]:
 
 def joint_call(asks: Sequence[Ask], mode: int, now: bytes) -> Call:
     """One attempt over several subjects, whose keys are in one slot where that must be."""
-    script = JOINT_LOOK if mode == PEEK else JOINT
+    parts: list[bytes] = []
     keys: list[bytes] = []
-    head: list[object] = [mode]
-    named: list[bytes] = []
+    slot, named = -1, True
     for ask in asks:
         terms: RedisTerms = ask.terms
         family = terms.family
-        looks = len(family.logs)
-        keys += keys_of(family.logs, tag_of(ask.subject, family.buckets))
-        kept = [int(family.buckets > 0), family.keep_us, family.grace_ms, looks, family.wide, ask.cost]
-        head.append([*kept, terms.limits_of, terms.keeps, terms.zone(now), terms.rule.denied_units])
-        named.append(field_of(ask.subject) if family.buckets else b"")
-        named.append(ask.fingerprint.to_bytes(8) if ask.fingerprint else b"")
-    payload = pack(b"EVALSHA", script.sha, b"%d" % len(keys), *keys, msgspec.msgpack.encode(head), now, *named)
-    slot = slot_of(tag_of(asks[0].subject, asks[0].terms.family.buckets))
-    return Call(slot, payload, script, mode == PEEK or all(ask.fingerprint for ask in asks))
+        tag = tag_of(ask.subject, family.buckets)
+        if slot < 0:
+            slot = slot_of(tag)
+        for log in family.logs:
+            key = b"%b:{%b}" % (log, tag)
+            keys.append(b"$%d\r\n%b\r\n" % (len(key), key))
+        cost = _1 if ask.cost == 1 else bulk(b"%d" % ask.cost)
+        field = bulk(field_of(ask.subject)) if family.buckets else _EMPTY
+        mark = bulk(ask.fingerprint.to_bytes(8)) if ask.fingerprint else _EMPTY
+        named = named and ask.fingerprint > 0
+        parts += terms.one, terms.rest(now), cost, field, mark
+    script, head = (JOINT_LOOK, _JOINT_LOOK) if mode == PEEK else (JOINT, _JOINT)
+    count, arguments = bulk(b"%d" % len(keys)), 5 + len(keys) + len(parts)
+    payload = b"".join((b"*%d\r\n" % arguments, head, count, *keys, _1 if mode == PEEK else _0, bulk(now), *parts))
+    return Call(slot, payload, script, mode == PEEK or named)
 
 
 def _call(

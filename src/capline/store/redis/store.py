@@ -12,6 +12,7 @@ from capline.store.redis.reply import one_decision
 from capline.store.redis.scripts import ONE
 from capline.store.redis.transport import Transport
 from capline.store.redis.verbs import Verbs
+from capline.store.redis.wire import Lost, ServerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from capline.store.redis.engine import Steps
     from capline.store.redis.terms import RedisTerms
     from capline.store.redis.url import Settings
+    from capline.store.redis.wire import Reply
     from capline.window.merge import Merged
 
 __all__ = ["RedisStore"]
@@ -53,7 +55,7 @@ class RedisStore:
         return terms
 
     def _short_way(self, terms: RedisTerms) -> Callable[[Subject], Decision]:
-        """One command, one reply; what is no plain answer goes on in the engine."""
+        """A decision of one unit, in as few steps as it can take."""
         verbs, transport = self._verbs, self._transport
         topology, breakers = verbs.engine.topology, verbs.engine.breakers
         ask, now = transport.ask, verbs.now
@@ -62,19 +64,27 @@ class RedisStore:
             slot, payload = one_payload(terms, check_subject(subject), now())
             node = topology.node(slot)
             if node is None or topology.stale or ((breaker := breakers.get(node)) and breaker.failures):
-                return self._drive(self._slow_way(terms, slot, payload))
+                return verbs.one_answer(self._drive(verbs.alone(Call(slot, payload, ONE))), terms, 1, DECIDE)
             until = verbs.until()
             reply = ask(node, payload)
             if type(reply) is bytes:
                 return one_decision(reply, terms, 1)
-            call = Call(slot, payload, ONE)
-            return self._drive(_resumed(verbs, terms, verbs.engine.resume(call, reply, node, until)))
+            resumed = verbs.engine.resume(Call(slot, payload, ONE), reply, node, until)
+            return verbs.one_answer(self._drive(resumed), terms, 1, DECIDE)
 
         return decide
 
-    def _slow_way(self, terms: RedisTerms, slot: int, payload: bytes) -> Steps[Decision]:
-        [outcome] = yield from self._verbs.engine.run([Call(slot, payload, ONE)], self._verbs.until())
-        return self._verbs.one_answer(outcome, terms, 1, DECIDE)
+    def _ask(self, call: Call, replicas: int = 0) -> Reply | CaplineError:
+        """What becomes of a single call: one command, one reply; what is no plain answer goes on in the engine."""
+        engine = self._verbs.engine
+        node = engine.topology.node(call.slot)
+        if replicas or node is None or engine.topology.stale or engine.breaker(node).failures:
+            return self._drive(self._verbs.alone(call, replicas))
+        until = self._verbs.until()
+        reply = self._transport.ask(node, call.payload)
+        if isinstance(reply, (ServerError, Lost)):
+            return self._drive(engine.resume(call, reply, node, until))
+        return reply
 
     def _drive(self, steps: Steps[_T]) -> _T:
         if self._transport.closed:
@@ -83,11 +93,11 @@ class RedisStore:
 
     def decide(self, terms: RedisTerms, subject: Subject, cost: int, fingerprint: int) -> Decision:
         """See `Store`."""
-        return self._drive(self._verbs.attempt(terms, subject, DECIDE, cost, fingerprint))
+        return self._one(terms, subject, DECIDE, cost, fingerprint)
 
     def peek(self, terms: RedisTerms, subject: Subject, cost: int, fingerprint: int) -> Decision:
         """See `Store`."""
-        return self._drive(self._verbs.attempt(terms, subject, PEEK, cost, fingerprint))
+        return self._one(terms, subject, PEEK, cost, fingerprint)
 
     def place(
         self,
@@ -100,19 +110,37 @@ class RedisStore:
     ) -> Decision:
         """See `Store`."""
         slot = (-1 if max_wait_us is None else max_wait_us, not_before_us)
-        return self._drive(self._verbs.attempt(terms, subject, PLACE, cost, fingerprint, slot))
+        return self._one(terms, subject, PLACE, cost, fingerprint, slot)
+
+    def _one(
+        self,
+        terms: RedisTerms,
+        subject: Subject,
+        mode: int,
+        cost: int,
+        fingerprint: int,
+        slot: tuple[int, int] = (-1, 0),
+    ) -> Decision:
+        outcome = self._ask(*self._verbs.one(terms, subject, mode, cost, fingerprint, slot))
+        return self._verbs.one_answer(outcome, terms, cost, mode)
 
     def refund(self, terms: RedisTerms, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
         """See `Store`."""
-        return self._drive(self._verbs.refund(terms, subject, stamp_us, cost))
+        return self._verbs.given_back(self._ask(self._verbs.refund_call(terms, subject, stamp_us, cost)), terms)
 
     def decide_all(self, asks: Sequence[Ask]) -> Joint:
         """See `Store`; across slots of a cluster one slot after the other."""
-        return self._drive(self._verbs.decide_all(asks))
+        call = self._verbs.at_once(asks, DECIDE)
+        if call is None:
+            return self._drive(self._verbs.decide_all(asks))
+        return self._verbs.joint_answer(self._ask(call), asks, DECIDE)
 
     def peek_all(self, asks: Sequence[Ask]) -> Joint:
         """See `Store`; across slots of a cluster each in its own moment."""
-        return self._drive(self._verbs.peek_all(asks))
+        call = self._verbs.at_once(asks, PEEK)
+        if call is None:
+            return self._drive(self._verbs.peek_all(asks))
+        return self._verbs.joint_answer(self._ask(call), asks, PEEK)
 
     def decide_batch(self, asks: Sequence[Ask]) -> list[Decision | CaplineError]:
         """See `Store`."""
@@ -159,8 +187,3 @@ class RedisStore:
     def close(self) -> None:
         """See `Store`."""
         self._transport.close()
-
-
-def _resumed(verbs: Verbs, terms: RedisTerms, steps: Steps[object]) -> Steps[Decision]:
-    outcome = yield from steps
-    return verbs.one_answer(outcome, terms, 1, DECIDE)

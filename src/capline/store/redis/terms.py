@@ -61,6 +61,8 @@ class RedisTerms(msgspec.Struct):
     """Whether a log may be a long one."""
     one: bytes
     """The terms as one.lua takes them, as an argument on the wire."""
+    rest_anywhere: bytes
+    """What `rest` is without a zone."""
     short: bool
     """Whether one.lua is for these terms."""
     decide_unit: Callable[[Subject], Decision]
@@ -69,6 +71,12 @@ class RedisTerms(msgspec.Struct):
         """The zone's offsets about now, which is the server's where it is empty: a table covers years."""
         name = self.rule.zone
         return list(zone_table(name, int(now or time.time_ns() // 1000))) if name else None
+
+    def rest(self, now: bytes) -> bytes:
+        """All that `one` does not say, as joint.lua takes it: an argument on the wire."""
+        if not self.rule.zone:
+            return self.rest_anywhere
+        return _rest(self.limits_of, self.keeps, self.rule.denied_units, self.zone(now))
 
     def row(self, now: bytes) -> list[object]:
         """The terms as attempt.lua takes them."""
@@ -105,7 +113,7 @@ def bind(rule: Rule, own_clock: bool) -> RedisTerms:
         wide,
         keep_us,
         grace_ms,
-        least,
+        least if usable else 0,
         place + 128 * long,
         widest_us,
         *(part for limit in limits for part in (limit.quota, limit.window_us)),
@@ -129,9 +137,14 @@ def bind(rule: Rule, own_clock: bool) -> RedisTerms:
         ],
         long,
         bulk(one),
+        _rest(limits_of, keeps, rule.denied_units, None),
         usable,
         _unbound,
     )
+
+
+def _rest(limits_of: list[list[object]], keeps: list[int] | None, denied: int, zone: list[int] | None) -> bytes:
+    return bulk(msgspec.msgpack.encode([len(limits_of), limits_of, keeps, denied, zone]))
 
 
 def _by(gauge: Gauge) -> object:

@@ -33,11 +33,12 @@ from capline.store.redis.plan import (
     joint_call,
     joint_groups,
     keys_of,
+    one_payload,
     row_parts,
     single_call,
 )
 from capline.store.redis.reply import Columns, JointReply, damaged, decisions, joint_reply, one_decision
-from capline.store.redis.scripts import MERGE, REFUND, SWEEP
+from capline.store.redis.scripts import MERGE, ONE, REFUND, SWEEP
 from capline.store.redis.terms import Family, RedisTerms, bind
 from capline.store.redis.value import StoredLog, read_value
 from capline.store.redis.wire import Exchange, Lost, Reply, Request, ServerError, pack
@@ -110,7 +111,7 @@ class Verbs:
     def _bulk_until(self) -> float:
         return time.monotonic() + self.engine.settings.bulk_deadline_s
 
-    def attempt(
+    def one(
         self,
         terms: RedisTerms,
         subject: Subject,
@@ -118,22 +119,30 @@ class Verbs:
         cost: int,
         fingerprint: int,
         slot: tuple[int, int] = (-1, 0),
-    ) -> Steps[Decision]:
-        """Decide, peek or place one attempt; a `slot` is at most (-1: no bound) and at least so many us from now."""
-        head = Head(terms.family, mode, (terms,), self.now(), cost, *slot)
-        call = single_call(head, subject, fingerprint)
+    ) -> tuple[Call, int]:
+        """The call of one attempt that is decided, looked at or placed, and how many replicas are to have it.
+
+        A `slot` is at most (-1: no bound) and at least so many us from now.
+        """
         replicas = 0 if mode == PEEK else terms.family.replicas
-        [outcome] = yield from self.engine.run([call], self.until(), replicas)
-        return self.one_answer(outcome, terms, cost, mode)
+        if terms.short and cost == 1 and not fingerprint and mode != PEEK:
+            return Call(*one_payload(terms, subject, self.now(), slot if mode == PLACE else None), ONE), replicas
+        head = Head(terms.family, mode, (terms,), self.now(), cost, *slot)
+        return single_call(head, subject, fingerprint), replicas
 
     def one_answer(self, outcome: Reply, terms: RedisTerms, cost: int, mode: int) -> Decision:
-        """The decision that the outcome of a call of one row is, or raise."""
+        """The decision that the outcome of such a call is, or raise."""
         if type(outcome) is Unconfirmed:
             decision = one_decision(outcome.reply, terms, cost, slot=mode == PLACE)
             if decision.allowed:
                 raise outcome.error
             return decision
         return one_decision(_sound(outcome), terms, cost, slot=mode == PLACE, peeked=mode == PEEK)
+
+    def alone(self, call: Call, replicas: int = 0) -> Steps[Reply | CaplineError]:
+        """What becomes of a single call."""
+        [outcome] = yield from self.engine.run([call], self.until(), replicas)
+        return outcome
 
     def decide_all(self, asks: Sequence[Ask]) -> Steps[Joint]:
         """One attempt over several subjects: one call; on a cluster one for each slot, one after the other.
@@ -171,6 +180,18 @@ class Verbs:
         ]
         return _together(groups, answers)
 
+    def at_once(self, asks: Sequence[Ask], mode: int) -> Call | None:
+        """The one call that an attempt over several subjects takes; None where it takes more, or waits for replicas."""
+        if mode == DECIDE and any(ask.terms.family.replicas for ask in asks):
+            return None
+        if len(joint_groups(asks, by_slot=self.engine.topology.by_slot)) > 1:
+            return None
+        return joint_call(asks, mode, self.now())
+
+    def joint_answer(self, outcome: Reply, asks: Sequence[Ask], mode: int) -> Joint:
+        """The answer that the outcome of this one call is, or raise."""
+        return joint_reply(_sound(outcome), asks, peeked=mode == PEEK).joint
+
     def _joint(self, asks: Sequence[Ask], mode: int, until: float) -> Steps[JointReply]:
         call = joint_call(asks, mode, self.now())
         replicas = max([ask.terms.family.replicas for ask in asks])
@@ -187,7 +208,7 @@ class Verbs:
     ) -> Steps[None]:
         """Give back what these groups recorded, but for what was known before; raises where that did not come off."""
         calls = [
-            self._refund_call(asks[group[i]].terms, asks[group[i]].subject, answer.joint.hits[i], asks[group[i]].cost)
+            self.refund_call(asks[group[i]].terms, asks[group[i]].subject, answer.joint.hits[i], asks[group[i]].cost)
             for group, answer in taken
             for i in answer.new
         ]
@@ -199,9 +220,8 @@ class Verbs:
                 f"and a part of it that was recorded may not have been given back: {failed}"
             ) from None
 
-    def refund(self, terms: RedisTerms, subject: Subject, stamp_us: int, cost: int) -> Steps[bool]:
-        """Give one hit back."""
-        [outcome] = yield from self.engine.run([self._refund_call(terms, subject, stamp_us, cost)], self.until())
+    def given_back(self, outcome: Reply, terms: RedisTerms) -> bool:
+        """Whether the outcome of a `refund_call` says that there was such a hit; raises its error."""
         return _given_back(outcome, terms)
 
     def refund_many(
@@ -212,7 +232,7 @@ class Verbs:
         failed: CaplineError | None = None
         for first in range(0, len(subjects), ROWS_A_ROUND):
             calls = [
-                self._refund_call(terms, subject, int(stamp), cost)
+                self.refund_call(terms, subject, int(stamp), cost)
                 for subject, stamp in zip(
                     _listed(subjects[first : first + ROWS_A_ROUND]),
                     stamps_us[first : first + ROWS_A_ROUND],
@@ -229,7 +249,8 @@ class Verbs:
             raise failed
         return given
 
-    def _refund_call(self, terms: RedisTerms, subject: Subject, stamp_us: int, cost: int) -> Call:
+    def refund_call(self, terms: RedisTerms, subject: Subject, stamp_us: int, cost: int) -> Call:
+        """The call that gives one hit back."""
         family = terms.family
         tag = tag_of(subject, family.buckets)
         keys = keys_of(terms.refund_logs, tag)

@@ -29,7 +29,7 @@
 
 local call = redis.call
 local head = cmsgpack.unpack(ARGV[1])
-local mode, hash, keep, grace, width, wide, same_cost, max_wait, terms, not_before = unpack(head)
+local mode, hash, keep_us, grace, width, bytes_a_stamp, same_cost, max_wait, terms, not_before = unpack(head)
 local now = tonumber(ARGV[2])
 if not now then
   local time = call('TIME')
@@ -55,6 +55,7 @@ if receipt ~= '' then
 end
 
 --@include unit
+keep_as(bytes_a_stamp, keep_us)
 
 local simple, special = {}, {}
 local rows = 0

@@ -3,11 +3,15 @@
 -- One atomic step. The joint of window/rule.py, word for word.
 --
 -- KEYS   for each part, the key of each look: of its subject, or its bucket. All in one slot.
--- ARGV   1  msgpack: [mode, part, part, ...]; mode 0 decide, 1 peek; a part is
---             [hash, keep_us, grace_ms, looks, wide, cost, limits of each look, keeps of each look (nil: every hit), zone,
---             denied], as in attempt.lua
+-- ARGV   1  0 decide, 1 peek
 --        2  now in us; empty: the server's clock
---        3  field and id of the first part, and so on; an empty field: keys of its own; an empty id: none
+--        then for each part
+--        1  its terms, as one.lua takes them
+--        2  msgpack of all that they are: [looks, limits of each look, keeps of each look (nil: every hit), denied, zone],
+--           as in attempt.lua
+--        3  its cost
+--        4  its field in its bucket; empty: keys of its own
+--        5  its id; empty: none
 -- Returns one string: now in us, 8 bytes; kind; the number of the part that the limit is of; the limit's number in it;
 --        remaining[8]; retry_after + 1 (0: never)[8]; reset_after[8]; then of each part whether its id was known, and its
 --        hit[8]. kind:
@@ -18,12 +22,47 @@
 -- Writes nothing unless allowed. Cost: O(limits), some calls for each look.
 
 local call = redis.call
-local head, now = cmsgpack.unpack(ARGV[1]), tonumber(ARGV[2])
-local mode = head[1]
+local mode, now = tonumber(ARGV[1]), tonumber(ARGV[2])
+local many = (#ARGV - 2) / 5
 if not now then
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
+local function pack_answer(kind, part, limit, remaining, a, reset, tail)
+  return struct.pack('>I8BBBI8I8I8', now, kind, part, limit, remaining, a, reset) .. tail
+end
+
+--@include unit
+--@include long
+--@include stored
+
+-- The short way: where every part is one unit on a plain log and all of them are free at this instant, that is all. Else
+-- nil, and nothing was done.
+local function at_once()
+  local graces, ttls, values, lengths = {}, {}, {}, {}
+  local left, tightest, place, reset = 9007199254740992, 255, 0, 0
+  for p = 1, many do
+    local at = 5 * p
+    local bytes_a_stamp, keep_us, grace, least, number, widest, long, limits = terms_of(ARGV[at - 2])
+    if least == 0 or ARGV[at] ~= '1' or ARGV[at + 2] ~= '' then return nil end
+    keep_as(bytes_a_stamp, keep_us)
+    local v, bytes = look(KEYS[p], ARGV[at + 1], long)
+    if type(v) == 'table' then return nil end
+    local new, kind, limit, remaining, hit, empty = unit_of(KEYS[p], v, bytes, limits, least, number, widest)
+    if kind ~= 1 or hit ~= now then return nil end
+    graces[p], ttls[p], values[p], lengths[p] = grace, math.max(1, math.ceil(keep_us / 1000)) + grace, new, bytes
+    if remaining < left then left, tightest, place = remaining, limit, p - 1 end
+    if empty > reset then reset = empty end
+  end
+  if mode == 0 then
+    for p = 1, many do put_value(KEYS[p], ARGV[5 * p + 1], lengths[p], values[p], ttls[p], graces[p]) end
+  end
+  return pack_answer(1, place, tightest, left, 0, reset, string.rep(pack('>BI8', 0, now), many))
+end
+
+local said_at_once = at_once()
+if said_at_once then return said_at_once end
+
 --@include log
 --@include gauge
 --@include rule
@@ -38,19 +77,16 @@ local function open(part, key)
   return open_long(key, bytes) or decode(call('GET', key))
 end
 
-local function pack_answer(kind, part, limit, remaining, a, reset, tail)
-  return struct.pack('>I8BBBI8I8I8', now, kind, part, limit, remaining, a, reset) .. tail
-end
-
 local parts, every, at = {}, {}, 0
-for p = 2, #head do
-  local hash, keep, grace, width, wide, cost, limits, keeps, zone, denied = unpack(head[p], 1, 10)
-  local field, id = ARGV[2 * p - 1], ARGV[2 * p]
+for p = 1, many do
+  local wide, keep, grace = terms_of(ARGV[5 * p - 2])
+  local width, limits, keeps, denied, zone = unpack(cmsgpack.unpack(ARGV[5 * p - 1]), 1, 5)
+  local cost, field, id = tonumber(ARGV[5 * p]), ARGV[5 * p + 1], ARGV[5 * p + 2]
   local part = {field = field, id = id ~= '' and id or nil, grace = grace, wide = wide, sites = {}, keys = {}}
   for k = 1, width do
     at = at + 1
     local log = open(part, KEYS[at])
-    if not log then return pack_answer(3, p - 2, 255, 0, 0, 0, '') end
+    if not log then return pack_answer(3, p - 1, 255, 0, 0, 0, '') end
     part.keys[k] = KEYS[at]
     part.sites[k] = {
       log = log, limits = limits[k], cost = cost, keep = keep, keeps = keeps and keeps[k] or 0, zone = zone,
@@ -98,11 +134,8 @@ local function save_part(part)
       local ttl = math.max(1, math.ceil((math.max(newest(log), log.floor) + site.keep - now) / 1000)) + part.grace
       if log.key then
         save(log, ttl)
-      elseif part.field == '' then
-        call('SET', key, encode(log, part.wide), 'PX', ttl)
       else
-        call('HSET', key, part.field, encode(log, part.wide))
-        if call('PTTL', key) < ttl then call('PEXPIRE', key, ttl + math.floor(part.grace / 2)) end
+        put_value(key, part.field, nil, encode(log, part.wide), ttl, part.grace)
       end
     end
   end

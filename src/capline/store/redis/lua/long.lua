@@ -1,8 +1,7 @@
 -- The short way of the rule on a long log (see log.lua): one unit, with a few entries read where they stand. Included by
--- the scripts, after unit.lua and ttl_ms().
+-- the scripts, after unit.lua.
 
--- As `unit` in unit.lua, but that the hit is written here, and the first result only tells that all is said; false: not
--- for this, nothing was done. `bytes` is the length of the value.
+-- As `unit` in unit.lua, but that the first result is what is to be written behind the value's so many bytes.
 local function long_unit(key, bytes, limits, widest)
   if bytes <= 22 + 128 * 14 then return false end
   local tag, floor_us, first, base = unpack_at('>BI7I7I7', call('GETRANGE', key, 0, 21))
@@ -73,10 +72,9 @@ local function long_unit(key, bytes, limits, widest)
       end
     end
   end
-  if binding then return true, 0, (binding - 1) / 2, 0, fits - now + 1, math.max(0, top + widest - now) end
+  if binding then return nil, 0, (binding - 1) / 2, 0, fits - now + 1, math.max(0, top + widest - now) end
   if not tightest or total + 1 > 9007199254740992 then return false end
   if stamp > last_stamp then last_stamp = stamp end
-  call('SETRANGE', key, bytes, pack('>I7I7', stamp, total + 1) .. (size == 22 and '\0\0\0\0\0\0\0\0' or ''))
-  call('PEXPIRE', key, ttl_ms())
-  return true, 1, tightest, left - 1, stamp, stamp + widest - now
+  local entry_bytes = pack('>I7I7', stamp, total + 1) .. (size == 22 and '\0\0\0\0\0\0\0\0' or '')
+  return entry_bytes, 1, tightest, left - 1, stamp, stamp + widest - now
 end

@@ -1,5 +1,6 @@
 --@head
--- One decision of one unit without an id on one log, in as few steps as a script can take. What attempt.lua says holds.
+-- One decision or one slot of one unit without an id on one log, in as few steps as a script can take. What attempt.lua
+-- says holds.
 --
 -- KEYS   1  the subject's key, or its bucket's
 -- ARGV   1  the terms: wide[1] keep_us[8] grace_ms[8] least quota[8] its number[1] widest window[8], then quota[8] and
@@ -7,45 +8,38 @@
 --           the number's highest bit: the log may be a long one
 --        2  the field in the bucket; empty: a key of its own
 --        3  now in us; empty: the server's clock
+--        4  absent: decide; else place: max_wait_us[8] not_before_us[8], signed
 -- Returns what attempt.lua returns for one row.
 
 local call = redis.call
-local static, field, now = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local static, field, now, slot = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 if not now then
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
-local wide, keep, grace, least, number, widest = struct.unpack('>BI8I8I8BI8', static)
-local limits = {struct.unpack('>' .. string.rep('I8', (#static - 34) / 8), static, 35)}
-limits[#limits] = nil   -- struct.unpack's last value is a position
-local key, v = KEYS[1], nil
+local max_wait, not_before = -1, 0
+if slot then max_wait, not_before = struct.unpack('>i8i8', slot) end
+local key = KEYS[1]
 --@include unit
+--@include long
+--@include stored
+local bytes_a_stamp, keep_us, grace, least, number, widest, long, limits = terms_of(static)
+keep_as(bytes_a_stamp, keep_us)
+
+local new, kind, limit, remaining, a, reset = false, 3, 255, 0, 0, 0
+local v, bytes = look(key, field, long)
+if type(v) == 'table' then
+  new = nil   -- an error: a key of another kind
+elseif least > 0 and not_before == 0 then
+  new, kind, limit, remaining, a, reset = unit_of(key, v, bytes, limits, least, number, widest)
+  -- A slot that is free now is what would be decided; only one that is not needs all of the rule.
+  if slot and (kind ~= 1 or max_wait >= 0 and a - now > max_wait) then new = false end
+end
 
 local function ttl_ms()
   return math.max(1, math.ceil((last_stamp + keep - now) / 1000)) + grace
 end
 
-local long = number >= 128
-if long then number = number - 128 end
-local new, kind, limit, remaining, a, reset = false, 3, 255, 0, 0, 0
-local bytes
-if field ~= '' then
-  v = redis.pcall('HGET', key, field)
-elseif long then
-  v = redis.pcall('GETRANGE', key, 0, 1813)   -- more than any short log has
-  if v == '' then v = false elseif #v == 1814 then bytes = call('STRLEN', key) end
-else
-  v = redis.pcall('GET', key)
-end
-if type(v) == 'table' then
-  new = nil   -- an error: a key of another kind
-elseif bytes and least > 0 then
-  --@include long
-  new, kind, limit, remaining, a, reset = long_unit(key, bytes, limits, widest)
-  if new then new = nil end
-elseif least > 0 then
-  new, kind, limit, remaining, a, reset = unit(v, limits, least, number, widest)
-end
 if new == false then
   --@include log
   --@include gauge
@@ -55,22 +49,15 @@ if new == false then
   kind, limit, remaining, a, reset = 3, 255, 0, 0, 0
   if log then
     local site = {log = log, limits = limits, cost = 1, keep = keep, keeps = 0, denied = 0}
-    local said = attempt({site}, 0, nil, now, -1, 0)
+    local said = attempt({site}, slot and 2 or 0, nil, now, max_wait, not_before)
     kind, limit, remaining, a, reset = unpack(said)
     if site.changed then
       last_stamp = math.max(newest(log), log.floor)
+      bytes = nil
       if log.key then save(log, ttl_ms()) else new = encode(log, wide) end
     end
   end
 end
-if new then
-  local ttl = ttl_ms()
-  if field == '' then
-    call('SET', key, new, 'PX', ttl)
-  else
-    call('HSET', key, field, new)
-    if call('PTTL', key) < ttl then call('PEXPIRE', key, ttl + math.floor(grace / 2)) end
-  end
-end
+if new then put_value(key, field, bytes, new, ttl_ms(), grace) end
 if kind == 1 and a == now and remaining < 255 then return pack('>I8BB', now, limit, remaining) end
 return pack('>I8BBBBI8I8I8', now, 255, kind, kind, limit or 255, remaining, a, reset)

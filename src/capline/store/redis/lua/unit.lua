@@ -1,10 +1,17 @@
 -- The short way of the rule: one unit, on a plain log (see log.lua) or none, over limits of which no quota is 0. Included
--- by the scripts, which set before it: now, keep, wide (the bytes of a plain stamp).
+-- by the scripts, which set before it: now.
 
 local unpack_at, pack, byte, char, sub, floor = struct.unpack, struct.pack, string.byte, string.char, string.sub, math.floor
-local last_stamp = now                            -- the latest that was written
-local stamped = char(wide) .. pack('>I7', now)    -- the log of one hit now
-local fmt, span = '>I' .. wide, 256 ^ wide
+local last_stamp = now   -- the latest that was written
+local wide, keep, stamped, fmt, span
+
+-- What the next units are kept as: the bytes of a plain stamp, and for how long.
+local function keep_as(bytes, us)
+  keep = us
+  if bytes == wide then return end
+  wide = bytes
+  stamped, fmt, span = char(wide) .. pack('>I7', now), '>I' .. wide, 256 ^ wide   -- stamped: the log of one hit now
+end
 
 -- Returns the new value (nil: unchanged; false: not for this, nothing is said), then the answer: kind (0 refused,
 -- 1 allowed), the limit's number, remaining, the hit or retry_after + 1, reset_after.

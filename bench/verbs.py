@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 SUBJECTS = [f"user:{number}" for number in range(1000)]
 LIMITS = ["100000/minute", "1000000/day"]
-ID_HITS = 10
+USERS = 5000
+PATIENT = "?deadline=5s"
 
 
 def calls(server: Server) -> int:
@@ -31,15 +32,19 @@ def calls(server: Server) -> int:
 
 def timed(report: Report, kind: str, server: Server, rounds: int) -> None:
     """Each verb over `decide`."""
-    names = ("decide", "schedule", "id", "joint", "campaign", "tenant")
-    with Limiter(server.url, [Policy(name, LIMITS) for name in names]) as limiter:
+    names = ("decide", "schedule", "queue", "id", "joint", "campaign", "tenant")
+    with Limiter(server.url + PATIENT, [Policy(name, LIMITS) for name in names]) as limiter:
         number = 0
+        check(all(limiter.schedule("queue", subject, not_before=600) for subject in SUBJECTS), "a slot in ten minutes")
 
         def decide() -> None:
             check(all(limiter.decide("decide", subject) for subject in SUBJECTS), "decide")
 
         def schedule() -> None:
             check(all(limiter.schedule("schedule", subject) for subject in SUBJECTS), "schedule")
+
+        def behind() -> None:
+            check(all(limiter.schedule("queue", subject).wait > 0 for subject in SUBJECTS), "a slot behind others")
 
         def with_id() -> None:
             nonlocal number
@@ -54,6 +59,7 @@ def timed(report: Report, kind: str, server: Server, rounds: int) -> None:
         works: dict[str, Callable[[], None]] = {
             "decide": decide,
             "schedule": schedule,
+            "schedule, behind others": behind,
             "decide with an id": with_id,
             "decide_all over 3 subjects": joint,
         }
@@ -71,27 +77,30 @@ def timed(report: Report, kind: str, server: Server, rounds: int) -> None:
 
 
 def weighed(report: Report, kind: str, server: Server) -> None:
-    """Bytes that an id adds to a hit."""
+    """Bytes that an id adds to a hit, where each user has ten, and where users have from one to forty.
+
+    A value grows by the steps of the server's allocator: with one number of hits an id costs what the step makes of it.
+    """
     for layout in ("subject", "bucket"):
-        policies = [Policy(name, ["10/day", "50/week"], layout=layout) for name in ("plain", "named")]
-        before = int(server.info("memory")["used_memory_dataset"])
-        sizes: list[float] = []
-        with Limiter(server.url, policies, namespace=layout) as limiter:
-            for policy in policies:
-                for hit in range(ID_HITS):
-                    for subject in range(5000):
-                        limiter_id = f"{subject}:{hit}" if policy.name == "named" else None
-                        if limiter_id is None:
-                            continue
-                        check(bool(limiter.decide("named", subject, id=limiter_id)), "id")
-                    if policy.name == "plain":
-                        check(bool(limiter.decide_many("plain", range(5000)).allowed.all()), "plain")
-                after = int(server.info("memory")["used_memory_dataset"])
-                sizes.append((after - before) / 5000)
-                before = after
-        report.add(f"{kind}, {layout}: {ID_HITS} hits", sizes[0], "bytes a user")
-        report.add(f"{kind}, {layout}: {ID_HITS} hits with ids", sizes[1], "bytes a user")
-        report.add(f"{kind}, {layout}: an id", (sizes[1] - sizes[0]) / ID_HITS, "bytes a hit", at_most=10)
+        policies = [Policy(name, ["40/day", "50/week"], layout=layout) for name in ("plain", "named")]
+        for label, own in (("10 hits", [10] * USERS), ("1 to 40 hits", [1 + user % 40 for user in range(USERS)])):
+            with Limiter(server.url + PATIENT, policies, namespace=layout + label[:2].strip()) as limiter:
+                plain, named = (filled(limiter, server, policy.name, own) for policy in policies)
+            report.add(f"{kind}, {layout}: {label} a user", plain / USERS, "bytes a user")
+            report.add(f"{kind}, {layout}: {label} a user, with ids", named / USERS, "bytes a user")
+            report.add(
+                f"{kind}, {layout}: an id, {label} a user", (named - plain) / sum(own), "bytes a hit", at_most=10
+            )
+
+
+def filled(limiter: Limiter, server: Server, policy: str, own: list[int]) -> int:
+    """The bytes that the hits of all users take, of whom each has so many."""
+    before = int(server.info("memory")["used_memory_dataset"])
+    for hit in range(max(own)):
+        names = [f"{user}:{hit}" if policy == "named" else None for user in range(USERS)]
+        asked = [Attempt(policy, user, id=names[user]) for user in range(USERS) if hit < own[user]]
+        check(all(limiter.decide_batch(asked)), "every attempt is allowed")
+    return int(server.info("memory")["used_memory_dataset"]) - before
 
 
 def main() -> None:

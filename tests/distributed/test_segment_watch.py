@@ -295,14 +295,14 @@ class TestCache:
 
     def test_many_watches_at_once_fetch_once(self, here: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         publish(here, tmp_path, "v1", some=BIG)
-        fetched, download = list[int](), cache_module._download  # pyright: ignore[reportPrivateUsage]
+        fetched, download = list[int](), cache_module.download  # pyright: ignore[reportPrivateUsage]
 
         def counted(*arguments: Any) -> None:
             fetched.append(1)
             time.sleep(0.2)
             download(*arguments)
 
-        monkeypatch.setattr(cache_module, "_download", counted)
+        monkeypatch.setattr(cache_module, "download", counted)
         watches = [here.watch(tmp_path / "cache") for _ in range(5)]
         threads = [threading.Thread(target=watch.poll) for watch in watches]
         for thread in threads:
@@ -397,14 +397,14 @@ class TestFollowing:
         watch = here.watch(tmp_path / "cache")
         watch.poll()
         publish(here, tmp_path, "v2", new=[2])
-        going, go, download = threading.Event(), threading.Event(), cache_module._download  # pyright: ignore[reportPrivateUsage]
+        going, go, download = threading.Event(), threading.Event(), cache_module.download  # pyright: ignore[reportPrivateUsage]
 
         def held(*arguments: Any) -> None:
             going.set()
             go.wait(20)
             download(*arguments)
 
-        monkeypatch.setattr(cache_module, "_download", held)
+        monkeypatch.setattr(cache_module, "download", held)
         thread = threading.Thread(target=watch.poll)
         thread.start()
         assert going.wait(20)
@@ -419,13 +419,13 @@ class TestFollowing:
     ) -> None:
         publish(here, tmp_path, "v1", new=[1])
         watch = here.watch(tmp_path / "cache", interval_s=0.01).start()
-        download = cache_module._download  # pyright: ignore[reportPrivateUsage]
+        download = cache_module.download  # pyright: ignore[reportPrivateUsage]
 
         def stopped(*arguments: Any) -> None:
             watch._stop.set()  # pyright: ignore[reportPrivateUsage]
             download(*arguments)
 
-        monkeypatch.setattr(cache_module, "_download", stopped)
+        monkeypatch.setattr(cache_module, "download", stopped)
         publish(here, tmp_path, "v2", new=[2])
         thread = watch._thread  # pyright: ignore[reportPrivateUsage]
         assert thread is not None

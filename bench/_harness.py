@@ -74,11 +74,12 @@ class Report:
         print()
 
 
-def arguments(description: str | None, **sizes: int) -> argparse.Namespace:
-    """The program's sizes as options, and `--json`."""
+def arguments(description: str | None, **defaults: int | str) -> argparse.Namespace:
+    """The program's sizes and names as options, and `--json`."""
     parser = argparse.ArgumentParser(description=(description or "").split("\n", maxsplit=1)[0])
-    for name, default in sizes.items():
-        parser.add_argument(f"--{name}", type=int, default=default, help="default: %(default)s")
+    for name, default in defaults.items():
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(option, type=type(default), default=default, help="default: %(default)s")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
     return parser.parse_args()
 

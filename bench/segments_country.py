@@ -2,44 +2,39 @@
 
     python bench/segments_country.py [--users 270000000] [--audience 10000000] [--directory DIR] [--json]
 
-The population has the shape of a real one: sign-ups get ids in order, so the newest 5 % are one contiguous run; of the
-others activity falls off with age, who is not active is churned or at risk, and 3 % are in no segment and in no row.
 The rows lie in 27 Parquet files, each with ids from the whole range in random order, as an export by shards gives them.
 
 Every step runs in a process of its own, so that its memory is its own: what it holds after its imports is subtracted
 where a figure says "for the segments", and the whole is told beside it. Every answer is checked against NumPy arrays
 before its time counts. Times of asking are the best of five; ids are uniform over all users, which is the hardest case
-for caches. Needs 1.6 GB of disk (`--directory`, a temporary one unless said) and 3 GB of memory.
+for caches. Needs 1.6 GB of disk (`--directory`, a temporary one unless said, rows that are there are used again) and
+3 GB of memory. `--users 20000000` is the size of one campaign.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import resource
-import subprocess
-import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
-import numpy.typing as npt
+from _harness import Report, arguments, best_seconds, check
+from _population import NAMES, truth_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NAMES = ("new", "active", "at-risk", "churned")
 FILES = 27
-ROUNDS = 5
 SINGLE_IDS = 200_000
 BLOOM_ERROR = 1e-7
-CHUNK = 1 << 23
 
-TARGETS = {
+FIGURES: dict[str, tuple[str, str, float | None]] = {
     "resident_mb": ("memory of the four segments, resident, every page touched", "MB", 140),
     "open_ms": ("opening, verified once before", "ms", 50),
     "one_ns": ("one id -> its segment", "ns", 400),
@@ -48,78 +43,35 @@ TARGETS = {
     "classify_s": ("audience bitmap -> four bitmaps", "s", 0.15),
     "build_s": ("building from Parquet", "s", 180),
     "build_peak_mb": ("building: peak memory of the process", "MB", 4000),
-}
-BESIDE = {
-    "process_mb": ("the whole process after opening", "MB"),
-    "process_touched_mb": ("the whole process, every page touched", "MB"),
-    "published_mb": ("files of the snapshot", "MB"),
-    "bloom_mb": (f"four Bloom filters for all users at an error of {BLOOM_ERROR:g}", "MB"),
-    "verify_s": ("opening for the first time: hashed, proven, stamped", "s"),
-    "page_us": ("a page of 1,000 ids in the middle of a segment", "us"),
-    "expression_s": ("(active | new) - churned, counted", "s"),
+    "process_mb": ("the whole process after opening", "MB", None),
+    "process_touched_mb": ("the whole process, every page touched", "MB", None),
+    "published_mb": ("files of the snapshot", "MB", None),
+    "bloom_mb": (f"four Bloom filters for all users at an error of {BLOOM_ERROR:g}", "MB", None),
+    "verify_s": ("opening for the first time: hashed, proven, stamped", "s", None),
+    "page_us": ("a page of 1,000 ids in the middle of a segment", "us", None),
+    "expression_s": ("(active | new) - churned, counted", "s", None),
+    **{name: (f"users in segment {name}", "users", None) for name in NAMES},
 }
 
 
 def main() -> None:
     """Make rows, build, open, ask; print the table."""
-    parser = argparse.ArgumentParser(description="Time segments at the size of a country.")
-    parser.add_argument("--users", type=int, default=270_000_000)
-    parser.add_argument("--audience", type=int, default=10_000_000)
-    parser.add_argument("--directory", type=Path, help="where rows and snapshot go; rows that are there are used again")
-    parser.add_argument("--json", action="store_true", help="one JSON document instead of text")
-    parser.add_argument("--step", choices=list(STEPS), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if not FILES <= arguments.audience <= arguments.users <= 1 << 32:
-        parser.error(f"{FILES} <= --audience <= --users <= 2^32")
-    if arguments.step:
-        told = STEPS[arguments.step](arguments.directory, arguments.users, arguments.audience)
-        sys.stdout.write(msgspec.json.encode(told).decode() + "\n")
-        return
+    options = arguments(__doc__, users=270_000_000, audience=10_000_000, directory="")
+    check(FILES <= options.audience <= options.users <= 1 << 32, f"{FILES} <= --audience <= --users <= 2^32")
+    report = Report(f"Segments: {options.users:,} users, an audience of {options.audience:,}")
+    found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as temporary:
-        directory = arguments.directory or Path(temporary)
+        directory = Path(options.directory or temporary)
         directory.mkdir(parents=True, exist_ok=True)
-        figures: dict[str, Any] = {}
         for step in STEPS:
-            figures |= run(step, directory, arguments.users, arguments.audience)
-    machine = import_module("segments").machine()
-    if arguments.json:
-        sys.stdout.write(msgspec.json.encode({"machine": machine, "users": arguments.users, **figures}).decode() + "\n")
-        return
-    print(", ".join(f"{key}: {value}" for key, value in machine.items()))
-    print(f"{arguments.users:,} users, an audience of {arguments.audience:,}; answers checked")
-    for name, size in figures["cardinalities"].items():
-        print(f"  {name:<8} {size:>13,}")
-    for key, (what, unit, most) in TARGETS.items():
-        verdict = f"at most {most:g}" if figures[key] <= most else f"MISSED: at most {most:g}"
-        print(f"{what:<58} {figures[key]:>10,.3f} {unit:<3} ({verdict})")
-    for key, (what, unit) in BESIDE.items():
-        print(f"{what:<58} {figures[key]:>10,.3f} {unit}")
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as aside:
+                found |= aside.submit(step, directory, options.users, options.audience).result()
+    for key, (what, unit, most) in FIGURES.items():
+        report.add(what, found[key], unit, at_most=most)
+    report.show(as_json=options.json)
 
 
-def run(step: str, directory: Path, users: int, audience: int) -> dict[str, Any]:
-    """One step in a process of its own."""
-    command = [sys.executable, __file__, "--step", step, "--directory", str(directory)]
-    command += ["--users", str(users), "--audience", str(audience)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE)  # noqa: S603 - this program
-    return msgspec.json.decode(done.stdout)
-
-
-def truth_of(users: int) -> npt.NDArray[np.uint8]:
-    """Code of each id by its place: 0 for no segment, i for NAMES[i - 1]."""
-    random = np.random.default_rng(20261121)
-    truth = np.empty(users, dtype=np.uint8)
-    newest = users - max(1, users // 20)
-    for low in range(0, newest, CHUNK):
-        high = min(low + CHUNK, newest)
-        age_ratio = 1 - np.arange(low, high, dtype=np.float32) / users
-        draw = random.random(high - low, dtype=np.float32)
-        active = 0.7 * np.exp(-3 * age_ratio)
-        truth[low:high] = np.select([draw < 0.03, draw < 0.03 + active, draw < 0.15 + active], [0, 2, 3], 4)
-    truth[newest:] = 1
-    return truth
-
-
-def make_rows(directory: Path, users: int, _audience: int) -> dict[str, Any]:
+def make_rows(directory: Path, users: int, _audience: int) -> dict[str, float]:
     """Write the rows, unless they are there."""
     arrow: Any = import_module("pyarrow")
     parquet: Any = import_module("pyarrow.parquet")
@@ -138,7 +90,7 @@ def make_rows(directory: Path, users: int, _audience: int) -> dict[str, Any]:
     return {}
 
 
-def build(directory: Path, users: int, _audience: int) -> dict[str, Any]:
+def build(directory: Path, users: int, _audience: int) -> dict[str, float]:
     """Build as the command line does, and write the snapshot."""
     segment: Any = import_module("capline.segment")
     start = time.perf_counter()
@@ -157,11 +109,11 @@ def build(directory: Path, users: int, _audience: int) -> dict[str, Any]:
         "build_peak_mb": build_peak_mb,
         "published_mb": sum(entry.bytes for entry in manifest.files()) / 1e6,
         "bloom_mb": len(NAMES) * bits / 8 / 1e6,
-        "cardinalities": {name: sizes[name] for name in NAMES},
+        **sizes,
     }
 
 
-def verify(directory: Path, _users: int, _audience: int) -> dict[str, Any]:
+def verify(directory: Path, _users: int, _audience: int) -> dict[str, float]:
     """Open it for the first time on this machine."""
     load: Any = import_module("capline.segment.load")
     start = time.perf_counter()
@@ -169,7 +121,7 @@ def verify(directory: Path, _users: int, _audience: int) -> dict[str, Any]:
     return {"verify_s": time.perf_counter() - start}
 
 
-def open_again(directory: Path, _users: int, _audience: int) -> dict[str, Any]:
+def open_again(directory: Path, _users: int, _audience: int) -> dict[str, float]:
     """Open it as every process after that does, and touch every page of it."""
     load: Any = import_module("capline.segment.load")
     before_mb = resident_mb()
@@ -189,7 +141,7 @@ def open_again(directory: Path, _users: int, _audience: int) -> dict[str, Any]:
     }
 
 
-def ask(directory: Path, users: int, audience: int) -> dict[str, Any]:
+def ask(directory: Path, users: int, audience: int) -> dict[str, float]:
     """Ask it everything, check the answers, and time them."""
     segment: Any = import_module("capline.segment")
     snapshot = segment.load_snapshot(directory / "snapshot", trust="stamp")
@@ -226,29 +178,12 @@ def ask(directory: Path, users: int, audience: int) -> dict[str, Any]:
     }
 
 
-STEPS: dict[str, Callable[[Path, int, int], dict[str, Any]]] = {
-    "rows": make_rows,
-    "build": build,
-    "verify": verify,
-    "open": open_again,
-    "ask": ask,
-}
+STEPS: tuple[Callable[[Path, int, int], dict[str, float]], ...] = (make_rows, build, verify, open_again, ask)
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Run the work; the best time in seconds, and the last answer."""
-    best_s, answer = float("inf"), None
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        answer = work()
-        best_s = min(best_s, time.perf_counter() - start)
-    return best_s, answer
-
-
-def check(holds: object, what: str) -> None:
-    """Stop where an answer is wrong: its time would mean nothing."""
-    if not holds:
-        sys.exit(f"wrong answer: {what}")
+    """The best time in seconds, and the answer."""
+    return best_seconds(work), work()
 
 
 def resident_mb() -> float:

@@ -36,6 +36,13 @@ def s3() -> Iterator[S3]:
         yield server
 
 
+@pytest.fixture
+def own_s3() -> Iterator[S3]:
+    """One that may be stopped and started."""
+    with S3() as server:
+        yield server
+
+
 @pytest.fixture(scope="session", autouse=True)
 def regular_expressions() -> None:
     """Load a part of Hypothesis before any test asks for it.

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from tests.segment_kit import text_rows_of
 
-from capline.segment import IdSet, SegmentWatch, Snapshot, write_snapshot
+from capline.segment import IdSet, SegmentWatch, Snapshot, build_segments, keep, number_rows, write_snapshot
 from capline.segment.place import Place, open_place
 from capline.segment.pointer import Pointer, encode_pointer
 from capline.segment.publish import Publisher, read_pointer
@@ -26,6 +27,17 @@ def make(directory: Path, version: str, **sets: Iterable[int]) -> Path:
     """A snapshot on disk; its path."""
     path = directory / f"snapshot-{secrets.token_hex(4)}"
     write_snapshot(Snapshot({name: IdSet(ids) for name, ids in sets.items()}, version), path)
+    return path
+
+
+def make_text(directory: Path, ids: Path, version: str, **sets: list[str]) -> Path:
+    """A snapshot of text ids on disk, built with the dictionary that is kept in `ids`; its path."""
+    rows = [(text, name) for name, texts in sets.items() for text in texts]
+    path = directory / f"snapshot-{secrets.token_hex(4)}"
+    with keep(ids) as builder:
+        built = build_segments(number_rows(text_rows_of(rows), builder))
+        builder.commit()
+        write_snapshot(Snapshot(built, version, ids=builder.dictionary()), path)
     return path
 
 

@@ -67,6 +67,19 @@ def test_what_is_not_there_is_one_line(bucket: str, path: str, problem: str) -> 
     assert "\n" not in str(told.value)
 
 
+def test_a_denied_bucket_is_one_line(own_s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in own_s3.environment.items():
+        monkeypatch.setenv(name, value)
+    site = s3_site(own_s3)
+    site.write("rows.csv", b"id,segment\n1,new\n")
+    assert [len(ids) for ids in build_segments(read_rows(f"{site.url}/rows.csv")).values()] == [1]
+    own_s3.restart(auth=True)
+    for path in ("rows.csv", "*.csv"):
+        with pytest.raises(SegmentError, match="access denied; check the credentials") as told:
+            list(read_rows(f"{site.url}/{path}"))
+        assert "\n" not in str(told.value)
+
+
 def test_a_url_that_names_no_object() -> None:
     with pytest.raises(SegmentError, match="names no object; write it like"):
         list(read_rows("s3:///rows.csv"))

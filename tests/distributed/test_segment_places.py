@@ -12,7 +12,6 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.s3_kit import S3
 from tests.segments_kit import Site, directory_site, make, s3_site
 from tests.server_kit import soon
 
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.s3_kit import S3
+
 
 @pytest.fixture(params=["directory", "s3", "courier"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
@@ -36,13 +37,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         found = site.place if request.param == "s3" else Courier(site.url, site.options)
     yield found
     found.close()
-
-
-@pytest.fixture
-def own_s3() -> Iterator[S3]:
-    """One that may be stopped and started."""
-    with S3() as server:
-        yield server
 
 
 class TestVerbs:

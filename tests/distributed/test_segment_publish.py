@@ -8,10 +8,12 @@ from threading import Barrier, Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.segments_kit import Site, directory_site, file_of, make, s3_site
+from tests.segments_kit import Site, directory_site, file_of, make, make_text, s3_site
 
 from capline.model.errors import SegmentConflictError, SegmentError
+from capline.segment import extends
 from capline.segment import publish as publish_module
+from capline.segment.fetch import download
 from capline.segment.publish import Publisher
 
 if TYPE_CHECKING:
@@ -334,3 +336,76 @@ def objects_of(site: Site, version: str) -> set[str]:
     with Publisher(site.url, site.options) as publisher:
         manifest = publisher._manifest(found)  # pyright: ignore[reportPrivateUsage]
     return {each.sha256 for each in publish_module.files_of(manifest)}
+
+
+class TestTextIds:
+    """The next dictionary extends the one that is served, or it is said that it does not."""
+
+    USERS = tuple(f"user-{number}" for number in range(40))
+
+    def text(self, tmp_path: Path, home: str, version: str, *texts: str) -> Path:
+        return make_text(tmp_path, tmp_path / home, version, new=list(texts))
+
+    def test_new_files_and_merged_ones(self, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        fetched: list[str] = []
+
+        def counted(place: Any, version: Any, sha256: str, size_bytes: int, target: Path) -> None:
+            fetched.append(version.version)
+            download(place, version, sha256, size_bytes, target)
+
+        monkeypatch.setattr(extends, "download", counted)
+        with site.publisher() as publisher:
+            publisher.publish(self.text(tmp_path, "ids", "v1", *self.USERS[:20]))
+            publisher.publish(self.text(tmp_path, "ids", "v2", *self.USERS[10:22]))
+            assert fetched == []  # a new file beside the old one, which is there by its hash
+            publisher.publish(self.text(tmp_path, "ids", "v3", *self.USERS[5:]))
+            assert set(fetched) == {"v2"}  # both were merged: looked at text by text
+            publisher.publish(make(tmp_path, "v4", new=[1]))
+            publisher.publish(self.text(tmp_path, "other", "v5", "x"))  # numbers have none to keep
+        assert served_texts(site, tmp_path) == ["x"]
+
+    @pytest.mark.parametrize("broken", ["another order", "an old copy", "a new beginning"])
+    def test_numbers_that_changed(self, site: Site, tmp_path: Path, broken: str) -> None:
+        first = self.text(tmp_path, "ids", "v0", *self.USERS[:20])
+        second = self.text(tmp_path, "ids", "v1", *self.USERS)
+        with site.publisher() as publisher:
+            publisher.publish(second)
+            before = site.read("pointer.json"), site.names("objects")
+            if broken == "an old copy":
+                bad, told = first, f"id '{self.USERS[20]}' has no number here, and 20 there"
+            elif broken == "another order":
+                self.text(tmp_path, "lost", "v0", *self.USERS[20:])
+                bad = self.text(tmp_path, "lost", "v2", *self.USERS)
+                told = "has the number .* here, and .* there"
+            else:
+                bad, told = self.text(tmp_path, "fresh", "v2", "somebody"), "has no number here, and .* there"
+            match = f"does not extend that of version 'v1', which is served: .*{told}; build with .* --new-dictionary"
+            with pytest.raises(SegmentError, match=match.replace(" --", r" .*--")) as refused:
+                publisher.publish(bad)
+            assert "\n" not in str(refused.value)
+            assert (site.read("pointer.json"), site.names("objects")) == before
+            publisher.publish(bad, new_dictionary=True)
+        assert site.pointer().current in ("v0", "v2")
+
+    def test_a_dictionary_that_is_gone_there_is_not_taken_for_one_that_fits(self, site: Site, tmp_path: Path) -> None:
+        first = self.text(tmp_path, "ids", "v1", *self.USERS[:20])
+        with site.publisher() as publisher:
+            publisher.publish(first)
+            (old,) = first.glob("*.ids")
+            site.delete(f"objects/{hashlib.sha256(old.read_bytes()).hexdigest()}")
+            second = self.text(tmp_path, "ids", "v2", *self.USERS)
+            with pytest.raises(SegmentError, match=r"gone, and version 'v1' needs it; .*--new-dictionary does not"):
+                publisher.publish(second)
+            site.delete(*(f"manifests/{name}" for name in site.names("manifests")))
+            with pytest.raises(SegmentError, match=r"gone, and version 'v1' needs it; .*--new-dictionary does not"):
+                publisher.publish(second)
+            assert publisher.publish(first, resend=True).sent_files == 2
+            assert publisher.publish(second).flipped
+
+
+def served_texts(site: Site, directory: Path) -> list[str]:
+    watch = site.watch(directory / f"cache-{time.monotonic_ns()}")
+    watch.poll()
+    found: list[str] = watch.current.members("new")
+    watch.stop()
+    return found

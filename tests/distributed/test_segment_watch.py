@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import struct
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -142,6 +144,10 @@ SPOILED: dict[str, tuple[Callable[[Site], None], str]] = {
         ),
         "does not match its own checksum",
     ),
+    "a sealed pointer to a version that is gone": (
+        lambda site: site.reseal(current="v9"),
+        "points to version 'v9', which is not in its own list",
+    ),
 }
 
 
@@ -190,6 +196,8 @@ def test_what_is_spoiled_is_refused_and_the_last_good_one_stays(site: Site, tmp_
         ({"segments": []}, "0 segments"),
         ("overlap", "in two segments"),
         ("cardinality", "3 ids, and the manifest says 4"),
+        ("everybody", "4294967296 ids, and the manifest says 3"),
+        ("a run too long", "not one whole bitmap in roaring's portable format"),
         ("nobody", "0 ids in all, where 1 to"),
         ("huge", "impossible size|are taken"),
         ("outside", "no proper file name|file name"),
@@ -202,6 +210,8 @@ def test_what_a_faulty_publisher_wrote_is_refused(here: Site, tmp_path: Path, ch
     watch.poll()
     data = here.read(here.pointer().serving.manifest_path)
     bits, nobody = IdSet([2, 3, 4]).to_bytes(), IdSet().to_bytes()
+    everybody = IdSet.from_range(0, (1 << 32) - 1).to_bytes()
+    too_long = struct.pack("<HHBHHHHH", 12347, 0, 1, 0, 2, 1, 5, 0xFFFF)  # one run: 5 to 65,540 of a container's 65,536
 
     def entry(name: str, content: bytes, cardinality: int, **more: Any) -> dict[str, Any]:
         sha256 = hashlib.sha256(content).hexdigest()
@@ -212,6 +222,10 @@ def test_what_a_faulty_publisher_wrote_is_refused(here: Site, tmp_path: Path, ch
         changes = {"segments": [entry("new", bits, 3), entry("old", bits, 3)]}
     elif changes == "cardinality":
         changes = {"segments": [entry("new", bits, 4)]}
+    elif changes == "everybody":
+        changes = {"segments": [entry("new", everybody, 3)]}
+    elif changes == "a run too long":
+        changes = {"segments": [entry("new", too_long, 3)]}
     elif changes == "nobody":
         changes = {"segments": [entry("new", nobody, 0)]}
     elif changes == "huge":
@@ -219,7 +233,9 @@ def test_what_a_faulty_publisher_wrote_is_refused(here: Site, tmp_path: Path, ch
     elif changes == "outside":
         changes = {"segments": [entry("new", bits, 3, file="../../x.roaring")]}
     entries = changes.get("segments")
-    here.smuggle("v2", claiming(data, entries) if entries else resealed(data, **changes), [bits, nobody])
+    here.smuggle(
+        "v2", claiming(data, entries) if entries else resealed(data, **changes), [bits, nobody, everybody, too_long]
+    )
     assert not watch.poll()
     assert watch.current.version == "v1"
     with pytest.raises(SegmentError, match=why):
@@ -295,14 +311,14 @@ class TestCache:
 
     def test_many_watches_at_once_fetch_once(self, here: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         publish(here, tmp_path, "v1", some=BIG)
-        fetched, download = list[int](), cache_module._download  # pyright: ignore[reportPrivateUsage]
+        fetched, download = list[int](), cache_module.download  # pyright: ignore[reportPrivateUsage]
 
         def counted(*arguments: Any) -> None:
             fetched.append(1)
             time.sleep(0.2)
             download(*arguments)
 
-        monkeypatch.setattr(cache_module, "_download", counted)
+        monkeypatch.setattr(cache_module, "download", counted)
         watches = [here.watch(tmp_path / "cache") for _ in range(5)]
         threads = [threading.Thread(target=watch.poll) for watch in watches]
         for thread in threads:
@@ -384,6 +400,24 @@ class TestFollowing:
         watch.stop()
         watch.stop()
 
+    def test_hosts_do_not_ask_in_step(self, here: Site, tmp_path: Path) -> None:
+        publish(here, tmp_path, "v1", new=[1])
+        watch, waited = here.watch(tmp_path / "cache", interval_s=10), list[tuple[float, ...]]()
+
+        class Stop(threading.Event):
+            def wait(self, timeout: float | None = None) -> bool:
+                waits.append(timeout or 0.0)
+                return len(waits) > 100
+
+        for _ in range(2):
+            waits: list[float] = []
+            watch._follow(weakref.ref(watch), Stop(), 10.0)  # pyright: ignore[reportPrivateUsage]
+            assert 8 <= min(waits) < 9
+            assert 11 < max(waits) <= 12
+            waited.append(tuple(waits))
+        assert waited[0] != waited[1]
+        assert watch.current.version == "v1"
+
     def test_a_watch_that_nobody_holds_ends_its_thread(self, here: Site, tmp_path: Path) -> None:
         publish(here, tmp_path, "v1", new=[1])
         before = threading.active_count()
@@ -397,14 +431,14 @@ class TestFollowing:
         watch = here.watch(tmp_path / "cache")
         watch.poll()
         publish(here, tmp_path, "v2", new=[2])
-        going, go, download = threading.Event(), threading.Event(), cache_module._download  # pyright: ignore[reportPrivateUsage]
+        going, go, download = threading.Event(), threading.Event(), cache_module.download  # pyright: ignore[reportPrivateUsage]
 
         def held(*arguments: Any) -> None:
             going.set()
             go.wait(20)
             download(*arguments)
 
-        monkeypatch.setattr(cache_module, "_download", held)
+        monkeypatch.setattr(cache_module, "download", held)
         thread = threading.Thread(target=watch.poll)
         thread.start()
         assert going.wait(20)
@@ -419,13 +453,13 @@ class TestFollowing:
     ) -> None:
         publish(here, tmp_path, "v1", new=[1])
         watch = here.watch(tmp_path / "cache", interval_s=0.01).start()
-        download = cache_module._download  # pyright: ignore[reportPrivateUsage]
+        download = cache_module.download  # pyright: ignore[reportPrivateUsage]
 
         def stopped(*arguments: Any) -> None:
             watch._stop.set()  # pyright: ignore[reportPrivateUsage]
             download(*arguments)
 
-        monkeypatch.setattr(cache_module, "_download", stopped)
+        monkeypatch.setattr(cache_module, "download", stopped)
         publish(here, tmp_path, "v2", new=[2])
         thread = watch._thread  # pyright: ignore[reportPrivateUsage]
         assert thread is not None

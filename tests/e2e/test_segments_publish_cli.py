@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.segments_kit import Site, make, s3_site
+from tests.segments_kit import Site, make, make_text, s3_site
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,6 +96,16 @@ def test_a_publication_and_its_life(shell: Shell, tmp_path: Path) -> None:
     told = shell.answer("watch", "URL", "--cache", "cache", "--once")
     assert (told["version"], told["error"]) == ("v2", None)
     assert "no version 'v1' any more" in shell.refusal("watch", "URL", "--cache", "cache", "--once", "--version", "v1")
+
+
+def test_a_dictionary_that_does_not_go_on(shell: Shell, tmp_path: Path) -> None:
+    first = make_text(tmp_path, tmp_path / "ids", "v1", new=["ann", "bob"])
+    lost = make_text(tmp_path, tmp_path / "lost", "v2", new=["bob"])
+    shell.answer("publish", str(first), "URL")
+    told = shell.refusal("publish", str(lost), "URL")
+    assert told.startswith(f"capline: {lost}: its id dictionary does not extend that of version 'v1', which is served")
+    assert shell.answer("list", "URL")["current"] == "v1"
+    assert shell.answer("publish", str(lost), "URL", "--new-dictionary")["version"] == "v2"
 
 
 def test_a_watch_tells_of_each_change(shell: Shell, tmp_path: Path, s3: S3) -> None:

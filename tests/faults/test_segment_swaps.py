@@ -203,3 +203,5 @@ def test_fifty_versions(kind: str, request: pytest.FixtureRequest, tmp_path: Pat
         assert len(good) == 41
         assert ended["swaps"] == len(good)
         assert ended["answers"] > 5_000
+        # No gap: a snapshot was there at every turn (else the process had ended), and no turn waited for a fetch.
+        assert ended["longest_s"] < 5

@@ -283,6 +283,24 @@ def test_format_version_1_is_read(tmp_path: Path) -> None:
         load_snapshot(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("runs", "claimed"),
+    [
+        ([(5, 0xFFFF)], 1),  # beyond the container's end
+        ([(0, 100), (50, 100)], 2),
+        ([(500, 100), (50, 100)], 2),
+        ([(0, 1)], 0xFFFF),  # more runs than there are
+        ([(0, 0xFFFF)] * 0xFFFF, 0xFFFF),  # 65,535 times every id: 2^32 of them
+    ],
+)
+def test_runs_that_cannot_be_are_no_bitmap(runs: list[tuple[int, int]], claimed: int) -> None:
+    head = struct.pack("<HHBHHH", 12347, 0, 1, 0, 0xFFFF, claimed)
+    good = IdSet.from_bytes(struct.pack("<HHBHHHHH", 12347, 0, 1, 0, 0xFFFF, 1, 0, 0xFFFF))
+    assert len(good) == 1 << 16
+    with pytest.raises(SegmentError, match="not one whole bitmap in roaring's portable format"):
+        IdSet.from_bytes(head + b"".join(struct.pack("<HH", *run) for run in runs))
+
+
 def test_a_run_that_claims_everything_costs_nothing() -> None:
     # 65,536 containers, each one run of 65,536 ids: every id there is, in some hundred kilobytes.
     flags = b"\xff" * 8192

@@ -126,6 +126,19 @@ class TestAnswers:
         assert len(widths) == 64
         assert max(widths) <= 1 << 26
 
+    @pytest.mark.parametrize(("asked", "run"), [(300, 1), (300, 7), (100_000, 1 << 10), (100_000, 1 << 18)])
+    @pytest.mark.parametrize("top", [1 << 27, LARGEST])
+    def test_codes_come_back_to_the_places_that_asked(
+        self, monkeypatch: pytest.MonkeyPatch, top: int, asked: int, run: int
+    ) -> None:
+        monkeypatch.setattr(codes_module, "_RUN", run)
+        random = np.random.default_rng(run)
+        ids = np.unique(np.append(random.integers(0, top, 5000), [0, 1 << 26, (1 << 26) - 1, top]))
+        snapshot = Snapshot({"a": IdSet.from_array(ids[::3]), "b": IdSet.from_array(ids[1::3])})
+        wanted = np.append(random.choice(ids, asked - 2), [top, 0])
+        code = dict(zip(ids.tolist(), [1, 2, 0] * ids.size, strict=False))
+        assert snapshot.codes(wanted).tolist() == [code[one] for one in wanted.tolist()]
+
     def test_codes_over_several_windows_dense_and_sparse(self) -> None:
         edge = 1 << 26
         split = Snapshot({"low": IdSet.from_range(0, edge + 5), "high": IdSet.from_range(edge + 6, LARGEST)})

@@ -95,6 +95,9 @@ def _publish(
     resend: Annotated[
         bool, typer.Option("--resend", help="Send also what is there already: mends what was damaged there.")
     ] = False,
+    new_dictionary: Annotated[
+        bool, typer.Option("--new-dictionary", help="Text ids: their numbers are others than before, on purpose.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Verify a snapshot, send what is not there yet, and make it the version that is served.
@@ -118,7 +121,14 @@ def _publish(
             progress.update(task, completed=sent, total=total)
 
         done = _or_lost(
-            lambda: publisher.publish(directory, version=version, expected=expect, resend=resend, progress=advance)
+            lambda: publisher.publish(
+                directory,
+                version=version,
+                expected=expect,
+                resend=resend,
+                new_dictionary=new_dictionary,
+                progress=advance,
+            )
         )
     if as_json:
         answer_json({"url": url, **_plain(done)})

@@ -9,6 +9,7 @@
     dictionary   text ids to numbers, for good; idfile is one file of it
     expression   `(active | new) - churned` over the sets of a snapshot
     publish      a snapshot to a directory or an object store: immutable objects, and one pointer to what is served
+    extends      text ids keep their numbers from one publication to the next
     watch        a publication that is followed: fetched, proven, and swapped in by one reference
     idset        the set types that the other layers see; roaring stays behind them
 

@@ -34,11 +34,11 @@ import msgspec
 
 from capline.model.errors import SegmentError
 from capline.segment import files, load_snapshot
+from capline.segment.fetch import download, read_manifest_of
 from capline.segment.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, decode_manifest, read_manifest
-from capline.segment.place import ObjectMissingError, remove_tree
-from capline.segment.pointer import OBJECTS
+from capline.segment.place import remove_tree
 from capline.segment.prove import REFUSED
-from capline.segment.publish import files_of, read_manifest_of
+from capline.segment.publish import files_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -205,7 +205,7 @@ class Cache:
                 _go_on(stopped)
                 source = have.get((each.sha256, each.bytes))
                 if source is None or not _link(source, part / each.file, each.sha256):
-                    _download(place, version, each.sha256, each.bytes, part / each.file)
+                    download(place, version, each.sha256, each.bytes, part / each.file)
             files.create(part / MANIFEST, data)
             files.fsync_directory(part)
             # Proven before it has a name: that it is what its manifest says, and that its segments are disjoint.
@@ -309,18 +309,3 @@ def _link(source: Path, target: Path, sha256: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _download(place: Place, version: Published, sha256: str, size_bytes: int, target: Path) -> None:
-    path = f"{OBJECTS}/{sha256}"
-    try:
-        found = place.download(path, target, size_bytes)
-    except ObjectMissingError:
-        raise SegmentError(
-            f"{place.where}/{path}: gone, and version {version.version!r} needs it; "
-            "publish again with --resend, or roll back"
-        ) from None
-    if found != sha256:
-        raise SegmentError(
-            f"{place.where}/{path}: does not match its SHA-256; it is damaged: publish again with --resend"
-        )

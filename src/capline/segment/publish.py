@@ -5,7 +5,8 @@
     ├── manifests/<SHA-256>.json     a snapshot's manifest, byte for byte
     └── objects/<SHA-256>            a snapshot's file, byte for byte, under the hash that its manifest gives it
 
-    publish   verify the snapshot -> list objects -> send what is missing -> the manifest -> swap the pointer
+    publish   verify the snapshot (text ids: that they extend those that are served) -> list objects -> send what is
+              missing -> the manifest -> swap the pointer
     rollback  swap the pointer: another current version of those in its list
     pin       swap the pointer: a version that is never retired
     collect   swap the pointer: a list without the oldest -> delete what no listed version needs
@@ -38,6 +39,8 @@ import msgspec
 from capline.model.clock import Clock, SystemClock
 from capline.model.errors import SegmentConflictError, SegmentError
 from capline.segment import files, load_snapshot
+from capline.segment.extends import check_extends
+from capline.segment.fetch import read_manifest_of
 from capline.segment.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, FileEntry, Manifest, decode_manifest
 from capline.segment.place import ObjectMissingError, Place, open_place
 from capline.segment.pointer import (
@@ -56,6 +59,8 @@ from capline.segment.pointer import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from capline.segment.dictionary import Dictionary
 
 __all__ = ["Collected", "Publication", "Publisher", "Sent", "files_of", "read_pointer"]
 
@@ -142,6 +147,7 @@ class Publisher:
         version: str | None = None,
         expected: str | None = None,
         resend: bool = False,
+        new_dictionary: bool = False,
         progress: Callable[[int, int], object] | None = None,
     ) -> Sent:
         """Publish the snapshot in this directory and make it current; a version that is current already is left alone.
@@ -150,17 +156,22 @@ class Publisher:
         content is refused. `expected` is the version that must be current, for a snapshot that was made from that one.
         `resend` sends what is there already too, to mend what was damaged there; where the pointer itself cannot be
         read, it begins a new list, with this version alone.
+        Text ids: each text of the current version must have the same number in this one, unless `new_dictionary` says
+        that this is another dictionary on purpose.
         `progress` is called with the bytes sent and the bytes to send.
 
         Raises `SegmentConflictError` where another version became current meanwhile.
         """
         directory = Path(snapshot)
-        data, manifest = _verified(directory)
+        data, manifest, ids = _verified(directory)
         ours = _entry(version, data, manifest, self._clock.now_us())
         before = self._read(mend=resend)
         began_with = None if before is None else before.pointer.current
         if expected is not None and began_with != expected:
             raise _unexpected(self._place, began_with, expected)
+        current = None if before is None or not before.pointer.versions else before.pointer.serving
+        if ids is not None and current is not None and current.manifest != ours.manifest and not new_dictionary:
+            check_extends(self._place, current, ids, directory)
         writer = secrets.token_hex(8)
         for _ in range(_TRIES):
             before = self._undisturbed(before)
@@ -388,33 +399,12 @@ class Publisher:
         return {"collecting_until_us": self._clock.now_us() + _LEASE_US}
 
 
-def read_manifest_of(place: Place, version: Published) -> tuple[bytes, Manifest]:
-    """Read a published version's manifest; `SegmentError` unless it is the one that the pointer named."""
-    shown = f"{place.where}/{version.manifest_path}"
-    try:
-        got = place.get(version.manifest_path, min(version.manifest_bytes, LARGEST_MANIFEST_BYTES))
-    except ObjectMissingError:
-        raise SegmentError(
-            f"{shown}: gone, and version {version.version!r} needs it; publish again with --resend, or roll back"
-        ) from None
-    if got is None or len(got.data) != version.manifest_bytes:
-        raise SegmentError(
-            f"{shown}: not the {version.manifest_bytes} bytes that were published; "
-            "it is torn: publish again with --resend"
-        )
-    if hashlib.sha256(got.data).hexdigest() != version.manifest:
-        raise SegmentError(
-            f"{shown}: does not match the SHA-256 in the pointer; it is damaged: publish again with --resend"
-        )
-    return got.data, decode_manifest(got.data, shown)
-
-
-def _verified(directory: Path) -> tuple[bytes, Manifest]:
+def _verified(directory: Path) -> tuple[bytes, Manifest, Dictionary | None]:
     """Read the snapshot's manifest after proving all of it: what is broken here is broken on every host."""
-    load_snapshot(directory)
+    ids = load_snapshot(directory).ids
     where = directory / MANIFEST
     data = files.read(where, LARGEST_MANIFEST_BYTES)
-    return data, decode_manifest(data, str(where))
+    return data, decode_manifest(data, str(where)), ids
 
 
 def _entry(version: str | None, data: bytes, manifest: Manifest, now_us: int) -> Published:

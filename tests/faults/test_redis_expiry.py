@@ -62,6 +62,25 @@ def policies(layout: str) -> list[Policy]:
     ]
 
 
+@pytest.mark.parametrize("hits", [3, 200], ids=["short", "long"])
+def test_each_hit_gives_its_key_a_whole_window_more(server: Server, sync_limiters: Limiters, hits: int) -> None:
+    limiter = sync_limiters(server, Policy("p", ["800/hour"]))
+    limiter.decide_many("p", ["s"] * hits)
+    [key] = server.command("KEYS", "*")
+    for verb in (
+        lambda: limiter.decide("p", "s"),
+        lambda: limiter.decide("p", "s", 2),
+        lambda: limiter.decide("p", "s", id="x"),
+        lambda: limiter.schedule("p", "s"),
+        lambda: limiter.decide_all([Attempt("p", "s")]),
+        lambda: limiter.decide_batch([Attempt("p", "s")])[0],
+        lambda: limiter.decide_many("p", ["s"]).allowed[0],
+    ):
+        server.command("PEXPIRE", key, 30_000)
+        assert verb()
+        assert server.command("PTTL", key) > 3_590_000
+
+
 @each_pair
 def test_every_key_has_an_end_and_comes_to_it(server: Server, limiters: Limiters, layout: str) -> None:
     limiter = limiters(server, *policies(layout))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_refusals"]
 
-MOST_OPEN = 6
+MOST_OPEN = 8
 """Refunds that overlap one refusal: each may have been before or after it. With more of them only this is asked: was
 the window full as long as none of them was done?"""
 

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from proof.concurrency.callers import LIMITS, Case, run
+from proof.concurrency.callers import LIMITS, Case, cases, run
 from tests.server_kit import SLOW
 
 from capline.testing.servers import shared
@@ -67,6 +67,18 @@ def test_so_do_those_who_take_slots_between_those_who_ask(case: Case, tmp_path: 
         assert any("verb" not in row and row["hit"] > min(slots) for row in rows), (
             "and those who waited for a slot's end"
         )
+
+
+def test_the_long_form_has_every_size_on_every_store_under_every_limit() -> None:
+    made = {(case.store, case.limit, case.kind, case.callers, case.slots) for case in cases()}
+    assert set(LIMITS.values()) == {(1, 50_000), (10, 1_000_000), (1000, 5_000_000)}
+    for limit in LIMITS:
+        for store in ("lmdb", "redis", "valkey", "redis cluster", "valkey cluster"):
+            assert {(store, limit, "processes", many, False) for many in (2, 8, 32)} <= made
+            assert (store, limit, "processes", 8, True) in made
+        for kind in ("threads", "tasks"):
+            assert {(store, limit, kind, 64, False) for store in ("memory", "lmdb", "redis", "valkey cluster")} <= made
+            assert any(case[1:] == (limit, kind, 64, True) for case in made)
 
 
 def url_of(store: str, directory: Path) -> str:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Self
 
 from capline import Limiter, StoreError
 from proof.checker import check, read
-from proof.crashes.writer import SUBJECTS, heads, policies
+from proof.crashes.writer import SUBJECTS, cut_torn_line, heads, policies
 from proof.record import Recorder
 
 if TYPE_CHECKING:
@@ -157,6 +157,7 @@ def _judged(directory: Path, crashes: int) -> Outcome:
     """What the writers recorded and the store holds, before the checker."""
     lines, refused = heads(), ""
     for path in sorted(directory.glob("records-*")):
+        cut_torn_line(path)
         lines += path.read_text(encoding="utf-8").splitlines()
     errors = [path.read_text(encoding="utf-8") for path in sorted(directory.glob("error-*"))]
     recorder = Recorder()

@@ -54,7 +54,23 @@ def meanwhile(work: Callable[[], object]) -> Generator[None]:
 
 
 def refused(limiter: Any, kind: type[StoreError], text: str) -> None:
-    """Every verb that consumes ends with this error, in its own rows, and says that nothing was recorded."""
+    """Every verb that consumes ends with this error, in its own rows, and says that nothing was recorded.
+
+    What is sent last before the deadline may be answered after it, where the machine has become slower meanwhile, and
+    is unknown, rightly: so on a busy machine, and only there, it may be asked again.
+    """
+    for _ in range(5):
+        try:
+            ends_with(limiter, kind, text)
+        except (StoreUnknownError, AssertionError):
+            if busyness() == 1:
+                raise
+        else:
+            return
+    ends_with(limiter, kind, text)
+
+
+def ends_with(limiter: Any, kind: type[StoreError], text: str) -> None:
     errors: list[Any] = []
     for ask in (
         lambda: limiter.decide("p", "s"),
@@ -173,7 +189,8 @@ def test_a_loading_server_records_nothing_and_the_patient_wait(server: Server, l
             assert soon(lambda: _says(server, "LOADING"))
             refused(limiter, StoreUnavailableError, "LOADING")
             assert not isinstance(limiter.decide_many("p", [1, 2]), Decision)
-            rows = patient.decide_many("p", ["t"] * 2)  # several replies: each says LOADING, none is lost by that
+            with meanwhile(lambda: [time.sleep(0.2), _load_on(server)]):
+                rows = patient.decide_many("p", ["t"] * 2)  # several replies: each says LOADING, none is lost by that
             assert rows.allowed.all()
             assert not rows.errors
         patient.erase("t")
@@ -191,6 +208,7 @@ def test_a_large_batch_at_a_loading_server_is_refused_row_by_row(server: Server,
             assert soon(lambda: _says(server, "LOADING"))
             errors = [*limiter.decide_many("p", [f"s{number}" for number in range(3000)]).errors.values()]
             batch = limiter.decide_batch([Attempt("p", f"s{number}", 2) for number in range(300)])
+            _load_on(server)
     finally:
         server.command("CONFIG", "SET", "key-load-delay", "0")
     assert len(errors) == 3000
@@ -198,12 +216,16 @@ def test_a_large_batch_at_a_loading_server_is_refused_row_by_row(server: Server,
 
 
 def _delay_loading(server: Server, limiter: Any) -> None:
-    """Two seconds or more in which it loads, by how busy the machine is; and looks at its connections meanwhile."""
+    """It loads for ten seconds or more, or until `_load_on`, and looks at its connections every few milliseconds."""
     server.command("FLUSHALL")
     assert limiter.decide("p", "s")
-    limiter.decide_many("p", range(20_000))
+    limiter.decide_many("p", range(100_000))
     server.command("CONFIG", "SET", "loading-process-events-interval-bytes", "1024")
-    server.command("CONFIG", "SET", "key-load-delay", round(100 * busyness()))
+    server.command("CONFIG", "SET", "key-load-delay", 100)
+
+
+def _load_on(server: Server) -> None:
+    server.command("CONFIG", "SET", "key-load-delay", 0, timeout_seconds=30)
 
 
 def _says(server: Server, word: str) -> bool:

@@ -2,7 +2,7 @@
 #
 # Everything runs from .venv, which tools/setup.sh makes from requirements.lock and makes again only when the lock changes.
 # Settings: PYTHON=/path/to/python3 (3.11 or newer) makes .venv from that interpreter; PYTEST_ARGS="-k lmdb" picks tests;
-# CHAOS_ARGS="--kind valkey --json" goes to the failover experiment.
+# CHAOS_ARGS="--kind valkey --json" goes to the failover experiment; "--short" is its form in the tests, sixty seconds of load.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help

@@ -2,7 +2,7 @@
 
     python -m proof.chaos                       `make chaos`: every run of the table, about half an hour
     python -m proof.chaos --only wait_replicas  runs whose name holds this text
-    python -m proof.chaos --short               the runs of the tests, half a minute
+    python -m proof.chaos --short               the runs of the tests, sixty seconds of load
 
 A cluster of three primaries with a replica each, on loopback; four processes that ask at random instants, whatever
 became of what they asked before (open loop); 30 hot subjects and 10,000 cold ones; one attempt in twenty is made a

@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("--seed", default="capline", help="what is drawn: attempts, faults, servers")
     parser.add_argument("--kind", choices=KINDS, default="redis", help="the servers")
     parser.add_argument("--only", default="", help="the runs whose name holds this text")
-    parser.add_argument("--short", action="store_true", help="the runs of the tests")
+    parser.add_argument("--short", action="store_true", help="the runs of the tests: sixty seconds of load in all")
     parser.add_argument("--json", action="store_true", help="everything, as JSON")
     options = parser.parse_args()
     if options.seconds <= 0 or options.every <= 0:

@@ -37,14 +37,17 @@ def plans(seconds: float, every_s: float, seed: str) -> list[Plan]:
 
 
 def short_plans(seed: str) -> list[Plan]:
-    """The runs of the tests: half a minute, each with the faults that it is about."""
+    """The runs of the tests: sixty seconds of load in all, each with the faults that it is about."""
     lag, planned = ("lagging_primary_killed",), tuple(name for name in _PLANNED if name != "replica_killed")
+    rough = ("primary_killed", "primary_stopped")
     return [
         # A server that holds a call back for a second and runs it then would be taken for one that made it up.
-        Plan("capline, planned faults", _CAPLINE, planned, 5, 1, seed, rate=60, quota=12, deadline_s=4, lossless=True),
-        Plan("capline, killed behind a lag", _CAPLINE, lag, 7, 4, seed, rate=60, quota=12),
-        Plan("capline, wait_replicas=1, killed behind a lag", _REPLICATED, lag, 7, 4, seed, rate=60, quota=12),
-        Plan("sorted set, no faults", "sorted set", (), 2, 1, seed, rate=60, quota=12),
+        Plan("capline, planned faults", _CAPLINE, planned, 16, 2, seed, rate=60, quota=12, deadline_s=4, lossless=True),
+        Plan("capline, killed behind a lag", _CAPLINE, lag, 10, 5.5, seed, rate=60, quota=12),
+        Plan("capline, killed and stopped", _CAPLINE, rough, 16, 7.5, seed, rate=60, quota=12),
+        Plan("capline, wait_replicas=1, killed behind a lag", _REPLICATED, lag, 10, 5.5, seed, rate=60, quota=12),
+        Plan("sorted set, no faults", "sorted set", (), 4, 4, seed, rate=60, quota=12),
+        Plan("limits, no faults", "limits", (), 4, 4, seed, rate=60, quota=12),
     ]
 
 

@@ -39,6 +39,8 @@ class Hit:
     late_us: int = 0
     refund_from_us: int = FOREVER_US
     refund_by_us: int = FOREVER_US
+    is_ahead: bool = False
+    """A slot in the future, behind which everybody waits; `timeline` tells."""
     is_sure: bool = True
     """False where calls under other limits may have left it: then it counts, and is not judged."""
 

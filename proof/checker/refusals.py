@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_refusals"]
 
-MOST_OPEN = 6
+MOST_OPEN = 8
 """Refunds that overlap one refusal: each may have been before or after it. With more of them only this is asked: was
 the window full as long as none of them was done?"""
 
@@ -86,7 +86,7 @@ def _is_due(attempt: Attempt, line: Timeline, m: int, early_us: int, late_us: in
     newest = line.newest(m)
     newest_us = NEVER if newest is None else newest.stamp_us
     # Nobody jumps the queue: before a slot that is taken, everybody waits.
-    queue_us = newest_us if newest is not None and newest.wait_us else NEVER
+    queue_us = newest_us if newest is not None and newest.is_ahead else NEVER
     if attempt.verb == "schedule":
         return _is_too_far(attempt, max(fits_us, newest_us + 1), early_us, late_us)
     due = fits_us > max(early_us, newest_us + 1) or queue_us > early_us
@@ -117,7 +117,7 @@ def _has_room(attempt: Attempt, line: Timeline, m: int, late_us: int) -> bool:
         return False
     if newest is None:
         return fits_us <= late_us
-    return fits_us <= max(late_us, newest.stamp_us + 1) and not (newest.wait_us and newest.stamp_us > late_us)
+    return fits_us <= max(late_us, newest.stamp_us + 1) and not (newest.is_ahead and newest.stamp_us > late_us)
 
 
 def _subsets(line: Timeline, hits: list[int]) -> Generator[None]:

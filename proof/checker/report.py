@@ -18,6 +18,8 @@ KINDS = {
     "retry-after-wrong": "a refusal was due, and would have been allowed before its retry_after, or not at it",
     "remaining-wrong": "what an allowed attempt was told to remain does not",
     "slot-not-first": "a slot is not the first free instant behind those taken",
+    "slot-too-far": "a slot is farther away than was asked for",
+    "queue-jumped": "an instant was given before one that was given earlier",
     "peek-wrong": "a peek said yes, and at no instant of the call was there room",
     "id-twice": "one id consumed twice",
     "id-forgotten": "a retry was refused, though its id was recorded",

@@ -5,7 +5,8 @@ The order comes from the stamps. A hit is stamped with the instant of its decisi
 - hits that share an instant are stamped a microsecond apart: in a run of stamps without a gap, a decision may have been
 made
   at any instant from the run's first stamp on;
-- a slot is stamped with its own instant, `wait_us` after the decision.
+- a slot is stamped with its own instant, `wait_us` after the decision. It is `ahead`, and holds the queue until then,
+  unless it only is the next microsecond of a run: whoever comes in that instant goes on with the run.
 
 "Does a cost of c fit beside the first m hits?" is one look: of the newest q - c + 1 units the oldest has to be out of
 the window. Sums of units answer it by bisection; where hits are given back, a binary indexed tree does, from which hits
@@ -39,7 +40,8 @@ class Timeline:
         for hit in hits:
             if hit.wait_us:
                 hit.early_us = hit.late_us = hit.stamp_us - hit.wait_us
-                first_us = hit.stamp_us
+                hit.is_ahead = hit.wait_us > 1 and not (hit.stamp_us == before_us + 1 and hit.early_us >= first_us)
+                first_us = hit.stamp_us if hit.is_ahead else hit.early_us
             else:
                 if hit.stamp_us != before_us + 1:
                     first_us = hit.stamp_us

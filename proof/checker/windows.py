@@ -1,5 +1,8 @@
 """What was granted: no window over its quota, by the stamps and by wall time alone; stamps in their calls, in order.
 
+First come, first served: who was decided later is stamped later, so nobody is given an instant before a slot that is
+taken.
+
 By wall time: where more than the quota was asked for and granted within less than one window, it was granted within one
 window, wherever the stamps are. It is a weaker look than the one at the stamps, and the only one that no stamp can
 deceive.
@@ -67,20 +70,33 @@ def check_by_stamps(line: Timeline, report: Report) -> None:
             when = "never" if fits_us is None else f"{fits_us - hit.stamp_us} us later"
             report.add("over-quota-by-stamps", hit.attempt.line, f"{hit.stamp_us} of {hit.units} units fits {when}")
             continue
-        if hit.wait_us:
-            _check_slot(line, m, fits_us, report)
+        newest = line.newest(m)
+        newest_us = NEVER if newest is None else newest.stamp_us
+        if newest_us > hit.stamp_us:
+            report.add(
+                "queue-jumped", hit.attempt.line, f"{hit.stamp_us} is before {newest_us}, which was given before"
+            )
+        elif hit.attempt.verb == "schedule":
+            _check_slot(line, hit, fits_us, newest_us, report)
         if line.is_plain and hit.attempt.remaining is not None:
             _check_remaining(line, m, report)
     for i in given_back[:taken_out]:
         line.put_back(i)
 
 
-def _check_slot(line: Timeline, m: int, fits_us: int, report: Report) -> None:
-    hit, newest = line.hits[m], line.newest(m)
-    first_us = max(hit.early_us + hit.attempt.not_before_us, fits_us, NEVER if newest is None else newest.stamp_us + 1)
-    # Where hits are given back, the first free instant depends on when; a slot is behind those taken all the same.
-    if hit.stamp_us < first_us or (hit.stamp_us > first_us and line.is_plain):
-        report.add("slot-not-first", hit.attempt.line, f"{hit.stamp_us}, and the first free instant was {first_us}")
+def _check_slot(line: Timeline, hit: Hit, fits_us: int, newest_us: int, report: Report) -> None:
+    attempt = hit.attempt
+    first_us = max(hit.early_us + attempt.not_before_us, fits_us, newest_us + 1)
+    # Where hits are given back, the first free instant depends on when; a slot is behind those taken all the same. One
+    # that is there at once is stamped as an attempt is; one that was asked for again by its id is nearer than it was.
+    if hit.wait_us:
+        is_wrong = hit.stamp_us < first_us or (hit.stamp_us > first_us and line.is_plain)
+    else:
+        is_wrong = attempt.not_before_us > 0 and attempt.id is None
+    if is_wrong:
+        report.add("slot-not-first", attempt.line, f"{hit.stamp_us}, and the first free instant was {first_us}")
+    if attempt.max_wait_us is not None and hit.wait_us > attempt.max_wait_us:
+        report.add("slot-too-far", attempt.line, f"{hit.wait_us} us away, and {attempt.max_wait_us} us were asked for")
 
 
 def _check_remaining(line: Timeline, m: int, report: Report) -> None:

@@ -4,6 +4,11 @@ Callers ask for a unit as fast as they can, and now and then for more, with an i
 back what they got; and between making an attempt and sending it they sleep for a random time, so that attempts arrive
 in another order than they were made in. Every call is recorded, and at the end what the store holds; proof.checker
 decides.
+
+In cases with slots nothing is given back, so that every slot can be judged to the microsecond: it is the first that is
+free behind those taken. For a while callers ask and take slots, near ones and ones they want later; for twice as long
+they only ask, so that the queue comes to an end and attempts are allowed again. Towards the end some take a slot
+however far it is.
 """
 
 from __future__ import annotations
@@ -17,11 +22,11 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capline import AsyncLimiter, Limit, Limiter, Policy
 from proof.checker import check, read
-from proof.record import Recorder
+from proof.record import Recorder, wall_us
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +44,10 @@ MOST_CALLS = 240_000
 LONGEST_SLEEP_S = 0.01
 SLEEPS = 0.2
 """Share of the attempts that are sent some time after they were made."""
+NEAR = (0, 1, 8, 8, 4)
+"""How far a slot may be: none, or the window by so much."""
+LAST_SHARE = 0.2
+"""Of a caller's time: then some slots may be however far."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +59,12 @@ class Case:
     kind: str
     callers: int
     seconds: float
+    slots: bool = False
 
     @property
     def name(self) -> str:
         """For people."""
-        return f"{self.store}, {self.callers} {self.kind}, {self.limit}"
+        return f"{self.store}, {self.callers} {self.kind}, {self.limit}{', slots' if self.slots else ''}"
 
 
 def cases() -> Iterator[Case]:
@@ -67,6 +77,12 @@ def cases() -> Iterator[Case]:
         for store in ("memory", "lmdb", "redis", "valkey cluster"):
             yield Case(store, limit, "threads", 64, seconds)
             yield Case(store, limit, "tasks", 64, seconds)
+        for store in STORES:
+            yield Case(store, limit, "processes", 8, seconds, slots=True)
+        for store in ("memory", "redis"):
+            yield Case(store, limit, "threads", 64, seconds, slots=True)
+        for store in ("lmdb", "redis cluster"):
+            yield Case(store, limit, "tasks", 64, seconds, slots=True)
 
 
 def run(case: Case, url: str) -> tuple[Report, list[str]]:
@@ -92,54 +108,95 @@ def _tell_final(recorder: Recorder, limiter: Limiter) -> None:
     recorder.final("p", SUBJECT, lambda: [(hit.stamp_us, hit.units) for hit in limiter.explain("p", SUBJECT).hits])
 
 
+class _Call(NamedTuple):
+    """One call: of a slot where `wish` says how near and how far."""
+
+    cost: int = 1
+    id: str | None = None
+    wish: tuple[int | None, int] | None = None
+
+    def on(self, limiter: Any) -> Any:
+        """Make it; what an `AsyncLimiter` returns is to be awaited."""
+        if self.wish is None:
+            return limiter.decide("p", SUBJECT, self.cost, self.id)
+        max_wait_us, not_before_us = self.wish
+        max_wait = None if max_wait_us is None else max_wait_us / 1e6
+        return limiter.schedule("p", SUBJECT, self.cost, self.id, max_wait=max_wait, not_before=not_before_us / 1e6)
+
+    def record(self) -> dict[str, Any]:
+        """What its record says."""
+        row: dict[str, Any] = {"cost": self.cost, "id": self.id}
+        if self.wish is not None:
+            row |= {"verb": "schedule", "max_wait_us": self.wish[0], "not_before_us": self.wish[1]}
+        return row
+
+
 class _Caller:
     """What one caller does next, by chance; sync and async callers do the same."""
 
     def __init__(self, case: Case, number: int) -> None:
         self._draw = random.Random(secrets.randbits(64))
-        self._quota = LIMITS[case.limit][0]
+        self._quota, self._window_us = LIMITS[case.limit]
+        self._slots = case.slots
         self._number = number
         self._made = 0
-        self._last: tuple[int, str | None] = 1, None
+        self._last = _Call()
         self._held: list[int] = []
-        self.most = MOST_CALLS // case.callers
+        self._most = MOST_CALLS // case.callers
+        self._end = time.monotonic() + case.seconds
+        self._last_from = self._end - LAST_SHARE * case.seconds
 
-    def next(self) -> tuple[float, int, str | None]:
-        """How long to sleep before sending, the cost, and the id."""
-        draw, self._made = self._draw, self._made + 1
-        sleep_s = draw.random() * LONGEST_SLEEP_S if draw.random() < SLEEPS else 0
-        chance = draw.random()
-        if chance < 0.04 and self._last[1] is not None:
-            return sleep_s, *self._last
-        cost = draw.choice((1, 1, 2, 3)) if chance > 0.9 and self._quota > 1 else 1
+    def calls(self) -> Iterator[tuple[float, _Call]]:
+        """How long to sleep before sending, and what; until the time is over."""
+        while self._made < self._most and time.monotonic() < self._end:
+            self._made += 1
+            sleep_s = self._draw.random() * LONGEST_SLEEP_S if self._draw.random() < SLEEPS else 0
+            yield sleep_s, self._next()
+
+    def _next(self) -> _Call:
+        chance = self._draw.random()
+        if chance < 0.04 and self._last.id is not None:
+            return self._last
+        cost = self._draw.choice((1, 1, 2, 3)) if chance > 0.9 and self._quota > 1 else 1
         attempt_id = f"{self._number}-{self._made}" if 0.04 <= chance < 0.12 else None
+        call = _Call(cost, attempt_id, self._wish())
         if attempt_id is not None:
-            self._last = cost, attempt_id
-        return sleep_s, cost, attempt_id
+            self._last = call
+        return call
+
+    def _wish(self) -> tuple[int | None, int] | None:
+        """How near and how far a slot is wanted; None: no slot, an answer now."""
+        draw, window_us = self._draw, self._window_us
+        if not self._slots:
+            return None
+        if time.monotonic() > self._last_from and draw.random() < 0.01:
+            return draw.choice((None, 3 * window_us)), 0
+        # No whole number of windows, or what is free would always be found in the same part.
+        if wall_us() * 10 // (7 * window_us) % 3 or draw.random() < 0.5:
+            return None
+        part = draw.choice(NEAR)
+        max_wait_us = window_us // part if part > 1 else part
+        return max_wait_us, draw.randrange(window_us // 8) if draw.random() < 0.1 else 0
 
     def back(self, hit: int | None) -> int | None:
         """The hit to give back after this answer, if any."""
-        if hit is not None:
-            self._held.append(hit)
-        if hit is not None and self._draw.random() < 0.05:
-            return self._draw.choice(self._held[-3:])
-        return None
+        if hit is None or self._slots:
+            return None
+        self._held.append(hit)
+        return self._draw.choice(self._held[-3:]) if self._draw.random() < 0.05 else None
 
 
 def _ask(case: Case, number: int, limiter: Limiter, recorder: Recorder) -> None:
     """One caller, until its time is over."""
-    caller, end = _Caller(case, number), time.monotonic() + case.seconds
-    for _ in range(caller.most):
-        if time.monotonic() >= end:
-            return
-        sleep_s, cost, attempt_id = caller.next()
+    caller = _Caller(case, number)
+    for sleep_s, call in caller.calls():
 
-        def sent(sleep_s: float = sleep_s, cost: int = cost, attempt_id: str | None = attempt_id) -> Any:
+        def sent(sleep_s: float = sleep_s, call: _Call = call) -> Any:
             if sleep_s:
                 time.sleep(sleep_s)
-            return limiter.decide("p", SUBJECT, cost, attempt_id)
+            return call.on(limiter)
 
-        hit = caller.back(recorder.attempt("p", SUBJECT, sent, cost=cost, id=attempt_id).hit)
+        hit = caller.back(recorder.attempt("p", SUBJECT, sent, **call.record()).hit)
         if hit is not None:
             recorder.refund("p", SUBJECT, hit, lambda hit=hit: limiter.refund("p", SUBJECT, hit))
 
@@ -202,17 +259,14 @@ def _tasks(case: Case, url: str, limiter: Limiter) -> list[str]:
     recorders = [Recorder() for _ in range(case.callers)]
 
     async def work(number: int, on: AsyncLimiter) -> None:
-        caller, end, recorder = _Caller(case, number), time.monotonic() + case.seconds, recorders[number]
-        for _ in range(caller.most):
-            if time.monotonic() >= end:
-                return
-            sleep_s, cost, attempt_id = caller.next()
+        caller, recorder = _Caller(case, number), recorders[number]
+        for sleep_s, call in caller.calls():
 
-            async def sent(sleep_s: float = sleep_s, cost: int = cost, attempt_id: str | None = attempt_id) -> Any:
+            async def sent(sleep_s: float = sleep_s, call: _Call = call) -> Any:
                 await asyncio.sleep(sleep_s)
-                return await on.decide("p", SUBJECT, cost, attempt_id)
+                return await call.on(on)
 
-            answer = await recorder.attempt_later("p", SUBJECT, sent, cost=cost, id=attempt_id)
+            answer = await recorder.attempt_later("p", SUBJECT, sent, **call.record())
             hit = caller.back(answer.hit)
             if hit is not None:
                 await recorder.refund_later("p", SUBJECT, hit, lambda hit=hit: on.refund("p", SUBJECT, hit))

@@ -4,7 +4,8 @@ A kill: one of four writers ends by SIGKILL at a random instant; the others go o
 
 A loss of power: all writers end, one of them perhaps at one of its syncs; then the store's file is what had been
 synced, and, for a kernel that was writing back meanwhile, any of the other pages as well, by chance. The writers go on
-from there. What had been synced is known from `synced.c`, which follows every sync of every writer.
+from there. What had been synced is known from `synced.c`, which follows every sync of every writer. A file whose name
+nobody had synced, in its directory and that in the one above it, is gone.
 
 At the end the records of all writers, and what the store holds, go to the checker: every hit that was acknowledged has
 to be there, every other one has to be explained by a call that was cut off, and no window, refusal or id may be wrong.
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Self
 
 from capline import Limiter, StoreError
 from proof.checker import check, read
-from proof.crashes.writer import SUBJECTS, heads, policies
+from proof.crashes.writer import SUBJECTS, cut_torn_line, heads, policies
 from proof.record import Recorder
 
 if TYPE_CHECKING:
@@ -115,7 +116,8 @@ def losses(
 
 def lose_power(data: Path, synced: Path, draw: random.Random) -> None:
     """Make the file what a disk would hold: what was synced, and of the pages that were not, any."""
-    before = synced.read_bytes() if synced.exists() else b""
+    marks = [synced.with_name(f"{synced.name}.{mark}") for mark in ("named", "placed")]
+    before = synced.read_bytes() if synced.exists() and all(mark.exists() for mark in marks) else b""
     share = draw.choice((0.0, 0.0, 0.1, 0.5, 0.9))
     if share and data.exists():
         after, content = data.read_bytes(), bytearray(before)
@@ -128,7 +130,8 @@ def lose_power(data: Path, synced: Path, draw: random.Random) -> None:
         data.write_bytes(before)
         synced.write_bytes(before)
     else:
-        data.unlink(missing_ok=True)
+        for path in (data, synced, *marks):
+            path.unlink(missing_ok=True)
     (data.parent / "lock.mdb").unlink(missing_ok=True)
 
 
@@ -154,6 +157,7 @@ def _judged(directory: Path, crashes: int) -> Outcome:
     """What the writers recorded and the store holds, before the checker."""
     lines, refused = heads(), ""
     for path in sorted(directory.glob("records-*")):
+        cut_torn_line(path)
         lines += path.read_text(encoding="utf-8").splitlines()
     errors = [path.read_text(encoding="utf-8") for path in sorted(directory.glob("error-*"))]
     recorder = Recorder()

@@ -3,7 +3,8 @@
  * Preloaded (LD_PRELOAD) into every process that writes the file. The file itself lives on as always, in the kernel's cache.
  * At each msync(MS_SYNC), fsync or fdatasync the bytes that it covers, and only these, are written to the copy: the copy is the
  * disk, and the real one, which nobody will look at after the loss, is not waited for. What was written and never synced is
- * not in the copy, as it need not be on a disk that lost its power.
+ * not in the copy, as it need not be on a disk that lost its power. Nor is a file there whose name nobody synced: an fsync of
+ * the file's directory leaves a mark beside the copy, COPY.named, and one of the directory above it COPY.placed.
  *
  *   CAPLINE_SYNCED_OF   the file
  *   CAPLINE_SYNCED_TO   the copy
@@ -16,9 +17,12 @@
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -40,12 +44,13 @@ static long setting(const char *name) {
     return value ? atol(value) : 0;
 }
 
-static int is_watched(int fd) {
-    const char *path = getenv("CAPLINE_SYNCED_OF");
+static int is_open(int fd, const char *path) {
     struct stat one, other;
     return path && fd >= 0 && !fstat(fd, &one) && !stat(path, &other) && one.st_ino == other.st_ino &&
            one.st_dev == other.st_dev;
 }
+
+static int is_watched(int fd) { return is_open(fd, getenv("CAPLINE_SYNCED_OF")); }
 
 /* Whether this sync takes place; it may be this process's last. Called once for each sync of the watched file. */
 static int takes_place(size_t bytes) {
@@ -126,9 +131,27 @@ int msync(void *addr, size_t bytes, int flags) {
     return 0;
 }
 
+/* Marks the name that an fsync of this directory makes durable, if it is one of the two that lead to the file. */
+static int sync_name(int fd) {
+    const char *of = getenv("CAPLINE_SYNCED_OF"), *to = getenv("CAPLINE_SYNCED_TO"), *mark = NULL;
+    char path[PATH_MAX], *directory = path;
+    if (!of || !to || access(of, F_OK)) return 0;
+    snprintf(path, sizeof path, "%s", of);
+    if (is_open(fd, directory = dirname(directory))) mark = "named";
+    else if (is_open(fd, dirname(directory))) mark = "placed";
+    if (!mark) return 0;
+    if (takes_place(SIZE_MAX)) {
+        snprintf(path, sizeof path, "%s.%s", to, mark);
+        int made = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+        if (made < 0) abort();
+        close(made);
+    }
+    return 1;
+}
+
 static int sync_file(long call, int fd) {
     static char chunk[CHUNK];
-    if (!is_watched(fd)) return (int)syscall(call, fd);
+    if (!is_watched(fd)) return sync_name(fd) ? 0 : (int)syscall(call, fd);
     if (!takes_place(SIZE_MAX)) return 0;
     int copy = open_copy();
     pthread_mutex_lock(&lock);

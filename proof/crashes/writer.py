@@ -1,8 +1,9 @@
 """One writer: asks without end, and records every call before it is made and after it was answered, until it is killed.
 
-Its records go to a file by one `write` each, so what it was told before it was killed is there. Whoever comes after it,
-under the same number, first asks once more what it was asking with an id, and gives back once more what it was giving
-back.
+Its records go to a file by one `write` each, so what it was told before it was killed is there. A kill may end a write
+between two pages: a line without its end counts as never written, which is what it tells of. For either the call was
+not made yet, or its answer was not recorded. Whoever comes after it, under the same number, first asks once more what
+it was asking with an id, and gives back once more what it was giving back.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from proof.record import Recorder
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["POLICIES", "SUBJECTS", "write"]
+__all__ = ["POLICIES", "SUBJECTS", "cut_torn_line", "write"]
 
 KEEP_US = 86_400_000_000
 POLICIES = {"tight": (20, 500_000), "open": (1_000_000_000, KEEP_US)}
@@ -45,6 +46,7 @@ def write(url: str, directory: Path, number: int, life: int, pause_s: float) -> 
     """Ask until killed, until whoever forked this is gone, or for two minutes; pause up to so long between calls."""
     parent, end = os.getppid(), time.monotonic() + LONGEST_S
     path = directory / f"records-{number}"
+    cut_torn_line(path)
     last = _last(path)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     recorder = Recorder(write=lambda line: os.write(fd, line.encode()), name=f"{number}.{life}")
@@ -77,6 +79,13 @@ def write(url: str, directory: Path, number: int, life: int, pause_s: float) -> 
             hit = ask(policy, subject, draw.choice((1, 1, 1, 2)), attempt_id).hit
             if hit is not None:
                 held.append((subject, hit))
+
+
+def cut_torn_line(path: Path) -> None:
+    """Cut off what a killed writer did not write to its end."""
+    if path.exists():
+        with path.open("rb+") as file:
+            file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def _last(path: Path) -> dict[str, Any]:

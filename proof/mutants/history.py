@@ -2,7 +2,7 @@
 
 It goes where mistakes show: several attempts in one instant, the very edge of a window and the microsecond before it,
 retries of ids within the window and long after, refunds and their repetition, batches that name a subject twice, two
-policies over one log, costs of several units.
+policies over one log, costs of several units. One subject's hits are never given back, and there slots are taken too.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ POLICIES = {"narrow": ((3, 10_000), (5, 40_000)), "wide": ((9, 40_000),), "wider
 """(quota, window_us) of each limit; all over one log a subject."""
 START_US = 1_700_000_000_000_000
 SUBJECTS = ("a", "b")
+QUEUE = "queue"
+"""The subject that slots are taken of."""
 
 
 class Clock:
@@ -47,6 +49,10 @@ class Tried(Protocol):
         """One unit for each."""
         ...
 
+    def schedule(self, policy: str, subject: str, cost: int, max_wait_us: int | None, not_before_us: int) -> Answer:
+        """Take the next free instant."""
+        ...
+
     def refund(self, subject: str, stamp_us: int) -> bool:
         """Give back."""
         ...
@@ -65,7 +71,7 @@ def play(make: Callable[[Clock], Tried], *, seed: int = 1, calls: int = 600) -> 
     player = _Player(make(clock), clock, recorder, random.Random(seed))
     for _ in range(calls):
         player.step()
-    for subject in SUBJECTS:
+    for subject in (*SUBJECTS, QUEUE):
         recorder.final("narrow", subject, lambda subject=subject: player.tried.hits(subject))
     return recorder.lines
 
@@ -87,6 +93,9 @@ class _Player:
             self._to_an_edge()
         if draw.random() < 0.01:
             self._clock.time_us += 2_500_000
+        if draw.random() < 0.3:
+            self._queue()
+            return
         subject, policy = draw.choice(SUBJECTS), draw.choice(("narrow", "narrow", "wide", "wider"))
         verb = draw.randrange(20)
         if verb < 12:
@@ -112,6 +121,26 @@ class _Player:
         )
         if answer.allowed and answer.hit is not None:
             self._given.append((subject, answer.hit))
+
+    def _queue(self) -> None:
+        """An attempt, or a slot, near or far."""
+        draw = self._draw
+        policy, cost = draw.choice(("narrow", "narrow", "wide")), draw.choice((1, 1, 2, 3, 4))
+        if draw.random() < 0.6:
+            self._recorder.attempt(policy, QUEUE, lambda: self.tried.decide(policy, QUEUE, cost), cost=cost)
+            return
+        wish: dict[str, Any] = {
+            "max_wait_us": draw.choice((0, 1, 3000, 9000, 9999, 12_000, None)),
+            "not_before_us": draw.choice((0, 0, 0, 1, 2, 5000)),
+        }
+        self._recorder.attempt(
+            policy,
+            QUEUE,
+            lambda: self.tried.schedule(policy, QUEUE, cost, **wish),
+            cost=cost,
+            verb="schedule",
+            **wish,
+        )
 
     def _to_an_edge(self) -> None:
         """To where a hit of late leaves a window, or a microsecond before; never back."""

@@ -19,6 +19,7 @@ class Answer(NamedTuple):
     allowed: bool
     hit: int | None = None
     retry_after_us: int | None = 0
+    wait_us: int = 0
 
 
 class Hit:
@@ -42,6 +43,7 @@ class Right:
         self.now_us = now_us
         self.policies = policies
         self.logs: dict[str, list[Hit]] = {}
+        self.floors: dict[str, int] = {}
         self.keep_us = max(window_us for limits in policies.values() for _, window_us in limits)
 
     def decide(self, policy: str, subject: str, cost: int = 1, id: str | None = None) -> Answer:
@@ -50,11 +52,28 @@ class Right:
         known = self.known(log, id)
         if known is not None:
             return Answer(True, known.stamp_us)
-        stamp_us = self.stamp(log)
-        if self.fits(log, limits, cost, stamp_us):
-            self.record(log, Hit(stamp_us, cost, id))
-            return Answer(True, stamp_us)
-        return self.refuse(log, limits, cost, stamp_us)
+        stamp_us, queue_us = self.stamp(log), self.queue(subject, log)
+        if not self.fits(log, limits, cost, stamp_us):
+            return self.refuse(log, limits, cost, stamp_us)
+        if queue_us > self.now_us():
+            return Answer(False, None, queue_us - self.now_us())
+        self.record(log, Hit(stamp_us, cost, id))
+        self.floor(subject, stamp_us)
+        return Answer(True, stamp_us)
+
+    def schedule(self, policy: str, subject: str, cost: int, max_wait_us: int | None, not_before_us: int) -> Answer:
+        """The first instant behind every hit, not before it is wanted, at which it fits; or say when that is."""
+        log, limits, now_us = self.trimmed(subject), self.policies[policy], self.now_us()
+        first_us = max(self.stamp(log), now_us + not_before_us)
+        ends_us = sorted(hit.stamp_us + window_us for hit in log for _, window_us in limits)
+        for at_us in (first_us, *(end_us for end_us in ends_us if end_us > first_us)):
+            if self.fits(log, limits, cost, at_us):
+                if max_wait_us is not None and at_us - now_us > max_wait_us:
+                    return Answer(False, None, at_us - now_us)
+                self.record(log, Hit(at_us, cost, None))
+                self.floor(subject, at_us)
+                return Answer(True, at_us, 0, at_us - now_us)
+        return Answer(False, None, None)
 
     def decide_many(self, policy: str, subjects: Iterable[str]) -> list[Answer]:
         """One unit for each, in order."""
@@ -85,6 +104,16 @@ class Right:
     def stamp(self, log: list[Hit]) -> int:
         """The next stamp: now, or behind the newest."""
         return max([self.now_us(), *(hit.stamp_us + 1 for hit in log)])
+
+    def queue(self, subject: str, log: list[Hit]) -> int:
+        """The last slot that is taken in the future; 0: none. Hits of one instant are no queue."""
+        last_us = max((hit.stamp_us for hit in log), default=0)
+        return last_us if last_us > max(self.now_us(), self.floors.get(subject, 0)) else 0
+
+    def floor(self, subject: str, stamp_us: int) -> None:
+        """How far hits of one instant have gone, a microsecond each."""
+        time_us = max(self.now_us(), self.floors.get(subject, 0))
+        self.floors[subject] = stamp_us if stamp_us <= time_us + 1 else time_us
 
     def used(self, log: list[Hit], window_us: int, at_us: int) -> int:
         """Units in the window that ends at this instant."""
@@ -266,8 +295,8 @@ class RetryAfterTooSoon(Right):
 
     def refuse(self, log: list[Hit], limits: Limits, cost: int, stamp_us: int) -> Answer:
         """Rounded down."""
-        allowed, hit, after_us = super().refuse(log, limits, cost, stamp_us)
-        return Answer(allowed, hit, after_us and after_us - 1)
+        answer = super().refuse(log, limits, cost, stamp_us)
+        return answer._replace(retry_after_us=answer.retry_after_us and answer.retry_after_us - 1)
 
 
 class RetryAfterTheWholeWindow(Right):
@@ -314,6 +343,66 @@ class LyingStamps(Right):
         """Well apart from the last one."""
         return max([self.now_us(), *(hit.stamp_us + self.keep_us for hit in log)])
 
+    def queue(self, subject: str, log: list[Hit]) -> int:
+        """Nobody waits for stamps that lie."""
+        return 0
+
+
+class JumpsTheQueue(Right):
+    """An attempt looks back only: a slot in the future is nothing to it."""
+
+    def stamp(self, log: list[Hit]) -> int:
+        """Now, or the next microsecond that nobody has."""
+        now_us, taken = self.now_us(), {hit.stamp_us for hit in log}
+        return next(at_us for at_us in range(now_us, now_us + len(taken) + 1) if at_us not in taken)
+
+    def queue(self, subject: str, log: list[Hit]) -> int:
+        """None."""
+        return 0
+
+
+class SlotIsOnlyTold(Right):
+    """Who waits is told when to come, and nobody is told of who waits."""
+
+    def schedule(self, policy: str, subject: str, cost: int, max_wait_us: int | None, not_before_us: int) -> Answer:
+        """Nothing is kept of a slot that is not now."""
+        answer = super().schedule(policy, subject, cost, max_wait_us, not_before_us)
+        if answer.wait_us > 1:
+            self.logs[subject] = [hit for hit in self.logs[subject] if hit.stamp_us != answer.hit]
+        return answer
+
+
+class SlotTooLate(Right):
+    """A slot is put a little behind the instant that is free, to be sure."""
+
+    def schedule(self, policy: str, subject: str, cost: int, max_wait_us: int | None, not_before_us: int) -> Answer:
+        """By ten microseconds."""
+        answer = super().schedule(policy, subject, cost, max_wait_us, not_before_us)
+        if answer.hit is None or answer.wait_us <= 1:
+            return answer
+        self.logs[subject][-1].stamp_us += 10
+        return answer._replace(hit=answer.hit + 10, wait_us=answer.wait_us + 10)
+
+
+class SlotHoweverFar(Right):
+    """How long somebody would wait is not looked at."""
+
+    def schedule(self, policy: str, subject: str, cost: int, max_wait_us: int | None, not_before_us: int) -> Answer:
+        """As if there were no bound."""
+        return super().schedule(policy, subject, cost, None, not_before_us)
+
+
+class SlotForOneUnit(Right):
+    """The slot is found for one unit, whatever the cost."""
+
+    def schedule(self, policy: str, subject: str, cost: int, max_wait_us: int | None, not_before_us: int) -> Answer:
+        """And the cost is recorded there."""
+        answer = super().schedule(policy, subject, 1, max_wait_us, not_before_us)
+        for hit in self.logs[subject]:
+            if hit.stamp_us == answer.hit:
+                hit.units = cost
+        return answer
+
 
 class Forgets(Right):
     """Evicts a log when there are too many hits."""
@@ -346,5 +435,10 @@ MUTANTS: dict[type[Right], set[str]] = {
     WeightedWindows: {"over-quota-by-stamps"},
     LyingStamps: {"over-quota-by-wall"},
     Forgets: {"over-quota-by-stamps", "final-lost"},
+    JumpsTheQueue: {"queue-jumped"},
+    SlotIsOnlyTold: {"over-quota-by-stamps", "queue-jumped", "final-lost"},
+    SlotTooLate: {"slot-not-first"},
+    SlotHoweverFar: {"slot-too-far"},
+    SlotForOneUnit: {"over-quota-by-stamps"},
 }
 """What the checker has to say of each: all of these kinds of fault."""

@@ -35,6 +35,11 @@ class Capline:
         """`Limiter.decide_batch`, which is a batch of single attempts."""
         return self._limiter.decide_batch([Attempt(policy, subject) for subject in subjects])
 
+    def schedule(self, policy: str, subject: str, cost: int, max_wait_us: int | None, not_before_us: int) -> Answer:
+        """`Limiter.schedule`."""
+        max_wait = None if max_wait_us is None else max_wait_us / 1e6
+        return self._limiter.schedule(policy, subject, cost, max_wait=max_wait, not_before=not_before_us / 1e6)
+
     def refund(self, subject: str, stamp_us: int) -> bool:
         """`Limiter.refund`."""
         return self._limiter.refund(self._any, subject, stamp_us)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -42,9 +44,84 @@ def filled(path: Path) -> Path:
     return path / "data.mdb"
 
 
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The directories that were synced, by inode, in order."""
+    found: list[int] = []
+    sync = os.fsync
+
+    def fsync(fd: int) -> None:
+        sync(fd)
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            found.append(os.fstat(fd).st_ino)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return found
+
+
 def set_meta(path: Path, key: bytes, value: bytes) -> None:
     with lmdb.open(str(path), max_dbs=8) as env, env.begin(write=True) as txn:
         txn.put(key, value, db=env.open_db(b"meta", txn))
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+def test_with_full_durability_every_name_that_leads_to_the_file_is_synced_before_it_is_used(
+    tmp_path: Path, synced: list[int]
+) -> None:
+    directory = tmp_path / "made" / "too"
+    with opened(directory, "?durability=full"):
+        assert {path.stat().st_ino for path in (directory, directory.parent, tmp_path)} == set(synced)
+
+
+def test_whoever_finds_the_file_syncs_its_name_as_its_maker_may_have_been_killed(
+    tmp_path: Path, synced: list[int]
+) -> None:
+    filled(tmp_path / "store")
+    assert not synced, "relaxed durability leaves it to the kernel"
+    with opened(tmp_path / "store", "?durability=full"):
+        assert {path.stat().st_ino for path in (tmp_path / "store", tmp_path)} == set(synced)
+
+
+@pytest.mark.parametrize(("code", "opens"), [(errno.EIO, False), (errno.EINVAL, True)])
+def test_a_directory_that_cannot_be_synced_is_an_error_unless_no_directory_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, opens: bool
+) -> None:
+    def fsync(_: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    if opens:
+        with opened(tmp_path, "?durability=full") as limiter:
+            assert limiter.decide("p", 1)
+    else:
+        with pytest.raises(StoreError, match="cannot be synced"):
+            opened(tmp_path, "?durability=full")
+        with opened(tmp_path) as limiter:
+            assert limiter.decide("p", 1), "nothing is left open"
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_a_directory_above_that_may_only_be_passed_through_is_its_owners_unless_it_is_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: bool
+) -> None:
+    store, open_file = tmp_path / "store", os.open
+    if not made:
+        store.mkdir()
+
+    def refuse(path: str | Path, flags: int, mode: int = 0o777, **more: int) -> int:
+        if path == tmp_path:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return open_file(path, flags, mode, **more)
+
+    monkeypatch.setattr(os, "open", refuse)
+    if made:
+        with pytest.raises(StoreError, match="let it be read"):
+            opened(store, "?durability=full")
+    else:
+        with opened(store, "?durability=full") as limiter:
+            assert limiter.decide("p", 1)
 
 
 # --- damage and versions ------------------------------------------------------------------------------------------

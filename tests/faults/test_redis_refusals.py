@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.server_kit import SLOW, Limiters, soon, units
+from tests.server_kit import SLOW, Limiters, busyness, hurry, soon, units
 
 from capline import Attempt, Decision, Policy, StoreError, StoreFullError
 from capline.model.errors import StoreUnavailableError, StoreUnknownError
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.alone
 
 POLICY = Policy("p", ["3/day"], channels={"c": ["2/day"]})
-QUICK = "deadline=60ms&bulk_deadline=150ms"
-LOOKS = "deadline=200ms&bulk_deadline=400ms"
-"""Where the server looks at its connections only now and then."""
+QUICK = 60, 150
+LOOKS = 200, 400
+"""Where the server looks at its connections only now and then. Milliseconds: of a call, of a batch."""
+BUSY = 250, 400
+"""Where it does so between two pieces of a script, which takes all the time of a core that it gets."""
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -52,7 +54,23 @@ def meanwhile(work: Callable[[], object]) -> Generator[None]:
 
 
 def refused(limiter: Any, kind: type[StoreError], text: str) -> None:
-    """Every verb that consumes ends with this error, in its own rows, and says that nothing was recorded."""
+    """Every verb that consumes ends with this error, in its own rows, and says that nothing was recorded.
+
+    What is sent last before the deadline may be answered after it, where the machine has become slower meanwhile, and
+    is unknown, rightly: so on a busy machine, and only there, it may be asked again.
+    """
+    for _ in range(5):
+        try:
+            ends_with(limiter, kind, text)
+        except (StoreUnknownError, AssertionError):
+            if busyness() == 1:
+                raise
+        else:
+            return
+    ends_with(limiter, kind, text)
+
+
+def ends_with(limiter: Any, kind: type[StoreError], text: str) -> None:
     errors: list[Any] = []
     for ask in (
         lambda: limiter.decide("p", "s"),
@@ -79,26 +97,27 @@ def nothing_was_recorded(limiter: Any, before: int = 1) -> None:
     assert limiter.decide("p", "s").remaining == 2 - before
 
 
-def begun(limiters: Limiters, server: Server, options: str = QUICK) -> tuple[Any, Any]:
+def begun(limiters: Limiters, server: Server, deadlines: tuple[int, int] = QUICK) -> tuple[Any, Any]:
     """A limiter in a hurry, and a patient one; both connected."""
-    pair = limiters(server, POLICY, options=options), limiters(server, POLICY, options=SLOW)
-    assert pair[0].decide("p", "s")
-    assert pair[1].peek("p", "s", id="x")
-    pair[1].peek_many("p", ["s"])
-    return pair
+    hurried, patient = limiters(server, POLICY, options=hurry(*deadlines)), limiters(server, POLICY, options=SLOW)
+    assert patient.decide("p", "s")
+    assert patient.peek("p", "s", id="x")
+    patient.peek_many("p", ["s"])
+    assert soon(lambda: _peeks(hurried))
+    return hurried, patient
 
 
 def test_a_full_memory_records_nothing_and_looks_go_on(server: Server, limiters: Limiters) -> None:
-    limiter, _ = begun(limiters, server)
+    limiter, patient = begun(limiters, server)
     server.command("CONFIG", "SET", "maxmemory", "1kb")
     try:
         refused(limiter, StoreFullError, "maxmemory")
-        assert limiter.peek("p", "s").remaining == 1
-        assert units(limiter, "s") == 1
-        assert limiter.erase("nobody") == 0
+        assert patient.peek("p", "s").remaining == 1
+        assert units(patient, "s") == 1
+        assert patient.erase("nobody") == 0
     finally:
         server.command("CONFIG", "SET", "maxmemory", "0")
-    nothing_was_recorded(limiter)
+    nothing_was_recorded(patient)
 
 
 def test_too_few_replicas_by_the_server_s_own_rule_record_nothing(server: Server, limiters: Limiters) -> None:
@@ -111,11 +130,11 @@ def test_too_few_replicas_by_the_server_s_own_rule_record_nothing(server: Server
         patient.erase("t")
     finally:
         server.command("CONFIG", "SET", "min-replicas-to-write", "0")
-    nothing_was_recorded(limiter)
+    nothing_was_recorded(patient)
 
 
 def test_a_server_that_cannot_save_records_nothing(server: Server, limiters: Limiters) -> None:
-    limiter, _ = begun(limiters, server)
+    limiter, patient = begun(limiters, server)
     blocker = server.directory / "dump.rdb"
     blocker.unlink(missing_ok=True)
     blocker.mkdir()
@@ -125,14 +144,14 @@ def test_a_server_that_cannot_save_records_nothing(server: Server, limiters: Lim
         server.command("BGSAVE")
         assert soon(lambda: server.info("persistence")["rdb_last_bgsave_status"] == "err")
         refused(limiter, StoreUnavailableError, "cannot save")
-        assert limiter.peek("p", "s").remaining == 1
+        assert patient.peek("p", "s").remaining == 1
     finally:
         server.command("CONFIG", "SET", "save", "")
         (blocker / "full").unlink()
         blocker.rmdir()
         server.command("BGSAVE")
         assert soon(lambda: server.info("persistence")["rdb_last_bgsave_status"] == "ok")
-    nothing_was_recorded(limiter)
+    nothing_was_recorded(patient)
 
 
 def test_a_replica_records_nothing_and_the_patient_wait(server: Server, limiters: Limiters) -> None:
@@ -144,14 +163,14 @@ def test_a_replica_records_nothing_and_the_patient_wait(server: Server, limiters
         assert other.command("DBSIZE") == 0
         with meanwhile(lambda: [time.sleep(0.2), server.command("REPLICAOF", "NO", "ONE")]):
             assert patient.decide("p", "s").remaining == 2, "the replica began with what its master had: nothing"
-    assert limiter.decide("p", "s").remaining == 1
+    assert patient.decide("p", "s").remaining == 1
 
 
 def test_a_busy_server_records_nothing_and_the_patient_wait(server: Server, limiters: Limiters) -> None:
-    limiter, patient = begun(limiters, server, "deadline=250ms&bulk_deadline=400ms")
-    with meanwhile(lambda: server.command("EVAL", "while true do end", 0, timeout_seconds=30)):
+    limiter, patient = begun(limiters, server, BUSY)
+    with meanwhile(lambda: server.command("EVAL", "while true do end", 0, timeout_seconds=300)):
         try:
-            time.sleep(0.3)
+            assert soon(lambda: _says(server, "BUSY"))
             refused(limiter, StoreUnavailableError, "BUSY")
             with meanwhile(lambda: [time.sleep(0.2), server.command("SCRIPT", "KILL")]):
                 assert patient.decide("p", "t")
@@ -159,24 +178,25 @@ def test_a_busy_server_records_nothing_and_the_patient_wait(server: Server, limi
             with suppress(ReplyError):
                 server.command("SCRIPT", "KILL")
     patient.erase("t")
-    nothing_was_recorded(limiter)
+    nothing_was_recorded(patient)
 
 
 def test_a_loading_server_records_nothing_and_the_patient_wait(server: Server, limiters: Limiters) -> None:
     limiter, patient = begun(limiters, server, LOOKS)
     _delay_loading(server, patient)
     try:
-        with meanwhile(lambda: server.command("DEBUG", "RELOAD", timeout_seconds=30)):
-            assert soon(lambda: _loads(server))
+        with meanwhile(lambda: server.command("DEBUG", "RELOAD", timeout_seconds=300)):
+            assert soon(lambda: _says(server, "LOADING"))
             refused(limiter, StoreUnavailableError, "LOADING")
             assert not isinstance(limiter.decide_many("p", [1, 2]), Decision)
-            rows = patient.decide_many("p", ["t"] * 2)  # several replies: each says LOADING, none is lost by that
+            with meanwhile(lambda: [time.sleep(0.2), _load_on(server)]):
+                rows = patient.decide_many("p", ["t"] * 2)  # several replies: each says LOADING, none is lost by that
             assert rows.allowed.all()
             assert not rows.errors
         patient.erase("t")
     finally:
         server.command("CONFIG", "SET", "key-load-delay", "0")
-    nothing_was_recorded(limiter)
+    nothing_was_recorded(patient)
 
 
 def test_a_large_batch_at_a_loading_server_is_refused_row_by_row(server: Server, limiters: Limiters) -> None:
@@ -184,10 +204,11 @@ def test_a_large_batch_at_a_loading_server_is_refused_row_by_row(server: Server,
     limiter, patient = begun(limiters, server, LOOKS)
     _delay_loading(server, patient)
     try:
-        with meanwhile(lambda: server.command("DEBUG", "RELOAD", timeout_seconds=30)):
-            assert soon(lambda: _loads(server))
+        with meanwhile(lambda: server.command("DEBUG", "RELOAD", timeout_seconds=300)):
+            assert soon(lambda: _says(server, "LOADING"))
             errors = [*limiter.decide_many("p", [f"s{number}" for number in range(3000)]).errors.values()]
             batch = limiter.decide_batch([Attempt("p", f"s{number}", 2) for number in range(300)])
+            _load_on(server)
     finally:
         server.command("CONFIG", "SET", "key-load-delay", "0")
     assert len(errors) == 3000
@@ -195,25 +216,29 @@ def test_a_large_batch_at_a_loading_server_is_refused_row_by_row(server: Server,
 
 
 def _delay_loading(server: Server, limiter: Any) -> None:
-    """Two seconds or more in which it loads, and a look at its connections every few milliseconds."""
+    """It loads for twenty seconds or more, or until `_load_on`, and looks at its connections every few milliseconds."""
     server.command("FLUSHALL")
     assert limiter.decide("p", "s")
-    limiter.decide_many("p", range(20_000))
+    limiter.decide_many("p", range(200_000))
     server.command("CONFIG", "SET", "loading-process-events-interval-bytes", "1024")
-    server.command("CONFIG", "SET", "key-load-delay", "100")
+    server.command("CONFIG", "SET", "key-load-delay", 100)
 
 
-def _loads(server: Server) -> bool:
+def _load_on(server: Server) -> None:
+    server.command("CONFIG", "SET", "key-load-delay", 0, timeout_seconds=30)
+
+
+def _says(server: Server, word: str) -> bool:
     try:
-        server.command("GET", "a")
+        server.command("GET", "a", timeout_seconds=30)
     except ReplyError as error:
-        return "LOADING" in str(error)
+        return word in str(error)
     return False
 
 
 def test_a_server_without_a_free_connection_records_nothing(server: Server, limiters: Limiters) -> None:
-    limiter, _ = begun(limiters, server)
-    fresh = limiters(server, POLICY, options=QUICK)
+    _, patient = begun(limiters, server)
+    fresh = limiters(server, POLICY, options=hurry(*QUICK))
     used = len(server.command("CLIENT", "LIST").splitlines())
     server.command("CONFIG", "SET", "maxclients", used + 10)
     taken = [socket.create_connection((HOST, server.port)) for _ in range(20)]
@@ -222,18 +247,18 @@ def test_a_server_without_a_free_connection_records_nothing(server: Server, limi
             fresh.decide("p", "s")
         errors = fresh.decide_many("p", ["s", "t"]).errors
         assert {type(error) for error in errors.values()} == {StoreUnavailableError}
-        assert limiter.peek("p", "s"), "who has a connection goes on"
+        assert patient.peek("p", "s"), "who has a connection goes on"
     finally:
         for one in taken:
             one.close()
         assert soon(lambda: _set_max(server))
     assert soon(lambda: _peeks(fresh))
-    nothing_was_recorded(limiter)
+    nothing_was_recorded(patient)
 
 
 def test_a_known_server_without_a_free_connection_says_so(server: Server, limiters: Limiters) -> None:
     """Not at the first meeting: the refusal comes as the reply to the call itself, or the call does not get out."""
-    limiter, _ = begun(limiters, server)
+    limiter, patient = begun(limiters, server)
     server.command("CONFIG", "SET", "maxclients", len(server.command("CLIENT", "LIST").splitlines()) + 9)
     server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     taken = [socket.create_connection((HOST, server.port)) for _ in range(20)]
@@ -248,7 +273,7 @@ def test_a_known_server_without_a_free_connection_says_so(server: Server, limite
             one.close()
         assert soon(lambda: _set_max(server))
     assert soon(lambda: _peeks(limiter))
-    nothing_was_recorded(limiter)
+    nothing_was_recorded(patient)
 
 
 def _set_max(server: Server) -> bool:
@@ -257,15 +282,15 @@ def _set_max(server: Server) -> bool:
     return False
 
 
-def _peeks(limiter: Any) -> bool:
+def _peeks(limiter: Any, subject: str | int = "s") -> bool:
     with suppress(StoreError):
-        return bool(limiter.peek("p", "s"))
+        return bool(limiter.peek("p", subject))
     return False
 
 
 def test_a_user_who_may_not_run_scripts_records_nothing(server: Server, limiters: Limiters) -> None:
     server.command("ACL", "SETUSER", "weak", "on", ">weak", "~*", "+@all", "-evalsha")
-    address = f"{server.kind}://weak:weak@{server.address}/0?{QUICK}"
+    address = f"{server.kind}://weak:weak@{server.address}/0?{hurry(*QUICK)}"
     limiter, direct = limiters(address, POLICY), limiters(server, POLICY)
     assert direct.decide("p", "s")
     refused(limiter, StoreUnavailableError, "docs/stores.md has the ACL line")
@@ -276,9 +301,10 @@ def test_a_user_who_may_not_run_scripts_records_nothing(server: Server, limiters
 def test_a_cluster_that_is_down_records_nothing_and_comes_back(kind: str, asynchronous: bool) -> None:
     limiters = Limiters(asynchronous)
     with cluster(kind, 3, 0, options=("appendonly yes", "appendfsync always")) as nodes:
-        limiter = limiters(nodes, POLICY, options=QUICK)
+        limiter, patient = (limiters(nodes, POLICY, options=one) for one in (hurry(*QUICK), SLOW))
         for number in range(20):
-            assert limiter.decide("p", number)
+            assert patient.decide("p", number)
+            assert soon(lambda number=number: _peeks(limiter, number))
         nodes.servers[2].kill()
         rest = nodes.servers[:2]
         assert soon(lambda: all(b"cluster_state:fail" in one.command("CLUSTER", "INFO") for one in rest))
@@ -293,5 +319,5 @@ def test_a_cluster_that_is_down_records_nothing_and_comes_back(kind: str, asynch
         nodes.servers[2].restart()
         nodes.wait()
         assert soon(lambda: not limiter.peek_many("p", range(20)).errors)
-        assert limiter.decide_many("p", range(20)).remaining.tolist() == [1] * 20
+        assert patient.decide_many("p", range(20)).remaining.tolist() == [1] * 20
     limiters.close()

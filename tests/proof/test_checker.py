@@ -99,6 +99,32 @@ KEPT = {
         hit(1000, hit=1050, verb="schedule", wait_us=50, not_before_us=50),
         hit(1000, hit=1051, verb="schedule", wait_us=51),
     ),
+    "a slot in the instant of a hit holds nobody up": (
+        hit(1000),
+        hit(1000, hit=1001, verb="schedule", wait_us=1, max_wait_us=1),
+        refused(1000, 100),
+        refused(1001, 99),
+        hit(1100),
+    ),
+    "nor do those who come in that instant": (
+        hit(1000, cost=0),
+        hit(1000, hit=1001, verb="schedule", wait_us=1, cost=0),
+        hit(1000, hit=1002, verb="schedule", wait_us=2, cost=0),
+        hit(1000, hit=1003),
+        attempt(1000, allowed=True, verb="peek"),
+        hit(1001, hit=1004),
+        refused(1001, 102),
+    ),
+    "an attempt in the instant of a slot": (
+        hit(1000, hit=1050, verb="schedule", wait_us=50, not_before_us=50),
+        refused(1049, 1),
+        hit(1050, hit=1051),
+    ),
+    "a slot that is asked for again": (
+        hit(1000, hit=1050, verb="schedule", wait_us=50, not_before_us=50, id="x"),
+        hit(1020, hit=1050, verb="schedule", wait_us=30, not_before_us=50, id="x"),
+        hit(1060, hit=1050, verb="schedule", wait_us=0, not_before_us=50, id="x"),
+    ),
     "a peek": (
         hit(1000),
         attempt(1010, allowed=True, verb="peek"),
@@ -148,8 +174,22 @@ BROKEN: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
     "what does not remain": ("remaining-wrong", (hit(1000, remaining=2),)),
     "a slot too late": ("slot-not-first", (*FULL, hit(1050, hit=1101, verb="schedule", wait_us=51))),
     "a slot too early": ("over-quota-by-stamps", (*FULL, hit(1050, hit=1099, verb="schedule", wait_us=49))),
-    "a slot before another": (
+    "a slot before it is wanted": (
         "slot-not-first",
+        (hit(1000, hit=1040, verb="schedule", wait_us=40, not_before_us=50),),
+    ),
+    "a slot at once, and it is wanted later": ("slot-not-first", (hit(1000, verb="schedule", not_before_us=50),)),
+    "a slot too far away": ("slot-too-far", (*FULL, hit(1050, hit=1100, verb="schedule", wait_us=50, max_wait_us=49))),
+    "an attempt before a slot": (
+        "queue-jumped",
+        (hit(1000, hit=1050, verb="schedule", wait_us=50, not_before_us=50), hit(1040)),
+    ),
+    "an attempt in the instant of a slot, as if it were not there": (
+        "one-stamp-twice",
+        (hit(1000, hit=1050, verb="schedule", wait_us=50, not_before_us=50), hit(1050)),
+    ),
+    "a slot before another": (
+        "queue-jumped",
         (
             hit(1000, hit=1050, verb="schedule", wait_us=50, not_before_us=50),
             hit(1001, hit=1040, verb="schedule", wait_us=39),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
-from proof.concurrency.callers import Case, run
+from proof.concurrency.callers import LIMITS, Case, cases, run
 from tests.server_kit import SLOW
 
 from capline.testing.servers import shared
@@ -30,6 +31,16 @@ CASES = [
     Case("redis", "1000/5s", "threads", 64, 0.8),
     Case("redis", "1/50ms", "tasks", 64, 0.5),
     Case("redis cluster", "1000/5s", "tasks", 64, 0.8),
+    Case("lmdb", "10/s", "processes", 32, 1.3),
+    Case("redis", "1000/5s", "processes", 32, 0.8),
+    Case("redis cluster", "1/50ms", "processes", 32, 0.8),
+]
+SLOTS = [
+    Case("lmdb", "1/50ms", "processes", 8, 0.8, slots=True),
+    Case("redis", "10/s", "processes", 2, 2.4, slots=True),
+    Case("redis cluster", "1/50ms", "tasks", 64, 0.8, slots=True),
+    Case("memory", "10/s", "threads", 64, 2.4, slots=True),
+    Case("valkey", "1/50ms", "threads", 64, 0.8, slots=True),
 ]
 
 
@@ -40,6 +51,34 @@ def test_callers_at_the_same_time_find_every_promise_kept(case: Case, tmp_path: 
     assert report.hits > case.seconds
     assert report.finals == 1
     assert report.excused < 0.1 * report.attempts
+
+
+@pytest.mark.parametrize("case", SLOTS, ids=lambda case: case.name)
+def test_so_do_those_who_take_slots_between_those_who_ask(case: Case, tmp_path: Path) -> None:
+    report, lines = run(case, url_of(case.store, tmp_path))
+    assert report, report.text()
+    assert report.finals == 1
+    assert report.excused == 0
+    rows = [row for row in map(json.loads, lines) if row["event"] == "attempt" and row["allowed"]]
+    slots = {row["hit"] for row in rows if row.get("wait_us", 0) > 1}
+    assert slots, "in the future"
+    if case.seconds > 10 * LIMITS[case.limit][1] / 1e6:
+        assert len(slots) > 2
+        assert any("verb" not in row and row["hit"] > min(slots) for row in rows), (
+            "and those who waited for a slot's end"
+        )
+
+
+def test_the_long_form_has_every_size_on_every_store_under_every_limit() -> None:
+    made = {(case.store, case.limit, case.kind, case.callers, case.slots) for case in cases()}
+    assert set(LIMITS.values()) == {(1, 50_000), (10, 1_000_000), (1000, 5_000_000)}
+    for limit in LIMITS:
+        for store in ("lmdb", "redis", "valkey", "redis cluster", "valkey cluster"):
+            assert {(store, limit, "processes", many, False) for many in (2, 8, 32)} <= made
+            assert (store, limit, "processes", 8, True) in made
+        for kind in ("threads", "tasks"):
+            assert {(store, limit, kind, 64, False) for store in ("memory", "lmdb", "redis", "valkey cluster")} <= made
+            assert any(case[1:] == (limit, kind, 64, True) for case in made)
 
 
 def url_of(store: str, directory: Path) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from proof.crashes.rounds import build, kills, lose_power, losses
+from proof.crashes.writer import cut_torn_line
 
 from capline import Limiter, Policy
 
@@ -31,7 +32,7 @@ os.environ["CAPLINE_STOP_AT"] = sys.argv[2]
 print(limiter.decide("p", "s", id="x").hit, flush=True)
 os.kill(os.getpid(), 9)
 """
-LAST_SYNC_OF_ONE = 16
+LAST_SYNC_OF_ONE = 18
 """Of a writer that made the store: that of its second decision's meta page."""
 
 
@@ -40,6 +41,18 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("cc") is None:
         pytest.skip("no C compiler (cc): apt-get install gcc libc6-dev")
     return build(tmp_path_factory.mktemp("library"))
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"), [(b"", b""), (b"{}\n", b"{}\n"), (b'{"a', b""), (b'{}\n{"event":"as', b"{}\n")]
+)
+def test_a_record_that_a_kill_tore_counts_as_never_written(tmp_path: Path, written: bytes, kept: bytes) -> None:
+    path = tmp_path / "records-0"
+    cut_torn_line(path)
+    assert not path.exists()
+    path.write_bytes(written)
+    cut_torn_line(path)
+    assert path.read_bytes() == kept
 
 
 def test_killed_writers_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:

@@ -59,7 +59,8 @@ def seconds_us(seconds: float, what: str) -> int:
     """Seconds as whole microseconds, at most a billion seconds, or raise naming `what`."""
     try:
         if seconds >= 0:
-            return int(min(seconds, 1e9) * 1e6)
+            # Rounded: 0.514871 s times 1e6 is a little less than 514871.
+            return round(min(seconds, 1e9) * 1e6)
     except TypeError:
         raise InvalidTypeError(f"{what} is a number of seconds, not {quoted(seconds)}") from None
     raise InvalidValueError(f"{what} is a number of seconds from 0 on, not {quoted(seconds)}")

@@ -13,12 +13,14 @@ a full
 Durability: `relaxed` leaves writing to the kernel. A killed process loses nothing. After a power loss, what the kernel
 had not written is gone (Linux: by default what is younger than some 30 s), and as pages reach the disk in any order the
 file may be damaged. `full` syncs at each transaction and loses nothing that was answered: nor what another process had
-committed in memory when it was killed, before it could sync, and an answer of this one rests upon (a retry of an id).
+committed in memory when it was killed, before it could sync, and an answer of this one rests upon (a retry of an id);
+nor the file itself, whose name is synced with its directory before anything is answered.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import struct
 import threading
@@ -186,6 +188,7 @@ class Environment:
 
     def _enter(self) -> lmdb.Environment:
         data = self.path / "data.mdb"
+        made = [directory for directory in (self.path, *self.path.parents) if not directory.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             size_bytes = _check_file(data)
@@ -212,11 +215,28 @@ class Environment:
             self.tables = {name: env.open_db(name) for name in DATABASES}
             with env.begin(write=True, db=self.tables[b"meta"]) as txn:
                 txn.put(b"format", FORMAT, overwrite=False)
+            if self.durability == "full":
+                self._sync_names(made)
         except BaseException:
             env.close()
             raise
         self._env, self._synced = env, 0
         return env
+
+    def _sync_names(self, made: list[Path]) -> None:
+        """Make the names durable that lead to the file: its own, its directory's, and those of directories made here.
+
+        At every opening: whoever made them may have been killed before it could.
+        """
+        for directory in {self.path, self.path.parent, *(one.parent for one in made)}:
+            try:
+                _sync_directory(directory)
+            except PermissionError as error:
+                # A directory that others look after, and that may only be passed through.
+                if directory == self.path or self.path in made:
+                    raise StoreError(f"{directory}: cannot be synced ({error.strerror}); let it be read") from None
+            except OSError as error:
+                raise StoreError(f"{directory}: cannot be synced ({error.strerror}); nothing was recorded") from None
 
     def _grow(self, env: lmdb.Environment) -> None:
         now_bytes: int = env.info()["map_size"]
@@ -277,6 +297,18 @@ def open_environment(path: Path, durability: str, most_bytes: int | None = None)
             )
         environment.users += 1
         return environment
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        # Some file systems sync no directories, and say so.
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(fd)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -69,7 +69,7 @@ class Reference:
         zone: str | None = None,
     ) -> Decision:
         """Take the next free instant."""
-        slot = Slot(None if max_wait is None else int(max_wait * 1e6), int(not_before * 1e6))
+        slot = Slot(None if max_wait is None else round(max_wait * 1e6), round(not_before * 1e6))
         return self._attempt(self._rules.rule(policy, segment, channel, zone), subject, cost, None, slot)
 
     def peek(

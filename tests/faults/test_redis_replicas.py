@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.alone
 
-QUICK = "deadline=500ms&bulk_deadline=800ms"
-LATEST_S = 1.5
+QUICK = "deadline=800ms&bulk_deadline=900ms"
+LATEST_S = 2.0
 DOUBT = "recorded, but .* replicas have it .*by the deadline"
 
 

@@ -88,6 +88,26 @@ def test_the_subject_is_the_host_unless_said(call: Callable[..., Caller], provid
     assert [counted(by_host, subject) for subject in (HOST, "acme", "pay")] == [1, 1, 1]
 
 
+def test_headers_that_claim_another_host_move_nobody_to_another_log(
+    call: Callable[..., Caller], provider: Provider
+) -> None:
+    caller = call("2/h", max_wait=0)
+    spoofed = {
+        "Host": "elsewhere.example",
+        "Forwarded": "for=192.0.2.60;host=elsewhere.example",
+        "X-Forwarded-For": "192.0.2.60",
+        "X-Forwarded-Host": "elsewhere.example",
+        "X-Real-IP": "192.0.2.60",
+    }
+    for _ in range(2):
+        assert caller("GET", provider.url, headers=spoofed) == 200
+    for headers in (spoofed, {}):
+        with pytest.raises(LimitExceeded):
+            caller("GET", provider.url, headers=headers)
+    assert [counted(caller, subject) for subject in (HOST, "elsewhere.example", "192.0.2.60")] == [2, 0, 0]
+    assert len(provider.seen) == 2
+
+
 def test_past_the_longest_wait_it_raises_and_consumes_nothing(call: Callable[..., Caller], provider: Provider) -> None:
     caller = call("1/h", max_wait=5)
     caller("GET", provider.url)

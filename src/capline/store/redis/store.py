@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from capline.model.errors import StoreError
 from capline.model.subject import check_subject
@@ -15,7 +15,7 @@ from capline.store.redis.verbs import Verbs
 from capline.store.redis.wire import Lost, ServerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -38,6 +38,12 @@ __all__ = ["RedisStore"]
 _T = TypeVar("_T")
 
 
+class _Unit(Protocol):
+    """`wish` is how far a slot may be (-1: no bound), and how near, in microseconds; None: to be decided now."""
+
+    def __call__(self, subject: Subject, wish: tuple[int, int] | None = None) -> Decision: ...
+
+
 class RedisStore:
     """See `Store`. Threads share it; a forked child makes its own connections."""
 
@@ -49,30 +55,31 @@ class RedisStore:
         """See `Store`."""
         terms = self._verbs.terms(rule)
         if terms.short and not terms.family.replicas:
-            terms.decide_unit = self._short_way(terms)
+            terms.decide_unit = terms.place_unit = self._short_way(terms)
         else:
             terms.decide_unit = lambda subject: self.decide(terms, check_subject(subject), 1, 0)
         return terms
 
-    def _short_way(self, terms: RedisTerms) -> Callable[[Subject], Decision]:
-        """A decision of one unit, in as few steps as it can take."""
+    def _short_way(self, terms: RedisTerms) -> _Unit:
+        """A decision or a slot of one unit, in as few steps as it can take."""
         verbs, transport = self._verbs, self._transport
         topology, breakers = verbs.engine.topology, verbs.engine.breakers
         ask, now = transport.ask, verbs.now
 
-        def decide(subject: Subject) -> Decision:
-            slot, payload = one_payload(terms, check_subject(subject), now())
+        def unit(subject: Subject, wish: tuple[int, int] | None = None) -> Decision:
+            mode = DECIDE if wish is None else PLACE
+            slot, payload = one_payload(terms, check_subject(subject), now(), wish)
             node = topology.node(slot)
             if node is None or topology.stale or ((breaker := breakers.get(node)) and breaker.failures):
-                return verbs.one_answer(self._drive(verbs.alone(Call(slot, payload, ONE))), terms, 1, DECIDE)
+                return verbs.one_answer(self._drive(verbs.alone(Call(slot, payload, ONE))), terms, 1, mode)
             until = verbs.until()
             reply = ask(node, payload)
             if type(reply) is bytes:
-                return one_decision(reply, terms, 1)
+                return one_decision(reply, terms, 1, slot=mode == PLACE)
             resumed = verbs.engine.resume(Call(slot, payload, ONE), reply, node, until)
-            return verbs.one_answer(self._drive(resumed), terms, 1, DECIDE)
+            return verbs.one_answer(self._drive(resumed), terms, 1, mode)
 
-        return decide
+        return unit
 
     def _ask(self, call: Call, replicas: int = 0) -> Reply | CaplineError:
         """What becomes of a single call: one command, one reply; what is no plain answer goes on in the engine."""
@@ -110,6 +117,8 @@ class RedisStore:
     ) -> Decision:
         """See `Store`."""
         slot = (-1 if max_wait_us is None else max_wait_us, not_before_us)
+        if terms.place_unit is not None and cost == 1 and not fingerprint:
+            return terms.place_unit(subject, slot)
         return self._one(terms, subject, PLACE, cost, fingerprint, slot)
 
     def _one(

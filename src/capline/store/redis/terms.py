@@ -66,6 +66,8 @@ class RedisTerms(msgspec.Struct):
     short: bool
     """Whether one.lua is for these terms."""
     decide_unit: Callable[[Subject], Decision]
+    place_unit: Callable[[Subject, tuple[int, int]], Decision] | None = None
+    """The same for a slot of one unit, where there is a short way."""
 
     def zone(self, now: bytes) -> list[int] | None:
         """The zone's offsets about now, which is the server's where it is empty: a table covers years."""

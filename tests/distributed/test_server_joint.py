@@ -18,6 +18,7 @@ from capline.model.errors import IdConflictError, StoreError, StoreUnknownError
 from capline.store.protocol import Ask
 from capline.store.redis.keys import slot_of, tag_of
 from capline.store.redis.scripts import JOINT, JOINT_LOOK, REFUND
+from capline.store.redis.session import Session
 from capline.store.redis.url import parse_url
 from capline.store.redis.verbs import Verbs
 from capline.store.redis.wire import Exchange, Lost, Pause, Read, ServerError
@@ -207,8 +208,9 @@ class Servers:
     def __init__(self, replies: list[Reply], **options: Any) -> None:
         self.replies = replies
         self.refunds = 0
-        self.verbs = Verbs(parse_url("redis+cluster://127.0.0.1:7000?deadline=300ms"), None)
-        self.terms = self.verbs.terms(Rules([Policy("p", ["9/day"], **options)]).rule("p", None, None))
+        session = Session(parse_url("redis+cluster://127.0.0.1:7000?deadline=300ms"), None)
+        self.verbs = Verbs(session)
+        self.terms = session.terms(Rules([Policy("p", ["9/day"], **options)]).rule("p", None, None))
 
     def decide_all(self, *ids: int) -> Any:
         asks = [Ask(self.terms, subject, 1, one) for subject, one in zip(APART, ids or (0, 0, 0), strict=False)]

@@ -1,4 +1,4 @@
-"""`redis://` and its kin, awaited: `Verbs` driven by the asynchronous transport.
+"""`redis://` and its kin, awaited: `Verbs` and `Upkeep` driven by the asynchronous transport.
 
 Decisions that are asked for in one turn of the event loop travel as one batch: the first to ask waits for the end of
 the turn (nobody else's latency: the loop comes back at once when there is nothing else to do), takes along whoever
@@ -14,6 +14,8 @@ from capline.model.errors import CaplineError, StoreError
 from capline.store.protocol import Ask
 from capline.store.redis.async_transport import AsyncTransport
 from capline.store.redis.plan import DECIDE, PEEK, PLACE
+from capline.store.redis.session import Session
+from capline.store.redis.upkeep import Upkeep
 from capline.store.redis.verbs import Verbs
 
 if TYPE_CHECKING:
@@ -44,14 +46,16 @@ class AsyncRedisStore:
     """See `AsyncStore`. Of one event loop at a time."""
 
     def __init__(self, settings: Settings, clock: Clock | None) -> None:
-        self._verbs = Verbs(settings, clock)
+        self._session = Session(settings, clock)
+        self._verbs = Verbs(self._session)
+        self._upkeep = Upkeep(self._session)
         self._transport = AsyncTransport(settings)
         self._waiting: _Waiting = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     def terms(self, rule: Rule) -> RedisTerms:
         """See `AsyncStore`."""
-        return self._verbs.terms(rule)
+        return self._session.terms(rule)
 
     async def _drive(self, steps: Steps[_T]) -> _T:
         if self._transport.closed:
@@ -170,27 +174,27 @@ class AsyncRedisStore:
 
     async def recorded(self, terms: RedisTerms, subject: Subject) -> list[list[Recorded]]:
         """See `AsyncStore`."""
-        return await self._drive(self._verbs.recorded(terms, subject))
+        return await self._drive(self._upkeep.recorded(terms, subject))
 
     async def merge(self, asks: Sequence[Merge]) -> list[Merged | CaplineError]:
         """See `AsyncStore`."""
-        return await self._drive(self._verbs.merge(asks))
+        return await self._drive(self._upkeep.merge(asks))
 
     async def scan(self, terms: Sequence[RedisTerms], after: Any = None) -> Page:
         """See `AsyncStore`; some 200 keys a page."""
-        return await self._drive(self._verbs.scan(terms, after))
+        return await self._drive(self._upkeep.scan(terms, after))
 
     async def erase(self, terms: Sequence[RedisTerms], subject: Subject) -> int:
         """See `AsyncStore`."""
-        return await self._drive(self._verbs.erase(terms, subject))
+        return await self._drive(self._upkeep.erase(terms, subject))
 
     async def sweep(self) -> int:
         """See `AsyncStore`."""
-        return await self._drive(self._verbs.sweep())
+        return await self._drive(self._upkeep.sweep())
 
     async def now_us(self) -> int:
         """See `AsyncStore`."""
-        return await self._drive(self._verbs.now_us())
+        return await self._drive(self._upkeep.now_us())
 
     async def close(self) -> None:
         """See `AsyncStore`."""

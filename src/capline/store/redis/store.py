@@ -1,4 +1,4 @@
-"""`redis://` and its kin: `Verbs` driven by the synchronous transport, and the short way of one decision."""
+"""`redis://` and its kin: `Verbs` and `Upkeep` driven by the synchronous transport, and the short way of one decision."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from capline.store.redis.engine import Call
 from capline.store.redis.plan import DECIDE, PEEK, PLACE, one_payload
 from capline.store.redis.reply import one_decision
 from capline.store.redis.scripts import ONE
+from capline.store.redis.session import Session
 from capline.store.redis.transport import Transport
+from capline.store.redis.upkeep import Upkeep
 from capline.store.redis.verbs import Verbs
 from capline.store.redis.wire import Lost, ServerError
 
@@ -48,12 +50,14 @@ class RedisStore:
     """See `Store`. Threads share it; a forked child makes its own connections."""
 
     def __init__(self, settings: Settings, clock: Clock | None) -> None:
-        self._verbs = Verbs(settings, clock)
+        self._session = Session(settings, clock)
+        self._verbs = Verbs(self._session)
+        self._upkeep = Upkeep(self._session)
         self._transport = Transport(settings)
 
     def terms(self, rule: Rule) -> RedisTerms:
         """See `Store`."""
-        terms = self._verbs.terms(rule)
+        terms = self._session.terms(rule)
         if terms.short and not terms.family.replicas:
             terms.decide_unit = terms.place_unit = self._short_way(terms)
         else:
@@ -62,9 +66,9 @@ class RedisStore:
 
     def _short_way(self, terms: RedisTerms) -> _Unit:
         """A decision or a slot of one unit, in as few steps as it can take."""
-        verbs, transport = self._verbs, self._transport
-        topology, breakers = verbs.engine.topology, verbs.engine.breakers
-        ask, now = transport.ask, verbs.now
+        session, verbs = self._session, self._verbs
+        engine, topology, breakers = session.engine, session.engine.topology, session.engine.breakers
+        ask, now = self._transport.ask, session.now
 
         def unit(subject: Subject, wish: tuple[int, int] | None = None) -> Decision:
             mode = DECIDE if wish is None else PLACE
@@ -72,22 +76,22 @@ class RedisStore:
             node = topology.node(slot)
             if node is None or topology.stale or ((breaker := breakers.get(node)) and breaker.failures):
                 return verbs.one_answer(self._drive(verbs.alone(Call(slot, payload, ONE))), terms, 1, mode)
-            until = verbs.until()
+            until = session.until()
             reply = ask(node, payload)
             if type(reply) is bytes:
                 return one_decision(reply, terms, 1, slot=mode == PLACE)
-            resumed = verbs.engine.resume(Call(slot, payload, ONE), reply, node, until)
+            resumed = engine.resume(Call(slot, payload, ONE), reply, node, until)
             return verbs.one_answer(self._drive(resumed), terms, 1, mode)
 
         return unit
 
     def _ask(self, call: Call, replicas: int = 0) -> Reply | CaplineError:
         """What becomes of a single call: one command, one reply; what is no plain answer goes on in the engine."""
-        engine = self._verbs.engine
+        engine = self._session.engine
         node = engine.topology.node(call.slot)
         if replicas or node is None or engine.topology.stale or engine.breaker(node).failures:
             return self._drive(self._verbs.alone(call, replicas))
-        until = self._verbs.until()
+        until = self._session.until()
         reply = self._transport.ask(node, call.payload)
         if isinstance(reply, (ServerError, Lost)):
             return self._drive(engine.resume(call, reply, node, until))
@@ -171,27 +175,27 @@ class RedisStore:
 
     def recorded(self, terms: RedisTerms, subject: Subject) -> list[list[Recorded]]:
         """See `Store`."""
-        return self._drive(self._verbs.recorded(terms, subject))
+        return self._drive(self._upkeep.recorded(terms, subject))
 
     def merge(self, asks: Sequence[Merge]) -> list[Merged | CaplineError]:
         """See `Store`."""
-        return self._drive(self._verbs.merge(asks))
+        return self._drive(self._upkeep.merge(asks))
 
     def scan(self, terms: Sequence[RedisTerms], after: Any = None) -> Page:
         """See `Store`; some 200 keys a page."""
-        return self._drive(self._verbs.scan(terms, after))
+        return self._drive(self._upkeep.scan(terms, after))
 
     def erase(self, terms: Sequence[RedisTerms], subject: Subject) -> int:
         """See `Store`."""
-        return self._drive(self._verbs.erase(terms, subject))
+        return self._drive(self._upkeep.erase(terms, subject))
 
     def sweep(self) -> int:
         """See `Store`. Keys expire by themselves; this is for a caller's own clock."""
-        return self._drive(self._verbs.sweep())
+        return self._drive(self._upkeep.sweep())
 
     def now_us(self) -> int:
         """See `Store`."""
-        return self._drive(self._verbs.now_us())
+        return self._drive(self._upkeep.now_us())
 
     def close(self) -> None:
         """See `Store`."""

@@ -12,7 +12,7 @@ import msgspec
 from tests.segment_kit import text_rows_of
 
 from capline.segment import IdSet, SegmentWatch, Snapshot, build_segments, keep, number_rows, write_snapshot
-from capline.segment.place import Place, open_place
+from capline.segment.address import open_place
 from capline.segment.pointer import Pointer, encode_pointer
 from capline.segment.publish import Publisher, read_pointer
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.s3_kit import S3
+
+    from capline.segment.place import Place
 
 
 def make(directory: Path, version: str, **sets: Iterable[int]) -> Path:

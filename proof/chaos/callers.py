@@ -15,7 +15,7 @@ from capline.store.redis.keys import slot_of, tag_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["KEEP_US", "NEVER_BINDS", "POLICY", "WINDOW_US", "Caller", "Content", "Place", "caller"]
+__all__ = ["KEEP_US", "NEVER_BINDS", "POLICY", "WINDOW_US", "Caller", "Capline", "Content", "Place", "Replicated"]
 
 POLICY = "p"
 WINDOW_US = 10_000_000
@@ -117,15 +117,3 @@ class Replicated(Capline):
 
 def _url(place: Place, deadline_s: float) -> str:
     return f"redis+cluster://{place.addresses}?deadline={deadline_s:g}s&bulk_deadline=30s"
-
-
-def caller(name: str) -> type[Caller]:
-    """By the name that the table has for it; the controls are only imported where they are asked."""
-    if name in _CAPLINE:
-        return _CAPLINE[name]
-    from proof.chaos.controls import CONTROLS  # noqa: PLC0415 - two more clients to load
-
-    return CONTROLS[name]
-
-
-_CAPLINE: dict[str, type[Caller]] = {"capline": Capline, "capline, wait_replicas=1": Replicated}

@@ -19,7 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proof.chaos.callers import POLICY, Place, caller
+from proof.chaos.callers import POLICY, Place
+from proof.chaos.named import caller
 from proof.record import Recorder, wall_us
 
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proof.chaos.callers import KEEP_US, POLICY, WINDOW_US, Place, caller
+from proof.chaos.callers import KEEP_US, POLICY, WINDOW_US, Place
 from proof.chaos.faults import FAULTS, Scene
 from proof.chaos.load import HOT, READY, Load
+from proof.chaos.named import caller
 from proof.chaos.tally import Figures, tally
 from proof.checker import check, read
 from proof.record import Recorder, wall_us

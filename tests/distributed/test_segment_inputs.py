@@ -11,7 +11,7 @@ from tests.segments_kit import s3_site
 
 from capline.model.errors import SegmentError
 from capline.segment import build_segments, count_rows, read_rows
-from capline.segment.place import open_place
+from capline.segment.address import open_place
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,8 +16,9 @@ from tests.segments_kit import Site, directory_site, make, s3_site
 from tests.server_kit import soon
 
 from capline.model.errors import InvalidTypeError, SegmentError
+from capline.segment.address import open_place
 from capline.segment.courier import Courier
-from capline.segment.place import ObjectMissingError, Place, open_place
+from capline.segment.place import ObjectMissingError, Place
 from capline.segment.publish import Publisher
 from capline.segment.watch import SegmentWatch
 

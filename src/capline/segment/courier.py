@@ -4,7 +4,7 @@
     courier  {"data": "…", "tag": "…"}                    one line of JSON from its standard output
 
 What is large goes through files, not through the pipe. The courier ends with the pipe: whoever started it may be killed
-at any moment. It is started afresh (`python -m capline.segment.courier`), so it has none of this process's threads.
+at any moment. It is started afresh (`python -m capline.segment.carry`), so it has none of this process's threads.
 """
 
 from __future__ import annotations
@@ -13,24 +13,26 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from capline.model.errors import SegmentError
-from capline.segment.place import Found, Got, ObjectMissingError, Place
+from capline.segment.place import Found, Got, ObjectMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
 
-__all__ = ["Courier", "main"]
+__all__ = ["Answered", "Asked", "Courier"]
 
 _Verb = Literal["get", "download", "upload", "put", "swap", "list", "delete"]
 
 
-class _Asked(msgspec.Struct, omit_defaults=True):
+class Asked(msgspec.Struct, omit_defaults=True):
+    """A call, as the pipe has it."""
+
     verb: _Verb
     path: str = ""
     most_bytes: int = 0
@@ -40,7 +42,9 @@ class _Asked(msgspec.Struct, omit_defaults=True):
     paths: list[str] = []
 
 
-class _Answered(msgspec.Struct, omit_defaults=True):
+class Answered(msgspec.Struct, omit_defaults=True):
+    """What became of it."""
+
     error: str | None = None
     missing: bool = False
     got: Got | None = None
@@ -59,7 +63,7 @@ class Courier:
         self._lock = Lock()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "capline.segment.courier"],
+                [sys.executable, "-m", "capline.segment.carry"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -70,34 +74,34 @@ class Courier:
 
     def get(self, path: str, most_bytes: int, unless: str | None = None) -> Got | None:
         """See `Place`."""
-        return self._ask(_Asked("get", path, most_bytes, unless)).got
+        return self._ask(Asked("get", path, most_bytes, unless)).got
 
     def download(self, path: str, into: Path, size_bytes: int) -> str:
         """See `Place`."""
-        return self._ask(_Asked("download", path, size_bytes, file=str(into.absolute()))).text
+        return self._ask(Asked("download", path, size_bytes, file=str(into.absolute()))).text
 
     def upload(self, path: str, file: Path, progress: Callable[[int], object] | None = None) -> str:
         """See `Place`."""
-        sent = self._ask(_Asked("upload", path, file=str(file.absolute()))).text
+        sent = self._ask(Asked("upload", path, file=str(file.absolute()))).text
         if progress is not None:
             progress(file.stat().st_size)
         return sent
 
     def put(self, path: str, data: bytes) -> None:
         """See `Place`."""
-        self._ask(_Asked("put", path, data=data))
+        self._ask(Asked("put", path, data=data))
 
     def swap(self, path: str, data: bytes, tag: str | None) -> bool:
         """See `Place`."""
-        return self._ask(_Asked("swap", path, tag=tag, data=data)).truth
+        return self._ask(Asked("swap", path, tag=tag, data=data)).truth
 
     def list(self, folder: str) -> dict[str, Found]:
         """See `Place`."""
-        return self._ask(_Asked("list", folder)).found
+        return self._ask(Asked("list", folder)).found
 
     def delete(self, paths: Iterable[str]) -> None:
         """See `Place`."""
-        self._ask(_Asked("delete", paths=[*paths]))
+        self._ask(Asked("delete", paths=[*paths]))
 
     def close(self) -> None:
         """End it, in the middle of a call if need be."""
@@ -110,14 +114,14 @@ class Courier:
                     with suppress(OSError):
                         pipe.close()
 
-    def _ask(self, asked: _Asked) -> _Answered:
+    def _ask(self, asked: Asked) -> Answered:
         with self._lock:
             try:
                 self._send(msgspec.json.encode(asked))
                 line = self._process.stdout.readline() if self._process.stdout is not None else b""
                 if not line.endswith(b"\n"):
                     raise SegmentError(self._gone("it ended"))
-                answered = msgspec.json.decode(line, type=_Answered)
+                answered = msgspec.json.decode(line, type=Answered)
             except (OSError, ValueError) as error:
                 if isinstance(error, SegmentError):
                     raise
@@ -137,43 +141,3 @@ class Courier:
             f"{self.where}: the process that fetches for this forked one does not work ({why}); "
             "open the place after the fork, and not before it"
         )
-
-
-def main() -> None:
-    """Answer the lines of standard input until it ends."""
-    from capline.segment.remote import ObjectPlace  # noqa: PLC0415 - it imports this module
-
-    lines = sys.stdin.buffer
-    address = msgspec.json.decode(lines.readline(), type=tuple[str, dict[str, str]])
-    place: ObjectPlace | None = None
-    for line in lines:
-        try:
-            place = ObjectPlace(*address) if place is None else place
-            answered = _answer(place, msgspec.json.decode(line, type=_Asked))
-        except SegmentError as error:
-            answered = _Answered(str(error), isinstance(error, ObjectMissingError))
-        sys.stdout.buffer.write(msgspec.json.encode(answered) + b"\n")
-        sys.stdout.buffer.flush()
-
-
-def _answer(place: Place, asked: _Asked) -> _Answered:
-    match asked.verb:
-        case "get":
-            return _Answered(got=place.get(asked.path, asked.most_bytes, asked.tag))
-        case "download":
-            return _Answered(text=place.download(asked.path, Path(asked.file), asked.most_bytes))
-        case "upload":
-            return _Answered(text=place.upload(asked.path, Path(asked.file)))
-        case "put":
-            place.put(asked.path, asked.data)
-        case "swap":
-            return _Answered(truth=place.swap(asked.path, asked.data, asked.tag))
-        case "list":
-            return _Answered(found=place.list(asked.path))
-        case "delete":
-            place.delete(asked.paths)
-    return _Answered()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,6 @@
 """Where a publication lives: a place of objects by name, on a local disk or in an object store, behind the same verbs.
 
-    open_place("/srv/segments")   open_place("file:///srv/segments")    a directory: `DirectoryPlace`
-    open_place("s3://bucket/segments")   gs://…   az://…                an object store: `capline.segment.remote`
+A directory is a `DirectoryPlace`, an object store a `RemotePlace` (`remote`); `address` tells which one is meant.
 
 The rule: an object is whole under its name or not there, and `swap` writes one only if it is still what was read. In
 an object store that is a conditional PUT; on a disk it is a rename under a lock file, since a file system has
@@ -20,27 +19,24 @@ import shutil
 import stat
 import time
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from capline.model.errors import InvalidTypeError, SegmentError
+from capline.model.errors import SegmentError
 from capline.segment import files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping
+    from collections.abc import Callable, Generator, Iterable
+    from pathlib import Path
 
-__all__ = ["DirectoryPlace", "Found", "Got", "ObjectMissingError", "Place", "open_place"]
+__all__ = ["DirectoryPlace", "Found", "Got", "ObjectMissingError", "Place"]
 
 CHUNK_BYTES = 4 << 20
 
 _ABANDONED_US = 24 * 3_600_000_000
 """Nobody writes one file for a day."""
 
-_REMOTE = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _TEMPORARY = re.compile(r"\..*\.[0-9a-f]{12}\.tmp")
 
 
@@ -101,31 +97,6 @@ class Place(Protocol):
     def close(self) -> None:
         """Let go of what it holds."""
         ...
-
-
-def open_place(url: str | Path, options: Mapping[str, str] | None = None) -> Place:
-    """Open the place of this address; nothing is asked of it yet.
-
-    A path or a `file://` address is a directory; `s3`, `gs` and `az` with their other spellings are object stores, with
-    credentials from the environment as each cloud's own tools have them, or from `options` (the settings of obstore).
-    `SegmentError` for any other address.
-    """
-    if not isinstance(url, (str, Path)):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
-        raise InvalidTypeError(f"an address is text like 's3://bucket/segments', not {url!r}")
-    text = str(url)
-    scheme = None if isinstance(url, Path) else _SCHEME.match(text)
-    if scheme is None or scheme[1].lower() == "file":
-        path = text if scheme is None else unquote(urlsplit(text).path)
-        if not path or "\0" in path or (scheme is not None and urlsplit(text).netloc not in ("", "localhost")):
-            raise SegmentError(f"{text!r} names no directory; write a path, or file:///path")
-        if options:
-            raise SegmentError(f"{text}: options are for object stores; a directory takes none")
-        return DirectoryPlace(Path(path))
-    if scheme[1].lower() not in _REMOTE:
-        raise SegmentError(f"{scheme[0]}…: not a place to publish to; give a path, or s3://, gs:// or az://")
-    from capline.segment.remote import RemotePlace  # noqa: PLC0415 - brings obstore, which a directory does without
-
-    return RemotePlace(text, dict(options or {}))
 
 
 class DirectoryPlace:

@@ -39,10 +39,11 @@ import msgspec
 from capline.model.clock import Clock, SystemClock
 from capline.model.errors import SegmentConflictError, SegmentError
 from capline.segment import files, load_snapshot
+from capline.segment.address import open_place
 from capline.segment.extends import check_extends
 from capline.segment.fetch import read_manifest_of
 from capline.segment.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, FileEntry, Manifest, decode_manifest
-from capline.segment.place import ObjectMissingError, Place, open_place
+from capline.segment.place import ObjectMissingError, Place
 from capline.segment.pointer import (
     LARGEST_POINTER_BYTES,
     MANIFESTS,

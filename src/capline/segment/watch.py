@@ -31,8 +31,9 @@ import msgspec
 
 from capline.model.clock import Clock, SystemClock
 from capline.model.errors import InvalidValueError, SegmentError
+from capline.segment.address import open_place
 from capline.segment.cache import Bounds, Cache
-from capline.segment.place import ObjectMissingError, open_place
+from capline.segment.place import ObjectMissingError
 from capline.segment.pointer import LARGEST_POINTER_BYTES, POINTER, Pointer, Published, decode_pointer
 from capline.segment.snapshot import Snapshot
 

@@ -1,4 +1,4 @@
-"""`redis://` and its kin: `Verbs` and `Upkeep` driven by the synchronous transport, and the short way of one decision."""
+"""`redis://` and its kin: `Verbs` and `Upkeep` driven by the synchronous transport; one unit's short way."""
 
 from __future__ import annotations
 

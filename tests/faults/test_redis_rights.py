@@ -318,7 +318,7 @@ def test_no_repr_shows_the_password(server: Server, sync_limiters: Limiters) -> 
     limiter = sync_limiters(address(server), Policy("p", ["3/day"]), namespace="capline")
     assert limiter.decide("p", "s")
     store = limiter._store
-    for one in (limiter, store, store._transport, store._verbs, store._verbs.engine, store._verbs.engine.settings):
+    for one in (limiter, store, store._transport, store._session, store._session.engine, store._session.engine.settings):
         assert PASSWORD not in repr(one)
         assert PASSWORD not in str(one)
     limiter.erase("s")

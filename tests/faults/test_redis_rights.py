@@ -317,8 +317,8 @@ def test_no_failing_url_shows_its_password(url: str, limiters: Limiters, caplog:
 def test_no_repr_shows_the_password(server: Server, sync_limiters: Limiters) -> None:
     limiter = sync_limiters(address(server), Policy("p", ["3/day"]), namespace="capline")
     assert limiter.decide("p", "s")
-    store = limiter._store
-    for one in (limiter, store, store._transport, store._session, store._session.engine, store._session.engine.settings):
+    store, session = limiter._store, limiter._store._session
+    for one in (limiter, store, store._transport, session, session.engine, session.engine.settings):
         assert PASSWORD not in repr(one)
         assert PASSWORD not in str(one)
     limiter.erase("s")

@@ -32,8 +32,10 @@ ROOT = Path(__file__).parents[2]
 PLANNED, LAG, ROUGH, REPLICATED, *CONTROLS = short_plans("capline")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def nodes() -> Iterator[Cluster]:
+    """Each test's own: what one does to a cluster is no part of the next (a replica that was voted in on one where slots
+    had been moved was once seen to stay in the state `fail`)."""
     with cluster("redis") as made:
         yield made
 

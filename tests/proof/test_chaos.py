@@ -34,8 +34,10 @@ PLANNED, LAG, ROUGH, REPLICATED, *CONTROLS = short_plans("capline")
 
 @pytest.fixture
 def nodes() -> Iterator[Cluster]:
-    """Each test's own: what one does to a cluster is no part of the next (a replica that was voted in on one where slots
-    had been moved was once seen to stay in the state `fail`)."""
+    """Each test's own: what one does to a cluster is no part of the next.
+
+    A replica that was voted in on a cluster where slots had been moved was once seen to stay in the state `fail`.
+    """
     with cluster("redis") as made:
         yield made
 

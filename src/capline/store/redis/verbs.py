@@ -180,7 +180,10 @@ class Verbs:
 
     def given_back(self, outcome: Reply, terms: RedisTerms) -> bool:
         """Whether the outcome of a `refund_call` says that there was such a hit; raises its error."""
-        return _given_back(outcome, terms)
+        given = sound(outcome)
+        if given < 0:
+            raise damaged(terms)
+        return bool(given)
 
     def refund_many(
         self, terms: RedisTerms, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int
@@ -200,7 +203,7 @@ class Verbs:
             outcomes = yield from self._engine.run(calls, self._session.bulk_until())
             for row, outcome in enumerate(outcomes, first):
                 try:
-                    given[row] = _given_back(outcome, terms)
+                    given[row] = self.given_back(outcome, terms)
                 except CaplineError as error:
                     failed = failed or error
         if failed is not None:
@@ -324,13 +327,6 @@ def _together(groups: Sequence[Sequence[int]], answers: Sequence[Joint]) -> Join
     reset_after_us = max([answer.reset_after_us or 0 for answer in own])
     ordered = tuple([hits[number] for number in sorted(hits)])
     return msgspec.structs.replace(least, reset_after_us=reset_after_us, hits=ordered)
-
-
-def _given_back(outcome: Reply, terms: RedisTerms) -> bool:
-    given = sound(outcome)
-    if given < 0:
-        raise damaged(terms)
-    return bool(given)
 
 
 def _row_answers(outcome: Reply, asks: Sequence[Ask]) -> list[Decision | CaplineError]:

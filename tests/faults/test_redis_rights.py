@@ -127,7 +127,7 @@ def test_the_line_is_enough_on_a_cluster(kind: str, limiters: Limiters, layout: 
 
 def test_replicas_can_be_waited_for_with_it(server: Server, sync_limiters: Limiters) -> None:
     policy = Policy("p", ["9/day"], wait_replicas=1)
-    limiter = sync_limiters(address(server, options="deadline=100ms"), policy, namespace="capline")
+    limiter = sync_limiters(address(server, options="deadline=1s"), policy, namespace="capline")
     with pytest.raises(StoreError, match="replicas have it"):
         limiter.decide("p", "s")
 

@@ -180,6 +180,28 @@ def test_a_script_that_may_not_be_loaded_is_an_error_at_once() -> None:
     assert len(servers.requests) == 2
 
 
+def test_a_script_goes_along_where_replicas_are_waited_for() -> None:
+    """Behind a script that is missing, WAIT would use up the deadline; a server is given each script once."""
+    engine, servers = single(), Script([b"sha", b"a", 1], [b"b", 1], [b"sha", b"c", b"d", 1])
+    assert run(engine, [Call(0, A, ONE)], servers, replicas=1) == [b"a"]
+    assert run(engine, [Call(0, A, ONE)], servers, replicas=1) == [b"b"]
+    assert run(engine, [Call(0, A, ONE), Call(0, B, ATTEMPT)], servers, replicas=1) == [b"c", b"d"]
+    assert [request.payload.count(b"LOAD") for request in servers.requests] == [1, 0, 1]
+
+
+def test_a_script_that_was_forgotten_is_given_again_where_replicas_are_waited_for() -> None:
+    engine, servers = single(), Script([b"sha", b"a", 1], [NOSCRIPT, 1], [b"sha", b"b", 1])
+    assert run(engine, [Call(0, A, ONE)], servers, replicas=1) == [b"a"]
+    assert run(engine, [Call(0, A, ONE)], servers, replicas=1) == [b"b"]
+
+
+def test_a_script_that_could_not_be_given_is_given_later() -> None:
+    busy = error("BUSY Redis is busy running a script.")
+    engine, servers = single(), Script([busy, NOSCRIPT, 0], [b"sha", b"a", 1])
+    assert run(engine, [Call(0, A, ONE)], servers, replicas=1) == [b"a"]
+    assert [request.payload.count(b"LOAD") for request in servers.requests] == [1, 1]
+
+
 def test_moved_is_followed_and_remembered() -> None:
     engine = cluster()
     servers = Script([error("MOVED 5 127.0.0.1:7001")], [b"reply"])

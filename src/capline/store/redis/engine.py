@@ -85,11 +85,11 @@ class Unconfirmed(msgspec.Struct, frozen=True):
 
 
 class Flight(msgspec.Struct):
-    """Calls on their way: for each request, the numbers of its calls, and where it went."""
+    """Calls on their way: for each request where it went, its calls' numbers, whether it asks, the scripts it loads."""
 
     calls: Sequence[Call]
     outcomes: list[Reply]
-    sent: list[tuple[Address, list[int], bool, bool]]
+    sent: list[tuple[Address, list[int], bool, list[bytes]]]
     replicas: int = 0
     todo: list[int] = msgspec.field(default_factory=list[int])
 
@@ -106,6 +106,8 @@ class Engine:
         self.settings = settings
         self.topology = Topology(settings)
         self.breakers: dict[Address, Breaker] = {}
+        self._loaded: set[tuple[Address, bytes]] = set()
+        """Which server was given which script; it may have been told to forget it since."""
         self._why_unknown = ""
 
     def breaker(self, node: Address) -> Breaker:
@@ -130,7 +132,7 @@ class Engine:
 
     def resume(self, call: Call, reply: Reply, node: Address, until: float) -> Steps[Reply | CaplineError]:
         """Go on from the first reply to a single call, which was no answer."""
-        flight = Flight([call], [None], [(node, [0], False, False)])
+        flight = Flight([call], [None], [(node, [0], False, [])])
         outcomes = yield from self._go_on(flight, [[reply]], until)
         return outcomes[0]
 
@@ -209,14 +211,22 @@ class Engine:
                     flight.fail(i, error)
                 continue
             parts: list[bytes] = []
-            scripts = {one.sha: one for i in numbers if (one := flight.calls[i].script)} if node in load else {}
+            scripts: dict[bytes, Script] = {}
+            if node in load:
+                scripts = {one.sha: one for i in numbers if (one := flight.calls[i].script)}
+            elif flight.replicas:
+                # A script that turns out to be missing would be told behind a WAIT that took most of the deadline.
+                given = self._loaded
+                scripts = {
+                    one.sha: one for i in numbers if (one := flight.calls[i].script) and (node, one.sha) not in given
+                }
             parts += [pack(b"SCRIPT", b"LOAD", one.text) for one in scripts.values()]
             parts += [(ASKING if ask else b"") + flight.calls[i].payload for i in numbers]
             if flight.replicas:
                 parts.append(pack(b"WAIT", b"%d" % flight.replicas, b"%d" % max(1, int((until - now) * WAIT_MS))))
             replies = len(scripts) + len(numbers) * (2 if ask else 1) + (1 if flight.replicas else 0)
             requests.append(Request(node, b"".join(parts), replies))
-            flight.sent.append((node, numbers, ask, bool(scripts)))
+            flight.sent.append((node, numbers, ask, [*scripts]))
         return requests
 
     def _sort(
@@ -235,10 +245,11 @@ class Engine:
             self._tell_breaker(node, all_replies)
             replies = all_replies
             if loaded:
-                scripts = len({one.sha for i in numbers if (one := flight.calls[i].script)})
-                refused = next((one for one in replies[:scripts] if isinstance(one, ServerError)), None)
-                replies = replies[scripts:]
-                if refused is not None:
+                refused = next((one for one in replies[: len(loaded)] if isinstance(one, (ServerError, Lost))), None)
+                replies = replies[len(loaded) :]
+                if refused is None:
+                    self._loaded.update((node, sha) for sha in loaded)
+                else:
                     # But for calls whose script somebody else loaded: they ran.
                     replies = [refused if _is_noscript(one) else one for one in replies]
             short = self._short_of_replicas(flight.replicas, replies, node)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
-from capline import Limiter
+from capline import Limiter, StoreError
 from capline.testing.conformance import Awaited
 from capline.testing.servers import HOST, KINDS, Server
 
@@ -190,6 +190,19 @@ def executed(server: Server) -> int:
     found = server.info("commandstats").get("cmdstat_evalsha", "calls=0,rejected_calls=0,failed_calls=0")
     stats = dict(part.split("=") for part in found.split(","))
     return int(stats["calls"]) - int(stats["failed_calls"])
+
+
+def warm(limiter: Any, policy: str = "p") -> None:
+    """Connect and load the scripts, however long that takes here: a short deadline is for what comes after it."""
+
+    def answered() -> bool:
+        try:
+            limiter.decide(policy, "warm")
+        except StoreError:
+            return False
+        return True
+
+    assert soon(answered)
 
 
 def soon(truth: Callable[[], bool], seconds: float = 15) -> bool:

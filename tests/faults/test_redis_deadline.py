@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.server_kit import Limiters, Proxy, each_kind, soon, units
+from tests.server_kit import Limiters, Proxy, each_kind, soon, units, warm
 
 from capline import AsyncLimiter, Attempt, Decision, Insurance, Limiter, Policy, StoreError
 from capline.model.errors import StoreUnavailableError, StoreUnknownError
@@ -47,7 +47,7 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float]:
 
 def test_a_server_that_hangs_is_unknown_by_the_deadline(server: Server, limiters: Limiters) -> None:
     limiter = limiters(server, POLICY, options=SHORT)
-    assert limiter.decide("p", "s")
+    warm(limiter)
     server.pause()
     answer, seconds = timed(lambda: limiter.decide("p", "s"))
     assert isinstance(answer, StoreUnknownError)
@@ -57,7 +57,7 @@ def test_a_server_that_hangs_is_unknown_by_the_deadline(server: Server, limiters
 @pytest.mark.parametrize("verb", ["decide", "peek", "schedule", "refund", "erase", "explain", "now", "batch", "many"])
 def test_every_verb_ends_by_its_deadline(server: Server, limiters: Limiters, verb: str) -> None:
     limiter = limiters(server, POLICY, options=SHORT)
-    assert limiter.decide("p", "s")
+    warm(limiter)
     server.pause()
     verbs: dict[str, Callable[[], Any]] = {
         "decide": lambda: limiter.decide("p", "s", 2, id="x"),
@@ -98,7 +98,7 @@ def test_the_choice_for_an_outage_answers_by_the_deadline(
     server: Server, limiters: Limiters, choice: Any, allowed: bool, origin: str
 ) -> None:
     limiter = limiters(server, POLICY, options=SHORT, on_store_error=choice)
-    assert limiter.decide("p", "s").origin == "store"
+    assert soon(lambda: limiter.decide("p", "s").origin == "store")
     server.pause()
     for _ in range(5):
         answer, seconds = timed(lambda: limiter.decide("p", "s"))
@@ -110,7 +110,7 @@ def test_the_choice_for_an_outage_answers_by_the_deadline(
 
 def test_after_three_failures_calls_fail_at_once_and_it_closes_by_itself(server: Server, limiters: Limiters) -> None:
     limiter = limiters(server, POLICY, options="deadline=100ms")
-    assert limiter.decide("p", "s")
+    warm(limiter)
     server.pause()
     for _ in range(3):
         assert timed(lambda: limiter.decide("p", "s"))[1] > 0.09
@@ -138,6 +138,7 @@ def test_failures_that_are_not_in_a_row_do_not_open_the_breaker(limiters: Limite
 def test_a_limiter_comes_back_by_itself_when_its_server_does(kind: str, limiters: Limiters) -> None:
     with single(kind, "appendonly yes", "appendfsync always") as server:
         limiter = limiters(server, POLICY, options="deadline=100ms")
+        warm(limiter)
         assert limiter.decide("p", "s")
         for _ in range(2):
             server.kill()
@@ -248,7 +249,7 @@ def test_a_large_batch_on_a_slow_line_has_the_time_of_a_batch(kind: str, limiter
     """What one call may take is no bound on how long a batch is on its way to the server."""
     with Proxy(shared(kind)) as proxy:
         limiter = limiters(proxy.url("deadline=400ms&bulk_deadline=30s"), Policy("p", ["1/day"]))
-        assert limiter.decide("p", "warm")
+        warm(limiter)
         proxy.bytes_per_second = 16_000_000
         # More than the buffers on the way take, though not by much.
         answers = limiter.decide_many("p", [f"{number:0>400}" for number in range(40_000)])
@@ -258,7 +259,7 @@ def test_a_large_batch_on_a_slow_line_has_the_time_of_a_batch(kind: str, limiter
 
 def test_a_batch_of_ten_thousand_attempts_fits_the_default_deadline_of_its_kind(limiters: Limiters) -> None:
     limiter = limiters(shared("redis"), POLICY, options="bulk_deadline=30s")
-    assert limiter.decide("p", "warm")
+    warm(limiter)
     answers = limiter.decide_batch([Attempt("p", number, id=f"{number}") for number in range(10_000)])
     assert [answer for answer in answers if not isinstance(answer, Decision)] == []
 

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.server_kit import SLOW, Limiters, Proxy, each_kind, soon, units
+from tests.server_kit import SLOW, Limiters, Proxy, each_kind, soon, units, warm
 
 from capline import Policy
 from capline.model.errors import StoreError, StoreUnavailableError, StoreUnknownError
@@ -54,6 +54,7 @@ def test_connections_that_are_half_open_cost_one_deadline_each_and_record_nothin
 ) -> None:
     with BlackHole(server) as hole:
         limiter, direct = limiters(hole.url(SHORT), POLICY), limiters(server, POLICY)
+        warm(limiter)
         assert limiter.decide("p", "s")
         hole.swallow()
         with pytest.raises(StoreUnknownError, match="no answer by the deadline"):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from capline.testing.servers import Cluster, Server
 
+pytestmark = pytest.mark.alone
+
 ROWS = 20_000
 OPTIONS = "deadline=200ms&bulk_deadline=1s"
 AOF = ("appendonly yes", "appendfsync always", "cluster-require-full-coverage no")

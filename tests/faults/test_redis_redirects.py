@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.server_kit import Limiters, each_pair, stamps
+from tests.server_kit import Limiters, each_pair, stamps, warm
 
 from capline import Attempt, Decision, Policy
 from capline.store.redis.engine import Engine
@@ -157,6 +157,7 @@ def test_half_a_subject_s_keys_moved_is_waited_for_and_told_in_time(
     """Two keys of one attempt lie on two servers for a while: TRYAGAIN, and nothing is recorded."""
     policy = Policy("p", ["9/day"], channels={"c": ["9/day"]})
     hasty, patient = limiters(nodes, policy, options="deadline=80ms"), limiters(nodes, policy)
+    warm(hasty)
     assert hasty.decide("p", "s", channel="c")
     assert patient.peek("p", "s", channel="c")
     slot = slot_of(tag_of("s", 0))

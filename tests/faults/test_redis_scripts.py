@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.server_kit import Limiters, each_kind, each_layout, soon, units
+from tests.server_kit import Limiters, each_kind, each_layout, soon, units, warm
 
 from capline import Attempt, Decision, Policy, StoreError
 from capline.store.redis import plan
@@ -132,6 +132,7 @@ def test_after_a_planned_failover_of_a_cluster_all_goes_on(kind: str, limiters: 
 def test_after_a_failover_by_sentinels_all_goes_on(kind: str, limiters: Limiters) -> None:
     with sentinel(kind) as group:
         limiter = limiters(group, *policies("bucket"), options="deadline=200ms")
+        warm(limiter)
         assert limiter.decide("p", "s")
         assert limiter.decide_many("p", np.arange(2000)).allowed.all()
         assert group.master.command("WAIT", 1, 5000) == 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.server_kit import Limiters, Proxy, each_kind, each_layout, each_pair, executed, soon, stamps, units
+from tests.server_kit import Limiters, Proxy, each_kind, each_layout, each_pair, executed, soon, stamps, units, warm
 
 from capline import Attempt, Decision, Policy, StoreError
 from capline.model.errors import StoreUnavailableError, StoreUnknownError
@@ -17,6 +17,8 @@ from capline.testing.servers import KINDS, shared, single
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+pytestmark = pytest.mark.alone
 
 SHORT = "deadline=150ms&bulk_deadline=500ms"
 
@@ -47,6 +49,7 @@ def once(proxy: Proxy, what: str) -> None:
 def test_a_lost_reply_is_an_unknown_answer_and_the_hit_is_there(proxy: Proxy, limiters: Limiters, fate: str) -> None:
     limiter = limiters(proxy.url(SHORT), Policy("p", ["3/day"]))
     direct = limiters(proxy.server, Policy("p", ["3/day"]))
+    warm(limiter)
     assert limiter.decide("p", "s")
     before = executed(proxy.server)
     once(proxy, fate)
@@ -61,6 +64,7 @@ def test_a_lost_reply_is_an_unknown_answer_and_the_hit_is_there(proxy: Proxy, li
 def test_with_an_id_it_is_one_consumption_and_the_first_answer(proxy: Proxy, limiters: Limiters, fate: str) -> None:
     limiter = limiters(proxy.url(SHORT), Policy("p", ["3/day"]))
     direct = limiters(proxy.server, Policy("p", ["3/day"]))
+    warm(limiter)
     assert limiter.decide("p", "s", 2, id="first")
     once(proxy, fate)
     try:
@@ -81,7 +85,7 @@ def test_two_hundred_attempts_with_ids_are_each_counted_once_whatever_is_lost(
 ) -> None:
     policy = Policy("p", ["1000/day"], layout=layout)
     limiter, direct = limiters(proxy.url("deadline=25ms"), policy), limiters(proxy.server, policy)
-    assert limiter.decide("p", "warm")
+    warm(limiter)
     proxy.fate = fates(1, 0.2)
     hits: dict[str, int] = {}
     unanswered = 0
@@ -110,7 +114,7 @@ def test_two_hundred_attempts_with_ids_are_each_counted_once_whatever_is_lost(
 def test_a_batch_of_ids_under_losses_counts_each_once(proxy: Proxy, limiters: Limiters, layout: str) -> None:
     policy = Policy("p", ["1000/day"], layout=layout)
     limiter, direct = limiters(proxy.url("deadline=80ms"), policy), limiters(proxy.server, policy)
-    assert limiter.decide("p", "warm")
+    warm(limiter)
     ways = iter(("hang", "cut", "hang", "reset", "reset"))
     proxy.fate = lambda _: next(ways, "pass")
     unanswered = 0
@@ -144,7 +148,7 @@ def test_a_batch_under_a_receipt_counts_once_whatever_is_lost(
     limiter = limiters(proxy.url("deadline=60ms&bulk_deadline=150ms"), policy)
     direct = limiters(proxy.server, policy)
     subjects = [*range(3000), *range(1000), *range(500)]
-    assert limiter.decide("p", "warm")
+    warm(limiter)
     proxy.fate = fates(3, 0.1)
     failed = 0
     for _ in range(100):
@@ -178,7 +182,7 @@ def test_rows_of_a_batch_get_their_own_answers_when_a_connection_is_lost_between
     policy = Policy("p", ["1/day"], layout=layout)
     limiter = limiters(proxy.url("deadline=1s&bulk_deadline=2s"), policy)
     direct = limiters(proxy.server, policy)
-    assert limiter.decide("p", "warm")
+    warm(limiter)
     seen = [0]
 
     def fate(_: bytes) -> str:
@@ -207,7 +211,7 @@ def test_rows_of_a_batch_get_their_own_answers_when_a_connection_is_lost_between
 
 def test_an_attempt_without_an_id_runs_at_most_once(proxy: Proxy, limiters: Limiters) -> None:
     limiter = limiters(proxy.url("deadline=60ms"), Policy("p", ["1000/day"]))
-    assert limiter.decide("p", "warm")
+    warm(limiter)
     before = executed(proxy.server)
     proxy.fate = fates(4, 0.4)
     sure, unknown, tries = 0, 0, 120

@@ -269,7 +269,7 @@ def test_a_part_that_was_known_is_not_given_back() -> None:
 
 
 def test_too_few_replicas_in_a_later_slot_gives_all_back() -> None:
-    servers = Servers([allowed(0), 1, allowed(0), 0, 1, 1], wait_replicas=1)
+    servers = Servers([b"sha", allowed(0), 1, allowed(0), 0, 1, 1], wait_replicas=1)
     with pytest.raises(StoreUnknownError, match="0 of 1 replicas"):
         servers.decide_all()
     assert servers.refunds == 2

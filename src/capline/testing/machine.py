@@ -23,8 +23,9 @@ from capline.model.attempt import Attempt
 from capline.model.clock import ManualClock
 from capline.model.errors import IdConflictError
 from capline.model.policy import Policy
-from capline.testing.conformance import POPULATION, url_of
+from capline.testing.conformance import url_of
 from capline.testing.reference import Reference
+from capline.testing.setting import POPULATION
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import secrets
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -18,12 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Coroutine, Iterator
     from pathlib import Path
 
-__all__ = ["DAY", "POPULATION", "SECOND", "START_US", "Awaited", "StoreSetting"]
+__all__ = ["ALGORITHMS", "DAY", "POPULATION", "SECOND", "START_US", "Awaited", "StoreSetting", "each_algorithm"]
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
 START_US = 1_700_000_000 * SECOND
 POPULATION = 500
+ALGORITHMS = ("sliding_log", "bucketed", "sliding_counter", "gcra")
+each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
 
 class StoreSetting:
@@ -63,6 +67,11 @@ class StoreSetting:
     def at(self, seconds: float) -> None:
         """Set the clock to so many seconds after the start."""
         self.clock.advance_us(START_US + round(seconds * SECOND) - self.clock.now_us())
+
+    def when(self, local: str, zone: str) -> None:
+        """Set the clock to this local time, the earlier one where it comes twice."""
+        at = datetime.fromisoformat(local).replace(tzinfo=ZoneInfo(zone))
+        self.clock.advance_us(round(at.timestamp()) * SECOND - self.clock.now_us())
 
 
 class Awaited:

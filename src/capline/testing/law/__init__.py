@@ -1,0 +1,1 @@
+"""The law, by what it is about: each module a class of checks, which `capline.testing.conformance` joins."""

@@ -1,0 +1,258 @@
+"""The other algorithms, each with its own law, and refusals that count."""
+
+from __future__ import annotations
+
+import pytest
+
+from capline.model.attempt import Attempt
+from capline.model.errors import IdConflictError, PolicyError
+from capline.testing.setting import ALGORITHMS, SECOND, START_US, StoreSetting, each_algorithm
+
+__all__ = ["AlgorithmLaw"]
+
+HOUR = 3600 * SECOND
+
+
+class AlgorithmLaw(StoreSetting):
+    """The checks."""
+
+    # --- refusals that count ----------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize(("count_denied", "allowed"), [(False, 3), (True, 1)])
+    def test_what_is_refused_may_keep_the_door_shut(self, count_denied: bool, allowed: int) -> None:
+        limiter = self.one("3/10s", count_denied=count_denied)
+        assert all(limiter.decide("p", "s") for _ in range(3))
+        self.at(9)
+        assert not limiter.decide("p", "s")
+        assert not limiter.decide("p", "s")
+        self.at(10)
+        assert sum(bool(limiter.decide("p", "s")) for _ in range(3)) == allowed
+
+    def test_a_refusal_that_counts_is_in_its_own_answer(self) -> None:
+        limiter = self.one("1/10s", count_denied=True)
+        assert limiter.decide("p", "s")
+        self.at(9)
+        assert limiter.peek("p", "s").retry_after == 1.0
+        assert limiter.decide("p", "s").retry_after == 10.0
+        self.at(19 - 1e-6)
+        assert limiter.peek("p", "s").retry_after_us == 1
+        self.at(19)
+        assert limiter.decide("p", "s")
+
+    def test_only_decide_counts_its_refusals(self) -> None:
+        limiter = self.one("1/10s", count_denied=True)
+        assert limiter.decide("p", "s")
+        self.at(5)
+        assert not limiter.peek("p", "s")
+        assert not limiter.schedule("p", "s", max_wait=1)
+        assert not limiter.decide_all([Attempt("p", "s")])
+        self.at(10)
+        assert limiter.peek("p", "s")
+        answers = limiter.decide_many("p", ["s"] * 4)
+        assert answers.allowed.tolist() == [True, False, False, False]
+        assert len(limiter.explain("p", "s").hits) == 3, "of a hammered log the newest 2 units and a hit are kept"
+
+    def test_hammering_leaves_a_short_log_and_a_large_cost_no_larger_one(self) -> None:
+        limiter = self.one("3/10s", count_denied=True)
+        for _ in range(50):
+            self.clock.advance_us(1000)
+            limiter.decide("p", "s")
+        limiter.decide("p", "s", (1 << 53) - 1)
+        hits = limiter.explain("p", "s").hits
+        assert len(hits) <= 8
+        assert sum(hit.units for hit in hits) <= 12
+        self.clock.advance_us(10 * SECOND + 1)
+        assert limiter.decide("p", "s", 3)
+
+    def test_a_slot_is_not_lost_to_a_refusal_that_counts(self) -> None:
+        limiter = self.one("2/10s", count_denied=True)
+        assert limiter.decide("p", "s", 2)
+        slot = limiter.schedule("p", "s", not_before=30)
+        assert not limiter.decide("p", "s")
+        assert limiter.refund("p", "s", slot.hit)
+
+    # --- other algorithms -------------------------------------------------------------------------------------
+
+    @each_algorithm
+    def test_a_quota_at_once_and_no_more_under_every_algorithm(self, algorithm: str) -> None:
+        limiter = self.one("5/10s", algorithm=algorithm)
+        decisions = [limiter.decide("p", "s") for _ in range(6)]
+        assert [one.remaining for one in decisions] == [4, 3, 2, 1, 0, 0]
+        assert [bool(one) for one in decisions] == [True] * 5 + [False]
+        assert len({one.hit for one in decisions}) == 6
+        never = limiter.decide("p", "s", 6)
+        assert (never.allowed, never.retry_after_us) == (False, None)
+
+    @each_algorithm
+    def test_refused_until_retry_after_and_allowed_at_it_under_every_algorithm(self, algorithm: str) -> None:
+        limiter = self.one("7/11s", "20/100s", algorithm=algorithm)
+        for step in range(60):
+            self.clock.advance_us(300_007)
+            cost = 1 + step % 3
+            refused = limiter.peek("p", "s", cost)
+            if refused.allowed:
+                assert limiter.decide("p", "s", cost).remaining == refused.remaining
+                continue
+            self.clock.advance_us(refused.retry_after_us - 1)
+            assert not limiter.peek("p", "s", cost)
+            self.clock.advance_us(1)
+            assert limiter.decide("p", "s", cost)
+
+    @each_algorithm
+    def test_an_empty_log_after_reset_after_under_every_algorithm(self, algorithm: str) -> None:
+        limiter = self.one("5/10s", algorithm=algorithm)
+        for cost in (1, 3):
+            decision = limiter.decide("p", "s", cost)
+            self.clock.advance_us(700_000)
+        assert decision.reset_after_us is not None
+        self.clock.advance_us(decision.reset_after_us - 700_000)
+        assert limiter.peek("p", "s", 5)
+        assert limiter.peek("p", "s").reset_after_us == limiter.peek("p", "fresh").reset_after_us
+
+    @each_algorithm
+    def test_an_id_is_one_consumption_under_every_algorithm(self, algorithm: str) -> None:
+        limiter = self.one("5/10s", algorithm=algorithm)
+        assert limiter.decide("p", "s")
+        first = limiter.decide("p", "s", 2, id="x")
+        again = limiter.decide("p", "s", 2, id="x")
+        assert (again.allowed, again.hit, again.remaining) == (True, first.hit, 2)
+        assert limiter.decide("p", "s", 2)
+        with pytest.raises(IdConflictError):
+            limiter.decide("p", "s", 1, id="x")
+        assert limiter.refund("p", "s", first.hit)
+        assert not limiter.refund("p", "s", first.hit), "once"
+        assert limiter.decide("p", "s", 2, id="x").hit != first.hit
+        assert not limiter.decide("p", "s")
+
+    @each_algorithm
+    def test_a_refund_gives_its_units_back_under_every_algorithm(self, algorithm: str) -> None:
+        limiter = self.one("5/10s", algorithm=algorithm)
+        assert limiter.decide("p", "s", 2)
+        hit = limiter.decide("p", "s", 3).hit
+        assert not limiter.decide("p", "s")
+        assert limiter.refund("p", "s", hit, 3)
+        assert limiter.decide("p", "s", 3).remaining == 0
+        assert not limiter.refund("p", "s", START_US - 100 * SECOND)
+
+    @each_algorithm
+    def test_slots_are_taken_in_order_under_every_algorithm(self, algorithm: str) -> None:
+        limiter = self.one("2/10s", algorithm=algorithm)
+        slots = [limiter.schedule("p", "s") for _ in range(6)]
+        waits = [slot.wait_us for slot in slots]
+        assert waits == sorted(waits)
+        assert waits[0] == 0
+        assert waits[-1] >= 15 * SECOND
+        assert not limiter.decide("p", "s"), "nobody jumps the queue"
+        assert limiter.schedule("p", "s", max_wait=1).allowed is False
+        if algorithm != "sliding_log":
+            return
+        assert limiter.refund("p", "s", slots[-1].hit)
+
+    @each_algorithm
+    def test_a_clock_that_steps_back_gives_no_room_under_any_algorithm(self, algorithm: str) -> None:
+        limiter = self.one("3/10s", algorithm=algorithm)
+        assert limiter.decide("p", "s", 3)
+        self.at(-7200)
+        assert not limiter.decide("p", "s")
+        self.at(0)
+        assert not limiter.decide("p", "s")
+
+    @each_algorithm
+    def test_a_batch_equals_one_by_one_under_every_algorithm(self, algorithm: str) -> None:
+        limiter = self.limiter(*(self.policy(name, ["3/10s"], algorithm=algorithm) for name in ("one", "many")))
+        for step in range(4):
+            subjects = [f"s{i * (step + 1) % 5}" for i in range(30)]
+            singles = [limiter.decide("one", subject) for subject in subjects]
+            answers = limiter.decide_many("many", subjects)
+            assert answers.allowed.tolist() == [one.allowed for one in singles]
+            assert answers.remaining.tolist() == [one.remaining for one in singles]
+            self.clock.advance_us(4 * SECOND + 1)
+
+    @each_algorithm
+    def test_erase_and_sweep_under_every_algorithm(self, algorithm: str) -> None:
+        limiter = self.one("3/10s", algorithm=algorithm)
+        assert limiter.decide("p", "s", 3, id="x")
+        assert limiter.erase("s") > 0
+        assert limiter.decide("p", "s", 3, id="x")
+        self.clock.advance_us(60 * SECOND)
+        limiter.sweep()
+        assert limiter.decide("p", "s", 3, id="x")
+
+    def test_a_bucketed_log_errs_only_towards_refusing(self) -> None:
+        exact, bucketed = (
+            self.one("20/60s"),
+            self.limiter(self.policy("b", ["20/60s"], algorithm="bucketed", granularity="5s")),
+        )
+        refused = 0
+        for step in range(200):
+            self.clock.advance_us(1_700_003 + step % 7 * 10_001)
+            coarse = bucketed.decide("b", "s")
+            refused += not coarse
+            if coarse:
+                assert exact.decide("p", "s"), "what the sums let in, the log does"
+        assert 30 < refused < 120
+        assert len(bucketed.explain("b", "s").hits) <= 13
+
+    def test_a_day_in_minutes_is_1440_sums(self) -> None:
+        limiter = self.one("100000/day", algorithm="bucketed", granularity="1min")
+        for _ in range(300):
+            self.clock.advance_us(20 * SECOND)
+            assert limiter.decide("p", "s", 7)
+        assert len(limiter.explain("p", "s").hits) == 101
+
+    def test_two_weighted_windows(self) -> None:
+        limiter = self.one("10/10s", algorithm="sliding_counter")
+        assert START_US % (10 * SECOND) == 0
+        self.at(4)
+        assert limiter.decide("p", "s", 10)
+        self.at(15)
+        half = limiter.peek("p", "s")
+        assert (half.allowed, half.remaining) == (True, 4)
+        assert limiter.decide("p", "s", 5)
+        refused = limiter.decide("p", "s", 3)
+        assert refused.retry_after_us == pytest.approx(3 * SECOND, abs=20)
+        assert limiter.decide("p", "s").retry_after_us == pytest.approx(SECOND, abs=20)
+        self.at(20)
+        assert limiter.peek("p", "s").remaining == 4, "of this window none, of the one before all 5"
+
+    def test_gcra_spaces_out_what_comes_after_a_burst(self) -> None:
+        limiter = self.one("10/10s", algorithm="gcra")
+        assert limiter.decide("p", "s", 10).reset_after == 10.0
+        for _ in range(5):
+            refused = limiter.decide("p", "s")
+            assert refused.retry_after == 1.0
+            self.clock.advance_us(SECOND)
+            assert limiter.decide("p", "s").remaining == 0
+        waits = [limiter.schedule("p", "s").wait for _ in range(3)]
+        assert waits == [1.0, 2.0, 3.0]
+
+    def test_limits_of_gcra_that_do_not_divide_are_exact(self) -> None:
+        limiter = self.one("7/11us", algorithm="gcra")
+        assert limiter.decide("p", "s", 7)
+        self.clock.advance_us(1)
+        assert not limiter.decide("p", "s"), "a unit takes 11/7 of a microsecond"
+        self.clock.advance_us(1)
+        assert limiter.decide("p", "s")
+        self.clock.advance_us(9)
+        assert limiter.peek("p", "s").remaining == 5
+
+    @pytest.mark.parametrize("algorithm", ALGORITHMS[1:])
+    def test_a_log_that_has_not_every_hit_is_not_exported(self, algorithm: str) -> None:
+        limiter = self.limiter(self.policy("p", ["3/10s"], algorithm=algorithm), self.policy("q", ["3/10s"]))
+        assert limiter.decide("p", "s")
+        assert limiter.decide("q", "s")
+        with pytest.raises(PolicyError, match="does not keep every hit"):
+            list(limiter.export(["p"]))
+        assert [record.log for record in limiter.export()] == ["q"]
+
+    @each_algorithm
+    def test_explain_tells_what_is_left_under_every_algorithm(self, algorithm: str) -> None:
+        limiter = self.one("5/10s", "8/60s", algorithm=algorithm)
+        assert limiter.decide("p", "s", 3, id="x")
+        why = limiter.explain("p", "s", ids=["x"])
+        assert [(str(one.limit), one.used, one.remaining) for one in why.limits] == [
+            ("5/10s", 3, 2),
+            ("8/minute", 3, 5),
+        ]
+        assert [one.binds for one in why.limits] == [True, False]
+        assert [(hit.units, hit.id) for hit in why.hits] == [(3, "x")]

@@ -1,0 +1,91 @@
+"""Threads, tasks and processes that ask at once."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from capline.limiter.limiter import Limiter
+from capline.model.clock import SystemClock
+from capline.model.policy import Policy
+from capline.testing.setting import POPULATION, Awaited, StoreSetting
+
+if TYPE_CHECKING:
+    from capline.limiter.aio import AsyncLimiter
+    from capline.model.decision import Decision
+
+__all__ = ["AtOnceLaw"]
+
+
+class AtOnceLaw(StoreSetting):
+    """The checks."""
+
+    def test_a_hundred_who_ask_at_once_get_exactly_five(self) -> None:
+        """A hundred threads; of an asynchronous limiter, a hundred tasks on one loop."""
+        limiter = self.limiter(self.policy("p", ["5/min"]))
+        decisions = _at_once(limiter, askers=100, times=1)
+        assert (len(decisions), sum(decision.allowed for decision in decisions)) == (100, 5)
+
+    def test_askers_that_interleave_finely_get_exactly_the_quota_each_hit_its_own_stamp(self) -> None:
+        limiter = self.limiter(self.policy("p", ["3000/h"]), clock=SystemClock())
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            decisions = _at_once(limiter, askers=4, times=1000)
+        finally:
+            sys.setswitchinterval(before)
+        stamps = [decision.hit for decision in decisions if decision.hit is not None]
+        assert (len(decisions), len(stamps), len(set(stamps))) == (4000, 3000, 3000)
+
+    def test_four_processes_get_exactly_the_quota(self) -> None:
+        if self.url.startswith("memory:"):
+            return  # a memory store is one process's own
+        self.one("50/h")
+        context = multiprocessing.get_context("spawn")
+        with context.Pool(4) as pool:
+            asked = (self.url, self.namespace, self.layout, self.asynchronous, 100)
+            counts = pool.starmap(_ask_from_another_process, [asked] * 4)
+        assert sum(counts) == 50
+
+
+def _at_once(limiter: Any, askers: int, times: int) -> list[Decision]:
+    """What so many askers at once, each so many times, are told."""
+    if isinstance(limiter, Awaited):
+        return limiter.run(_tasks_at_once(limiter.inner, askers, times))
+    decisions: list[Decision] = []
+    gate = threading.Barrier(askers)
+
+    def ask() -> None:
+        gate.wait()
+        decisions.extend([limiter.decide("p", "s") for _ in range(times)])
+
+    threads = [threading.Thread(target=ask) for _ in range(askers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return decisions
+
+
+async def _tasks_at_once(limiter: AsyncLimiter, askers: int, times: int) -> list[Decision]:
+    async def ask() -> list[Decision]:
+        decisions: list[Decision] = []
+        for _ in range(times):
+            decisions.append(await limiter.decide("p", "s"))
+            await asyncio.sleep(0)
+        return decisions
+
+    told = await asyncio.gather(*(ask() for _ in range(askers)))
+    return [decision for decisions in told for decision in decisions]
+
+
+def _ask_from_another_process(url: str, namespace: str, layout: str, asynchronous: bool, times: int) -> int:
+    policy = Policy("p", ["50/h"], layout=layout, population=POPULATION)
+    limiter: Any = (Awaited if asynchronous else Limiter)(url, policies=[policy], namespace=namespace)
+    try:
+        return sum(bool(limiter.decide("p", "s")) for _ in range(times))
+    finally:
+        limiter.close()

@@ -1,0 +1,163 @@
+"""Hits afterwards: refunds, ids, peeks, explanations, erasure and sweeping."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from capline.model.errors import IdConflictError
+from capline.testing.setting import DAY, SECOND, START_US, StoreSetting
+
+if TYPE_CHECKING:
+    from capline.model.decision import Decision
+
+__all__ = ["HitLaw"]
+
+
+class HitLaw(StoreSetting):
+    """The checks."""
+
+    def test_a_refund_gives_back_exactly_that_hit_once(self) -> None:
+        limiter = self.one("3/day")
+        hits = [limiter.decide("p", "s").hit for _ in range(3)]
+        assert [limiter.refund("p", "s", hits[1]) for _ in range(2)] == [True, False]
+        again = limiter.decide("p", "s")
+        assert again
+        assert again.hit not in hits
+        assert limiter.refund("p", "s", hits[1]) is False
+        assert limiter.refund("p", "s", 12345) is False
+        assert limiter.refund("p", "s", None) is False
+        assert limiter.refund("p", "stranger", hits[0]) is False
+        assert not limiter.decide("p", "s")
+
+    def test_a_refund_of_the_newest_hit_never_frees_its_stamp_for_another(self) -> None:
+        limiter = self.one("1/day")
+        first = limiter.decide("p", "s").hit
+        assert limiter.refund("p", "s", first)
+        second = limiter.decide("p", "s").hit
+        assert second != first
+        assert limiter.refund("p", "s", first) is False
+        assert not limiter.decide("p", "s")
+
+    def test_a_refund_of_a_cost_gives_back_all_of_it(self) -> None:
+        limiter = self.one("10/day")
+        hit = limiter.decide("p", "s", 7).hit
+        assert not limiter.decide("p", "s", 4)
+        assert limiter.refund("p", "s", hit)
+        assert limiter.decide("p", "s", 10)
+
+    def test_a_hit_out_of_every_window_is_not_refunded(self) -> None:
+        limiter = self.one("1/day")
+        hit = limiter.decide("p", "s").hit
+        self.clock.advance_us(DAY - 1)
+        assert limiter.refund("p", "s", hit) is True
+        hit = limiter.decide("p", "s").hit
+        self.clock.advance_us(DAY)
+        assert limiter.refund("p", "s", hit) is False
+
+    def test_the_same_id_is_one_consumption(self) -> None:
+        limiter = self.one("2/day")
+        first = limiter.decide("p", "s", id="m1")
+        assert limiter.decide("p", "s").remaining == 0
+        assert limiter.decide("p", "s", id="m1") == first
+        assert limiter.peek("p", "s", id="m1").hit == first.hit
+        assert not limiter.decide("p", "s", id="m2")
+        self.clock.advance_us(DAY)
+        renewed = limiter.decide("p", "s", id="m1")
+        assert renewed
+        assert renewed.hit != first.hit
+
+    def test_the_same_id_with_another_cost_is_an_error(self) -> None:
+        limiter = self.one("9/day")
+        limiter.decide("p", "s", 2, id="m1")
+        with pytest.raises(IdConflictError):
+            limiter.decide("p", "s", 3, id="m1")
+        assert limiter.peek("p", "s").remaining == 6
+
+    def test_a_refunded_id_is_free_again(self) -> None:
+        limiter = self.one("1/day")
+        first = limiter.decide("p", "s", id="m1").hit
+        assert limiter.refund("p", "s", first)
+        again = limiter.decide("p", "s", id="m1")
+        assert again
+        assert again.hit != first
+
+    def test_a_retry_does_not_count_what_has_left_every_window(self) -> None:
+        limiter = self.one("9/day")
+        limiter.decide("p", "s")
+        self.at(10)
+        first = limiter.decide("p", "s", id="m1")
+        assert first.remaining == 7
+        self.at(86_405)
+        retried = limiter.decide("p", "s", id="m1")
+        assert (retried.hit, retried.remaining) == (first.hit, 8)
+
+    def test_peek_and_refusals_change_nothing(self) -> None:
+        limiter = self.one("2/10s", "3/min")
+        limiter.decide("p", "s")
+        before = limiter.explain("p", "s")
+        for _ in range(5):
+            assert limiter.peek("p", "s").remaining == 0
+            assert not limiter.decide("p", "s", 2)
+        assert limiter.explain("p", "s") == before
+        peeked = limiter.peek("p", "s")
+        decided = limiter.decide("p", "s")
+        assert peeked.hit is None
+        assert _but_hit(peeked) == _but_hit(decided)
+
+    def test_erase_forgets_a_subject_in_every_policy(self) -> None:
+        limiter = self.limiter(self.policy("a", ["1/day"]), self.policy("b", ["1/day"], channels={"push": ["1/day"]}))
+        limiter.decide("a", "s")
+        limiter.decide("b", "s", channel="push")
+        limiter.decide("a", "other")
+        assert limiter.erase("s") == 3
+        assert limiter.erase("s") == 0
+        assert limiter.decide("a", "s")
+        assert limiter.decide("b", "s", channel="push")
+        assert not limiter.decide("a", "other")
+
+    def test_explain_tells_what_counts_and_when_it_frees(self) -> None:
+        limiter = self.one("3/min", "4/h")
+        limiter.decide("p", "s", 2)
+        self.at(90)
+        limiter.decide("p", "s")
+        why = limiter.explain("p", "s")
+        assert [(str(state.limit), state.used, state.remaining) for state in why.limits] == [
+            ("3/minute", 1, 2),
+            ("4/hour", 3, 1),
+        ]
+        assert why.limits[1].frees == ((START_US + 3600 * SECOND, 2), (START_US + 3690 * SECOND, 1))
+        assert [(hit.stamp_us - START_US, hit.units) for hit in why.hits] == [(0, 2), (90 * SECOND, 1)]
+
+    def test_sweep_removes_what_is_out_of_every_window_and_nothing_else(self) -> None:
+        limiter = self.one("2/day", "3/week")
+        for subject in range(50):
+            limiter.decide("p", subject)
+        self.at(86_400)
+        for subject in range(10):
+            limiter.decide("p", subject)
+        self.clock.advance_us(6 * DAY - 1)
+        assert limiter.sweep() == 0
+        assert len(limiter.explain("p", 40).hits) == 1
+        self.clock.advance_us(1)
+        assert limiter.sweep() == 40
+        assert limiter.peek("p", 5).remaining == 1
+        assert len(limiter.explain("p", 40).hits) == 0
+
+    def test_explain_names_the_limit_that_binds_and_the_ids_that_it_is_given(self) -> None:
+        limiter = self.one("3/min", "4/h", channels={"push": ["1/h"]})
+        limiter.decide("p", "s", id="campaign/7")
+        limiter.decide("p", "s", id="m1", channel="push")
+        limiter.decide("p", "s")
+        why = limiter.explain("p", "s", ids=["m1", "never", "campaign/7"])
+        assert [hit.id for hit in why.hits] == ["campaign/7", "m1", None]
+        assert [hit.id for hit in limiter.explain("p", "s").hits] == [None] * 3
+        assert [(str(state.limit), state.binds) for state in why.limits] == [("3/minute", True), ("4/hour", False)]
+        on_push = limiter.explain("p", "s", channel="push")
+        assert [str(state.limit) for state in on_push.limits if state.binds] == ["1/hour"]
+        assert str(on_push.decision.limit) == "1/hour"
+
+
+def _but_hit(decision: Decision) -> tuple[object, ...]:
+    return decision.allowed, decision.limit, decision.remaining, decision.retry_after_us, decision.reset_after_us

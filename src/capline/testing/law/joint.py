@@ -1,0 +1,135 @@
+"""Several subjects in one attempt: all or nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from capline.model.attempt import Attempt
+from capline.model.clock import ManualClock
+from capline.model.errors import CaplineError, IdConflictError, InvalidValueError
+from capline.testing.setting import SECOND, START_US, StoreSetting, each_algorithm
+
+__all__ = ["JointLaw"]
+
+HOUR = 3600 * SECOND
+
+
+class JointLaw(StoreSetting):
+    """The checks."""
+
+    def joint(self) -> Any:
+        """A user, a campaign, a tenant."""
+        return self.limiter(
+            self.policy("user", ["2/day"]), self.policy("campaign", ["5/day"]), self.policy("tenant", ["8/h"])
+        )
+
+    def test_all_or_nothing(self) -> None:
+        limiter = self.joint()
+
+        def ask(user: str, cost: int = 1) -> Any:
+            parts = [Attempt("user", user, cost), Attempt("campaign", "c", cost), Attempt("tenant", "t", cost)]
+            return limiter.decide_all(parts)
+
+        first = ask("a", 2)
+        assert (first.allowed, first.remaining, str(first.limit), first.binds) == (True, 0, "2/day", 0)
+        assert len(first.hits) == 3
+        refused = ask("a")
+        assert (refused.allowed, refused.hits, str(refused.limit), refused.binds) == (False, (), "2/day", 0)
+        assert refused.retry_after == 86_400.0
+        assert limiter.peek("campaign", "c").remaining == 2, "the refusal took nothing from the campaign"
+        assert ask("b", 2)
+        refused = ask("c", 2)
+        assert (str(refused.limit), refused.binds) == ("5/day", 1)
+        assert limiter.peek("user", "c").remaining == 1
+        assert limiter.peek("tenant", "t").remaining == 3
+        assert ask("c")
+        assert limiter.decide_all([Attempt("user", "d", 3), Attempt("tenant", "t")]).retry_after_us is None
+
+    def test_a_joint_attempt_is_looked_at_and_given_back(self) -> None:
+        limiter = self.joint()
+        parts = [Attempt("user", 7, 2), Attempt("campaign", "c", 4)]
+        looked = limiter.peek_all(parts)
+        assert (looked.allowed, looked.hits) == (True, ())
+        taken = limiter.decide_all(parts)
+        assert taken.remaining == looked.remaining == 0
+        assert not limiter.peek_all(parts)
+        assert limiter.refund_all(parts, taken.hits) == 2
+        assert limiter.refund_all(parts, taken.hits) == 0
+        assert limiter.decide_all(parts)
+
+    def test_ids_make_a_joint_attempt_one_consumption(self) -> None:
+        limiter = self.joint()
+        parts = [Attempt("user", "a", id="x"), Attempt("campaign", "c", id="x")]
+        first = limiter.decide_all(parts)
+        again = limiter.decide_all(parts)
+        assert (again.allowed, again.hits) == (True, first.hits)
+        assert limiter.peek("campaign", "c").remaining == 3
+        assert limiter.refund("user", "a", first.hits[0])
+        anew = limiter.decide_all(parts)
+        assert anew.hits[1] == first.hits[1], "of the campaign it is the same one still"
+        assert anew.hits[0] != first.hits[0]
+        with pytest.raises(IdConflictError):
+            limiter.decide_all([Attempt("user", "a", 2, id="x"), Attempt("tenant", "t")])
+        assert limiter.peek("tenant", "t").remaining == 7
+
+    def test_a_joint_attempt_waits_for_all_of_its_parts(self) -> None:
+        limiter = self.limiter(
+            self.policy("quick", ["1/10s"]),
+            self.policy("slow", ["1/60s"]),
+            self.policy("night", ["not between 22:00 and 08:00"]),
+        )
+        self.when("2024-05-06 21:59:30", "UTC")
+        assert limiter.decide_all([Attempt("quick", "s"), Attempt("slow", "s")])
+        refused = limiter.decide_all([Attempt("quick", "s"), Attempt("slow", "s")])
+        assert (refused.retry_after, refused.binds) == (60.0, 1)
+        refused = limiter.decide_all([Attempt("quick", "s"), Attempt("night", "s")])
+        assert refused.retry_after == 10.0
+        refused = limiter.decide_all([Attempt("slow", "s"), Attempt("night", "s")])
+        assert (refused.retry_after, refused.binds) == (36_030.0, 0), "the minute is over at night"
+
+    @each_algorithm
+    def test_a_joint_attempt_under_every_algorithm(self, algorithm: str) -> None:
+        limiter = self.limiter(self.policy("p", ["3/10s"], algorithm=algorithm), self.policy("q", ["2/10s"]))
+        parts = [Attempt("p", "s"), Attempt("q", "s")]
+        assert [bool(limiter.decide_all(parts)) for _ in range(3)] == [True, True, False]
+        assert limiter.peek("p", "s").remaining == 0
+        assert limiter.decide("p", "s")
+
+    def test_many_subjects_in_one_attempt(self) -> None:
+        limiter = self.one("2/10s")
+        parts = [Attempt("p", number) for number in range(16)]
+        assert [bool(limiter.decide_all(parts)) for _ in range(3)] == [True, True, False]
+        assert limiter.decide("p", 16)
+
+    def test_what_cannot_be_one_attempt(self) -> None:
+        limiter = self.joint()
+        for wrong in (
+            [],
+            [Attempt("user", number) for number in range(17)],
+            [Attempt("user", "a"), Attempt("user", "a")],
+        ):
+            with pytest.raises(InvalidValueError):
+                limiter.decide_all(wrong)
+        with pytest.raises(CaplineError):
+            limiter.decide_all([Attempt("user", "a"), Attempt("nobody", "a")])
+        with pytest.raises(CaplineError):
+            limiter.refund_all([Attempt("user", "a")], [])
+        assert limiter.peek("user", "a").remaining == 1
+
+    def test_clocks_of_callers_do_not_part_a_joint_attempt(self) -> None:
+        limiter = self.joint()
+        behind = self.limiter(
+            self.policy("user", ["2/day"]),
+            self.policy("campaign", ["5/day"]),
+            clock=ManualClock(START_US - 60 * SECOND),
+        )
+        assert limiter.decide("campaign", "c")
+        if self.url == "memory://":
+            return
+        joint = behind.decide_all([Attempt("user", "a"), Attempt("campaign", "c")])
+        assert joint.hits[1] == START_US + 1
+        # Slots of a cluster are asked one after the other, each at a time of its own.
+        own = {START_US - 60 * SECOND} if "+cluster" in self.url else set[int]()
+        assert joint.hits[0] in {START_US + 1, *own}

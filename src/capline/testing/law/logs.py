@@ -1,0 +1,168 @@
+"""Logs that are exported and loaded: backfills, parts, records that are wrong."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from capline.limiter.records import LogRecord, PastHit
+from capline.model.errors import CaplineError
+from capline.testing.setting import SECOND, START_US, StoreSetting
+
+__all__ = ["LogLaw"]
+
+
+class LogLaw(StoreSetting):
+    """The checks."""
+
+    def exported(self, limiter: Any) -> list[tuple[str, str, list[tuple[int, int, int]]]]:
+        """Every log, in an order of its own: name, subject, hits."""
+        return sorted((one.log, repr(one.subject), [*one.hits]) for one in limiter.export())
+
+    def test_an_export_that_is_loaded_elsewhere_is_the_same_log_and_loaded_twice_still(self) -> None:
+        policy = self.policy("p", ["5/h"], channels={"push": ["3/h"]}, log="shared")
+        limiter = self.limiter(policy)
+        subjects = ["42", 42, 0, 2**64 - 1, "é", "{x}", "}{", "%7D", "%257D", "a\0b", "'", "#1", "x" * 400]
+        for i, subject in enumerate(subjects):
+            self.at(i)
+            first = limiter.decide("p", subject, 1 + i % 3, id=f"m{i}" if i % 2 else None)
+            limiter.decide("p", subject, channel="push")
+            if i % 4 == 0:
+                limiter.refund("p", subject, first.hit)
+        other = self.limiter(policy, namespace=f"{self.namespace}-2")
+        before = self.exported(limiter)
+        assert len(before) == 2 * len(subjects)
+        hits = sum(len(one[2]) for one in before)
+        loaded = other.load(limiter.export())
+        assert (loaded.records, loaded.added, loaded.known) == (len(before), hits, 0)
+        again = other.load(limiter.export())
+        assert (again.added, again.known, again.old, again.ahead, again.failed) == (0, hits, 0, 0, 0)
+        assert self.exported(other) == before
+        for i, subject in enumerate(subjects):
+            for channel in (None, "push"):
+                assert other.peek("p", subject, channel=channel) == limiter.peek("p", subject, channel=channel)
+            if i % 2:
+                assert other.decide("p", subject, 1 + i % 3, id=f"m{i}") == limiter.decide(
+                    "p", subject, 1 + i % 3, id=f"m{i}"
+                )
+
+    def test_hits_of_the_past_count_as_if_recorded_then(self) -> None:
+        limiter = self.one("3/min", "5/h")
+        self.at(3600)
+        limiter.decide("p", "s")
+        past = [(5, 2), (3580, 1), (3599, 1), (0, 1)]
+        loaded = limiter.load([PastHit("p", "s", START_US + second * SECOND, cost) for second, cost in past])
+        assert (loaded.records, loaded.added, loaded.old) == (4, 3, 1)
+        assert [(hit.stamp_us // SECOND - START_US // SECOND, hit.units) for hit in limiter.explain("p", "s").hits] == [
+            (5, 2),
+            (3580, 1),
+            (3599, 1),
+            (3600, 1),
+        ]
+        refused = limiter.decide("p", "s")
+        assert (refused.allowed, str(refused.limit), refused.retry_after) == (False, "3/minute", 40.0)
+        self.at(3640)
+        allowed = limiter.decide("p", "s")
+        assert (allowed.allowed, allowed.remaining, str(allowed.limit)) == (True, 0, "3/minute")
+        self.at(3700)
+        assert limiter.decide("p", "s").remaining == 0
+        refused = limiter.decide("p", "s")
+        assert (str(refused.limit), refused.retry_after) == ("5/hour", 3580.0 + 3600 - 3700)
+
+    def test_what_is_known_old_or_ahead_is_left_out(self) -> None:
+        limiter = self.one("9/min")
+        self.at(100)
+        now = self.clock.now_us()
+        limiter.decide("p", "s", 2, id="a")
+        back = limiter.decide("p", "s")
+        limiter.refund("p", "s", back.hit)
+
+        def load(*hits: PastHit) -> tuple[int, int, int, int]:
+            loaded = limiter.load(hits)
+            return loaded.added, loaded.known, loaded.old, loaded.ahead
+
+        assert load(PastHit("p", "s", back.hit - 60 * SECOND)) == (0, 0, 1, 0)
+        assert load(PastHit("p", "s", back.hit + SECOND + 1)) == (0, 0, 0, 1)
+        assert load(PastHit("p", "s", back.hit - 60 * SECOND + 1)) == (1, 0, 0, 0)
+        assert load(PastHit("p", "s", now - 5, 7, id="a")) == (0, 1, 0, 0)
+        assert load(PastHit("p", "s", now, 2)) == (0, 1, 0, 0)
+        assert load(PastHit("p", "s", back.hit)) == (0, 1, 0, 0)
+        # Another hit of the same instant goes behind what stands there, and is known there.
+        assert load(PastHit("p", "s", now, 3)) == (1, 0, 0, 0)
+        assert load(PastHit("p", "s", now, 3)) == (0, 1, 0, 0)
+        assert load(PastHit("p", "s", now - 9, id="b"), PastHit("p", "s", now - 8, id="b")) == (1, 1, 0, 0)
+        assert [(hit.stamp_us - now, hit.units) for hit in limiter.explain("p", "s").hits] == [
+            (-9, 1),
+            (0, 2),
+            (1, 0),
+            (2, 3),
+        ]
+
+    def test_hits_with_ids_are_two_though_they_have_one_stamp(self) -> None:
+        limiter = self.one("9/min", channels={"push": ["9/min"]})
+        now = self.clock.now_us()
+        sent = [PastHit("p", "s", now - 5, channel="push", id=name) for name in ("a", "b", "a", "c")]
+        for added, known in ((3, 1), (0, 4)):
+            loaded = limiter.load(sent)
+            assert (loaded.added, loaded.known) == (added, known)
+        for state in limiter.explain("p", "s", channel="push").limits:
+            assert [at_us - now - 60 * SECOND for at_us, _ in state.frees] == [-5, -4, -3]
+        twice = LogRecord("p", "t", [(now - 9, 1, 7), (now - 5, 1, 7), (now - 5, 1, 8)])
+        for added, known in ((2, 1), (0, 3)):
+            loaded = limiter.load([twice])
+            assert (loaded.added, loaded.known) == (added, known)
+        assert limiter.decide("p", "s", id="b", channel="push").hit in (now - 5, now - 4, now - 3)
+        assert limiter.refund("p", "s", now - 4) is True
+        assert [state.used for state in limiter.explain("p", "s", channel="push").limits] == [2, 2]
+
+    def test_a_long_log_is_exported_in_parts_and_merged_anywhere(self) -> None:
+        policy = self.policy("p", ["5000/h"])
+        limiter, other = self.limiter(policy), self.limiter(policy, namespace=f"{self.namespace}-2")
+        times = list(range(0, 5200, 2))
+        random.Random(4).shuffle(times)  # noqa: S311 - an order, not a secret
+        self.at(3000)
+
+        def record(seconds: list[int]) -> LogRecord:
+            return LogRecord("p", "s", [(START_US + at * SECOND // 2 + at, 1 + at % 5 // 4, 0) for at in seconds])
+
+        parts = [record(times[first : first + 650]) for first in range(0, len(times), 650)]
+        assert limiter.load(parts).added == len(times)
+        [*records] = limiter.export()
+        assert [len(one.hits) for one in records] == [1000, 1000, 600]
+        assert [hit for one in records for hit in one.hits] == [*record(sorted(times)).hits]
+        assert other.load(records).added == len(times)
+        assert other.load(reversed(records)).known == len(times)
+        assert self.exported(other) == self.exported(limiter)
+        more = [(START_US + 2700 * SECOND + at, 1, 0) for at in range(500)]
+        assert [one.load([LogRecord("p", "s", more)]).added for one in (limiter, other)] == [500, 500]
+        assert other.decide("p", "s") == limiter.decide("p", "s")
+        assert other.peek("p", "s", 2000) == limiter.peek("p", "s", 2000)
+
+    def test_every_log_of_many_is_exported(self) -> None:
+        limiter = self.limiter(self.policy("p", ["5/h"]), self.policy("q", ["5/h"]))
+        subjects = [*range(700), *(f"user:{i}" for i in range(700))]
+        limiter.decide_many("p", subjects)
+        limiter.decide("q", "s")
+        assert {one.subject for one in limiter.export(["p"])} == set(subjects)
+        assert [one.log for one in limiter.export(["q"])] == ["q"]
+        self.at(3600)
+        assert list(limiter.export()) == []
+
+    def test_a_record_that_is_wrong_says_which_and_why(self) -> None:
+        limiter = self.one("5/h", channels={"push": ["1/h"]})
+        good = PastHit("p", "s", START_US)
+        for bad, said in (
+            (PastHit("nope", "s", START_US), "no policy 'nope'; there are: p"),
+            (PastHit("p", "", START_US), "a subject is 1 to 512 bytes"),
+            (PastHit("p", "s", START_US, 0), "a cost is 1 to"),
+            (PastHit("p", "s", START_US, channel="sms"), "has no channel 'sms'; it has: push"),
+            (PastHit("p", "s", -1), "no hit has this stamp"),
+            (LogRecord("p/sms", "s", [(START_US, 1, 0)]), "no policy has a log 'p/sms'; there are: p, p/push"),
+            (LogRecord("p", "s", []), "1 to 1000 hits, not 0"),
+            (LogRecord("p", "s", [(START_US, 1, 0)], keyed=True), "give the limiter the subject_key"),
+        ):
+            with pytest.raises(CaplineError, match=r"^record 2: ") as told:
+                limiter.load([good, bad])
+            assert said in str(told.value)

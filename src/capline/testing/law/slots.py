@@ -1,0 +1,119 @@
+"""Slots: each waiter its own, in order; bounds, and giving back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from capline.model.errors import CaplineError, LimitExceeded
+from capline.testing.setting import DAY, SECOND, START_US, StoreSetting
+
+if TYPE_CHECKING:
+    from capline.limiter.aio import AsyncLimiter
+
+__all__ = ["SlotLaw"]
+
+
+class SlotLaw(StoreSetting):
+    """The checks."""
+
+    def test_each_waiter_gets_its_own_slot_in_order(self) -> None:
+        limiter = self.one("2/10s")
+        waits = [limiter.schedule("p", "s").wait_us for _ in range(6)]
+        assert waits == sorted(waits)
+        assert waits[0] == 0
+        assert [round(wait / SECOND) for wait in waits] == [0, 0, 10, 10, 20, 20]
+        stamps = [hit.stamp_us for hit in limiter.explain("p", "s").hits]
+        assert all(later - earlier >= 10 * SECOND for earlier, later in zip(stamps, stamps[2:], strict=False))
+
+    def test_nobody_jumps_the_queue(self) -> None:
+        limiter = self.one("1/10s")
+        limiter.schedule("p", "s")
+        limiter.schedule("p", "s")
+        self.at(10 - 1e-6)
+        assert not limiter.decide("p", "s")
+        assert limiter.decide("p", "s").retry_after_us == 10 * SECOND + 1
+        self.at(20)
+        assert limiter.decide("p", "s")
+
+    def test_a_wait_that_is_too_long_takes_nothing(self) -> None:
+        limiter = self.one("1/10s")
+        limiter.decide("p", "s")
+        late = limiter.schedule("p", "s", max_wait=9.999999)
+        assert (late.allowed, late.hit, late.retry_after) == (False, None, 10.0)
+        assert limiter.schedule("p", "s", max_wait=10).wait == 10.0
+
+    def test_a_wait_of_a_microsecond_is_a_wait(self) -> None:
+        limiter = self.one("5/10s")
+        assert limiter.schedule("p", "s", max_wait=0).wait_us == 0
+        late = limiter.schedule("p", "s", max_wait=0)
+        assert (late.allowed, late.hit, late.retry_after_us, late.remaining) == (False, None, 1, 4)
+        assert [limiter.schedule("p", "s", max_wait=2e-6).wait_us for _ in range(3)] == [1, 2, 0]
+        assert len(limiter.explain("p", "s").hits) == 3
+
+    def test_a_slot_is_no_earlier_than_asked_and_nobody_is_given_one_before_it(self) -> None:
+        limiter = self.one("3/10s")
+        limiter.decide("p", "s")
+        later = limiter.schedule("p", "s", not_before=60)
+        assert (later.allowed, later.wait, later.remaining) == (True, 60.0, 2)
+        assert [limiter.schedule("p", "s").wait_us - 60 * SECOND for _ in range(3)] == [1, 2, 10 * SECOND]
+        assert limiter.decide("p", "s").retry_after == pytest.approx(70, abs=1e-5)
+        assert limiter.schedule("p", "s", not_before=5).wait_us == 70 * SECOND + 1
+        assert limiter.refund("p", "s", later.hit)
+        self.at(59)
+        assert limiter.schedule("p", "s", not_before=100).wait_us == 100 * SECOND
+
+    def test_a_slot_that_must_come_later_than_the_longest_wait_takes_nothing(self) -> None:
+        limiter = self.one("2/10s")
+        late = limiter.schedule("p", "s", max_wait=9.999999, not_before=10)
+        assert (late.allowed, late.hit, late.retry_after) == (False, None, 10.0)
+        assert limiter.schedule("p", "s", max_wait=10, not_before=10).wait == 10.0
+        # The same again is behind it: where one unit holds the log back already, no second one is spent.
+        assert not limiter.schedule("p", "s", max_wait=10, not_before=10)
+        assert len(limiter.explain("p", "s").hits) == 1
+
+    def test_a_slot_far_beyond_every_window_is_a_hit_like_any_other_when_its_time_comes(self) -> None:
+        limiter = self.one("2/10s")
+        limiter.decide("p", "s")
+        far = limiter.schedule("p", "s", not_before=40 * 86_400)
+        assert far.wait_us == 40 * DAY
+        given_back = limiter.schedule("p", "s", not_before=80 * 86_400)
+        assert limiter.refund("p", "s", given_back.hit)
+        assert not limiter.decide("p", "s")
+        self.at(40 * 86_400)
+        assert [limiter.decide("p", "s").allowed for _ in range(2)] == [True, False]
+        assert [(hit.stamp_us - START_US - 40 * DAY, hit.units) for hit in limiter.explain("p", "s").hits][:2] == [
+            (0, 1),
+            (1, 1),
+        ]
+
+    @pytest.mark.parametrize("wrong", [-1, float("nan"), "soon"])
+    def test_a_slot_is_not_before_a_number_of_seconds_from_0_on(self, wrong: Any) -> None:
+        with pytest.raises(CaplineError, match="not_before is a number of seconds"):
+            self.one("2/10s").schedule("p", "s", not_before=wrong)
+
+    def test_a_slot_given_back_is_taken_by_the_next(self) -> None:
+        limiter = self.one("1/10s")
+        limiter.decide("p", "s")
+        slot = limiter.schedule("p", "s")
+        assert limiter.refund("p", "s", slot.hit)
+        next_slot = limiter.schedule("p", "s")
+        assert next_slot.wait_us - slot.wait_us in (0, 1)
+        assert next_slot.hit != slot.hit
+
+    def test_acquire_past_its_timeout_raises_and_takes_nothing(self) -> None:
+        limiter = self.one("1/h")
+        limiter.decide("p", "s")
+        if self.asynchronous:
+            with pytest.raises(LimitExceeded):
+                limiter.run(_acquired(limiter.inner))
+        else:
+            with pytest.raises(LimitExceeded, match="1/hour"), limiter.acquire("p", "s", timeout=1):
+                pass
+        assert len(limiter.explain("p", "s").hits) == 1
+
+
+async def _acquired(limiter: AsyncLimiter) -> None:
+    async with limiter.acquire("p", "s", timeout=1):
+        pass

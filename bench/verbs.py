@@ -22,6 +22,8 @@ SUBJECTS = [f"user:{number}" for number in range(1000)]
 LIMITS = ["100000/minute", "1000000/day"]
 USERS = 5000
 PATIENT = "?deadline=5s"
+COMPACT_BYTES = 160
+"""Of `hash-max-listpack-value`, where hits have ids: what docs/stores.md recommends."""
 
 
 def calls(server: Server) -> int:
@@ -80,17 +82,24 @@ def weighed(report: Report, kind: str, server: Server) -> None:
     """Bytes that an id adds to a hit, where each user has ten, and where users have from one to forty.
 
     A value grows by the steps of the server's allocator: with one number of hits an id costs what the step makes of it.
+    A bucket stays compact while no log in it is longer than `hash-max-listpack-value`: 64 bytes by default.
     """
-    for layout in ("subject", "bucket"):
+    cases = (
+        ("subject", "subject", 64),
+        ("bucket", "bucket", 64),
+        ("bucket", f"bucket, listpacks to {COMPACT_BYTES} bytes", COMPACT_BYTES),
+    )
+    for layout, shown, compact_bytes in cases:
+        server.command("CONFIG", "SET", "hash-max-listpack-value", compact_bytes)
         policies = [Policy(name, ["40/day", "50/week"], layout=layout) for name in ("plain", "named")]
         for label, own in (("10 hits", [10] * USERS), ("1 to 40 hits", [1 + user % 40 for user in range(USERS)])):
-            with Limiter(server.url + PATIENT, policies, namespace=layout + label[:2].strip()) as limiter:
+            namespace = f"{layout}{compact_bytes}{label[:2].strip()}"
+            with Limiter(server.url + PATIENT, policies, namespace=namespace) as limiter:
                 plain, named = (filled(limiter, server, policy.name, own) for policy in policies)
-            report.add(f"{kind}, {layout}: {label} a user", plain / USERS, "bytes a user")
-            report.add(f"{kind}, {layout}: {label} a user, with ids", named / USERS, "bytes a user")
-            report.add(
-                f"{kind}, {layout}: an id, {label} a user", (named - plain) / sum(own), "bytes a hit", at_most=10
-            )
+            report.add(f"{kind}, {shown}: {label} a user", plain / USERS, "bytes a user")
+            report.add(f"{kind}, {shown}: {label} a user, with ids", named / USERS, "bytes a user")
+            of_an_id = (named - plain) / sum(own)
+            report.add(f"{kind}, {shown}: an id, {label} a user", of_an_id, "bytes a hit", at_most=10)
 
 
 def filled(limiter: Limiter, server: Server, policy: str, own: list[int]) -> int:

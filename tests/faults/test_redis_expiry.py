@@ -81,6 +81,15 @@ def test_each_hit_gives_its_key_a_whole_window_more(server: Server, sync_limiter
         assert server.command("PTTL", key) > 3_590_000
 
 
+@each_layout
+def test_a_slot_gives_its_key_a_whole_window_behind_it(server: Server, sync_limiters: Limiters, layout: str) -> None:
+    limiter = sync_limiters(server, Policy("p", ["1/hour", "9/2h"], layout=layout))
+    for number in range(6):
+        assert limiter.schedule("p", "s").wait == pytest.approx(number * 3600, abs=60)
+        [ttl_ms] = ttls(server).values()
+        assert ttl_ms > (number + 2) * 3_600_000 - 60_000
+
+
 @each_pair
 def test_every_key_has_an_end_and_comes_to_it(server: Server, limiters: Limiters, layout: str) -> None:
     limiter = limiters(server, *policies(layout))

@@ -227,7 +227,7 @@ def _judge(sites: Sequence[Site], now_us: int) -> Decision:
     time_us, newest_us = _time(sites, now_us), _newest(sites)
     queued = newest_us > time_us
     stamp_us = _stamp(sites, time_us, newest_us)
-    fits_us, early_us, binding = _fits(sites)
+    fits_us, early_us, binding = _fits(sites, time_us)
     if fits_us is None:
         return _answer(sites, stamp_us, now_us, binding=binding, retry_at_us=None)
     if early_us > stamp_us or queued:
@@ -244,7 +244,7 @@ def _place(sites: Sequence[Site], now_us: int, slot: Slot) -> Decision:
     An instant that is later than it needs to be is free as well, as nothing is taken behind the last slot.
     """
     time_us, newest_us = _time(sites, now_us), _newest(sites)
-    fits_us, _, binding = _fits(sites)
+    fits_us, _, binding = _fits(sites, time_us)
     if fits_us is None:
         return _answer(sites, _stamp(sites, time_us, newest_us), now_us, binding=binding, retry_at_us=None)
     stamp_us = _stamp(sites, max(time_us, fits_us, now_us + slot.not_before_us), newest_us)
@@ -269,7 +269,7 @@ def _deny(sites: Sequence[Site], time_us: int, now_us: int, denied_units: int) -
         oldest_us = site.log.stamp_of_unit(denied_units + 1)
         if oldest_us != NEVER:
             site.log.trim(oldest_us - 1)
-    fits_us, early_us, binding = _fits(sites)
+    fits_us, early_us, binding = _fits(sites, time_us)
     if fits_us is None:
         return _answer(sites, stamp_us, now_us, binding=binding, retry_at_us=None)
     return _refusal(sites, stamp_us, now_us, early_us, _newest(sites), binding)
@@ -384,10 +384,11 @@ _Binding = tuple[Limit, Site]
 """The limit that an answer names, and where it is read."""
 
 
-def _fits(sites: Sequence[Site]) -> tuple[int | None, int, _Binding | None]:
+def _fits(sites: Sequence[Site], time_us: int) -> tuple[int | None, int, _Binding | None]:
     """From when on this fits every limit (None: never), from when on it is let in, and the limit that holds longest.
 
-    It is let in sooner by the microseconds of a smear, to be stamped when it fits.
+    It is let in sooner by the microseconds of a smear, to be stamped when it fits. No limit holds (None) where it would
+    fit by now: what hits out of every window once held up depends on when they were forgotten.
     """
     latest_us, latest_early_us, binding = NEVER, NEVER, None
     for site in sites:
@@ -397,7 +398,7 @@ def _fits(sites: Sequence[Site]) -> tuple[int | None, int, _Binding | None]:
                 return None, NEVER, (gauge.limit, site)
             latest_early_us = max(latest_early_us, fits_us - gauge.smear_us(site.log, fits_us))
             if fits_us > latest_us:
-                latest_us, binding = fits_us, (gauge.limit, site)
+                latest_us, binding = fits_us, (gauge.limit, site) if fits_us > time_us else None
     return latest_us, latest_early_us, binding
 
 

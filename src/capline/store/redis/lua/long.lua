@@ -1,10 +1,35 @@
 -- The short way of the rule on a long log (see log.lua): one unit, with a few entries read where they stand. Included by
 -- the scripts, after unit.lua.
 
--- As `unit` in unit.lua, but that the first result is what is to be written behind the value's so many bytes.
-local function long_unit(key, bytes, limits, widest)
+local MOST = 9007199254740992   -- stamps and units are below it
+
+-- Units of hits later than the cutoff, which is between the oldest hit and the newest. Guesses by proportion, since
+-- traffic is mostly even, and brackets the guess; halves where that does not help.
+local function units_behind(entry, n, oldest, top, total, cutoff)
+  local lo, hi, low, high, guess, sum = 1, n, oldest, top, true, nil
+  sum = unpack_at('>I7', entry(1, 1), 8)
+  while hi - lo > 1 do
+    local gap = hi - lo
+    local mid = floor((lo + hi) / 2)
+    if guess then mid = math.max(lo + 1, math.min(hi - 1, lo + floor((cutoff - low) / (high - low) * gap))) end
+    local side = gap > 16 and math.ceil(math.sqrt(gap)) or 1
+    for _ = 1, 2 do
+      local s, c = unpack_at('>I7I7', entry(mid, 1))
+      if s <= cutoff then lo, low, sum = mid, s, c else hi, high = mid, s end
+      if not guess or gap <= 16 then break end
+      mid = s <= cutoff and mid + side or mid - side
+      if mid <= lo or mid >= hi then break end
+    end
+    guess = not guess or hi - lo < gap / 4
+  end
+  return total - sum
+end
+
+-- As `unit` in unit.lua, but that the first result is what is to be written behind the value's so many bytes. With a
+-- max_wait (-1: no bound) the first instant that is free, which may be behind slots that are taken.
+local function long_unit(key, bytes, limits, widest, max_wait)
   if bytes <= 22 + 128 * 14 then return false end
-  local tag, floor_us, first, base = unpack_at('>BI7I7I7', call('GETRANGE', key, 0, 21))
+  local tag, seen, first, base = unpack_at('>BI7I7I7', call('GETRANGE', key, 0, 21))
   local size = tag == 75 and 14 or tag == 107 and 22
   local n = size and (bytes - 22) / size or 0.5
   -- Now and then the long way, which trims.
@@ -13,68 +38,64 @@ local function long_unit(key, bytes, limits, widest)
     local from = 22 + (i - 1) * size
     return call('GETRANGE', key, from, from + count * size - 1)
   end
-  local top, total = unpack_at('>I7I7', entry(n, 1))
-  -- Where the floor is written out, the newest is a slot in the future, or was when it was taken.
-  if floor_us < 9007199254740992 or top >= 9007199254740992 then return false end
-  local stamp = now > top and now or top + 1
-  local fits, binding, left, tightest = stamp, nil, 9007199254740992, nil
-  local oldest = unpack_at('>I7', entry(1, 1))
+  local two = entry(n - 1, 2)
+  local top, total = unpack_at('>I7I7', two, size + 1)
+  if top >= MOST or total + 1 > MOST then return false end
+  local time, stamp = now, now
+  if seen >= MOST then
+    if top >= now then time, stamp = top, top + 1 end
+  else
+    -- Where the floor is written out, the newest is a slot in the future, or was when it was taken, or was given back.
+    if seen > now then time = seen end
+    if not max_wait or top <= time or total == unpack_at('>I7', two, 8) then return false end
+    stamp = top + 1
+  end
+  local fits, binding, holders = stamp, nil, {}
   for j = 1, #limits, 2 do
-    local quota, window = limits[j], limits[j + 1]
-    local i, known = n - quota + 1, nil
+    local quota, i = limits[j], n - limits[j] + 1
     if total - quota >= base then
       -- Hits of one unit stand where they are looked for; where they do not, the long way searches.
-      local before, at, here = base, nil, nil
+      local before, at, here, after = base, nil, nil, nil
       if i > 1 then
         local three = entry(i - 1, 3)
         before = unpack_at('>I7', three, 8)
         at, here = unpack_at('>I7I7', three, size + 1)
-        -- Where it has just left the window, the next one is in it, and nothing has to be searched.
-        if i < n and unpack_at('>I7', three, 2 * size + 1) > stamp - window then known = total - here end
+        after = i < n and unpack_at('>I7', three, 2 * size + 1)
       elseif i == 1 then
         at, here = unpack_at('>I7I7', entry(1, 1))
       else
         return false
       end
       if before ~= total - quota or here ~= before + 1 then return false end
-      if at + window > fits then fits, binding = at + window, j end
-    end
-    if not binding then
-      local cutoff, used = stamp - window, total - base
-      if quota - used < left then
-        if known and fits == stamp then
-          used = known
-        elseif oldest <= cutoff then
-          if top <= cutoff then
-            used = 0
-          else
-            -- By proportion, since traffic is mostly even, with a bracket around the guess; then by halving.
-            local lo, hi, low, high, guess, sum = 1, n, oldest, top, true, nil
-            sum = unpack_at('>I7', entry(1, 1), 8)
-            while hi - lo > 1 do
-              local gap = hi - lo
-              local mid = floor((lo + hi) / 2)
-              if guess then mid = math.max(lo + 1, math.min(hi - 1, lo + floor((cutoff - low) / (high - low) * gap))) end
-              local side = gap > 16 and math.ceil(math.sqrt(gap)) or 1
-              for _ = 1, 2 do
-                local s, c = unpack_at('>I7I7', entry(mid, 1))
-                if s <= cutoff then lo, low, sum = mid, s, c else hi, high = mid, s end
-                if not guess or gap <= 16 then break end
-                mid = s <= cutoff and mid + side or mid - side
-                if mid <= lo or mid >= hi then break end
-              end
-              guess = not guess or hi - lo < gap / 4
-            end
-            used = total - sum
-          end
-        end
-        if quota - used < left then left, tightest = quota - used, (j - 1) / 2 end
-      end
+      holders[j], holders[j + 1] = after, total - here
+      if at + limits[j + 1] > fits then fits, binding = at + limits[j + 1], j end
     end
   end
-  if binding then return nil, 0, (binding - 1) / 2, 0, fits - now + 1, math.max(0, top + widest - now) end
-  if not tightest or total + 1 > 9007199254740992 then return false end
+  if max_wait then
+    if max_wait >= 0 and fits - now > max_wait then return false end
+    stamp = fits
+  elseif binding then
+    return nil, 0, (binding - 1) / 2, 0, fits - now + 1, math.max(0, top + widest - now)
+  end
+  local left, tightest, oldest = MOST, nil, nil
+  for j = 1, #limits, 2 do
+    local quota, cutoff, used = limits[j], stamp - limits[j + 1], total - base
+    if quota - used < left then
+      -- Where the unit at the quota's edge has just left the window, the next one is in it: nothing is to be searched.
+      if holders[j] and holders[j] > cutoff then
+        used = holders[j + 1]
+      elseif top <= cutoff then
+        used = 0
+      else
+        oldest = oldest or unpack_at('>I7', entry(1, 1))
+        if oldest <= cutoff then used = units_behind(entry, n, oldest, top, total, cutoff) end
+      end
+      if quota - used < left then left, tightest = quota - used, (j - 1) / 2 end
+    end
+  end
+  if not tightest then return false end
+  if stamp > time + 1 then call('SETRANGE', key, 1, pack('>I7', time)) end
   if stamp > last_stamp then last_stamp = stamp end
-  local entry_bytes = pack('>I7I7', stamp, total + 1) .. (size == 22 and '\0\0\0\0\0\0\0\0' or '')
-  return entry_bytes, 1, tightest, left - 1, stamp, stamp + widest - now
+  local new = pack('>I7I7', stamp, total + 1) .. (size == 22 and '\0\0\0\0\0\0\0\0' or '')
+  return new, 1, tightest, left - 1, stamp, stamp + widest - now
 end

@@ -23,17 +23,20 @@ local key = KEYS[1]
 --@include unit
 --@include long
 --@include stored
+--@include queued
 local bytes_a_stamp, keep_us, grace, least, number, widest, long, limits = terms_of(static)
 keep_as(bytes_a_stamp, keep_us)
 
 local new, kind, limit, remaining, a, reset = false, 3, 255, 0, 0, 0
-local v, bytes = look(key, field, long)
+local v, bytes = look(key, field, long or slot)   -- behind many slots any log is a long one
 if type(v) == 'table' then
   new = nil   -- an error: a key of another kind
 elseif least > 0 and not_before == 0 then
-  new, kind, limit, remaining, a, reset = unit_of(key, v, bytes, limits, least, number, widest)
-  -- A slot that is free now is what would be decided; only one that is not needs all of the rule.
-  if slot and (kind ~= 1 or max_wait >= 0 and a - now > max_wait) then new = false end
+  new, kind, limit, remaining, a, reset = unit_of(key, v, bytes, limits, least, number, widest, slot and max_wait)
+  -- A slot that is free now is what would be decided.
+  if slot and not bytes and (kind ~= 1 or max_wait >= 0 and a - now > max_wait) then
+    new, kind, limit, remaining, a, reset = queued_unit(v, limits, widest, max_wait)
+  end
 end
 
 local function ttl_ms()

@@ -32,16 +32,16 @@ local function free_stamp(sites, time, last)
   return stamp
 end
 
--- From when on this fits every limit (nil: never), and the limit that holds longest; and from when on it is let in, to be
--- stamped when it fits.
-local function fits_at(sites)
+-- From when on this fits every limit (nil: never), and the limit that holds longest, if one still does; and from when on
+-- it is let in, to be stamped when it fits.
+local function fits_at(sites, time)
   local latest, binding, early, number = -1, nil, -1, 0
   for _, site in ipairs(sites) do
     local limits = site.limits
     for j = 1, #limits, 2 do
       local fits = limit_fits(site, limits[j], limits[j + 1])
       if not fits then return nil, number end
-      if fits > latest then latest, binding = fits, number end
+      if fits > latest then latest, binding = fits, fits > time and number or nil end
       early = math.max(early, fits - limit_smear(site, limits[j + 1], fits))
       number = number + 1
     end
@@ -103,7 +103,7 @@ local function judge(sites, now)
   local time, last = time_and_newest(sites, now)
   local queued = last > time
   local stamp = free_stamp(sites, time, last)
-  local fits, binding, early = fits_at(sites)
+  local fits, binding, early = fits_at(sites, time)
   if not fits then return answer(sites, stamp, now, last, false, binding, nil) end
   if early > stamp or queued then return refusal(sites, stamp, now, last, queued, early, binding) end
   local opens, quiet = opens_at(sites, stamp)
@@ -117,7 +117,7 @@ end
 -- The next free instant, at most max_wait from now (-1: no bound), and at least not_before.
 local function place(sites, now, max_wait, not_before)
   local time, last = time_and_newest(sites, now)
-  local fits, binding = fits_at(sites)
+  local fits, binding = fits_at(sites, time)
   if not fits then return answer(sites, free_stamp(sites, time, last), now, last, false, binding, nil) end
   local stamp = free_stamp(sites, math.max(time, fits, now + not_before), last)
   while true do
@@ -184,7 +184,7 @@ local function deny(sites, now)
     local oldest = stamp_of_unit(site.log, site.denied + 1)
     if oldest ~= -1 then trim(site.log, oldest - 1, true) end
   end
-  local fits, binding, early = fits_at(sites)
+  local fits, binding, early = fits_at(sites, time)
   local _, last = time_and_newest(sites, now)
   if not fits then return answer(sites, stamp, now, last, false, binding, nil) end
   return refusal(sites, stamp, now, last, true, early, binding)

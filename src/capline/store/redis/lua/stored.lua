@@ -22,8 +22,8 @@ local function look(key, field, long)
 end
 
 -- `unit` or `long_unit`, whichever is for what `look` has found.
-local function unit_of(key, v, bytes, limits, least, number, widest)
-  if bytes then return long_unit(key, bytes, limits, widest) end
+local function unit_of(key, v, bytes, limits, least, number, widest, max_wait)
+  if bytes then return long_unit(key, bytes, limits, widest, max_wait) end
   return unit(v, limits, least, number, widest)
 end
 

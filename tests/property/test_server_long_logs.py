@@ -118,7 +118,9 @@ def queue_steps(pair: Beside, chance: random.Random, steps: int, window_us: int)
             case 3 if step % 3 == 0:
                 end_queue(pair)
                 pair.clock.advance_us(-chance.randrange(window_us))
-            case 4 if pair.hits:
+            case 4 if step % 5 == 0:  # far off: those behind it wait for it alone
+                pair.ask("schedule", not_before=8 * window_us * 1e-6)
+            case 5 if pair.hits:
                 pair.refund(chance.choice(pair.hits[-50:]))
             case _:
                 pair.ask("schedule")
@@ -126,8 +128,9 @@ def queue_steps(pair: Beside, chance: random.Random, steps: int, window_us: int)
 
 def end_queue(pair: Beside) -> None:
     """Nobody waits any more: each gives its slot back."""
-    for hit in pair.hits[-130:]:
-        if hit > pair.clock.now_us():
+    now_us = pair.clock.now_us()
+    for hit in pair.hits:
+        if hit > now_us:
             pair.refund(hit)
 
 

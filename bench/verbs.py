@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SUBJECTS = [f"user:{number}" for number in range(1000)]
 PROVIDERS = [f"provider:{number}" for number in range(20)] * (len(SUBJECTS) // 20)
-WAITING = 500
+WAITING = 200
 """Slots taken at each provider before it is timed: more than a log has that is read whole."""
 LIMITS = ["100000/minute", "1000000/day"]
 USERS = 5000
@@ -59,7 +59,7 @@ def slots(limiter: Limiter) -> dict[str, Callable[[], None]]:
 def timed(report: Report, kind: str, server: Server, rounds: int) -> None:
     """Each verb over `decide`."""
     names = ("decide", "schedule", "queue", "id", "joint", "campaign", "tenant")
-    policies = [*(Policy(name, LIMITS) for name in names), Policy("crowd", ["100/3s", "1000000/day"])]
+    policies = [*(Policy(name, LIMITS) for name in names), Policy("crowd", ["100/10s", "1000000/day"])]
     with Limiter(server.url + PATIENT, policies) as limiter:
         number = 0
 

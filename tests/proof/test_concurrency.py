@@ -35,8 +35,9 @@ CASES = [
     Case("redis", "1000/5s", "processes", 32, 0.8),
     Case("redis cluster", "1/50ms", "processes", 32, 0.8),
 ]
+MOST_RUNS = 5
 SLOTS = [
-    Case("lmdb", "1/50ms", "processes", 8, 0.8, slots=True),
+    Case("lmdb", "1/50ms", "processes", 8, 1.2, slots=True),
     Case("redis", "10/s", "processes", 2, 2.4, slots=True),
     Case("redis cluster", "1/50ms", "tasks", 64, 0.8, slots=True),
     Case("memory", "10/s", "threads", 64, 2.4, slots=True),
@@ -55,18 +56,23 @@ def test_callers_at_the_same_time_find_every_promise_kept(case: Case, tmp_path: 
 
 @pytest.mark.parametrize("case", SLOTS, ids=lambda case: case.name)
 def test_so_do_those_who_take_slots_between_those_who_ask(case: Case, tmp_path: Path) -> None:
-    report, lines = run(case, url_of(case.store, tmp_path))
-    assert report, report.text()
-    assert report.finals == 1
-    assert report.excused == 0
+    for _ in range(MOST_RUNS):
+        report, lines = run(case, url_of(case.store, tmp_path))
+        assert report, report.text()
+        assert report.finals == 1
+        assert report.excused == 0
+        if met(case, lines):
+            return
+    pytest.fail(f"{MOST_RUNS} runs without slots in the future, or without anybody who waited for their end")
+
+
+def met(case: Case, lines: list[str]) -> bool:
+    """Whether there was what such a case is for; of a short one on a busy machine, chance may bring about nothing."""
     rows = [row for row in map(json.loads, lines) if row["event"] == "attempt" and row["allowed"]]
     slots = {row["hit"] for row in rows if row.get("wait_us", 0) > 1}
-    assert slots, "in the future"
-    if case.seconds > 10 * LIMITS[case.limit][1] / 1e6:
-        assert len(slots) > 2
-        assert any("verb" not in row and row["hit"] > min(slots) for row in rows), (
-            "and those who waited for a slot's end"
-        )
+    if case.seconds < 10 * LIMITS[case.limit][1] / 1e6:
+        return bool(slots)
+    return len(slots) > 2 and any("verb" not in row and row["hit"] > min(slots) for row in rows)
 
 
 def test_the_long_form_has_every_size_on_every_store_under_every_limit() -> None:

@@ -216,7 +216,8 @@ class Limiter(Desk[Store]):
         otherwise. One atomic step on memory, lmdb, a single server, and where all logs are in one slot of a cluster.
         Across slots the logs of one slot after the other consume, and give back once one refuses: others may be refused
         meanwhile by what is given back, but never is more admitted than a limit allows. An `id` makes its own part one
-        consumption. A refusal is not recorded, whatever `count_denied` says.
+        consumption. Each part is judged and stamped at the time of its own log, as `decide` would. A refusal is not
+        recorded, whatever `count_denied` says.
         """
         asked = self._joint_asked(attempts)
         with self._observers.joint("decide_all", asked) as seen:

@@ -14,6 +14,7 @@ from capline.testing.law.calendars import CalendarLaw
 from capline.testing.law.hits import HitLaw
 from capline.testing.law.inputs import InputLaw
 from capline.testing.law.joint import JointLaw
+from capline.testing.law.joint_time import JointTimeLaw
 from capline.testing.law.logs import LogLaw
 from capline.testing.law.many import ManyLaw
 from capline.testing.law.rule import RuleLaw
@@ -56,5 +57,6 @@ class StoreConformance(
     CalendarLaw,
     AlgorithmLaw,
     JointLaw,
+    JointTimeLaw,
 ):
     """Every check. A subclass names the store."""

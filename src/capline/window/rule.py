@@ -13,12 +13,16 @@ Time, per log, never runs back: t is at least the floor, and a stamp is later th
 instant are two hits, a microsecond apart). Where a slot is taken in the future, a plain attempt is refused until then:
 nobody jumps the queue. Quiet hours come last: what is free is put off until they end.
 
-An attempt over several subjects is the same with more sites: all must hold, then each log gets its hit, at one stamp.
+An attempt over several subjects is one attempt for each of them at the same now: all must hold, then each is recorded.
+Each part has a time and a stamp of its own, as the logs of one subject may be ahead of the clock and those of another
+not. The logs of one part share both (decision 10).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
@@ -31,8 +35,6 @@ from capline.window.gauge import Gauge, LevelGauge, QuietGauge, gauge_of
 from capline.window.log import NEVER, Draft, Log, LogView
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from capline.model.policy import Rule
 
 __all__ = [
@@ -131,7 +133,7 @@ def attempt(
     known = _known(sites, fingerprint, time_us, now_us, slot=slot is not None)
     if known is not None:
         return known
-    decision = _judge(sites, now_us) if slot is None else _place(sites, now_us, slot)
+    decision = _judge([sites], now_us)[0] if slot is None else _place(sites, now_us, slot)
     if decision.hit is not None:
         for number, site in enumerate(sites):
             _record(site, time_us, decision.hit, 0 if number else fingerprint)
@@ -143,7 +145,7 @@ def attempt(
 def look(sites: Sequence[Site], now_us: int, fingerprint: int = 0) -> Decision:
     """What `attempt` would answer, with no hit to name where none was recorded; changes nothing."""
     known = _known(sites, fingerprint, _time(sites, now_us), now_us, slot=False)
-    return msgspec.structs.replace(_judge(sites, now_us), hit=None) if known is None else known
+    return msgspec.structs.replace(_judge([sites], now_us)[0], hit=None) if known is None else known
 
 
 def joint(
@@ -153,22 +155,24 @@ def joint(
 
     All or nothing; a part whose id is known was allowed before, and is left as it is. A refusal is never recorded.
     """
-    time_us = _time([site for sites in parts for site in sites], now_us)
     known = [
-        _known(sites, fingerprint, time_us, now_us, slot=False)
+        _known(sites, fingerprint, _time(sites, now_us), now_us, slot=False)
         for sites, fingerprint in zip(parts, fingerprints, strict=True)
     ]
-    new = [site for sites, answer in zip(parts, known, strict=True) if answer is None for site in sites]
+    new = [sites for sites, answer in zip(parts, known, strict=True) if answer is None]
     if not new:
         answers = [answer for answer in known if answer is not None]
         return min(answers, key=lambda answer: answer.remaining), [answer.hit or 0 for answer in answers]
-    decision = _judge(new, now_us)
-    if decision.hit is None:
+    decision, stamps_us = _judge(new, now_us)
+    if not decision.allowed:
         return decision, []
-    for sites, fingerprint, answer in zip(parts, fingerprints, known, strict=True) if record else ():
+    stamps = iter(stamps_us)
+    hits = [next(stamps) if answer is None else answer.hit or 0 for answer in known]
+    for sites, fingerprint, answer, stamp_us in zip(parts, fingerprints, known, hits, strict=True) if record else ():
+        time_us = _time(sites, now_us)
         for number, site in enumerate(sites if answer is None else ()):
-            _record(site, time_us, decision.hit, 0 if number else fingerprint)
-    return decision, [decision.hit if answer is None else answer.hit or 0 for answer in known]
+            _record(site, time_us, stamp_us, 0 if number else fingerprint)
+    return decision, hits
 
 
 def refund(sites: Sequence[Site], stamp_us: int, cost: int, now_us: int) -> bool:
@@ -222,20 +226,47 @@ def draft_sites(logs: Sequence[Log], rule: Rule, cost: int, now_us: int) -> tupl
 # --- the answer ---------------------------------------------------------------------------------------------------
 
 
-def _judge(sites: Sequence[Site], now_us: int) -> Decision:
-    """Would this be allowed now? `hit` is the stamp to record it under; nothing is recorded here."""
+class _Verdict(NamedTuple):
+    """What one part's logs say of an attempt, before quiet hours are asked.
+
+    `stamp_us` is the stamp that it would have now; `holds_us` until when it is held up (None: for ever, `NEVER`: not at
+    all), and `binding` the limit that holds it; `hit_us` the stamp to record it under.
+    """
+
+    sites: Sequence[Site]
+    stamp_us: int
+    holds_us: int | None
+    binding: _Binding | None = None
+    hit_us: int = NEVER
+
+
+def _verdict(sites: Sequence[Site], now_us: int) -> _Verdict:
     time_us, newest_us = _time(sites, now_us), _newest(sites)
-    queued = newest_us > time_us
     stamp_us = _stamp(sites, time_us, newest_us)
     fits_us, early_us, binding = _fits(sites, time_us)
     if fits_us is None:
-        return _answer(sites, stamp_us, now_us, binding=binding, retry_at_us=None)
+        return _Verdict(sites, stamp_us, None, binding)
+    queued = newest_us > time_us
     if early_us > stamp_us or queued:
-        return _refusal(sites, stamp_us, now_us, early_us, newest_us if queued else NEVER, binding)
-    opens_us, quiet = _opens(sites, stamp_us)
-    if opens_us == stamp_us:
-        return _answer(sites, _stamp(sites, max(stamp_us, fits_us), newest_us), now_us, allowed=True)
-    return _answer(sites, stamp_us, now_us, binding=quiet, retry_at_us=opens_us)
+        return _Verdict(sites, stamp_us, _held_until(early_us, newest_us if queued else NEVER), binding)
+    return _Verdict(sites, stamp_us, NEVER, None, _stamp(sites, max(stamp_us, fits_us), newest_us))
+
+
+def _judge(parts: Sequence[Sequence[Site]], now_us: int) -> tuple[Decision, list[int]]:
+    """Would all of these be allowed now? And the stamp to record each part under; nothing is recorded here."""
+    verdicts = [_verdict(sites, now_us) for sites in parts]
+    stamped = [(one.sites, one.stamp_us) for one in verdicts]
+    never = next((one for one in verdicts if one.holds_us is None), None)
+    if never is not None:
+        return _answer(stamped, now_us, binding=never.binding, retry_at_us=None), []
+    longest = max(verdicts, key=lambda one: one.holds_us or NEVER)
+    holds_us = longest.holds_us or NEVER
+    opens_us, quiet = _opens(stamped, holds_us)
+    if opens_us == NEVER:
+        hits = [one.hit_us for one in verdicts]
+        return _answer([*zip(parts, hits, strict=True)], now_us, allowed=True), hits
+    binding = longest.binding or quiet or (_tightest(longest.sites, longest.stamp_us) if holds_us != NEVER else None)
+    return _answer(stamped, now_us, binding=binding, retry_at_us=opens_us), []
 
 
 def _place(sites: Sequence[Site], now_us: int, slot: Slot) -> Decision:
@@ -246,18 +277,19 @@ def _place(sites: Sequence[Site], now_us: int, slot: Slot) -> Decision:
     time_us, newest_us = _time(sites, now_us), _newest(sites)
     fits_us, _, binding = _fits(sites, time_us)
     if fits_us is None:
-        return _answer(sites, _stamp(sites, time_us, newest_us), now_us, binding=binding, retry_at_us=None)
+        stamped = [(sites, _stamp(sites, time_us, newest_us))]
+        return _answer(stamped, now_us, binding=binding, retry_at_us=None)
     stamp_us = _stamp(sites, max(time_us, fits_us, now_us + slot.not_before_us), newest_us)
     while True:
-        opens_us, quiet = _opens(sites, stamp_us)
+        opens_us, quiet = _opens([(sites, stamp_us)])
         if opens_us is None:
-            return _answer(sites, stamp_us, now_us, binding=quiet, retry_at_us=None)
-        if opens_us == stamp_us:
+            return _answer([(sites, stamp_us)], now_us, binding=quiet, retry_at_us=None)
+        if opens_us == NEVER:
             break
         stamp_us = _stamp(sites, opens_us, newest_us)
     if slot.max_wait_us is not None and stamp_us - now_us > slot.max_wait_us:
-        return _answer(sites, stamp_us, now_us, binding=binding, retry_at_us=stamp_us)
-    return _answer(sites, stamp_us, now_us, allowed=True, wait_us=max(0, stamp_us - now_us))
+        return _answer([(sites, stamp_us)], now_us, binding=binding, retry_at_us=stamp_us)
+    return _answer([(sites, stamp_us)], now_us, allowed=True, wait_us=max(0, stamp_us - now_us))
 
 
 def _deny(sites: Sequence[Site], time_us: int, now_us: int, denied_units: int) -> Decision:
@@ -269,20 +301,18 @@ def _deny(sites: Sequence[Site], time_us: int, now_us: int, denied_units: int) -
         oldest_us = site.log.stamp_of_unit(denied_units + 1)
         if oldest_us != NEVER:
             site.log.trim(oldest_us - 1)
+    stamped = [(sites, stamp_us)]
     fits_us, early_us, binding = _fits(sites, time_us)
     if fits_us is None:
-        return _answer(sites, stamp_us, now_us, binding=binding, retry_at_us=None)
-    return _refusal(sites, stamp_us, now_us, early_us, _newest(sites), binding)
+        return _answer(stamped, now_us, binding=binding, retry_at_us=None)
+    opens_us, quiet = _opens(stamped, _held_until(early_us, _newest(sites)))
+    return _answer(stamped, now_us, binding=binding or quiet, retry_at_us=opens_us)
 
 
-def _refusal(
-    sites: Sequence[Site], stamp_us: int, now_us: int, fits_us: int, last_us: int, binding: _Binding | None
-) -> Decision:
-    """Refused until it fits, until the last slot that is taken (`NEVER`: none), and until no quiet hours forbid it."""
+def _held_until(fits_us: int, last_us: int) -> int:
+    """Refused until it fits, and until the last slot that is taken (`NEVER`: none)."""
     # At the instant of the last slot itself, the next stamp is already one later.
-    retry_at_us = last_us if fits_us <= last_us + 1 else fits_us
-    opens_us, quiet = _opens(sites, retry_at_us)
-    return _answer(sites, stamp_us, now_us, binding=binding or quiet, retry_at_us=opens_us)
+    return last_us if fits_us <= last_us + 1 else fits_us
 
 
 def _known(sites: Sequence[Site], fingerprint: int, time_us: int, now_us: int, *, slot: bool) -> Decision | None:
@@ -323,8 +353,7 @@ def _known(sites: Sequence[Site], fingerprint: int, time_us: int, now_us: int, *
 
 
 def _answer(
-    sites: Sequence[Site],
-    stamp_us: int,
+    stamped: _Stamped,
     now_us: int,
     *,
     allowed: bool = False,
@@ -332,19 +361,20 @@ def _answer(
     retry_at_us: int | None = 0,
     wait_us: int = 0,
 ) -> Decision:
-    """Put the answer together, with what is left at that stamp."""
+    """Put the answer together, with what is left of each part at its stamp."""
     left, empty_us = LARGEST_QUOTA + 1, NEVER
     tightest: _Binding | None = None
-    last_us = max(_newest(sites), stamp_us if allowed else NEVER)
-    for site in sites:
-        cost = site.cost if allowed else 0
-        for gauge in site.gauges:
-            units = gauge.left(site.log, stamp_us, site.table) - cost
-            if units < left:
-                left, tightest = units, (gauge.limit, site)
-            if last_us != NEVER:
-                empty_us = max(empty_us, gauge.empty_us(site.log, last_us, cost, site.table))
-    limit, own = binding or tightest or (None, sites[0])
+    for sites, stamp_us in stamped:
+        last_us = max(_newest(sites), stamp_us if allowed else NEVER)
+        for site in sites:
+            cost = site.cost if allowed else 0
+            for gauge in site.gauges:
+                units = gauge.left(site.log, stamp_us, site.table) - cost
+                if units < left:
+                    left, tightest = units, (gauge.limit, site)
+                if last_us != NEVER:
+                    empty_us = max(empty_us, gauge.empty_us(site.log, last_us, cost, site.table))
+    limit, own = binding or tightest or (None, stamped[0][0][0])
     own.binds = True
     return Decision(
         allowed=allowed,
@@ -352,7 +382,7 @@ def _answer(
         remaining=max(0, left),
         retry_after_us=None if retry_at_us is None else 0 if allowed else retry_at_us - now_us,
         reset_after_us=0 if empty_us == NEVER else max(0, empty_us - now_us),
-        hit=stamp_us if allowed else None,
+        hit=stamped[0][1] if allowed else None,
         wait_us=wait_us,
     )
 
@@ -383,6 +413,9 @@ def _stamp(sites: Sequence[Site], time_us: int, newest_us: int) -> int:
 _Binding = tuple[Limit, Site]
 """The limit that an answer names, and where it is read."""
 
+_Stamped = Sequence[tuple[Sequence[Site], int]]
+"""The sites of each part, and the stamp that the part would have."""
+
 
 def _fits(sites: Sequence[Site], time_us: int) -> tuple[int | None, int, _Binding | None]:
     """From when on this fits every limit (None: never), from when on it is let in, and the limit that holds longest.
@@ -406,19 +439,37 @@ MOST_TURNS = 64
 """How often quiet hours may hand over to each other before it is clear that they leave no room."""
 
 
-def _opens(sites: Sequence[Site], at_us: int) -> tuple[int | None, _Binding | None]:
-    """The first instant from this one on that no quiet hours forbid, and the last that did; None: they leave none."""
-    quiet = [(gauge, site) for site in sites for gauge in site.gauges if isinstance(gauge, QuietGauge)]
+def _opens(stamped: _Stamped, at_us: int = NEVER) -> tuple[int | None, _Binding | None]:
+    """From when on, not before this instant, no quiet hours forbid any part's stamp, and the last that did.
+
+    None: they leave no room. `at_us` itself (`NEVER`: now) where none forbid it.
+    """
+    quiet = [
+        (gauge, site, stamp_us)
+        for sites, stamp_us in stamped
+        for site in sites
+        for gauge in site.gauges
+        if isinstance(gauge, QuietGauge)
+    ]
     binding = None
     for _ in range(MOST_TURNS if quiet else 0):
         before_us = at_us
-        for gauge, site in quiet:
-            opens_us = gauge.opens_us(at_us, site.table)
-            if opens_us > at_us:
+        for gauge, site, stamp_us in quiet:
+            asked_us = max(at_us, stamp_us)
+            opens_us = gauge.opens_us(asked_us, site.table)
+            if opens_us > asked_us:
                 at_us, binding = opens_us, (gauge.limit, site)
         if at_us == before_us:
             return at_us, binding
     return (None, binding) if quiet else (at_us, None)
+
+
+def _tightest(sites: Sequence[Site], stamp_us: int) -> _Binding | None:
+    """The limit of this part that has the least left."""
+    found = [
+        (gauge.left(site.log, stamp_us, site.table), (gauge.limit, site)) for site in sites for gauge in site.gauges
+    ]
+    return min(found, key=itemgetter(0))[1] if found else None
 
 
 # --- what is recorded ---------------------------------------------------------------------------------------------

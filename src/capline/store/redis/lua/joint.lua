@@ -1,6 +1,6 @@
 --@head
--- One attempt over several subjects, each on logs of its own: all of them have their cost, under one stamp, or none has.
--- One atomic step. The joint of window/rule.py, word for word.
+-- One attempt over several subjects, each on logs of its own: all of them have their cost, each at the time of its own logs,
+-- or none has. One atomic step. The joint of window/rule.py, word for word.
 --
 -- KEYS   for each part, the key of each look: of its subject, or its bucket. All in one slot.
 -- ARGV   1  0 decide, 1 peek
@@ -77,7 +77,7 @@ local function open(part, key)
   return open_long(key, bytes) or decode(call('GET', key))
 end
 
-local parts, every, at = {}, {}, 0
+local parts, at = {}, 0
 for p = 1, many do
   local wide, keep, grace = terms_of(ARGV[5 * p - 2])
   local width, limits, keeps, denied, zone = unpack(cmsgpack.unpack(ARGV[5 * p - 1]), 1, 5)
@@ -92,32 +92,30 @@ for p = 1, many do
       log = log, limits = limits[k], cost = cost, keep = keep, keeps = keeps and keeps[k] or 0, zone = zone,
       denied = denied,
     }
-    every[#every + 1] = part.sites[k]
   end
   parts[#parts + 1] = part
 end
 
-local time = time_and_newest(every, now)
-local sites, owners, first = {}, {}, nil
+-- Known parts were allowed before; the new ones are judged.
+local new, owners, first = {}, {}, nil
 for p, part in ipairs(parts) do
-  local known = part.id and first_answer(part.sites, part.id, time)
+  part.time = time_and_newest(part.sites, now)
+  local known = part.id and first_answer(part.sites, part.id, part.time)
   if known and known[1] == CONFLICT then return pack_answer(2, p - 1, 255, known[3], 0, 0, '') end
   if known then
-    part.known = known[4]
+    part.hit, part.known = known[4], true
     if not first or known[3] < first[3] then first = {p - 1, known[2], known[3], known[5]} end
   else
+    new[#new + 1] = part
     for _, site in ipairs(part.sites) do
-      sites[#sites + 1] = site
-      for j = 1, #site.limits, 2 do owners[#owners + 1] = {p - 1, site} end
+      for _ = 1, #site.limits, 2 do owners[#owners + 1] = p - 1 end
     end
   end
 end
 
-local function hits(stamp)
+local function hits()
   local all = {}
-  for p, part in ipairs(parts) do
-    all[p] = struct.pack('>BI8', part.known and 1 or 0, part.known or stamp)
-  end
+  for p, part in ipairs(parts) do all[p] = struct.pack('>BI8', part.known and 1 or 0, part.hit or 0) end
   return table.concat(all)
 end
 
@@ -141,27 +139,30 @@ local function save_part(part)
   end
 end
 
-if #sites == 0 then
+if #new == 0 then
   if mode == 0 then
     for _, part in ipairs(parts) do save_part(part) end
   end
-  return pack_answer(4, first[1], first[2] or 255, first[3], 0, first[4], hits(0))
+  return pack_answer(4, first[1], first[2] or 255, first[3], 0, first[4], hits())
 end
 
-local said = judge(sites, now)
-local part, limit = 0, said[2]
+local judged = {}
+for i, part in ipairs(new) do judged[i] = part.sites end
+local said, stamps = judge(judged, now)
+local owner, limit = 0, said[2]
 if limit then
   -- From the number among all limits to the number within the part.
+  owner = owners[limit + 1]
   local before = 0
-  part = owners[limit + 1][1]
-  while owners[before + 1][1] ~= part do before = before + 1 end
+  while owners[before + 1] ~= owner do before = before + 1 end
   limit = limit - before
 end
-if said[1] == ALLOWED and mode == 0 then
-  for _, one in ipairs(parts) do
-    if not one.known then put_all(one.sites, time, said[4], one.id) end
-  end
-  for _, one in ipairs(parts) do save_part(one) end
-end
 local allowed = said[1] == ALLOWED
-return pack_answer(said[1], part, limit or 255, said[3], allowed and 0 or said[4], said[5], hits(allowed and said[4] or 0))
+if allowed then
+  for i, part in ipairs(new) do part.hit = stamps[i] end
+  if mode == 0 then
+    for _, part in ipairs(new) do put_all(part.sites, part.time, part.hit, part.id) end
+    for _, part in ipairs(parts) do save_part(part) end
+  end
+end
+return pack_answer(said[1], owner, limit or 255, said[3], allowed and 0 or said[4], said[5], hits())

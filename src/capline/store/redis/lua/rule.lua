@@ -49,85 +49,132 @@ local function fits_at(sites, time)
   return latest, binding, early
 end
 
--- The first instant from this one on that no quiet hours forbid (nil: they leave none), and the last that did.
-local function opens_at(sites, at)
+-- Below, `stamped` is a list of parts, {sites, stamp}: the logs of one subject, and the stamp that it would have. The limits
+-- are numbered through all of them.
+
+-- From when on, not before `at`, no quiet hours forbid any part's stamp (nil: they leave none), and the last that did. `at`
+-- itself (-1: now) where none forbid it.
+local function opens_at(stamped, at)
   local quiet, number, binding = nil, 0, nil
-  for _, site in ipairs(sites) do
-    local limits = site.limits
-    for j = 2, #limits, 2 do
-      if kind_of(limits[j]) == QUIET then
-        quiet = quiet or {}
-        quiet[#quiet + 1] = {site.zone, limits[j][2], limits[j][3], number}
+  for _, part in ipairs(stamped) do
+    for _, site in ipairs(part[1]) do
+      local limits = site.limits
+      for j = 2, #limits, 2 do
+        if kind_of(limits[j]) == QUIET then
+          quiet = quiet or {}
+          quiet[#quiet + 1] = {site.zone, limits[j][2], limits[j][3], number, part[2]}
+        end
+        number = number + 1
       end
-      number = number + 1
     end
   end
   if not quiet then return at end
   for _ = 1, MOST_TURNS do
     local before = at
     for _, one in ipairs(quiet) do
-      local opens = open_at(one[1], one[2], one[3], at)
-      if opens > at then at, binding = opens, one[4] end
+      local asked = math.max(at, one[5])
+      local opens = open_at(one[1], one[2], one[3], asked)
+      if opens > asked then at, binding = opens, one[4] end
     end
     if at == before then return at, binding end
   end
   return nil, binding
 end
 
-local function answer(sites, stamp, now, last, allowed, binding, retry_at)
-  local left, tightest, empty, number = math.huge, nil, -1, 0
-  if allowed then last = math.max(last, stamp) end
+-- The limit of this part that has the least left.
+local function tightest_of(sites, stamp)
+  local left, tightest, number = math.huge, nil, 0
   for _, site in ipairs(sites) do
-    local limits, cost = site.limits, allowed and site.cost or 0
+    local limits = site.limits
     for j = 1, #limits, 2 do
-      local units = limit_left(site, limits[j], limits[j + 1], stamp) - cost
+      local units = limit_left(site, limits[j], limits[j + 1], stamp)
       if units < left then left, tightest = units, number end
-      if last ~= -1 then empty = math.max(empty, limit_empty(site, limits[j + 1], last, cost)) end
       number = number + 1
     end
   end
+  return tightest
+end
+
+local function answer(stamped, now, allowed, binding, retry_at)
+  local left, tightest, empty, number = math.huge, nil, -1, 0
+  for _, part in ipairs(stamped) do
+    local sites, stamp = part[1], part[2]
+    local _, last = time_and_newest(sites, now)
+    if allowed then last = math.max(last, stamp) end
+    for _, site in ipairs(sites) do
+      local limits, cost = site.limits, allowed and site.cost or 0
+      for j = 1, #limits, 2 do
+        local units = limit_left(site, limits[j], limits[j + 1], stamp) - cost
+        if units < left then left, tightest = units, number end
+        if last ~= -1 then empty = math.max(empty, limit_empty(site, limits[j + 1], last, cost)) end
+        number = number + 1
+      end
+    end
+  end
   local reset = empty == -1 and 0 or math.max(0, empty - now)
-  if allowed then return {ALLOWED, tightest, math.max(0, left), stamp, reset} end
+  if allowed then return {ALLOWED, tightest, math.max(0, left), stamped[1][2], reset} end
   return {REFUSED, binding or tightest, math.max(0, left), retry_at and retry_at - now + 1 or 0, reset}
 end
 
--- Refused until `early`, or until the last slot that is taken, and until no quiet hours forbid it.
-local function refusal(sites, stamp, now, last, queued, early, binding)
+-- Refused until it fits, and until the last slot that is taken (-1: none).
+local function held_until(fits, last)
   -- At the instant of the last slot itself, the next stamp is already one later.
-  if queued and early <= last + 1 then early = last end
-  local opens, quiet = opens_at(sites, early)
-  return answer(sites, stamp, now, last, false, binding or quiet, opens)
+  if fits <= last + 1 then return last end
+  return fits
 end
 
-local function judge(sites, now)
+-- What one part's logs say, before quiet hours are asked: the stamp that it would have now, until when it is held up (nil:
+-- for ever, -1: not at all), the limit that holds it, and the stamp to record it under.
+local function verdict(sites, now)
   local time, last = time_and_newest(sites, now)
-  local queued = last > time
   local stamp = free_stamp(sites, time, last)
   local fits, binding, early = fits_at(sites, time)
-  if not fits then return answer(sites, stamp, now, last, false, binding, nil) end
-  if early > stamp or queued then return refusal(sites, stamp, now, last, queued, early, binding) end
-  local opens, quiet = opens_at(sites, stamp)
-  if opens == stamp then
-    if fits > stamp then stamp = free_stamp(sites, fits, last) end
-    return answer(sites, stamp, now, last, true)
+  if not fits then return stamp, nil, binding end
+  if early > stamp or last > time then return stamp, held_until(early, last > time and last or -1), binding end
+  return stamp, -1, nil, fits > stamp and free_stamp(sites, fits, last) or stamp
+end
+
+-- Would all of these parts, each a list of sites, be allowed now? The answer, and the stamp to record each part under.
+local function judge(parts, now)
+  local stamped, hits, never, holds, binding, longest, before, number = {}, {}, nil, -1, nil, nil, 0, 0
+  for p, sites in ipairs(parts) do
+    local stamp, held, own, hit = verdict(sites, now)
+    stamped[p], hits[p] = {sites, stamp}, hit
+    if not held then
+      never = never or number + own
+    elseif held > holds then
+      holds, binding, longest, before = held, own and number + own, p, number
+    end
+    for _, site in ipairs(sites) do number = number + #site.limits / 2 end
   end
-  return answer(sites, stamp, now, last, false, quiet, opens)
+  if never then return answer(stamped, now, false, never, nil) end
+  local opens, quiet = opens_at(stamped, holds)
+  if opens == -1 then
+    for p, part in ipairs(stamped) do part[2] = hits[p] end
+    return answer(stamped, now, true), hits
+  end
+  binding = binding or quiet
+  if longest and not binding then
+    local own = tightest_of(parts[longest], stamped[longest][2])
+    binding = own and before + own
+  end
+  return answer(stamped, now, false, binding, opens)
 end
 
 -- The next free instant, at most max_wait from now (-1: no bound), and at least not_before.
 local function place(sites, now, max_wait, not_before)
   local time, last = time_and_newest(sites, now)
   local fits, binding = fits_at(sites, time)
-  if not fits then return answer(sites, free_stamp(sites, time, last), now, last, false, binding, nil) end
+  if not fits then return answer({{sites, free_stamp(sites, time, last)}}, now, false, binding, nil) end
   local stamp = free_stamp(sites, math.max(time, fits, now + not_before), last)
   while true do
-    local opens, quiet = opens_at(sites, stamp)
-    if not opens then return answer(sites, stamp, now, last, false, quiet, nil) end
-    if opens == stamp then break end
+    local opens, quiet = opens_at({{sites, stamp}}, -1)
+    if not opens then return answer({{sites, stamp}}, now, false, quiet, nil) end
+    if opens == -1 then break end
     stamp = free_stamp(sites, opens, last)
   end
-  if max_wait >= 0 and stamp - now > max_wait then return answer(sites, stamp, now, last, false, binding, stamp) end
-  return answer(sites, stamp, now, last, true)
+  if max_wait >= 0 and stamp - now > max_wait then return answer({{sites, stamp}}, now, false, binding, stamp) end
+  return answer({{sites, stamp}}, now, true)
 end
 
 -- The answer that this id was recorded with, or a conflict where that had another cost; nil where it is new.
@@ -184,10 +231,12 @@ local function deny(sites, now)
     local oldest = stamp_of_unit(site.log, site.denied + 1)
     if oldest ~= -1 then trim(site.log, oldest - 1, true) end
   end
+  local stamped = {{sites, stamp}}
   local fits, binding, early = fits_at(sites, time)
+  if not fits then return answer(stamped, now, false, binding, nil) end
   local _, last = time_and_newest(sites, now)
-  if not fits then return answer(sites, stamp, now, last, false, binding, nil) end
-  return refusal(sites, stamp, now, last, true, early, binding)
+  local opens, quiet = opens_at(stamped, held_until(early, last))
+  return answer(stamped, now, false, binding or quiet, opens)
 end
 
 -- One attempt: the answer, and whether it is the first one of a known id. Sites whose logs changed say so.
@@ -199,7 +248,7 @@ local function attempt(sites, mode, id, now, max_wait, not_before)
     if known then return known, known[1] == ALLOWED end
   end
   local said
-  if mode == 2 then said = place(sites, now, max_wait, not_before) else said = judge(sites, now) end
+  if mode == 2 then said = place(sites, now, max_wait, not_before) else said = judge({sites}, now) end
   if mode == 1 then
     if said[1] == ALLOWED then said[4] = 2 ^ 60 end
   elseif said[1] == ALLOWED then

@@ -11,4 +11,5 @@ alone.
     faults.py   the same with one fault each, which the model has to find
     promises.py what an answer has to be, by what was told before
     explore.py  the states, and the way through all of them
+    joint.py    the same for attempts over two subjects, with faults of their own
 """

@@ -7,6 +7,8 @@ import time
 
 from proof.model.explore import LONG, SHORT, explore
 from proof.model.faults import FAULTS
+from proof.model.joint import FAULTS as JOINT_FAULTS
+from proof.model.joint import JOINT_LONG, JOINT_SHORT, JointRule, explore_joint
 from proof.model.rule import Rule
 
 
@@ -27,6 +29,14 @@ def main() -> int:
         found = {result.promise for result in results if result.promise is not None}
         wrong += not found & promises
         print(f"{fault.__name__}: {'found' if found & promises else 'MISSED'}", flush=True)
+    result = explore_joint(JointRule(JOINT_LONG.limits), JOINT_LONG)
+    said = "every promise kept" if result else "; ".join(result.story)
+    print(f"{JOINT_LONG}: {result.states} states, {result.steps} steps: {said}", flush=True)
+    wrong += not result
+    for fault, promises in JOINT_FAULTS.items():
+        found = explore_joint(fault(JOINT_SHORT.limits), JOINT_SHORT).promise in promises
+        wrong += not found
+        print(f"{fault.__name__}: {'found' if found else 'MISSED'}", flush=True)
     return 1 if wrong else 0
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from proof.model.rule import Rule
 
-__all__ = ["LONG", "SHORT", "Result", "Scope", "explore"]
+__all__ = ["LONG", "SHORT", "START_US", "Result", "Scope", "explore"]
 
 START_US = 100
 

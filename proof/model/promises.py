@@ -65,7 +65,10 @@ class Tolds(NamedTuple):
 
     def with_hit(self, decision: Decision, cost: int, attempt_id: str, now_us: int) -> Tolds:
         """One hit more."""
-        stamp_us = decision.hit or 0
+        return self.with_stamp(decision.hit or 0, cost, attempt_id, now_us)
+
+    def with_stamp(self, stamp_us: int, cost: int, attempt_id: str, now_us: int) -> Tolds:
+        """One hit more, of this stamp."""
         time_us = max(now_us, self.floor_us)
         floor_us = stamp_us if stamp_us <= time_us + 1 else time_us
         return Tolds(tuple(sorted((*self.hits, Told(stamp_us, cost, attempt_id)))), floor_us)

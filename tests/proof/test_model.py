@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from proof.model.explore import SHORT, Scope, explore
 from proof.model.faults import FAULTS
+from proof.model.joint import FAULTS as JOINT_FAULTS
+from proof.model.joint import JOINT_SHORT, JointRule, explore_joint
 from proof.model.rule import Rule
 
 
@@ -24,3 +26,15 @@ def test_a_fault_in_the_rule_is_found(fault: type[Rule]) -> None:
         if result.promise in FAULTS[fault]:
             return
     pytest.fail(f"{fault.__name__} broke {found}")
+
+
+def test_attempts_over_two_subjects_keep_every_promise_in_every_state() -> None:
+    result = explore_joint(JointRule(JOINT_SHORT.limits), JOINT_SHORT)
+    assert result, result.story
+    assert result.states > 1000
+
+
+@pytest.mark.parametrize("fault", JOINT_FAULTS, ids=lambda fault: fault.__name__)
+def test_a_fault_in_joint_attempts_is_found(fault: type[JointRule]) -> None:
+    result = explore_joint(fault(JOINT_SHORT.limits), JOINT_SHORT)
+    assert result.promise in JOINT_FAULTS[fault], result.story

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from capline.testing.law.algorithms import AlgorithmLaw
 from capline.testing.law.at_once import AtOnceLaw
 from capline.testing.law.calendars import CalendarLaw
+from capline.testing.law.counted import CountedLaw
 from capline.testing.law.hits import HitLaw
 from capline.testing.law.inputs import InputLaw
 from capline.testing.law.joint import JointLaw
@@ -58,5 +59,6 @@ class StoreConformance(
     AlgorithmLaw,
     JointLaw,
     JointTimeLaw,
+    CountedLaw,
 ):
     """Every check. A subclass names the store."""

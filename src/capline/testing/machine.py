@@ -1,5 +1,7 @@
 """A Hypothesis state machine that drives a store and the reference side by side, and compares every answer.
 
+An oracle that shares no code with either judges each answer as well, by counting what was told before.
+
 Subjects are few and quotas small, so that logs fill, windows slide, ids repeat and clocks step back within a few steps.
 Two of the subjects only ever see attempts of one unit and no refund, as most logs do: stores keep such logs in a form
 of their own.
@@ -13,6 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -24,6 +27,7 @@ from capline.model.clock import ManualClock
 from capline.model.errors import IdConflictError
 from capline.model.policy import Policy
 from capline.testing.conformance import url_of
+from capline.testing.oracle import Oracle
 from capline.testing.reference import Reference
 from capline.testing.setting import POPULATION
 
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from unittest import TestCase
 
     from capline.model.decision import Decision
+    from capline.testing.oracle import Judge
 
 __all__ = ["state_machine"]
 
@@ -58,7 +63,7 @@ POLICY_SETS = (
 """The clock starts in the night before midnight, or the end of quiet hours, in Kathmandu."""
 
 plain_subjects = st.sampled_from(["plain", 8])
-subjects = st.sampled_from(["a", 7, "long" * 120])
+subjects = st.sampled_from(["a", 7, 9, "long" * 120])
 every_subject = st.one_of(plain_subjects, subjects)
 gaps = st.lists(st.integers(0, 12), min_size=1, max_size=12)
 costs = st.one_of(st.just(1), st.just(1), st.integers(1, 8), st.just(250))
@@ -117,6 +122,7 @@ class StoreMachine(RuleBasedStateMachine):
         laid_out = [_laid_out(policy, self.store_layout) for policy in policies]
         self.limiter = Limiter(url, laid_out, clock=self.clock, namespace=f"t{secrets.token_hex(8)}")
         self.reference = Reference(policies, self.clock)
+        self.oracle = Oracle(policies)
 
     @invariant()
     def count_steps(self) -> None:
@@ -136,7 +142,9 @@ class StoreMachine(RuleBasedStateMachine):
             "zone": data.draw(zones) if self.policy.needs_zone else None,
         }
 
-    def compare(self, mine: Callable[[], Decision], theirs: Callable[[], Decision], subject: str | int) -> None:
+    def compare(
+        self, mine: Callable[[], Decision], theirs: Callable[[], Decision], judge: Judge, asked: Attempt
+    ) -> None:
         try:
             expected = theirs()
         except IdConflictError:
@@ -146,7 +154,8 @@ class StoreMachine(RuleBasedStateMachine):
                 return
             raise AssertionError("the reference refused the id, the store did not") from None
         assert mine() == expected
-        self.note(subject, expected)
+        judge(asked, self.clock.now_us(), expected)
+        self.note(asked.subject, expected)
 
     def note(self, subject: str | int, decision: Decision) -> None:
         """Remember a hit that may be refunded later."""
@@ -159,7 +168,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.compare(
             lambda: self.limiter.decide("p", subject, cost, id, **names),
             lambda: self.reference.decide("p", subject, cost, id, **names),
-            subject,
+            self.oracle.decided,
+            Attempt("p", subject, cost, id, **names),
         )
 
     @rule(subject=every_subject, gaps_us=gaps)
@@ -167,7 +177,10 @@ class StoreMachine(RuleBasedStateMachine):
         for gap_us in gaps_us:
             self.clock.advance_us(gap_us)
             self.compare(
-                lambda: self.limiter.decide("p", subject), lambda: self.reference.decide("p", subject), subject
+                lambda: self.limiter.decide("p", subject),
+                lambda: self.reference.decide("p", subject),
+                self.oracle.decided,
+                Attempt("p", subject),
             )
 
     @rule(subject=every_subject, times=st.integers(1, 170))
@@ -176,6 +189,7 @@ class StoreMachine(RuleBasedStateMachine):
         for row in range(times):
             expected = self.reference.decide("p", subject)
             assert mine[row] == expected
+            self.oracle.decided(Attempt("p", subject), self.clock.now_us(), expected)
             self.note(subject, expected)
 
     @rule(data=st.data(), subject=subjects, cost=costs, id=ids)
@@ -185,7 +199,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.compare(
             lambda: self.limiter.peek("p", subject, cost, id, **names),
             lambda: self.reference.peek("p", subject, cost, id, **names),
-            subject,
+            self.oracle.peeked,
+            Attempt("p", subject, cost, id, **names),
         )
         del self.hits[before:]
 
@@ -199,19 +214,24 @@ class StoreMachine(RuleBasedStateMachine):
     def schedule(
         self, data: st.DataObject, subject: str | int, cost: int, max_wait: float | None, not_before: float
     ) -> None:
-        names: dict[str, Any] = {**self.names(data), "max_wait": max_wait, "not_before": not_before}
+        names = self.names(data)
+        wish: dict[str, Any] = {**names, "max_wait": max_wait, "not_before": not_before}
         self.compare(
-            lambda: self.limiter.schedule("p", subject, cost, **names),
-            lambda: self.reference.schedule("p", subject, cost, **names),
-            subject,
+            lambda: self.limiter.schedule("p", subject, cost, **wish),
+            lambda: self.reference.schedule("p", subject, cost, **wish),
+            self.oracle.scheduled,
+            Attempt("p", subject, cost, **names),
         )
 
     @precondition(lambda self: bool(self.hits))
     @rule(data=st.data())
     def refund(self, data: st.DataObject) -> None:
-        subject, hit = data.draw(st.sampled_from(self.hits[-12:]))
-        cost = data.draw(st.sampled_from([1, 1, 2, 8]))
-        assert self.limiter.refund("p", subject, hit, cost) == self.reference.refund("p", subject, hit, cost)
+        self.give_back(*data.draw(st.sampled_from(self.hits[-12:])), data.draw(st.sampled_from([1, 1, 2, 8])))
+
+    def give_back(self, subject: str | int, hit: int, cost: int) -> None:
+        done = self.reference.refund("p", subject, hit, cost)
+        assert self.limiter.refund("p", subject, hit, cost) == done
+        self.oracle.refunded("p", subject, hit, done=done)
 
     @rule(by_us=st.one_of(st.integers(0, 15), st.integers(0, 2000), st.integers(-30, -1)))
     def move_clock(self, by_us: int) -> None:
@@ -225,39 +245,68 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.hits) > 12)
     @rule(data=st.data())
     def refund_an_old_one(self, data: st.DataObject) -> None:
-        subject, hit = data.draw(st.sampled_from(self.hits[:-12]))
-        cost = data.draw(st.sampled_from([1, 1, 2, 8]))
-        assert self.limiter.refund("p", subject, hit, cost) == self.reference.refund("p", subject, hit, cost)
+        self.give_back(*data.draw(st.sampled_from(self.hits[:-12])), data.draw(st.sampled_from([1, 1, 2, 8])))
 
     @rule()
     def sweep(self) -> None:
         self.limiter.sweep()
         self.reference.sweep()
+        self.oracle.swept(self.clock.now_us())
 
     @rule(subject=every_subject)
     def erase(self, subject: str | int) -> None:
         self.limiter.erase(subject)
         self.reference.erase(subject)
+        self.oracle.erased(subject)
 
     @rule(subject=every_subject)
     def same_history(self, subject: str | int) -> None:
         mine = [(hit.stamp_us, hit.units) for hit in self.limiter.explain("p", subject).hits]
         assert mine == self.reference.hits("p", subject)[0]
+        self.oracle.holds("p", subject, self.clock.now_us(), mine)
 
-    @rule(data=st.data(), cost=costs, id=ids)
-    def decide_all(self, data: st.DataObject, cost: int, id: str | None) -> None:
-        asked = data.draw(st.lists(every_subject.filter(lambda one: one not in ("plain", 8)), max_size=3, unique=True))
-        if "+cluster" in self.store_url():
-            # Slots are asked one after the other, each at a time of its own.
-            asked = asked[:1]
-        attempts = [Attempt("p", one, cost, id, **self.names(data)) for one in asked] or [Attempt("p", "a")]
+    @rule(data=st.data(), asked=st.lists(every_subject, min_size=1, max_size=3, unique=True))
+    def decide_all(self, data: st.DataObject, asked: list[str | int]) -> None:
+        self.all_or_none([self.part(data, one, data.draw(costs), data.draw(ids)) for one in asked])
+
+    @rule(
+        data=st.data(),
+        asked=st.lists(subjects, min_size=2, max_size=2, unique=True),
+        burst=st.integers(0, 3),
+        step_us=st.integers(-30, 3),
+    )
+    def decide_all_where_one_is_ahead(
+        self, data: st.DataObject, asked: list[str | int], burst: int, step_us: int
+    ) -> None:
+        """A part that is known, or about to be, on a log that is ahead of the clock; another that is not."""
+        ahead = self.part(data, asked[0], 1, data.draw(ids))
+        for attempt in [ahead] + [msgspec.structs.replace(ahead, id=None)] * burst:
+            self.all_or_none([attempt])
+        self.clock.advance_us(step_us)
+        self.all_or_none([ahead, self.part(data, asked[1], data.draw(costs), data.draw(ids))])
+
+    def part(self, data: st.DataObject, subject: str | int, cost: int, id: str | None) -> Attempt:
+        """An attempt on the subject, a plain one where the subject only sees such."""
+        if subject in ("plain", 8):
+            return Attempt("p", subject)
+        return Attempt("p", subject, cost, id, **self.names(data))
+
+    def all_or_none(self, parts: list[Attempt]) -> None:
+        """One joint attempt."""
+        if "+cluster" in self.store_url() and not {one.subject for one in parts} <= {7, 8, 9}:
+            # Slots are asked one after the other, and give back: only parts in one bucket are one step.
+            parts = parts[:1]
         try:
-            expected = self.reference.decide_all(attempts)
+            expected = self.reference.decide_all(parts)
         except IdConflictError:
             with pytest.raises(IdConflictError):
-                self.limiter.decide_all(attempts)
+                self.limiter.decide_all(parts)
             return
-        assert self.limiter.decide_all(attempts) == expected
+        assert self.limiter.decide_all(parts) == expected
+        self.oracle.decided_all(parts, self.clock.now_us(), expected)
+        for one, hit in zip(parts, expected.hits, strict=False):
+            if one.subject not in ("plain", 8):
+                self.hits.append((one.subject, hit))
 
 
 def _laid_out(policy: Policy, layout: str) -> Policy:

@@ -1,0 +1,273 @@
+"""An oracle that counts: what a limiter may answer, by what its callers were told before.
+
+It shares no code with the rule, and never sees a log. It keeps the hits that were told, adds them up one by one, and
+raises `AssertionError` for an answer that breaks a promise:
+
+    an allowed attempt   no window that ends at its stamp holds more than its quota; the stamp is nobody else's, not
+                         before now, and behind every hit that counts
+    a refused attempt    a window was full at the stamp that it would have had, or a slot ahead was taken; at its
+                         retry_after it would be allowed, and not a microsecond before
+    an id                is consumed once, as long as its hit counts
+    a joint attempt      is allowed where each of its parts would be, and consumes in all of them or in none
+
+It judges `sliding_log`, of `bucketed` only that no window is over its quota, of other algorithms only the ids. Where
+refusals count (`count_denied`) it knows too little, and judges nothing. Costs O(hits told) an answer: for tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, TypeAlias
+from zoneinfo import ZoneInfo
+
+from capline.model.limit import CalendarLimit, QuietHours
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from capline.model.attempt import Attempt
+    from capline.model.decision import Decision, Joint
+    from capline.model.limit import Limit
+    from capline.model.policy import Policy
+
+__all__ = ["Judge", "Oracle"]
+
+Judge: TypeAlias = "Callable[[Attempt, int, Decision], None]"
+"""One of the oracle's verbs for a single attempt, its time and its answer."""
+
+SECOND_US = 1_000_000
+DAY_US = 86_400 * SECOND_US
+
+
+@dataclass(slots=True)
+class _Told:
+    """One hit that a caller was told of; `live` until it is given back."""
+
+    stamp_us: int
+    units: int
+    id: str | None
+    channel: str | None
+    live: bool = True
+
+
+@dataclass(slots=True)
+class _Account:
+    """What was told of one subject's log. `seen_us` is the latest instant that the log knows of."""
+
+    keep_us: int
+    hits: list[_Told] = field(default_factory=list["_Told"])
+    seen_us: int = 0
+    is_loose: bool = False
+    """Something was given back of which only a sum is kept: who put it there is not known any more."""
+
+    def time_us(self, now_us: int) -> int:
+        return max(now_us, self.seen_us)
+
+    def newest_us(self) -> int:
+        return max((hit.stamp_us for hit in self.hits if hit.live), default=-1)
+
+    def due_us(self, now_us: int) -> int:
+        """The stamp that a hit would have now."""
+        due_us, taken = max(self.time_us(now_us), self.newest_us() + 1), {hit.stamp_us for hit in self.hits}
+        while due_us in taken:
+            due_us += 1
+        return due_us
+
+    def known(self, attempt_id: str | None, now_us: int) -> _Told | None:
+        """The hit of this id, where it still counts."""
+        oldest_us = self.time_us(now_us) - self.keep_us
+        found = [
+            hit
+            for hit in self.hits
+            if attempt_id is not None and hit.id == attempt_id and hit.live and hit.stamp_us > oldest_us
+        ]
+        return found[-1] if found else None
+
+
+Key: TypeAlias = "tuple[str, str | int]"
+
+
+class Oracle:
+    """Call it after each answer, with the time at which it was given."""
+
+    def __init__(self, policies: Iterable[Policy]) -> None:
+        self._policies = {policy.name: policy for policy in policies}
+        self._accounts: dict[Key, _Account] = {}
+
+    def decided(self, attempt: Attempt, now_us: int, decision: Decision) -> None:
+        """An answer to `decide`, or a row of a batch."""
+        account, known = self._of(attempt, now_us)
+        if known is not None:
+            _check(decision.allowed and decision.hit == known.stamp_us, 4, attempt, f"{decision}, not {known} again")
+        elif decision.allowed:
+            _check(not self._queued(account, now_us) or self._blind(attempt), 0, attempt, "jumped the queue")
+            self._granted(attempt, account, now_us, decision.hit)
+        else:
+            _check(decision.hit is None, 3, attempt, "refused, and recorded")
+            self._refused([attempt], now_us, decision.retry_after_us)
+
+    def peeked(self, attempt: Attempt, now_us: int, decision: Decision) -> None:
+        """An answer to `peek`."""
+        _, known = self._of(attempt, now_us)
+        if known is not None:
+            _check(decision.allowed and decision.hit == known.stamp_us, 4, attempt, f"{decision}, not {known} again")
+        elif decision.allowed:
+            _check(self._blind(attempt) or self._may(attempt, now_us), 1, attempt, "there is no room")
+        else:
+            self._refused([attempt], now_us, decision.retry_after_us)
+
+    def scheduled(self, attempt: Attempt, now_us: int, decision: Decision) -> None:
+        """An answer to `schedule`, without an id."""
+        account, _ = self._of(attempt, now_us)
+        if decision.allowed:
+            self._granted(attempt, account, now_us, decision.hit)
+        else:
+            _check(decision.hit is None, 3, attempt, "refused, and recorded")
+
+    def decided_all(self, attempts: Sequence[Attempt], now_us: int, joint: Joint) -> None:
+        """An answer to `decide_all`, of one atomic step."""
+        found = [self._of(attempt, now_us) for attempt in attempts]
+        if not joint.allowed:
+            _check(joint.hits == (), 3, attempts, f"refused, and recorded {joint.hits}")
+            new = [attempt for attempt, (_, known) in zip(attempts, found, strict=True) if known is None]
+            _check(bool(new), 4, attempts, "refused, though each id is known")
+            self._refused(new, now_us, joint.retry_after_us)
+            return
+        _check(len(joint.hits) == len(attempts), 1, attempts, f"{joint.hits} is not one hit for each")
+        for attempt, (account, known), hit in zip(attempts, found, joint.hits, strict=True):
+            if known is not None:
+                _check(hit == known.stamp_us, 4, attempt, f"{hit}, not {known} again")
+            else:
+                _check(not self._queued(account, now_us) or self._blind(attempt), 0, attempt, "jumped the queue")
+                self._granted(attempt, account, now_us, hit)
+
+    def refunded(self, policy: str, subject: str | int, stamp_us: int, *, done: bool) -> None:
+        """An answer to `refund`."""
+        account = self._account(policy, subject)
+        exact = self._policies[policy].algorithm == "sliding_log"
+        account.is_loose = account.is_loose or not exact
+        for hit in account.hits if done or not exact else ():
+            if hit.stamp_us == stamp_us:
+                _check(hit.live or not exact, 5, policy, f"{hit} was given back twice")
+                hit.live = False
+
+    def erased(self, subject: str | int) -> None:
+        """`erase` was called."""
+        for key in [key for key in self._accounts if key[1] == subject]:
+            del self._accounts[key]
+
+    def swept(self, now_us: int) -> None:
+        """`sweep` was called: a log that is out of every window is forgotten, and with it what time it knew of."""
+        for key, account in list(self._accounts.items()):
+            last_us = max([account.seen_us, *(hit.stamp_us for hit in account.hits)])
+            if last_us + account.keep_us <= now_us:
+                del self._accounts[key]
+
+    def holds(self, policy: str, subject: str | int, now_us: int, hits: Iterable[tuple[int, int]]) -> None:
+        """What the store says that this log holds, as (stamp, units): what was told and not given back."""
+        if self._policies[policy].algorithm != "sliding_log" or self._policies[policy].count_denied:
+            return
+        account = self._account(policy, subject)
+        oldest_us = account.time_us(now_us) - account.keep_us
+        told = [(hit.stamp_us, hit.units) for hit in account.hits if hit.live and hit.stamp_us > oldest_us]
+        kept = [hit for hit in hits if hit[1]]
+        _check(sorted(told) == kept, 5, (policy, subject), f"{told} were told, the log holds {kept}")
+
+    # --- what is counted ------------------------------------------------------------------------------------------
+
+    def _account(self, policy: str, subject: str | int) -> _Account:
+        log = self._policies[policy].log
+        keep_us = max(
+            limit.reach_us * (1 + (one.algorithm == "sliding_counter"))
+            for one in self._policies.values()
+            if one.log == log
+            for limit in one.all_limits()
+        )
+        return self._accounts.setdefault((log, subject), _Account(keep_us))
+
+    def _of(self, attempt: Attempt, now_us: int) -> tuple[_Account, _Told | None]:
+        account = self._account(attempt.policy, attempt.subject)
+        counted = self._policies[attempt.policy].count_denied
+        return account, None if counted else account.known(attempt.id, now_us)
+
+    def _blind(self, attempt: Attempt) -> bool:
+        """Whether the policy's refusals and slots are not judged."""
+        policy = self._policies[attempt.policy]
+        return policy.algorithm != "sliding_log" or policy.count_denied
+
+    def _queued(self, account: _Account, now_us: int) -> bool:
+        return account.newest_us() > account.time_us(now_us)
+
+    def _may(self, attempt: Attempt, now_us: int) -> bool:
+        """Whether the attempt would be allowed at this time, by all that was told."""
+        account = self._account(attempt.policy, attempt.subject)
+        return not self._queued(account, now_us) and self._fits(attempt, account, account.due_us(now_us))
+
+    def _fits(self, attempt: Attempt, account: _Account, at_us: int) -> bool:
+        """The rule, word for word: the units in each window that ends at this instant, and the cost."""
+        policy = self._policies[attempt.policy]
+        channels: list[tuple[tuple[Limit, ...], str | None]] = [(policy.limits_for(attempt.segment), None)]
+        if attempt.channel is not None:
+            channels.append((policy.limits_on(attempt.channel), attempt.channel))
+        for limits, channel in channels:
+            hits = [hit for hit in account.hits if hit.live and channel in (None, hit.channel)]
+            for limit in limits:
+                since_us = _window_from(limit, at_us, attempt.zone or policy.zone)
+                used = sum(hit.units for hit in hits if since_us < hit.stamp_us <= at_us)
+                if isinstance(limit, QuietHours):
+                    if since_us == at_us:
+                        return False
+                elif used + attempt.cost > limit.quota:
+                    return False
+        return True
+
+    def _granted(self, attempt: Attempt, account: _Account, now_us: int, stamp_us: int | None) -> None:
+        policy = self._policies[attempt.policy]
+        assert stamp_us is not None, f"{attempt} was allowed, and names no hit"
+        if not policy.count_denied and not account.is_loose:
+            _check(stamp_us >= now_us, 1, attempt, f"{stamp_us} is before {now_us}")
+            _check(stamp_us > account.newest_us(), 0, attempt, f"{stamp_us} is before {account.newest_us()}")
+            _check(all(hit.stamp_us != stamp_us for hit in account.hits), 1, attempt, f"{stamp_us} is another's")
+            if policy.algorithm in ("sliding_log", "bucketed"):
+                fits = self._fits(attempt, account, stamp_us)
+                _check(fits, 1, attempt, f"{stamp_us} is one too many beside {account.hits}")
+        time_us = account.time_us(now_us)
+        # A slot in the future is nothing that the log has seen; the next microsecond of a burst is.
+        account.seen_us = stamp_us if stamp_us <= time_us + 1 else time_us
+        # From here on nothing looks further back than this; a clock that only stepped ahead may step back.
+        account.hits = [hit for hit in account.hits if hit.stamp_us > time_us - account.keep_us]
+        account.hits.append(_Told(stamp_us, attempt.cost, attempt.id, attempt.channel))
+
+    def _refused(self, attempts: Sequence[Attempt], now_us: int, after_us: int | None) -> None:
+        """One refusal of these, which are new, together."""
+        if any(self._blind(attempt) for attempt in attempts):
+            return
+        _check(not all(self._may(one, now_us) for one in attempts), 2, attempts, "refused, and there is room")
+        if after_us is None:
+            return
+        at_us = now_us + after_us
+        _check(all(self._may(one, at_us) for one in attempts), 2, attempts, f"no room after {after_us} us")
+        # Where the microsecond before is a stamp that was given back, who asks then is stamped with the next one.
+        due_us = max(self._account(one.policy, one.subject).due_us(at_us - 1) for one in attempts)
+        sooner = due_us < at_us and all(self._may(one, at_us - 1) for one in attempts)
+        _check(not sooner, 2, attempts, f"room before {after_us} us are over")
+
+
+def _window_from(limit: Limit, at_us: int, zone: str | None) -> int:
+    """Hits as old as this are out of the limit's window; of quiet hours this is `at_us` itself where it is quiet."""
+    if not isinstance(limit, (CalendarLimit, QuietHours)):
+        return at_us - limit.window_us
+    local = datetime.fromtimestamp(at_us // SECOND_US, ZoneInfo(zone or "UTC"))
+    midnight = local.replace(hour=0, minute=0, second=0)
+    if isinstance(limit, QuietHours):
+        shown_us = round((local.replace(tzinfo=None) - midnight.replace(tzinfo=None)).total_seconds()) * SECOND_US
+        since_us = (shown_us + at_us % SECOND_US - limit.from_us) % DAY_US
+        return at_us if since_us < limit.window_us else at_us - 1
+    if limit.window_us > DAY_US:
+        midnight -= timedelta(days=local.weekday())
+    return round(midnight.timestamp()) * SECOND_US - 1
+
+
+def _check(kept: bool, promise: int, what: object, why: str) -> None:
+    assert kept, f"promise {promise} is broken for {what}: {why}"

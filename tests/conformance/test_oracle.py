@@ -1,0 +1,139 @@
+"""The oracle that counts finds wrong engines, each by the promise that it breaks; so does the machine beside it."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from hypothesis import Phase, settings
+
+from capline import Limiter, ManualClock, Policy
+from capline.store import local
+from capline.testing import reference, state_machine
+from capline.testing.law.counted import COUNTED, History
+from capline.testing.oracle import Oracle
+from capline.testing.setting import START_US
+from capline.window import rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from capline.model.decision import Decision
+    from capline.window.rule import Site
+
+Parts = list[list["Site"]]
+
+
+def latest_us(parts: Parts, now_us: int) -> int:
+    return max([now_us, *(site.log.floor_us for sites in parts for site in sites)])
+
+
+def trims_by_the_latest(parts: Parts, now_us: int, fingerprints: Sequence[int], *, record: bool = True) -> Any:
+    """The logs of every part lose what is out of the window at the latest time of any part."""
+    for site in [site for sites in parts for site in sites]:
+        site.log.trim(latest_us(parts, now_us) - site.look.keep_us)
+    return rule.joint(parts, now_us, fingerprints, record=record)
+
+
+def looks_up_by_the_latest(parts: Parts, now_us: int, fingerprints: Sequence[int], *, record: bool = True) -> Any:
+    """An id is forgotten where the latest time of any part is a window later."""
+    oldest_us = latest_us(parts, now_us) - max(site.look.keep_us for sites in parts for site in sites)
+    kept = [
+        mark if sites[0].log.find(mark, oldest_us) > 0 else 0 for sites, mark in zip(parts, fingerprints, strict=True)
+    ]
+    return rule.joint(parts, now_us, kept, record=record)
+
+
+def judges_all_by_the_latest(parts: Parts, now_us: int, fingerprints: Sequence[int], *, record: bool = True) -> Any:
+    """Every part is decided at the latest time of any."""
+    return rule.joint(parts, latest_us(parts, now_us), fingerprints, record=record)
+
+
+def consumes_part_by_part(parts: Parts, now_us: int, fingerprints: Sequence[int], *, record: bool = True) -> Any:
+    """What was allowed stays recorded when a later part refuses."""
+    hits: list[int] = []
+    for sites, mark in zip(parts, fingerprints, strict=True):
+        answer, own = rule.joint([sites], now_us, [mark], record=record)
+        if not answer.allowed:
+            return answer, []
+        hits += own
+    return answer, hits  # pyright: ignore[reportPossiblyUnboundVariable] - there is a part
+
+
+def records_only_the_first(parts: Parts, now_us: int, fingerprints: Sequence[int], *, record: bool = True) -> Any:
+    """The others are only looked at."""
+    answer, hits = rule.joint(parts, now_us, fingerprints, record=False)
+    if answer.allowed:
+        rule.joint(parts[:1], now_us, fingerprints[:1], record=record)
+    return answer, hits
+
+
+def forgets_ids(sites: Sequence[Site], now_us: int, fingerprint: int = 0, *rest: Any) -> Decision:
+    """A retry is a new attempt."""
+    return rule.attempt(sites, now_us, 0, *rest)
+
+
+def follows_the_clock(sites: Sequence[Site], now_us: int, *rest: Any) -> Decision:
+    """A clock that steps back makes room: hits that are ahead of it are given back first."""
+    for site in sites:
+        if site.log.newest_us() > now_us + 1:
+            site.log.give_back(site.log.newest_us(), 1)
+    return rule.attempt(sites, now_us, *rest)
+
+
+class Wrong(NamedTuple):
+    """What is put in the place of which function, and promises that it breaks."""
+
+    place: str
+    engine: Callable[..., Any]
+    breaks: set[int]
+
+
+WRONG = [
+    Wrong("joint", trims_by_the_latest, {1, 5}),
+    Wrong("joint", looks_up_by_the_latest, {4}),
+    Wrong("joint", judges_all_by_the_latest, {0}),
+    Wrong("joint", consumes_part_by_part, {1, 2}),
+    Wrong("joint", records_only_the_first, {4, 5}),
+    Wrong("attempt", forgets_ids, {4}),
+    Wrong("attempt", follows_the_clock, {1}),
+]
+
+
+def broken(seed: int) -> int | None:
+    """The number of the first promise that a history on memory breaks."""
+    clock, policies = ManualClock(START_US), [Policy(name, **options) for name, options in COUNTED.items()]
+    with Limiter("memory://", policies, clock=clock) as limiter:
+        history = History(limiter, clock, Oracle(policies), random.Random(seed), ("s", "t"))
+        try:
+            for _ in range(150):
+                history.step()
+        except AssertionError as error:
+            return int(str(error).split()[1])
+    return None
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.engine.__name__)
+def test_a_wrong_engine_is_found_by_the_promise_that_it_breaks(wrong: Wrong, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, wrong.place, wrong.engine)
+    found = {broken(seed) for seed in range(12)} - {None}
+    assert wrong.breaks <= found
+
+
+def test_a_right_one_breaks_none() -> None:
+    assert {broken(seed) for seed in range(12)} == {None}
+
+
+@pytest.mark.parametrize(
+    "engine", [judges_all_by_the_latest, looks_up_by_the_latest], ids=lambda engine: engine.__name__
+)
+def test_the_machine_finds_what_store_and_reference_have_both_wrong(
+    engine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (local, reference):
+        monkeypatch.setattr(module, "joint", engine)
+    case: Any = state_machine("memory://", steps=4000)
+    case.settings = settings(case.settings, phases=[Phase.generate], database=None, derandomize=True)
+    with pytest.raises(AssertionError, match="promise"):
+        case("runTest").debug()

@@ -238,3 +238,22 @@ def test_a_connection_that_ended_while_idle_is_noticed_and_the_call_is_sent_once
             server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
             assert soon(lambda: len(server.command("CLIENT", "LIST").splitlines()) == 1)
         assert units(limiter, "s") == 5
+
+
+@pytest.mark.parametrize("ids", [("x", None), (None, "x"), (None, None), ("x", "y")])
+def test_a_joint_attempt_is_sent_again_only_where_each_part_has_an_id(
+    proxy: Proxy, limiters: Limiters, ids: tuple[str | None, str | None]
+) -> None:
+    limiter = limiters(proxy.url(SHORT), Policy("p", ["3/day"]))
+    direct = limiters(proxy.server, Policy("p", ["3/day"]))
+    warm(limiter)
+    parts = [Attempt("p", subject, id=one) for subject, one in zip(("s", "t"), ids, strict=True)]
+    limiter.peek_all(parts)
+    assert limiter.decide_all([Attempt("p", "other")])
+    once(proxy, "reset")
+    if all(ids):
+        assert limiter.decide_all(parts).hits == tuple(stamps(direct, subject)[0] for subject in ("s", "t"))
+    else:
+        with pytest.raises(StoreUnknownError):
+            limiter.decide_all(parts)
+    assert [units(direct, subject) for subject in ("s", "t")] == [1, 1]

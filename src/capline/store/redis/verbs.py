@@ -317,13 +317,18 @@ def _refused_by(joint: Joint, group: Sequence[int]) -> Joint:
 def _together(groups: Sequence[Sequence[int]], answers: Sequence[Joint]) -> Joint:
     """The answers of the slots as one: that of the slot that refuses for longest, or has the least left."""
     own = [_refused_by(answer, group) for answer, group in zip(answers, groups, strict=True)]
+    # A slot whose parts are all known names none of them; of slots that are alike the one with the first part counts.
+    own.sort(key=lambda answer: -1 if answer.binds is None else answer.binds)
     refused = [answer for answer in own if not answer.allowed]
     if refused:
-        return max(refused, key=lambda answer: float("inf") if answer.retry_after_us is None else answer.retry_after_us)
+        longest = max(
+            refused, key=lambda answer: float("inf") if answer.retry_after_us is None else answer.retry_after_us
+        )
+        return msgspec.structs.replace(longest, remaining=min([answer.remaining for answer in refused]))
     hits = dict(
         pair for group, answer in zip(groups, answers, strict=True) for pair in zip(group, answer.hits, strict=False)
     )
-    least = min(own, key=lambda answer: answer.remaining)
+    least = min([answer for answer in own if answer.binds is not None] or own, key=lambda answer: answer.remaining)
     reset_after_us = max([answer.reset_after_us or 0 for answer in own])
     ordered = tuple([hits[number] for number in sorted(hits)])
     return msgspec.structs.replace(least, reset_after_us=reset_after_us, hits=ordered)

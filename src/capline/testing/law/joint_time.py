@@ -165,7 +165,8 @@ class JointTimeLaw(StoreSetting):
         assert met == {True, False}
 
     def test_of_parts_that_are_alike_the_first_is_named(self) -> None:
-        limiter = self.limiter(*(self.policy(name, ["3/10s", "3/20s"]) for name in ("a", "b", "c")))
+        limits = {"a": "3/10s", "b": "3/11s", "c": "3/12s"}
+        limiter = self.limiter(*(self.policy(name, [own, "3/20s"]) for name, own in limits.items()))
 
         def ask(cost: int = 1, *ids: str) -> Any:
             names = ids or (None, None, None)
@@ -183,6 +184,27 @@ class JointTimeLaw(StoreSetting):
         assert (refused.allowed, refused.binds, refused.retry_after) == (False, 1, pytest.approx(20, abs=1e-5))
         never = ask(4)
         assert (never.allowed, never.binds, never.retry_after_us, str(never.limit)) == (False, 0, None, "3/10s")
+
+    def test_of_parts_in_several_slots_the_first_is_named(self) -> None:
+        limiter = self.one("5/10s")
+        subjects = (0, 100, 1) if self.layout == "bucket" else ("{x}:1", "{y}:1", "{x}:2")
+        for subject, cost in zip(subjects, (2, 3, 3), strict=True):
+            assert limiter.decide("p", subject, cost)
+        parts = [Attempt("p", subject) for subject in subjects]
+        looked = limiter.peek_all(parts)
+        assert (looked.allowed, looked.remaining, looked.binds) == (True, 1, 1)
+        taken = limiter.decide_all(parts)
+        assert (taken.allowed, taken.remaining, taken.binds) == (True, 1, 1)
+        assert len(set(taken.hits)) == 1
+        refused = limiter.peek_all([Attempt("p", subject, 2) for subject in subjects])
+        assert (refused.allowed, refused.remaining, refused.binds) == (False, 1, 1)
+
+    def test_a_part_that_is_known_in_another_slot_names_no_limit(self) -> None:
+        limiter = self.one("5/10s")
+        subjects = (0, 100) if self.layout == "bucket" else ("{x}:1", "{y}:1")
+        first = limiter.decide("p", subjects[0], 4, id="i")
+        joint = limiter.decide_all([Attempt("p", subjects[0], 4, "i"), Attempt("p", subjects[1])])
+        assert (joint.allowed, joint.hits[0], joint.remaining, joint.binds) == (True, first.hit, 4, 1)
 
     def test_a_part_on_a_channel_has_one_stamp_in_both_of_its_logs(self) -> None:
         limiter = self.limiter(

@@ -7,13 +7,14 @@ The recorder stands around each call and knows nothing of what answers: an answe
 from __future__ import annotations
 
 import json
+import secrets
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-__all__ = ["Answer", "Recorder", "wall_us"]
+__all__ = ["Answer", "JointAnswer", "Part", "Recorder", "wall_us"]
 
 
 class Answer(Protocol):
@@ -33,6 +34,35 @@ class Answer(Protocol):
     def retry_after_us(self) -> int | None:
         """When this cost would fit."""
         ...
+
+
+class JointAnswer(Protocol):
+    """What is recorded of an answer to an attempt over several subjects."""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether all of the units were granted."""
+        ...
+
+    @property
+    def hits(self) -> Sequence[int]:
+        """The stamp of each part's hit; none where it was refused."""
+        ...
+
+    @property
+    def retry_after_us(self) -> int | None:
+        """When all of it would fit."""
+        ...
+
+
+Part = tuple[str, Any, int, "str | None"]
+"""A part of such an attempt: policy, subject, cost, id."""
+
+
+class _Part(NamedTuple):
+    allowed: bool
+    hit: int | None
+    retry_after_us: int | None
 
 
 def wall_us() -> int:
@@ -98,6 +128,28 @@ class Recorder:
             self.outcome(row, asked_us, self._now_us(), None, error)
             raise
         self.outcome(row, asked_us, self._now_us(), answer)
+        return answer
+
+    def joint(self, parts: Sequence[Part], ask: Callable[[], JointAnswer]) -> Any:
+        """Ask for several subjects in one attempt; each part is recorded with the answer."""
+        rows = self._begin_joint(parts)
+        try:
+            answer = ask()
+        except BaseException as error:
+            self._together(rows, None, error)
+            raise
+        self._together(rows, answer)
+        return answer
+
+    async def joint_later(self, parts: Sequence[Part], ask: Callable[[], Awaitable[JointAnswer]]) -> Any:
+        """`joint` for an answer that is awaited."""
+        rows = self._begin_joint(parts)
+        try:
+            answer = await ask()
+        except BaseException as error:
+            self._together(rows, None, error)
+            raise
+        self._together(rows, answer)
         return answer
 
     def batch(self, rows: Sequence[tuple[str, str | int, int]], ask: Callable[[], Iterable[Any]]) -> list[Any]:
@@ -169,6 +221,22 @@ class Recorder:
             if not answer.allowed:
                 row.pop("remaining", None)
         self._tell(row)
+
+    def _begin_joint(self, parts: Sequence[Part]) -> list[tuple[dict[str, Any], int]]:
+        name = secrets.token_hex(8)
+        return [self._begin(policy, subject, cost, one, {"joint": name}) for policy, subject, cost, one in parts]
+
+    def _together(
+        self, rows: list[tuple[dict[str, Any], int]], answer: Any | None, error: BaseException | None = None
+    ) -> None:
+        """What remains is that of another part, perhaps: it is not recorded."""
+        answered_us = self._now_us()
+        for number, (row, asked_us) in enumerate(rows):
+            part = None
+            if answer is not None:
+                hit = answer.hits[number] if number < len(answer.hits) else None
+                part = _Part(answer.allowed, hit, answer.retry_after_us)
+            self.outcome(row, asked_us, answered_us, part, error)
 
     def _given_back(self, row: dict[str, Any], asked_us: int, done: bool | None) -> None:
         self._tell(row | {"event": "refund", "asked_us": asked_us, "answered_us": self._now_us(), "done": done})

@@ -17,6 +17,7 @@ is a fault, whatever the machine did meanwhile.
     timeline.py  one log as it grew, and the one look at it: from when on a cost would fit
     windows.py   no window over its quota, by stamps and by wall time alone; stamps within their calls, and in order
     refusals.py  every refusal and its retry_after, by replay in order
+    joints.py    attempts over several subjects: all or nothing, and refused for one part at least
     report.py    what was found, in words
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from proof.checker.hits import gather
+from proof.checker.joints import Joints
 from proof.checker.refusals import check_refusals
 from proof.checker.report import Report
 from proof.checker.timeline import Timeline
@@ -28,7 +29,9 @@ def check(records: Records, tolerance_us: int = TOLERANCE_US) -> Report:
     report = Report(
         attempts=records.attempts, logs=len(records.logs), unanswered=records.unanswered, stood_in=records.stood_in
     )
+    joints = Joints()
     for log in records.logs.values():
+        joints.note(log.attempts)
         book = gather(log, tolerance_us, report)
         line = Timeline(book.hits)
         report.hits += len(book.hits)
@@ -37,5 +40,6 @@ def check(records: Records, tolerance_us: int = TOLERANCE_US) -> Report:
         check_order(line, report)
         check_by_stamps(line, report)
         check_by_wall(book.hits, tolerance_us, report)
-        check_refusals(book, line, tolerance_us, report)
+        check_refusals(book, line, tolerance_us, joints, report)
+    joints.check(report)
     return report

@@ -3,7 +3,7 @@
     {"event": "policy",  "policy": "p", "limits": [[quota, window_us], ...], "log": "p", "keep_us": 604800000000}
     {"event": "asked",   "call": "w1-17", "policy": "p", "subject": "s", "cost": 1, "id": null, "asked_us": 5}
     {"event": "attempt", "call": "w1-17", "policy": "p", "subject": "s", "cost": 1, "id": null, "asked_us": 5,
-                         "answered_us": 9, "allowed": true, "hit": 7, "retry_after_us": 0}
+                         "answered_us": 9, "allowed": true, "hit": 7, "retry_after_us": 0, "joint": "w1-4"}
     {"event": "refund",  "policy": "p", "subject": "s", "hit": 7, "asked_us": 11, "answered_us": 12, "done": true}
     {"event": "final",   "policy": "p", "subject": "s", "asked_us": 20, "answered_us": 21, "hits": [[7, 1], ...]}
 
@@ -16,6 +16,8 @@ before a
 `done`     of a refund: true, false, or null likewise
 `verb`     of an attempt: "decide" (default), "peek" (consumes nothing), "schedule" (with `wait_us`, `max_wait_us`,
 `not_before_us`)
+`joint`    of an attempt: the name of the one attempt over several subjects that it is a part of: each part is a row
+           with the answer to all, allowed in every row or in none, and the `retry_after_us` of all
 `origin`   "store" (default), or what answered in its place: then the answer is counted, and not judged
 `final`    what the store holds of this log when everybody has finished; a hit of 0 units was given back
 
@@ -77,6 +79,7 @@ class Attempt:
     max_wait_us: int | None = None
     not_before_us: int = 0
     remaining: int | None = None
+    joint: str | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -251,6 +254,7 @@ def _attempt(line: int, row: dict[str, Any], limits: Limits) -> Attempt:
         row.get("max_wait_us"),
         row.get("not_before_us", 0),
         row.get("remaining"),
+        row.get("joint"),
     )
 
 

@@ -230,6 +230,8 @@ class _Gatherer:
                     detail = f"id {first.attempt.id!r} has {first.stamp_us} and {second.stamp_us}"
                     self._report.add("id-twice", second.attempt.line, detail)
         for attempt in self._book.refused:
+            if attempt.joint is not None:  # refused for another part
+                continue
             for hit in by_id.get(attempt.id or "", ()):
                 known = hit.answered_us < attempt.asked_us and hit.refund_from_us > attempt.answered_us
                 if known and hit.stamp_us > attempt.answered_us + tolerance_us - keep_us:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from proof.checker.events import Attempt
     from proof.checker.hits import Book
+    from proof.checker.joints import Joints
     from proof.checker.report import Report
     from proof.checker.timeline import Timeline
 
@@ -32,8 +33,11 @@ MOST_OPEN = 8
 the window full as long as none of them was done?"""
 
 
-def check_refusals(book: Book, line: Timeline, tolerance_us: int, report: Report) -> None:
-    """Every refusal was due and told the right time; every peek that said yes was right. O(log n) each."""
+def check_refusals(book: Book, line: Timeline, tolerance_us: int, joints: Joints, report: Report) -> None:
+    """Every refusal was due and told the right time; every peek that said yes was right. O(log n) each.
+
+    A part of a joint attempt may have been refused for another part: `joints` is told what this log says of it.
+    """
     looks = sorted([*book.refused, *book.peeked], key=lambda one: one.asked_us)
     refunds = _Refunds(line)
     doubts_us = sorted(book.doubts_us)
@@ -42,17 +46,30 @@ def check_refusals(book: Book, line: Timeline, tolerance_us: int, report: Report
             begin_us <= attempt.answered_us and attempt.asked_us <= end_us for begin_us, end_us in doubts_us
         ):
             report.excused += 1
+            joints.judged(attempt, due=True, right=True)
             continue
         refunds.advance(attempt.asked_us)
         still_open = refunds.still_open(attempt, tolerance_us)
         if len(still_open) > MOST_OPEN:
             report.excused += 1
             attempt, still_open = replace(attempt, retry_after_us=UNTOLD), []  # noqa: PLW2901 - a look at less of it
-        _judge(attempt, line, still_open, tolerance_us, report)
+        due, right = _judge(attempt, line, still_open, tolerance_us)
+        if attempt.joint is not None and not attempt.allowed:
+            joints.judged(attempt, due=due, right=right)
+        elif right:
+            continue
+        elif attempt.allowed:
+            report.add("peek-wrong", attempt.line, f"{attempt.cost} units never fitted")
+        elif due:
+            told_us = attempt.retry_after_us
+            report.add("retry-after-wrong", attempt.line, f"a retry_after of {told_us} us fits no instant")
+        else:
+            report.add("refusal-unjustified", attempt.line, f"{attempt.cost} units fitted all the time")
     refunds.undo()
 
 
-def _judge(attempt: Attempt, line: Timeline, still_open: list[int], tolerance_us: int, report: Report) -> None:
+def _judge(attempt: Attempt, line: Timeline, still_open: list[int], tolerance_us: int) -> tuple[bool, bool]:
+    """Whether at some instant of the call it had to be refused, and whether its answer is right for one."""
     from_us, to_us = attempt.asked_us - tolerance_us, attempt.answered_us + tolerance_us
     was_due = False
     with closing(_subsets(line, still_open)) as subsets:
@@ -63,18 +80,13 @@ def _judge(attempt: Attempt, line: Timeline, still_open: list[int], tolerance_us
                     continue
                 if attempt.allowed:
                     if _has_room(attempt, line, m, late_us):
-                        return
+                        return False, True
                     continue
                 due, right = _is_due(attempt, line, m, early_us, late_us)
                 if right:
-                    return
+                    return True, True
                 was_due = was_due or due
-    if attempt.allowed:
-        report.add("peek-wrong", attempt.line, f"{attempt.cost} units never fitted")
-    elif was_due:
-        report.add("retry-after-wrong", attempt.line, f"a retry_after of {attempt.retry_after_us} us fits no instant")
-    else:
-        report.add("refusal-unjustified", attempt.line, f"{attempt.cost} units fitted all the time")
+    return was_due, False
 
 
 def _is_due(attempt: Attempt, line: Timeline, m: int, early_us: int, late_us: int) -> tuple[bool, bool]:

@@ -2,7 +2,8 @@
 
 It goes where mistakes show: several attempts in one instant, the very edge of a window and the microsecond before it,
 retries of ids within the window and long after, refunds and their repetition, batches that name a subject twice, two
-policies over one log, costs of several units. One subject's hits are never given back, and there slots are taken too.
+policies over one log, costs of several units, one attempt over several subjects. One subject's hits are never given
+back, and there slots are taken too.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from proof.record import Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from proof.record import Answer
+    from proof.record import Answer, JointAnswer, Part
 
 __all__ = ["POLICIES", "Clock", "Tried", "play"]
 
@@ -53,6 +54,10 @@ class Tried(Protocol):
         """Take the next free instant."""
         ...
 
+    def decide_all(self, parts: Sequence[Part]) -> JointAnswer:
+        """Consume in all of these, or in none."""
+        ...
+
     def refund(self, subject: str, stamp_us: int) -> bool:
         """Give back."""
         ...
@@ -69,8 +74,11 @@ def play(make: Callable[[Clock], Tried], *, seed: int = 1, calls: int = 600) -> 
     for name, limits in POLICIES.items():
         recorder.policy(name, limits, log="log")
     player = _Player(make(clock), clock, recorder, random.Random(seed))
+    together = random.Random(-1 - seed)
     for _ in range(calls):
         player.step()
+        if together.random() < 0.2:
+            player.step_together(together)
     for subject in (*SUBJECTS, QUEUE):
         recorder.final("narrow", subject, lambda subject=subject: player.tried.hits(subject))
     return recorder.lines
@@ -114,6 +122,18 @@ class _Player:
             subjects = [draw.choice(SUBJECTS) for _ in range(4)]
             rows = [(policy, subject, 1) for subject in subjects]
             self._recorder.batch(rows, lambda: self.tried.decide_many(policy, subjects))
+
+    def step_together(self, draw: random.Random) -> None:
+        """One attempt over two or three subjects, often with an id that one of them knows."""
+        parts: list[Part] = []
+        for subject in draw.sample((*SUBJECTS, QUEUE), draw.choice((2, 2, 3))):
+            known = [one for one in self._ids[-6:] if one[1] == subject]
+            if known and draw.random() < 0.5:
+                policy, _, name, cost = draw.choice(known)
+                parts.append((policy, subject, cost, name))
+            else:
+                parts.append((draw.choice(("narrow", "wide")), subject, draw.choice((1, 1, 2)), None))
+        self._recorder.joint(parts, lambda: self.tried.decide_all(parts))
 
     def _decide(self, policy: str, subject: str, cost: int, attempt_id: str | None = None) -> None:
         answer: Any = self._recorder.attempt(

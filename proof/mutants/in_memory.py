@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["MUTANTS", "Answer", "Hit", "Right"]
+    from proof.record import Part
+
+__all__ = ["MUTANTS", "Answer", "Hit", "JointAnswer", "Right"]
 
 
 class Answer(NamedTuple):
@@ -20,6 +22,14 @@ class Answer(NamedTuple):
     hit: int | None = None
     retry_after_us: int | None = 0
     wait_us: int = 0
+
+
+class JointAnswer(NamedTuple):
+    """An answer to an attempt over several subjects."""
+
+    allowed: bool
+    hits: tuple[int, ...] = ()
+    retry_after_us: int | None = 0
 
 
 class Hit:
@@ -48,18 +58,36 @@ class Right:
 
     def decide(self, policy: str, subject: str, cost: int = 1, id: str | None = None) -> Answer:
         """Consume, or say when."""
+        answer, is_new = self.look(policy, subject, cost, id)
+        if is_new and answer.hit is not None:
+            self.record(self.logs[subject], Hit(answer.hit, cost, id))
+            self.floor(subject, answer.hit)
+        return answer
+
+    def decide_all(self, parts: Sequence[Part]) -> JointAnswer:
+        """Consume in all of these, or in none, and say when the last one of them fits."""
+        looks = [self.look(*part) for part in parts]
+        waits = [answer.retry_after_us for answer, _ in looks if not answer.allowed]
+        if waits:
+            return JointAnswer(False, (), max((us for us in waits if us), default=None) if all(waits) else None)
+        for (_, subject, cost, name), (answer, is_new) in zip(parts, looks, strict=True):
+            if is_new and answer.hit is not None:
+                self.record(self.logs[subject], Hit(answer.hit, cost, name))
+                self.floor(subject, answer.hit)
+        return JointAnswer(True, tuple(answer.hit or 0 for answer, _ in looks))
+
+    def look(self, policy: str, subject: str, cost: int, id: str | None) -> tuple[Answer, bool]:
+        """What `decide` answers, and whether that is to be recorded."""
         log, limits = self.trimmed(subject), self.policies[policy]
         known = self.known(log, id)
         if known is not None:
-            return Answer(True, known.stamp_us)
+            return Answer(True, known.stamp_us), False
         stamp_us, queue_us = self.stamp(log), self.queue(subject, log)
         if not self.fits(log, limits, cost, stamp_us):
-            return self.refuse(log, limits, cost, stamp_us)
+            return self.refuse(log, limits, cost, stamp_us), False
         if queue_us > self.now_us():
-            return Answer(False, None, queue_us - self.now_us())
-        self.record(log, Hit(stamp_us, cost, id))
-        self.floor(subject, stamp_us)
-        return Answer(True, stamp_us)
+            return Answer(False, None, queue_us - self.now_us()), False
+        return Answer(True, stamp_us), True
 
     def schedule(self, policy: str, subject: str, cost: int, max_wait_us: int | None, not_before_us: int) -> Answer:
         """The first instant behind every hit, not before it is wanted, at which it fits; or say when that is."""
@@ -404,6 +432,64 @@ class SlotForOneUnit(Right):
         return answer
 
 
+class JointPartByPart(Right):
+    """Of an attempt over several subjects the first ones consume, and stay consumed when another refuses."""
+
+    def decide_all(self, parts: Sequence[Part]) -> JointAnswer:
+        """One after the other."""
+        answers: list[Answer] = []
+        for part in parts:
+            answers.append(self.decide(*part))
+            if not answers[-1].allowed:
+                return JointAnswer(False, (), answers[-1].retry_after_us)
+        return JointAnswer(True, tuple(answer.hit or 0 for answer in answers))
+
+
+class JointLooksAtTheFirst(Right):
+    """Only the first subject is asked, and all consume."""
+
+    def decide_all(self, parts: Sequence[Part]) -> JointAnswer:
+        """The others are charged."""
+        answer = self.decide(*parts[0])
+        if answer.hit is None:
+            return JointAnswer(False, (), answer.retry_after_us)
+        hits = [answer.hit]
+        for _, subject, cost, name in parts[1:]:
+            log = self.trimmed(subject)
+            hits.append(self.stamp(log))
+            self.record(log, Hit(hits[-1], cost, name))
+            self.floor(subject, hits[-1])
+        return JointAnswer(True, tuple(hits))
+
+
+class JointTimeOfTheLatest(Right):
+    """Hits are trimmed by the latest stamp of any of the subjects, though on one log it is far ahead: a slot."""
+
+    def decide_all(self, parts: Sequence[Part]) -> JointAnswer:
+        """By the window of each policy."""
+        latest_us = max(self.stamp(self.trimmed(subject)) for _, subject, _, _ in parts)
+        for policy, subject, _, _ in parts:
+            widest_us = max(window_us for _, window_us in self.policies[policy])
+            log = self.logs[subject]
+            log[:] = [hit for hit in log if hit.stamp_us > latest_us - widest_us]
+        return super().decide_all(parts)
+
+
+class JointConsumesAgain(Right):
+    """A part that was allowed before is recorded once more beside new ones."""
+
+    def decide_all(self, parts: Sequence[Part]) -> JointAnswer:
+        """Ids are for attempts on one subject."""
+        if all(self.known(self.trimmed(subject), name) for _, subject, _, name in parts):
+            return super().decide_all(parts)
+        answer = super().decide_all([(policy, subject, cost, None) for policy, subject, cost, _ in parts])
+        for (_, subject, _, name), stamp_us in zip(parts, answer.hits, strict=False):
+            for hit in self.logs[subject]:
+                if hit.stamp_us == stamp_us:
+                    hit.id = name
+        return answer
+
+
 class Forgets(Right):
     """Evicts a log when there are too many hits."""
 
@@ -440,5 +526,9 @@ MUTANTS: dict[type[Right], set[str]] = {
     SlotTooLate: {"slot-not-first"},
     SlotHoweverFar: {"slot-too-far"},
     SlotForOneUnit: {"over-quota-by-stamps"},
+    JointPartByPart: {"final-extra"},
+    JointLooksAtTheFirst: {"over-quota-by-stamps"},
+    JointTimeOfTheLatest: {"over-quota-by-stamps"},
+    JointConsumesAgain: {"id-twice"},
 }
 """What the checker has to say of each: all of these kinds of fault."""

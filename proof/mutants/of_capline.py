@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from capline import Attempt, Limit, Limiter, Policy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from proof.mutants.history import Clock
     from proof.mutants.in_memory import Limits
-    from proof.record import Answer
+    from proof.record import Answer, JointAnswer, Part
 
 __all__ = ["Capline"]
 
@@ -39,6 +39,10 @@ class Capline:
         """`Limiter.schedule`."""
         max_wait = None if max_wait_us is None else max_wait_us / 1e6
         return self._limiter.schedule(policy, subject, cost, max_wait=max_wait, not_before=not_before_us / 1e6)
+
+    def decide_all(self, parts: Sequence[Part]) -> JointAnswer:
+        """`Limiter.decide_all`."""
+        return self._limiter.decide_all([Attempt(*part) for part in parts])
 
     def refund(self, subject: str, stamp_us: int) -> bool:
         """`Limiter.refund`."""

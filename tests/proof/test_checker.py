@@ -136,6 +136,24 @@ KEPT = {
         hit(1010, to=1020, hit=1005, id="x"),
         hit(1000, to=1030, hit=1005, id="x"),
     ),
+    "a joint attempt": (hit(1000, joint="j"), hit(1000, subject="t", joint="j")),
+    "a joint attempt that is refused for one of its parts": (
+        *FULL,
+        refused(1050, 50, joint="j"),
+        refused(1050, 50, subject="t", joint="j"),
+        hit(1051, subject="t"),
+    ),
+    "a joint attempt, a part of which was known": (
+        hit(1000, id="x"),
+        hit(1020, hit=1000, id="x", joint="j"),
+        hit(1020, subject="t", joint="j"),
+    ),
+    "a joint attempt that is refused beside a known part": (
+        hit(1000, subject="t", id="x"),
+        *FULL,
+        refused(1050, 50, joint="j"),
+        refused(1050, 50, subject="t", id="x", joint="j"),
+    ),
     "an answer of another": (attempt(1000, allowed=True, origin="fallback"), hit(1001), hit(1002)),
 }
 
@@ -201,6 +219,26 @@ BROKEN: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
     ),
     "a peek that says yes": ("peek-wrong", (*FULL, attempt(1050, allowed=True, verb="peek"))),
     "a peek that says no": ("refusal-unjustified", (hit(1000), refused(1050, 50, verb="peek"))),
+    "a part of what was refused": (
+        "joint-torn",
+        (hit(1000, joint="j"), refused(1000, 10, subject="t", joint="j")),
+    ),
+    "refused together, with room in each": (
+        "refusal-unjustified",
+        (hit(1000), refused(1050, 50, joint="j"), refused(1050, 50, subject="t", joint="j")),
+    ),
+    "refused together, and told too little": (
+        "retry-after-wrong",
+        (*FULL, refused(1050, 49, joint="j"), refused(1050, 49, subject="t", joint="j")),
+    ),
+    "a part that is one too many": (
+        "over-quota-by-stamps",
+        (*FULL, hit(1050, joint="j"), hit(1050, subject="t", joint="j")),
+    ),
+    "a known part consumes again": (
+        "id-twice",
+        (hit(1000, id="x"), hit(1020, id="x", joint="j"), hit(1020, subject="t", joint="j")),
+    ),
     "an id twice": ("id-twice", (hit(1000, id="x"), hit(1010, id="x"))),
     "an id forgotten": ("id-forgotten", (hit(1000, id="x"), hit(1010), refused(1020, 80, id="x"))),
     "an id with another cost": ("id-other-cost", (hit(1000, id="x"), hit(1010, hit=1000, id="x", cost=2))),

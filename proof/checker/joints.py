@@ -1,0 +1,50 @@
+"""Attempts over several subjects: all or nothing, and a refusal that one part at least was due for.
+
+A part that was allowed is judged as any attempt on its log. A refusal is the answer to all parts, and told the time of
+the one that holds longest: so one log at least has to say that it was due, and one that it was told the right time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from proof.checker.events import Attempt
+    from proof.checker.report import Report
+
+__all__ = ["Joints"]
+
+
+class Joints:
+    """What each log says of its parts, until all are known."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, dict[bool | None, Attempt]] = {}
+        self._said: dict[str, list[tuple[Attempt, bool, bool]]] = {}
+
+    def note(self, attempts: Iterable[Attempt]) -> None:
+        """The answers of one log."""
+        for attempt in attempts:
+            if attempt.joint is not None:
+                self._answers.setdefault(attempt.joint, {}).setdefault(attempt.allowed, attempt)
+
+    def judged(self, attempt: Attempt, *, due: bool, right: bool) -> None:
+        """Whether the log of this part had to refuse it, and told the right time."""
+        if attempt.joint is not None:
+            self._said.setdefault(attempt.joint, []).append((attempt, due, right))
+
+    def check(self, report: Report) -> None:
+        """Once all logs were judged."""
+        for answers in self._answers.values():
+            if True in answers and False in answers:
+                report.add("joint-torn", answers[False].line, f"line {answers[True].line} is another part, and allowed")
+        for said in self._said.values():
+            attempt = said[0][0]
+            if not any(due for _, due, _ in said):
+                detail = f"{len(said)} parts, and each of them fitted all the time"
+                report.add("refusal-unjustified", attempt.line, detail)
+            elif not any(right for _, _, right in said):
+                detail = f"a retry_after of {attempt.retry_after_us} us fits no instant of any part"
+                report.add("retry-after-wrong", attempt.line, detail)

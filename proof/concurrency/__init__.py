@@ -3,4 +3,5 @@
 python -m proof.concurrency               every store; 2, 8 and 32 processes, 64 tasks, 64 threads; every limit
 python -m proof.concurrency --only lmdb   what has this in its name
 python -m proof.concurrency --only slots  the cases in which slots are taken as well
+python -m proof.concurrency --only joint  attempts over several subjects
 """

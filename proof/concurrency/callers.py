@@ -9,6 +9,9 @@ In cases with slots nothing is given back, so that every slot can be judged to t
 free behind those taken. For a while callers ask and take slots, near ones and ones they want later; for twice as long
 they only ask, so that the queue comes to an end and attempts are allowed again. Towards the end some take a slot
 however far it is.
+
+In joint cases there are three subjects, of which callers ask for one, two or all in one attempt. They share a slot, so
+that this is one step on a cluster as well.
 """
 
 from __future__ import annotations
@@ -24,9 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from capline import AsyncLimiter, Limit, Limiter, Policy
+from capline import AsyncLimiter, Attempt, Limit, Limiter, Policy
 from proof.checker import check, read
-from proof.record import Recorder, wall_us
+from proof.record import Part, Recorder, wall_us
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +40,8 @@ __all__ = ["LIMITS", "Case", "cases", "run"]
 
 LIMITS = {"1/50ms": (1, 50_000), "10/s": (10, 1_000_000), "1000/5s": (1000, 5_000_000)}
 STORES = ("lmdb", "redis", "valkey", "redis cluster", "valkey cluster")
-SUBJECT = "s"
+SUBJECTS: tuple[str, ...] = ("{s}:0", "{s}:1", "{s}:2")
+"""Only the first, but in joint cases."""
 KEEP = Limit.parse("1000000000/day")
 MOST_CALLS = 240_000
 """Of all callers of one case together: what is recorded has to be checked as well."""
@@ -60,11 +64,18 @@ class Case:
     callers: int
     seconds: float
     slots: bool = False
+    joint: bool = False
 
     @property
     def name(self) -> str:
         """For people."""
-        return f"{self.store}, {self.callers} {self.kind}, {self.limit}{', slots' if self.slots else ''}"
+        more = (", slots" if self.slots else "") + (", joint" if self.joint else "")
+        return f"{self.store}, {self.callers} {self.kind}, {self.limit}{more}"
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """Who is asked for."""
+        return SUBJECTS if self.joint else SUBJECTS[:1]
 
 
 def cases() -> Iterator[Case]:
@@ -83,6 +94,15 @@ def cases() -> Iterator[Case]:
             yield Case(store, limit, "threads", 64, seconds, slots=True)
         for store in ("lmdb", "redis cluster"):
             yield Case(store, limit, "tasks", 64, seconds, slots=True)
+        for store in STORES:
+            yield Case(store, limit, "processes", 8, seconds, joint=True)
+        for store, kind in (
+            ("memory", "threads"),
+            ("memory", "tasks"),
+            ("redis", "threads"),
+            ("valkey cluster", "tasks"),
+        ):
+            yield Case(store, limit, kind, 64, seconds, joint=True)
 
 
 def run(case: Case, url: str) -> tuple[Report, list[str]]:
@@ -94,7 +114,7 @@ def run(case: Case, url: str) -> tuple[Report, list[str]]:
         # Threads share this limiter: memory is a store of one process, and so of one limiter.
         lines = {"processes": _processes, "threads": _threads, "tasks": _tasks}[case.kind](case, url, limiter)
         if case.store != "memory" or case.kind != "tasks":
-            _tell_final(head, limiter)
+            _tell_final(case, head, limiter)
     lines = [*head.lines, *lines]
     return check(read(lines)), lines
 
@@ -104,24 +124,45 @@ def _policies(case: Case) -> list[Policy]:
     return [Policy("p", [Limit(*LIMITS[case.limit])]), Policy("all", [KEEP], log="p")]
 
 
-def _tell_final(recorder: Recorder, limiter: Limiter) -> None:
-    recorder.final("p", SUBJECT, lambda: [(hit.stamp_us, hit.units) for hit in limiter.explain("p", SUBJECT).hits])
+def _tell_final(case: Case, recorder: Recorder, limiter: Limiter) -> None:
+    for subject in case.subjects:
+        hits = limiter.explain("p", subject).hits
+        recorder.final("p", subject, lambda hits=hits: [(hit.stamp_us, hit.units) for hit in hits])
 
 
 class _Call(NamedTuple):
-    """One call: of a slot where `wish` says how near and how far."""
+    """One call; of a slot where `wish` says how near and how far. Several subjects are asked for in one attempt."""
 
     cost: int = 1
     id: str | None = None
     wish: tuple[int | None, int] | None = None
+    subjects: tuple[str, ...] = SUBJECTS[:1]
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether it is one attempt over several subjects."""
+        return len(self.subjects) > 1
 
     def on(self, limiter: Any) -> Any:
         """Make it; what an `AsyncLimiter` returns is to be awaited."""
+        if self.is_joint:
+            return limiter.decide_all([Attempt(*part) for part in self.parts()])
         if self.wish is None:
-            return limiter.decide("p", SUBJECT, self.cost, self.id)
+            return limiter.decide("p", self.subjects[0], self.cost, self.id)
         max_wait_us, not_before_us = self.wish
         max_wait = None if max_wait_us is None else max_wait_us / 1e6
-        return limiter.schedule("p", SUBJECT, self.cost, self.id, max_wait=max_wait, not_before=not_before_us / 1e6)
+        return limiter.schedule(
+            "p", self.subjects[0], self.cost, self.id, max_wait=max_wait, not_before=not_before_us / 1e6
+        )
+
+    def parts(self) -> list[Part]:
+        """What is asked for in one attempt."""
+        return [("p", subject, self.cost, self.id) for subject in self.subjects]
+
+    def hits(self, answer: Any) -> list[tuple[str, int]]:
+        """Whose hits an answer names."""
+        hits = answer.hits if self.is_joint else () if answer.hit is None else (answer.hit,)
+        return [*zip(self.subjects, hits, strict=False)]
 
     def record(self) -> dict[str, Any]:
         """What its record says."""
@@ -138,10 +179,11 @@ class _Caller:
         self._draw = random.Random(secrets.randbits(64))
         self._quota, self._window_us = LIMITS[case.limit]
         self._slots = case.slots
+        self._subjects = case.subjects
         self._number = number
         self._made = 0
         self._last = _Call()
-        self._held: list[int] = []
+        self._held: list[tuple[str, int]] = []
         self._most = MOST_CALLS // case.callers
         self._end = time.monotonic() + case.seconds
         self._last_from = self._end - LAST_SHARE * case.seconds
@@ -159,7 +201,8 @@ class _Caller:
             return self._last
         cost = self._draw.choice((1, 1, 2, 3)) if chance > 0.9 and self._quota > 1 else 1
         attempt_id = f"{self._number}-{self._made}" if 0.04 <= chance < 0.12 else None
-        call = _Call(cost, attempt_id, self._wish())
+        many = self._draw.randint(1, len(self._subjects))
+        call = _Call(cost, attempt_id, self._wish(), tuple(self._draw.sample(self._subjects, many)))
         if attempt_id is not None:
             self._last = call
         return call
@@ -178,11 +221,11 @@ class _Caller:
         max_wait_us = window_us // part if part > 1 else part
         return max_wait_us, draw.randrange(window_us // 8) if draw.random() < 0.1 else 0
 
-    def back(self, hit: int | None) -> int | None:
-        """The hit to give back after this answer, if any."""
-        if hit is None or self._slots:
+    def back(self, hits: list[tuple[str, int]]) -> tuple[str, int] | None:
+        """The hit to give back after this answer, if any, and whose it is."""
+        if not hits or self._slots:
             return None
-        self._held.append(hit)
+        self._held += hits
         return self._draw.choice(self._held[-3:]) if self._draw.random() < 0.05 else None
 
 
@@ -196,15 +239,19 @@ def _ask(case: Case, number: int, limiter: Limiter, recorder: Recorder) -> None:
                 time.sleep(sleep_s)
             return call.on(limiter)
 
-        hit = caller.back(recorder.attempt("p", SUBJECT, sent, **call.record()).hit)
-        if hit is not None:
-            recorder.refund("p", SUBJECT, hit, lambda hit=hit: limiter.refund("p", SUBJECT, hit))
+        if call.is_joint:
+            answer = recorder.joint(call.parts(), sent)
+        else:
+            answer = recorder.attempt("p", call.subjects[0], sent, **call.record())
+        back = caller.back(call.hits(answer))
+        if back is not None:
+            recorder.refund("p", *back, lambda back=back: limiter.refund("p", *back))
 
 
 def _process(case: Case, number: int, url: str, namespace: str, begin: Any, directory: str) -> None:
     recorder = Recorder()
     with Limiter(url, _policies(case), namespace=namespace) as limiter:
-        limiter.peek("p", SUBJECT)
+        limiter.peek("p", SUBJECTS[0])
         begin.wait()
         _ask(case, number, limiter, recorder)
     (Path(directory) / str(number)).write_text("\n".join(recorder.lines), encoding="utf-8")
@@ -266,17 +313,20 @@ def _tasks(case: Case, url: str, limiter: Limiter) -> list[str]:
                 await asyncio.sleep(sleep_s)
                 return await call.on(on)
 
-            answer = await recorder.attempt_later("p", SUBJECT, sent, **call.record())
-            hit = caller.back(answer.hit)
-            if hit is not None:
-                await recorder.refund_later("p", SUBJECT, hit, lambda hit=hit: on.refund("p", SUBJECT, hit))
+            if call.is_joint:
+                answer = await recorder.joint_later(call.parts(), sent)
+            else:
+                answer = await recorder.attempt_later("p", call.subjects[0], sent, **call.record())
+            back = caller.back(call.hits(answer))
+            if back is not None:
+                await recorder.refund_later("p", *back, lambda back=back: on.refund("p", *back))
 
     async def whole() -> None:
         async with AsyncLimiter(url, _policies(case), namespace=limiter.namespace) as on:
             await asyncio.gather(*(work(number, on) for number in range(case.callers)))
-            if case.store == "memory":
-                explained = await on.explain("p", SUBJECT)
-                recorders[0].final("p", SUBJECT, lambda: [(hit.stamp_us, hit.units) for hit in explained.hits])
+            for subject in case.subjects if case.store == "memory" else ():
+                hits = (await on.explain("p", subject)).hits
+                recorders[0].final("p", subject, lambda hits=hits: [(hit.stamp_us, hit.units) for hit in hits])
 
     asyncio.run(whole())
     return [line for recorder in recorders for line in recorder.lines]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from proof.concurrency.callers import LIMITS, Case, cases, run
+from proof.concurrency.callers import LIMITS, SUBJECTS, Case, cases, run
+from tests.conformance.test_oracle import consumes_part_by_part, records_only_the_first
 from tests.server_kit import SLOW
 
+from capline.store import local
 from capline.testing.servers import shared
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.alone
@@ -34,6 +37,11 @@ CASES = [
     Case("lmdb", "10/s", "processes", 32, 1.3),
     Case("redis", "1000/5s", "processes", 32, 0.8),
     Case("redis cluster", "1/50ms", "processes", 32, 0.8),
+]
+JOINT = [
+    Case("lmdb", "10/s", "processes", 4, 0.8, joint=True),
+    Case("redis", "10/s", "threads", 16, 0.8, joint=True),
+    Case("redis cluster", "1/50ms", "tasks", 16, 0.8, joint=True),
 ]
 MOST_RUNS = 5
 SLOTS = [
@@ -66,6 +74,25 @@ def test_so_do_those_who_take_slots_between_those_who_ask(case: Case, tmp_path: 
     pytest.fail(f"{MOST_RUNS} runs without slots in the future, or without anybody who waited for their end")
 
 
+@pytest.mark.parametrize("case", JOINT, ids=lambda case: case.name)
+def test_so_do_those_who_ask_for_several_subjects_in_one_attempt(case: Case, tmp_path: Path) -> None:
+    report, lines = run(case, url_of(case.store, tmp_path))
+    assert report, report.text()
+    assert report.finals == len(SUBJECTS)
+    assert report.excused < 0.1 * report.attempts
+    joint = [row for row in map(json.loads, lines) if row.get("joint")]
+    assert {row["allowed"] for row in joint} == {True, False}
+
+
+@pytest.mark.parametrize("engine", [consumes_part_by_part, records_only_the_first], ids=lambda one: one.__name__)
+def test_an_engine_that_is_wrong_about_joint_attempts_is_found(
+    engine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(local, "joint", engine)
+    report, _ = run(Case("memory", "10/s", "threads", 4, 0.8, joint=True), url_of("memory", tmp_path))
+    assert report.kinds() & {"final-extra", "final-lost"}, report.text()
+
+
 def met(case: Case, lines: list[str]) -> bool:
     """Whether there was what such a case is for; of a short one on a busy machine, chance may bring about nothing."""
     rows = [row for row in map(json.loads, lines) if row["event"] == "attempt" and row["allowed"]]
@@ -73,6 +100,13 @@ def met(case: Case, lines: list[str]) -> bool:
     if case.seconds < 10 * LIMITS[case.limit][1] / 1e6:
         return bool(slots)
     return len(slots) > 2 and any("verb" not in row and row["hit"] > min(slots) for row in rows)
+
+
+def test_the_long_form_has_joint_attempts_on_every_store() -> None:
+    joint = [case for case in cases() if case.joint]
+    assert {case.store for case in joint} == {"memory", "lmdb", "redis", "valkey", "redis cluster", "valkey cluster"}
+    assert {case.kind for case in joint} == {"processes", "threads", "tasks"}
+    assert {case.limit for case in joint} == set(LIMITS)
 
 
 def test_the_long_form_has_every_size_on_every_store_under_every_limit() -> None:

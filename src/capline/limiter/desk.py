@@ -24,6 +24,7 @@ from capline.limiter.observed import UNSEEN, Observers, Unseen
 from capline.limiter.records import LogRecord, PastHit, check_rows, records_of
 from capline.limiter.rules import DEFAULT_NAMESPACE, Rules
 from capline.model.attempt import Attempt, check_cost, check_id
+from capline.model.clock import check_clock
 from capline.model.decision import Decision
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, PolicyError, StoreError
 from capline.model.subject import Subject, check_subject
@@ -98,6 +99,7 @@ class Desk(ABC, Generic[S]):
         subject_key: bytes | None = None,
         observers: Iterable[Observer] = (),
     ) -> None:
+        clock = None if clock is None else check_clock(clock)
         rules = Rules(policies, namespace)
         self._guard = Guard(on_store_error, rules, clock)
         self._keyed = None if subject_key is None else keyed_hash(subject_key)

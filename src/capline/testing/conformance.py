@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from capline.testing.law.algorithms import AlgorithmLaw
 from capline.testing.law.at_once import AtOnceLaw
 from capline.testing.law.calendars import CalendarLaw
+from capline.testing.law.clocks import ClockLaw
+from capline.testing.law.denied import DeniedLaw
 from capline.testing.law.hits import HitLaw
 from capline.testing.law.inputs import InputLaw
 from capline.testing.law.joint import JointLaw
@@ -54,6 +56,8 @@ class StoreConformance(
     InputLaw,
     AtOnceLaw,
     CalendarLaw,
+    ClockLaw,
+    DeniedLaw,
     AlgorithmLaw,
     JointLaw,
 ):

@@ -18,6 +18,7 @@ from capline.testing.law.inputs import InputLaw
 from capline.testing.law.joint import JointLaw
 from capline.testing.law.logs import LogLaw
 from capline.testing.law.many import ManyLaw
+from capline.testing.law.receipts import ReceiptLaw
 from capline.testing.law.rule import RuleLaw
 from capline.testing.law.slots import SlotLaw
 from capline.testing.setting import Awaited
@@ -58,6 +59,7 @@ class StoreConformance(
     CalendarLaw,
     ClockLaw,
     DeniedLaw,
+    ReceiptLaw,
     AlgorithmLaw,
     JointLaw,
 ):

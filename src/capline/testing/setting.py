@@ -49,10 +49,12 @@ class StoreSetting:
             if self.asynchronous:
                 limiter.runner.close()
 
-    def limiter(self, *policies: Policy, clock: Any = None, namespace: str = "") -> Any:
+    def limiter(self, *policies: Policy, clock: Any = None, namespace: str = "", **options: Any) -> Any:
         """A limiter on the store; further ones share its logs where the store is shared at all."""
         kind = Awaited if self.asynchronous else Limiter
-        limiter = kind(self.url, policies=policies, clock=clock or self.clock, namespace=namespace or self.namespace)
+        limiter = kind(
+            self.url, policies=policies, clock=clock or self.clock, namespace=namespace or self.namespace, **options
+        )
         self._open.append(limiter)
         return limiter
 

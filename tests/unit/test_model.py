@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -240,6 +241,26 @@ def test_a_manual_clock_stays_where_it_is_after_a_wrong_move() -> None:
         ManualClock(5, start="2026-11-21T16:00Z")
     with pytest.raises(ValueError, match="microseconds since 1970"):
         ManualClock(LATEST_US)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "instead"),
+    [
+        ("leaky_bucket", "take 'gcra' for a meter; for a queue 'sliding_log', with slots by `schedule` or `acquire`"),
+        ("Leaky Bucket", "'gcra'"),
+        ("token_bucket", "take 'gcra'"),
+        ("token-bucket", "take 'gcra'"),
+        ("sliding_window", "take 'sliding_log'"),
+        ("fixed_window_counter", "take 'fixed_window'"),
+        ("fixed-window", "take 'fixed_window'"),
+        ("leaky", "use sliding_log or bucketed or sliding_counter or fixed_window or gcra"),
+    ],
+)
+def test_an_algorithm_by_another_name_says_what_to_take(algorithm: str, instead: str) -> None:
+    with pytest.raises(PolicyError, match=re.escape(instead)) as caught:
+        Policy("p", ["1/day"], algorithm=algorithm)
+    assert f"policy 'p': algorithm '{algorithm}'" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_numpy_integers_are_subjects_and_booleans_are_not() -> None:

@@ -14,7 +14,7 @@ import pytest
 from capline.limiter.aio import AsyncLimiter
 from capline.limiter.limiter import Limiter
 from capline.model.clock import ManualClock
-from capline.model.policy import Policy
+from capline.model.policy import ALGORITHMS, Policy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Coroutine, Iterator
@@ -26,7 +26,6 @@ SECOND = 1_000_000
 DAY = 86_400 * SECOND
 START_US = 1_700_000_000 * SECOND
 POPULATION = 500
-ALGORITHMS = ("sliding_log", "bucketed", "sliding_counter", "gcra")
 each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
 

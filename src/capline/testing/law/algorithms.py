@@ -272,3 +272,18 @@ class AlgorithmLaw(StoreSetting):
                 left = decided.remaining
                 assert bool(limiter.peek("p", "s", left)) is True if left else not limiter.peek("p", "s")
                 assert not limiter.peek("p", "s", left + 1)
+
+    def test_fixed_windows_are_counted_each_by_itself(self) -> None:
+        limiter = self.one("5/10s", algorithm="fixed_window")
+        assert START_US % (10 * SECOND) == 0
+        self.at(9)
+        assert limiter.decide("p", "s", 3).reset_after == 1.0
+        assert limiter.decide("p", "s", 2).remaining == 0
+        refused = limiter.decide("p", "s")
+        assert (refused.retry_after, refused.reset_after, str(refused.limit)) == (1.0, 1.0, "5/10s")
+        assert limiter.explain("p", "s").limits[0].frees == ((START_US + 10 * SECOND, 5),)
+        self.at(10)
+        assert limiter.decide("p", "s", 5).remaining == 0, "of the window before nothing counts: ten within a second"
+        assert limiter.decide("p", "s").retry_after == 10.0
+        assert [round(limiter.schedule("p", "s", 3).wait) for _ in range(3)] == [10, 20, 30]
+        assert len(limiter.explain("p", "s").hits) == 0, "sums, and no hit of its own"

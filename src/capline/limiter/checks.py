@@ -88,7 +88,7 @@ def typed(error: TypeError, *names: object) -> TypeError:
 def count_of(values: Sequence[Any] | NDArray[Any], what: str) -> int:
     """How many values there are, or raise naming `what` where they do not come as a list or an array."""
     sized = not isinstance(values, (str, bytes)) and hasattr(values, "__len__") and hasattr(values, "__iter__")
-    if not sized or (isinstance(values, np.ndarray) and not values.ndim):
+    if not sized or getattr(values, "ndim", 1) == 0:
         raise InvalidTypeError(f"{what} come as a list or an array, not {quoted(values)}{_one_by_one(values)}")
     return len(values)
 

@@ -13,7 +13,6 @@ import hashlib
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
 from capline.model.errors import IdConflictError
 from capline.store.columns import plain
@@ -47,7 +46,7 @@ def batch_digest(batch: Batch) -> bytes:
         for rule in rules
     ]
     digest.update(msgspec.msgpack.encode([asked, plain(batch.subjects), batch.cost]))
-    digest.update(b"" if batch.codes is None else np.asarray(batch.codes, np.uint16).tobytes())
+    digest.update(b"" if batch.codes is None else batch.codes.astype("<u2").tobytes())
     return digest.digest()
 
 

@@ -35,6 +35,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "sliding_log": {},
     "bucketed": {"algorithm": "bucketed"},
     "sliding_counter": {"algorithm": "sliding_counter"},
+    "fixed_window": {"algorithm": "fixed_window"},
     "gcra": {"algorithm": "gcra"},
     "sliding_log, count_denied": {"count_denied": True},
     "sliding_log, calendar-day": {},

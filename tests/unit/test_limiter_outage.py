@@ -15,11 +15,13 @@ from capline import (
     InvalidTypeError,
     InvalidValueError,
     Limiter,
+    LimitExceeded,
     ManualClock,
     Policy,
     StoreError,
     UnknownNameError,
 )
+from capline.limiter.guard import ASK_AGAIN_US
 from capline.model.errors import (
     StoreDamagedError,
     StoreFullError,
@@ -73,9 +75,22 @@ def test_a_fixed_choice_answers_every_verb_that_decides(make: Any, choice: str, 
     ]
     for answer in answers:
         assert (answer.allowed, answer.limit, answer.hit, answer.origin) == (allowed, None, None, "fallback")
-        assert answer.retry_after_us == (0 if allowed else None)
+        assert answer.retry_after_us == (0 if allowed else ASK_AGAIN_US), "None would be never"
     door.down = None
     assert limiter.decide("p", "s").origin == "store"
+
+
+def test_a_wait_that_an_outage_refuses_says_so_and_when_to_ask_again(make: Any) -> None:
+    limiter, door = make("deny")
+    door.down = gone()
+    refused = limiter.decide_all([Attempt("p", "s")])
+    assert (refused.allowed, refused.retry_after, refused.origin) == (False, 1.0, "fallback")
+    if isinstance(limiter, Limiter):
+        with (
+            pytest.raises(LimitExceeded, match=r"the store could not answer.*ask again in 1 s"),
+            limiter.acquire("p", "s"),
+        ):
+            pass
 
 
 @pytest.mark.parametrize("choice", ["allow", Insurance(2)])

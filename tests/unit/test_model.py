@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -201,6 +203,64 @@ def test_clocks() -> None:
         with pytest.raises(TypeError):
             ManualClock(wrong)  # pyright: ignore[reportArgumentType] - what is tested
     assert 1_600_000_000_000_000 < SystemClock().now_us() < LATEST_US
+
+
+@pytest.mark.parametrize(
+    "start", ["2026-11-21T16:00Z", "2026-11-21T17:00+01:00", datetime(2026, 11, 21, 16, tzinfo=UTC)]
+)
+def test_a_manual_clock_begins_at_an_instant_and_goes_on_by_seconds(start: str | datetime) -> None:
+    clock = ManualClock(start=start)
+    assert clock.now_us() == 1_795_276_800_000_000
+    clock.advance(seconds=0.514871)
+    assert clock.now_us() == 1_795_276_800_514_871
+    clock.advance(-1)
+    assert clock.now_us() == 1_795_276_799_514_871
+
+
+@pytest.mark.parametrize(
+    "start",
+    ["2026-11-21T16:00", "soon", "", 5, True, b"2026", datetime(2026, 1, 1), "1960-01-01T00:00Z", "9999-01-01Z"],  # noqa: DTZ001 - without a zone, as tested
+)
+def test_a_manual_clock_begins_at_no_other(start: Any) -> None:
+    with pytest.raises(CaplineError) as caught:
+        ManualClock(start=start)
+    assert isinstance(caught.value, ValueError if isinstance(start, (str, datetime)) else TypeError)
+
+
+def test_a_manual_clock_stays_where_it_is_after_a_wrong_move() -> None:
+    clock = ManualClock(start_us=LATEST_US - 1)
+    wrong: list[Any] = ["1", None, float("nan"), float("inf"), 1e-6, 1e30]
+    for seconds in wrong:
+        with pytest.raises(CaplineError):
+            clock.advance(seconds=seconds)
+    for by_us in (1.0, "1", True, 1, -LATEST_US):
+        with pytest.raises(CaplineError):
+            clock.advance_us(by_us)  # pyright: ignore[reportArgumentType] - what is tested
+    assert clock.now_us() == LATEST_US - 1
+    with pytest.raises(TypeError, match="give one of them"):
+        ManualClock(5, start="2026-11-21T16:00Z")
+    with pytest.raises(ValueError, match="microseconds since 1970"):
+        ManualClock(LATEST_US)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "instead"),
+    [
+        ("leaky_bucket", "take 'gcra' for a meter; for a queue 'sliding_log', with slots by `schedule` or `acquire`"),
+        ("Leaky Bucket", "'gcra'"),
+        ("token_bucket", "take 'gcra'"),
+        ("token-bucket", "take 'gcra'"),
+        ("sliding_window", "take 'sliding_log'"),
+        ("fixed_window_counter", "take 'fixed_window'"),
+        ("fixed-window", "take 'fixed_window'"),
+        ("leaky", "use sliding_log or bucketed or sliding_counter or fixed_window or gcra"),
+    ],
+)
+def test_an_algorithm_by_another_name_says_what_to_take(algorithm: str, instead: str) -> None:
+    with pytest.raises(PolicyError, match=re.escape(instead)) as caught:
+        Policy("p", ["1/day"], algorithm=algorithm)
+    assert f"policy 'p': algorithm '{algorithm}'" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_numpy_integers_are_subjects_and_booleans_are_not() -> None:

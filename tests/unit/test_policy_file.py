@@ -208,7 +208,7 @@ REFUSED = {
         "limits: [1/day]", "layout: [subject]"
     ): "policies.yaml:4: policy 'p': layout: expected one word, found a list",
     policies("limits: [1/day]", "algorithm: leaky"): "policies.yaml:4: policy 'p': algorithm 'leaky' is not known; "
-    "use sliding_log or bucketed or sliding_counter or gcra",
+    "use sliding_log or bucketed or sliding_counter or fixed_window or gcra",
     policies(
         "limits: [1/day]", "algorithm: gcra", "count_denied: yes"
     ): "policies.yaml:2: policy 'p': count_denied goes with sliding_log or bucketed, not with algorithm 'gcra'",

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from capline.limiter.checks import fingerprint, refusal_text, seconds_us, stamp, typed
+from capline.limiter.checks import check_iterable, count_of, refusal_text, seconds_us, stamp, typed
 from capline.limiter.desk import Desk
 from capline.limiter.records import RECORDS_A_ROUND, Tally
 from capline.model.attempt import check_cost
-from capline.model.errors import CaplineError, InvalidValueError, LimitExceeded, StoreError
+from capline.model.errors import CaplineError, LimitExceeded, StoreError
 from capline.model.subject import check_subject
 from capline.store.open import open_async_store
 from capline.store.protocol import AsyncStore
@@ -176,18 +176,18 @@ class AsyncLimiter(Desk[AsyncStore]):
             if slot.allowed:
                 await asyncio.sleep(slot.wait)
         except asyncio.CancelledError as stopped:
-            await _through(asyncio.create_task(self._give_back(policy, subject, taking, stopped)))
+            await _through(asyncio.create_task(self._give_back(policy, subject, cost, taking, stopped)))
             raise
         if not slot.allowed:
             raise LimitExceeded(refusal_text(policy, subject, slot), slot)
         yield slot
 
     async def _give_back(
-        self, policy: str, subject: Subject, taking: asyncio.Task[Decision], stopped: BaseException
+        self, policy: str, subject: Subject, cost: int, taking: asyncio.Task[Decision], stopped: BaseException
     ) -> None:
         try:
             slot = await taking
-            await self.refund(policy, subject, slot.hit)
+            await self.refund(policy, subject, slot.hit, cost)
         except CaplineError as error:
             stopped.add_note(f"the slot was not given back: {error}")
 
@@ -211,16 +211,15 @@ class AsyncLimiter(Desk[AsyncStore]):
 
     async def refund_all(self, attempts: Sequence[Attempt], hits: Sequence[int]) -> int:
         """See `Limiter.refund_all`."""
-        if len(attempts) != len(hits):
-            raise InvalidValueError(f"{len(attempts)} attempts and {len(hits)} hits: one hit for each attempt")
         given_back = 0
-        for one, hit in zip(attempts, hits, strict=True):
+        for one, hit in self._refund_pairs(attempts, hits):
             given_back += await self.refund(one.policy, one.subject, hit, one.cost)
         return given_back
 
     async def decide_batch(self, attempts: Sequence[Attempt]) -> list[Decision | CaplineError]:
         """See `Limiter.decide_batch`."""
-        sheet = await _aside(len(attempts), partial(self._sheet, attempts))
+        rows = count_of(attempts, "attempts")
+        sheet = await _aside(rows, partial(self._sheet, attempts))
         with sheet.seen as seen:
             try:
                 decided = await self._store.decide_batch(sheet.asks)
@@ -228,7 +227,7 @@ class AsyncLimiter(Desk[AsyncStore]):
                 self._guard.check(error)
                 decided = [error] * len(sheet.asks)
             seen.store_answered()
-            return await _aside(len(attempts), partial(self._filled, sheet, decided))
+            return await _aside(rows, partial(self._filled, sheet, decided))
 
     async def decide_many(
         self,
@@ -243,16 +242,17 @@ class AsyncLimiter(Desk[AsyncStore]):
         receipt: str | None = None,
     ) -> Decisions:
         """See `Limiter.decide_many`."""
+        rows = count_of(subjects, "subjects")
         asked = await _aside(
-            len(subjects), partial(self._columns, policy, subjects, segment, codes, channel, cost, zone, receipt)
+            rows, partial(self._columns, policy, subjects, segment, codes, channel, cost, zone, receipt)
         )
         with self._seen_many(asked, consume=True) as seen:
             try:
                 answers = await self._store.decide_many(self._batch(asked))
             except StoreError as error:
-                answers = await _aside(len(subjects), partial(self._guard.many, asked, error, consume=True))
+                answers = await _aside(rows, partial(self._guard.many, asked, error, consume=True))
             seen.store_answered()
-            return await _aside(len(subjects), partial(self._spread, asked, answers, seen, consume=True))
+            return await _aside(rows, partial(self._spread, asked, answers, seen, consume=True))
 
     async def peek_many(
         self,
@@ -266,16 +266,15 @@ class AsyncLimiter(Desk[AsyncStore]):
         cost: int = 1,
     ) -> Decisions:
         """See `Limiter.peek_many`."""
-        asked = await _aside(
-            len(subjects), partial(self._columns, policy, subjects, segment, codes, channel, cost, zone)
-        )
+        rows = count_of(subjects, "subjects")
+        asked = await _aside(rows, partial(self._columns, policy, subjects, segment, codes, channel, cost, zone))
         with self._seen_many(asked, consume=False) as seen:
             try:
                 answers = await self._store.peek_many(self._batch(asked))
             except StoreError as error:
-                answers = await _aside(len(subjects), partial(self._guard.many, asked, error, consume=False))
+                answers = await _aside(rows, partial(self._guard.many, asked, error, consume=False))
             seen.store_answered()
-            return await _aside(len(subjects), partial(self._spread, asked, answers, seen, consume=False))
+            return await _aside(rows, partial(self._spread, asked, answers, seen, consume=False))
 
     async def refund_many(
         self,
@@ -285,7 +284,7 @@ class AsyncLimiter(Desk[AsyncStore]):
         cost: int = 1,
     ) -> NDArray[np.bool_]:
         """See `Limiter.refund_many`."""
-        named, stamps_us = await _aside(len(subjects), partial(self._refunds, subjects, hits))
+        named, stamps_us = await _aside(count_of(subjects, "subjects"), partial(self._refunds, subjects, hits))
         try:
             return await self._store.refund_many(self._any_terms(policy), named, stamps_us, check_cost(cost))
         finally:
@@ -304,7 +303,7 @@ class AsyncLimiter(Desk[AsyncStore]):
         """See `Limiter.explain`."""
         asked = self._asked(policy, subject, 1, None, segment, channel, zone)
         ask = self._ask(asked)
-        known = {fingerprint(one): one for one in ids}
+        known = self._known_ids(ids)
         decision = await self._store.peek(*ask)
         logs = await self._store.recorded(*ask[:2])
         return self._explained(asked, subject, await self._store.now_us(), decision, logs, known)
@@ -347,7 +346,7 @@ class AsyncLimiter(Desk[AsyncStore]):
                 if len(lot) == RECORDS_A_ROUND:
                     await merge()
         else:
-            for record in records:
+            for record in check_iterable(records, "records"):
                 lot.append(record)
                 if len(lot) == RECORDS_A_ROUND:
                     await merge()
@@ -362,7 +361,9 @@ class AsyncLimiter(Desk[AsyncStore]):
 
     async def close(self) -> None:
         """See `Limiter.close`."""
-        await self._store.close()
+        store = self._shut()
+        if store is not None:
+            await store.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from capline.model.attempt import check_id
+from capline.model.attempt import Attempt, check_id
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, quoted
 from capline.model.limit import duration_text
 from capline.model.subject import check_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
 
 __all__ = [
+    "check_attempt",
     "check_codes",
+    "check_iterable",
     "check_kinds",
     "check_subjects",
+    "count_of",
     "fingerprint",
     "refusal_text",
     "seconds_us",
@@ -31,12 +34,18 @@ __all__ = [
     "typed",
 ]
 
+T = TypeVar("T")
 MOST_CODES = 1 << 16
 """Segments in one batch: a row names its by 16 bits."""
 
 
 def refusal_text(policy: str, subject: Subject, decision: Decision) -> str:
     """One line for `LimitExceeded`."""
+    if decision.origin == "fallback":
+        return (
+            f"policy {policy!r}, subject {subject!r}: the store could not answer, and on_store_error refuses then; "
+            f"ask again in {duration_text(decision.retry_after_us or 0)}"
+        )
     when = "never" if decision.retry_after_us is None else f"in {duration_text(decision.retry_after_us)}"
     return f"policy {policy!r}, subject {subject!r}: limit {decision.limit} is reached; this cost fits {when}"
 
@@ -76,6 +85,32 @@ def typed(error: TypeError, *names: object) -> TypeError:
     return error
 
 
+def count_of(values: Sequence[Any] | NDArray[Any], what: str) -> int:
+    """How many values there are, or raise naming `what` where they do not come as a list or an array."""
+    sized = not isinstance(values, (str, bytes)) and hasattr(values, "__len__") and hasattr(values, "__iter__")
+    if not sized or getattr(values, "ndim", 1) == 0:
+        raise InvalidTypeError(f"{what} come as a list or an array, not {quoted(values)}{_one_by_one(values)}")
+    return len(values)
+
+
+def check_iterable(values: Iterable[T], what: str) -> Iterable[T]:
+    """Return what can be gone through, or raise naming `what`."""
+    if not hasattr(values, "__iter__"):
+        raise InvalidTypeError(f"{what} come one by one out of an iterable, not {quoted(values)}")
+    return values
+
+
+def check_attempt(attempt: Attempt) -> Attempt:
+    """Return the attempt, or raise where it is none."""
+    if not isinstance(attempt, Attempt):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+        raise InvalidTypeError(f"an attempt is like Attempt('promo', 'user:42'), not {quoted(attempt)}")
+    return attempt
+
+
+def _one_by_one(values: object) -> str:
+    return "; make a list of it first" if hasattr(values, "__next__") else ""
+
+
 def check_subjects(
     subjects: Sequence[Subject] | NDArray[np.integer[Any]],
 ) -> tuple[list[Subject] | NDArray[np.integer[Any]], dict[int, CaplineError]]:
@@ -89,8 +124,6 @@ def check_subjects(
         array = subjects.astype(np.uint64 if subjects.dtype.kind == "u" else np.int64, copy=False)
         negative = np.flatnonzero(array < 0) if array.dtype.kind == "i" else ()
         return array, {int(row): _fault(int(array[row])) for row in negative}
-    if isinstance(subjects, str):
-        raise InvalidTypeError("subjects come as a list or an array; for one subject use decide")
     checked = list(subjects)
     errors: dict[int, CaplineError] = {}
     for row, subject in enumerate(checked):
@@ -102,23 +135,64 @@ def check_subjects(
 
 
 def check_kinds(
-    segment: str | Sequence[str | None] | None, zone: str | Sequence[str | None] | None, *, coded: bool
-) -> tuple[tuple[str | None, ...], tuple[str | None, ...]]:
-    """The segments and the zones that codes point into, as many of each; without codes the one of each for all rows."""
-    listed = [None if name is None or isinstance(name, str) else tuple(name) for name in (segment, zone)]
-    lengths = {len(names) for names in listed if names is not None}
-    if not coded and lengths:
-        raise InvalidTypeError("segment and zone are one name, or lists of names with codes that point into them")
-    if coded and not lengths:
-        raise InvalidTypeError("codes point into a list of names: give it as segment=[...] or zone=[...]")
-    if len(lengths) > 1:
-        raise InvalidValueError("segment and zone are lists of different lengths; a code points into both")
-    rows = lengths.pop() if lengths else 1
+    segment: str | Sequence[str | None] | None,
+    zone: str | Sequence[str | None] | None,
+    codes: Sequence[int] | NDArray[np.integer[Any]] | None,
+    rows: int,
+) -> tuple[tuple[str | None, ...], tuple[str | None, ...], NDArray[np.uint16] | None]:
+    """The segments and the zones that codes point into, as many of each, and the codes; or one of each for all rows.
+
+    Lists of names are pointed into by `codes`; without these they have one name for each row.
+    """
+    listed = {
+        what: None if name is None or isinstance(name, str) else _names(name, what)
+        for what, name in (("segment", segment), ("zone", zone))
+    }
+    lengths = {len(names) for names in listed.values() if names is not None}
+    points: NDArray[np.uint16] | None = None
+    if codes is not None:
+        if not lengths:
+            raise InvalidTypeError("codes point into a list of names: give it as segment=[...] or zone=[...]")
+        if len(lengths) > 1:
+            raise InvalidValueError("segment and zone are lists of different lengths; a code points into both")
+        points = check_codes(codes, rows, *lengths)
+    elif lengths:
+        listed, points = _coded(listed, rows)
+    # Where there is no row there may be no name either.
+    listed = {what: names if names is None or rows else (names or (None,)) for what, names in listed.items()}
+    kinds = max([len(names) for names in listed.values() if names is not None], default=1)
     segments, zones = (
-        names if names is not None else (name if isinstance(name, str) else None,) * rows
-        for names, name in zip(listed, (segment, zone), strict=True)
+        names if names is not None else (name if isinstance(name, str) else None,) * kinds
+        for names, name in zip(listed.values(), (segment, zone), strict=True)
     )
-    return segments, zones
+    return segments, zones, points
+
+
+def _names(names: Sequence[str | None], what: str) -> tuple[str | None, ...]:
+    count_of(names, f"names of a {what}")
+    listed = tuple(names)
+    wrong = next((row for row, name in enumerate(listed) if not (name is None or isinstance(name, str))), None)  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+    if wrong is not None:
+        raise InvalidTypeError(f"{what} number {wrong} is a name or None, not {quoted(listed[wrong])}")
+    return listed
+
+
+def _coded(
+    listed: dict[str, tuple[str | None, ...] | None], rows: int
+) -> tuple[dict[str, tuple[str | None, ...] | None], NDArray[np.uint16]]:
+    """One name for each row, as names and codes."""
+    for what, names in listed.items():
+        if names is not None and len(names) != rows:
+            raise InvalidValueError(
+                f"{len(names)} names of a {what} for {rows} subjects: give one for all, one for each, "
+                "or a list and codes that point into it"
+            )
+    columns = [names for names in listed.values() if names is not None]
+    number: dict[tuple[str | None, ...], int] = {}
+    points = np.fromiter((number.setdefault(kind, len(number)) for kind in zip(*columns, strict=True)), np.int64, rows)
+    kinds = iter(zip(*number, strict=True) if number else [()] * len(columns))
+    coded = {what: None if names is None else next(kinds) for what, names in listed.items()}
+    return coded, check_codes(points, rows, len(number))
 
 
 def check_codes(
@@ -127,7 +201,11 @@ def check_codes(
     names: int,
 ) -> NDArray[np.uint16]:
     """The codes as an array, each pointing into the list of segments or zones, or raise."""
-    array = np.asarray(codes)
+    count_of(codes, "codes")
+    try:
+        array = np.asarray(codes)
+    except ValueError:
+        raise InvalidTypeError(f"codes are whole numbers, not {quoted(codes)}") from None
     if names > MOST_CODES:
         raise InvalidValueError(f"{names} segments in one call; at most {MOST_CODES}")
     if array.ndim != 1 or len(array) != rows:

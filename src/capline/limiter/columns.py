@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from capline.limiter.checks import check_codes, check_kinds, check_subjects
+from capline.limiter.checks import check_kinds, check_subjects, count_of
 from capline.model.attempt import check_cost, check_id
 from capline.model.errors import CaplineError
 from capline.model.subject import Subject
@@ -24,7 +24,7 @@ class Columns(msgspec.Struct, frozen=True):
     """The rows that can be asked, `good` among `rows` of them (None: all), and why the others cannot, by row.
 
     `segments[codes[i]]` is the segment of `subjects[i]`, and `zones[codes[i]]` its zone; without codes those at 0 are
-    those of all.
+    those of all. Names that came one for each row have become codes.
     """
 
     policy: str
@@ -62,8 +62,8 @@ def columns_of(
     if receipt is not None:
         check_id(receipt)
     cost = check_cost(cost)
-    segments, zones = check_kinds(segment, zone, coded=codes is not None)
-    points = None if codes is None else check_codes(codes, len(subjects), len(segments))
+    rows = count_of(subjects, "subjects")
+    segments, zones, points = check_kinds(segment, zone, codes, rows)
     checked, errors = check_subjects(subjects)
     good = None
     if errors:
@@ -72,7 +72,7 @@ def columns_of(
         points = None if points is None else points[good]
     if keyed is not None:
         checked = [keyed(subject) for subject in plain(checked)]
-    return Columns(policy, segments, zones, channel, checked, points, cost, receipt, len(subjects), good, errors)
+    return Columns(policy, segments, zones, channel, checked, points, cost, receipt, rows, good, errors)
 
 
 def spread(asked: Columns, part: Decisions) -> Decisions:

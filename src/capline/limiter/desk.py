@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
 
-from capline.limiter.checks import check_subjects, fingerprint, stamp, typed
+from capline.limiter.checks import check_attempt, check_subjects, count_of, fingerprint, stamp, typed
+from capline.limiter.closed import CLOSED
 from capline.limiter.columns import Columns, columns_of, spread
 from capline.limiter.deny import DenyCache, check_entries
 from capline.limiter.explain import Explanation, explain
@@ -24,6 +25,7 @@ from capline.limiter.observed import UNSEEN, Observers, Unseen
 from capline.limiter.records import LogRecord, PastHit, check_rows, records_of
 from capline.limiter.rules import DEFAULT_NAMESPACE, Rules
 from capline.model.attempt import Attempt, check_cost, check_id
+from capline.model.clock import check_clock
 from capline.model.decision import Decision
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, PolicyError, StoreError
 from capline.model.subject import Subject, check_subject
@@ -98,6 +100,7 @@ class Desk(ABC, Generic[S]):
         subject_key: bytes | None = None,
         observers: Iterable[Observer] = (),
     ) -> None:
+        clock = None if clock is None else check_clock(clock)
         rules = Rules(policies, namespace)
         self._guard = Guard(on_store_error, rules, clock)
         self._keyed = None if subject_key is None else keyed_hash(subject_key)
@@ -182,6 +185,16 @@ class Desk(ABC, Generic[S]):
         # In this order a racing decision may be made under the old policies, but never mixes old and new in one rule,
         # and leaves nothing old where later ones look.
         self._rules = rules
+        self._unbind()
+
+    def _shut(self) -> S | None:
+        """From now on every verb raises `StoreClosedError`; the store, to be closed, or None where it was before."""
+        store, self._store = self._store, CLOSED
+        self._unbind()
+        return None if store is CLOSED else store
+
+    def _unbind(self) -> None:
+        """Forget what was bound to names, and every refusal."""
         self._terms: dict[Names, Terms] = {}
         self._log_terms: dict[str, Terms] = {}
         self._ways: dict[Names, Callable[[Subject], Decision]] = {}
@@ -244,6 +257,17 @@ class Desk(ABC, Generic[S]):
         terms = self._bound(attempt.policy, attempt.segment, attempt.channel, attempt.zone)
         return terms, attempt.subject, attempt.cost, fingerprint(attempt.id)
 
+    def _known_ids(self, ids: Sequence[str]) -> dict[int, str]:
+        """The ids that are asked for, by their fingerprints."""
+        count_of(ids, "ids")
+        return {fingerprint(one): one for one in ids}
+
+    def _refund_pairs(self, attempts: Sequence[Attempt], hits: Sequence[int]) -> list[tuple[Attempt, int]]:
+        """The attempts of a `decide_all`, each with its hit, or raise."""
+        if count_of(attempts, "attempts") != count_of(hits, "hits"):
+            raise InvalidValueError(f"{len(attempts)} attempts and {len(hits)} hits: one hit for each attempt")
+        return [(check_attempt(one), hit) for one, hit in zip(attempts, hits, strict=True)]
+
     def _explained(
         self,
         attempt: Attempt,
@@ -265,7 +289,7 @@ class Desk(ABC, Generic[S]):
 
     def _joint_asked(self, attempts: Sequence[Attempt]) -> list[Attempt]:
         """The parts of one attempt over several subjects, checked; raises for what spoils it."""
-        if isinstance(attempts, Attempt) or not 1 <= len(attempts) <= MOST_JOINT:
+        if not 1 <= count_of(attempts, "attempts") <= MOST_JOINT:
             raise InvalidValueError(f"one attempt is over 1 to {MOST_JOINT} subjects: give a list of Attempt")
         asked = [self._asked(*_fields(one)) for one in attempts]
         logs = {(self._rules.policy(one.policy).log, one.subject) for one in asked}
@@ -281,7 +305,7 @@ class Desk(ABC, Generic[S]):
 
     def _sheet(self, attempts: Sequence[Attempt]) -> Sheet:
         """What of a batch the store is to be asked; one bad item is an error in its place, and fails no other."""
-        rows = len(attempts)
+        rows = count_of(attempts, "attempts")
         sheet = Sheet([None] * rows, [], [], [], self._denied, self._denied.ticket(), [None] * rows)
         for row, attempt in enumerate(attempts):
             try:
@@ -367,7 +391,7 @@ class Desk(ABC, Generic[S]):
         hits: Sequence[int] | NDArray[np.integer[Any]],
     ) -> tuple[list[Subject], list[int]]:
         """Subjects and their hits, checked; one that is wrong spoils all."""
-        if len(subjects) != len(hits):
+        if count_of(subjects, "subjects") != count_of(hits, "hits"):
             raise InvalidValueError(f"{len(subjects)} subjects and {len(hits)} hits: one hit for each subject")
         checked, errors = check_subjects(subjects)
         for error in errors.values():
@@ -429,11 +453,10 @@ class Desk(ABC, Generic[S]):
 
     def _terms_to_scan(self, policies: Sequence[str] | None) -> list[Terms]:
         """Terms that name the logs to be exported: by default all that have every hit."""
-        if isinstance(policies, str):
-            raise InvalidTypeError(f"policies come as a list, like [{policies!r}]")
         if policies is None:
             known = self._rules.policies.values()
             return [self._any_terms(policy.name) for policy in known if policy.algorithm == "sliding_log"]
+        count_of(policies, "policies")
         for name in policies:
             self._rules.log_rule(self._rules.policy(name).log)
         return [self._any_terms(name) for name in policies]
@@ -444,7 +467,8 @@ class Desk(ABC, Generic[S]):
 
 
 def _fields(attempt: Attempt) -> tuple[str, Subject, int, str | None, str | None, str | None, str | None]:
-    """What a caller put into an attempt, none of it checked yet."""
+    """What a caller put into an attempt, none of it checked yet but that it is one."""
+    attempt = check_attempt(attempt)
     return (
         attempt.policy,
         attempt.subject,

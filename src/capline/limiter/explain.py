@@ -23,8 +23,10 @@ __all__ = ["ExplainedHit", "Explanation", "LimitState", "explain"]
 
 
 class LimitState(msgspec.Struct, frozen=True):
-    """One limit as it stands; `frees` is (microseconds since 1970, units) of every hit that counts, soonest first.
+    """One limit as it stands: `used` is what counts now, and `remaining` what is left, as in `Decision`.
 
+    So where the attempt would be allowed, `remaining` is what would be left after it: the least over all limits is the
+    decision's. `frees` is (microseconds since 1970, units) of every hit that counts, soonest first.
     Where the algorithm keeps no hits there is nothing to list there, and quiet hours count none.
     `binds` is on for the limit that the decision names: the one that refuses longest, or that has least left.
     `quiet_until_us` is when quiet hours end that hold now; None where they do not, and for all other limits.
@@ -86,7 +88,7 @@ def explain(
     for look, gauges, hits in zip(rule.looks, gauges_of(rule), logs, strict=True):
         log = Log(tuple(Hit(hit.stamp_us, hit.units) for hit in hits))
         for gauge in gauges:
-            left = gauge.left(log, max(now_us, log.newest_us()), table)
+            left = gauge.left(log, max(now_us, log.newest_us() + 1), table)
             frees = tuple(
                 (frees_us, hit.units)
                 for hit in hits
@@ -96,7 +98,8 @@ def explain(
             binds = binding == len(states)
             opens_us = gauge.opens_us(now_us, table) if isinstance(gauge, QuietGauge) else now_us
             quiet_until_us = opens_us if opens_us > now_us else None
-            states.append(LimitState(look.log, gauge.limit, used, max(0, left), frees, binds, quiet_until_us))
+            remaining = max(0, left - 1 if decision.allowed else left)
+            states.append(LimitState(look.log, gauge.limit, used, remaining, frees, binds, quiet_until_us))
     hits = tuple(ExplainedHit(hit.stamp_us, hit.units, hit.fingerprint, ids.get(hit.fingerprint)) for hit in logs[0])
     counts_denied = rule.denied_units > 0
     return Explanation(

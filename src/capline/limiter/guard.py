@@ -2,8 +2,8 @@
 
 The rule: an outage is the caller's choice, made beforehand, and every answer that the choice gave says so in its
 `origin`. A log that is damaged, or of another version, is no outage: it does not pass, and to admit on it would be to
-have no limit, so it is raised whatever the choice. What the caller did wrong (a bad name, an id with another cost) is
-none either.
+have no limit, so it is raised whatever the choice. What the caller did wrong (a bad name, an id with another cost, a
+limiter that is closed) is none either.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from capline.model.decision import Decision, Joint
 from capline.model.errors import (
     CaplineError,
     InvalidValueError,
+    StoreClosedError,
     StoreDamagedError,
     StoreError,
     StoreVersionError,
@@ -33,16 +34,20 @@ if TYPE_CHECKING:
     from capline.model.clock import Clock
     from capline.model.subject import Subject
 
-__all__ = ["Guard"]
+__all__ = ["ASK_AGAIN_US", "Guard"]
 
 _CHOICES = ("raise", "allow", "deny")
 _ALLOW = Decision(True, None, 0, 0, None, None, "fallback")
-_DENY = Decision(False, None, 0, None, None, None, "fallback")
+ASK_AGAIN_US = 1_000_000
+"""How long to wait after an outage's refusal: nobody knows when the store answers again, and `None` would say never."""
+_DENY = Decision(False, None, 0, ASK_AGAIN_US, None, None, "fallback")
 
 
 def is_outage(error: CaplineError) -> TypeGuard[StoreError]:
     """Whether the store could not answer now, rather than never."""
-    return isinstance(error, StoreError) and not isinstance(error, (StoreDamagedError, StoreVersionError))
+    return isinstance(error, StoreError) and not isinstance(
+        error, (StoreClosedError, StoreDamagedError, StoreVersionError)
+    )
 
 
 class Guard:

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
-from capline.limiter.checks import fingerprint, refusal_text, seconds_us, stamp, typed
+from capline.limiter.checks import check_iterable, refusal_text, seconds_us, stamp, typed
 from capline.limiter.desk import DEFAULT_URL, Desk
 from capline.limiter.records import RECORDS_A_ROUND, Tally
 from capline.model.attempt import check_cost
-from capline.model.errors import InvalidValueError, LimitExceeded, StoreError
+from capline.model.errors import LimitExceeded, StoreError
 from capline.store.open import open_store
 from capline.store.protocol import Store
 
@@ -43,7 +43,8 @@ class Limiter(Desk[Store]):
     `clock`           where time comes from; default the store's own: this machine's wall clock, or the server's
     `on_store_error`  what a decision is when the store cannot answer: `"raise"` a `StoreError`, `"allow"`, `"deny"`, or
                       `Insurance(hosts=8)`, limits kept in this process; such a decision says so in its `origin`
-                      ("fallback", which names no limit: an outage is not a refusal; or "insurance")
+                      ("fallback", which names no limit: an outage is not a refusal; or "insurance"); a "deny"
+                      says to ask again in a second, as nobody knows when the store is back
     `namespace`       keeps the logs of unrelated limiters apart in one store
     `deny_cache`      how many refusals to remember, so that until a refused cost could fit the store is not asked again
                       (origin "deny-cache"); 0 for none. `decide` and `decide_batch` look at it, other verbs do not
@@ -203,7 +204,7 @@ class Limiter(Desk[Store]):
             time.sleep(slot.wait)
         except BaseException as stopped:
             try:
-                self.refund(policy, subject, slot.hit)
+                self.refund(policy, subject, slot.hit, cost)
             except StoreError as error:
                 stopped.add_note(f"the slot was not given back: {error}")
             raise
@@ -240,10 +241,8 @@ class Limiter(Desk[Store]):
 
         `attempts` and `hits` are those of the call and of its answer.
         """
-        if len(attempts) != len(hits):
-            raise InvalidValueError(f"{len(attempts)} attempts and {len(hits)} hits: one hit for each attempt")
         given_back = 0
-        for one, hit in zip(attempts, hits, strict=True):
+        for one, hit in self._refund_pairs(attempts, hits):
             given_back += self.refund(one.policy, one.subject, hit, one.cost)
         return given_back
 
@@ -276,10 +275,11 @@ class Limiter(Desk[Store]):
     ) -> Decisions:
         """Decide one attempt for each subject, in order, as columns; about 2 µs a row on lmdb.
 
-        With `codes`, `segment` is a list of names and `codes[i]` points into it: the segment of `subjects[i]`. The same
-        subject twice is two attempts, in sequence. A subject that cannot be one is an entry in `errors` and fails no
-        other. A `receipt` makes the call safe to repeat: for as long as the widest window the same batch under the same
-        receipt gets the first answers back and consumes nothing; another batch under it raises `IdConflictError`.
+        `segment` and `zone` are one name for all, or a list with one for each subject; or, faster, a list of the few
+        names that there are with `codes`: `codes[i]` points into it. The same subject twice is two attempts, in
+        sequence. A subject that cannot be one is an entry in `errors` and fails no other. A `receipt` makes the call
+        safe to repeat: for as long as the widest window the same batch under the same receipt gets the first answers
+        back and consumes nothing; in one namespace another batch under it raises `IdConflictError`.
         """
         asked = self._columns(policy, subjects, segment, codes, channel, cost, zone, receipt)
         with self._seen_many(asked, consume=True) as seen:
@@ -341,7 +341,7 @@ class Limiter(Desk[Store]):
         """
         asked = self._asked(policy, subject, 1, None, segment, channel, zone)
         ask = self._ask(asked)
-        known = {fingerprint(one): one for one in ids}
+        known = self._known_ids(ids)
         decision = self._store.peek(*ask)
         logs = self._store.recorded(*ask[:2])
         return self._explained(asked, subject, self.now_us(), decision, logs, known)
@@ -379,7 +379,7 @@ class Limiter(Desk[Store]):
         again: known by its id, or else by its stamp and units. So two hits of one instant need ids to be two. A record
         that is wrong raises with its number; those some hundred before it may be in or not.
         """
-        tally, rest = Tally(), iter(records)
+        tally, rest = Tally(), iter(check_iterable(records, "records"))
         while lot := list(islice(rest, RECORDS_A_ROUND)):
             tally.take(self._store.merge(self._merges(lot, tally.loaded.records + 1)))
         return tally.loaded
@@ -390,8 +390,10 @@ class Limiter(Desk[Store]):
         return self._store.sweep()
 
     def close(self) -> None:
-        """Let go of the store. Safe to call twice."""
-        self._store.close()
+        """Let go of the store; every verb raises `StoreClosedError` from then on. Safe to call twice."""
+        store = self._shut()
+        if store is not None:
+            store.close()
 
     def __enter__(self) -> Self:
         return self

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from capline.model.clock import LATEST_US
 from capline.model.errors import (
     CaplineError,
     InvalidTypeError,
@@ -57,9 +58,6 @@ MOST_LINE_BYTES = 1 << 18
 RECORDS_A_ROUND = 128
 """Records that a store is handed at a time."""
 MOST_FAULTS = 10
-LATEST_US = 1 << 55
-"""The year 3111: no stamp is later."""
-LATEST_S = 1e11
 _MARK_DIGITS = 16
 
 
@@ -230,7 +228,7 @@ def _instant_us(at: float | str) -> int:
         if instant is None or instant.tzinfo is None:
             raise InvalidValueError(f"at {at[:40]!r} is no instant; write it like 2026-01-31T16:00:00Z, with its zone")
         at = instant.timestamp()
-    if not isfinite(at) or not 0 <= at < LATEST_S:
+    if not isfinite(at) or not 0 <= at < LATEST_US / 1e6:
         raise InvalidValueError(
             f"at {quoted(at)} is no number of seconds since 1970 (milliseconds and microseconds are not)"
         )

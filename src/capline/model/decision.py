@@ -41,7 +41,7 @@ class Decision(_Answer, frozen=True, gc=False):
     """The answer to one attempt; true when allowed.
 
     `limit`           the binding limit: refused, the one that holds longest; allowed, the one with the least left
-    `remaining`       units that would still be allowed after this answer, the least over all limits
+    `remaining`       units that are left, the least over all limits: after this attempt where it is allowed, else now
     `retry_after_us`  microseconds until *this cost* would fit, were nothing else recorded; 0 when allowed, None for
     never
     `reset_after_us`  microseconds until the last recorded hit is out of the widest window, so until the log is empty

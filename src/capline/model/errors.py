@@ -16,6 +16,7 @@ __all__ = [
     "PolicyError",
     "SegmentConflictError",
     "SegmentError",
+    "StoreClosedError",
     "StoreDamagedError",
     "StoreError",
     "StoreFullError",
@@ -96,6 +97,10 @@ class StoreUnknownError(StoreError):
 
     An attempt with an id, or a batch with a receipt, may simply be asked again: it is one consumption.
     """
+
+
+class StoreClosedError(StoreError):
+    """The limiter was closed before this call; nothing was recorded. No outage: `on_store_error` does not answer it."""
 
 
 class StoreDamagedError(StoreError):

@@ -43,9 +43,20 @@ __all__ = [
     "check_name",
 ]
 
-ALGORITHMS = ("sliding_log", "bucketed", "sliding_counter", "gcra")
+ALGORITHMS = ("sliding_log", "bucketed", "sliding_counter", "fixed_window", "gcra")
 LOGS = ("sliding_log", "bucketed")
 """The algorithms that keep a log which other limits can be read from as well."""
+
+_INSTEAD = {
+    "leakybucket": "take 'gcra' for a meter; for a queue 'sliding_log', with slots by `schedule` or `acquire`",
+    "tokenbucket": "take 'gcra', which is the same: the quota at once, then a unit every window / quota",
+    "slidingwindow": "take 'sliding_log', which is exact, or 'sliding_counter', which is two numbers",
+    "slidingwindowlog": "take 'sliding_log'",
+    "slidingwindowcounter": "take 'sliding_counter'",
+    "fixedwindow": "take 'fixed_window'",
+    "fixedwindowcounter": "take 'fixed_window'",
+}
+"""What to take instead of algorithms that go by other names here; without case, spaces, `-` and `_`."""
 
 LARGEST_DENIED = 1 << 40
 """The largest quota beside `count_denied`."""
@@ -119,7 +130,8 @@ class Policy:
     `population` (1 to 10^12): how many text subjects a `layout="bucket"` policy expects. It fixes the number of
     buckets, so it must not change while there are logs.
     `algorithm` is `sliding_log`, exact; `bucketed`, which keeps one sum for each `granularity` (like `"1min"`; else a
-    60th of the narrowest window) and errs only towards refusing; `sliding_counter` or `gcra`, some numbers a limit.
+    60th of the narrowest window) and errs only towards refusing; `sliding_counter`, `fixed_window` or `gcra`, some
+    numbers a limit.
     `count_denied` records refusals too: who keeps hammering stays out.
     `zone` is where a subject is, for calendar limits and quiet hours, whose attempt does not say.
     Raises `PolicyError` (a `ValueError`) or `InvalidTypeError` for anything that could not be decided on.
@@ -163,7 +175,7 @@ class Policy:
             "limits": _limits(limits, where),
             "by_segment": _named_limits(by_segment, where, "segment"),
             "channels": _named_limits(channels, where, "channel"),
-            "algorithm": _one_of(algorithm, ALGORITHMS, f"{where}: algorithm"),
+            "algorithm": _algorithm(algorithm, f"{where}: algorithm"),
             "count_denied": _flag(count_denied, f"{where}: count_denied"),
             "layout": _one_of(layout, LAYOUTS, f"{where}: layout"),
             "log": check_name(name if log is None else log, "log"),
@@ -338,6 +350,13 @@ def _named_limits(
                 f"{where}, {what} {name!r} has no limit at all; give it one, like '3/day', or leave it out"
             )
     return parsed
+
+
+def _algorithm(name: str, where: str) -> str:
+    instead = _INSTEAD.get(re.sub(r"[\s_-]", "", name).lower()) if isinstance(name, str) else None  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+    if instead is not None and name not in ALGORITHMS:
+        raise PolicyError(f"{where} {quoted(name)} is not offered; {instead}")
+    return _one_of(name, ALGORITHMS, where)
 
 
 def _one_of(value: str, known: tuple[str, ...], where: str) -> str:

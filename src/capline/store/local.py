@@ -6,7 +6,6 @@ of, and may run it again (after a map has grown), so `work` touches nothing but 
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import repeat
@@ -21,6 +20,7 @@ from capline.model.policy import Look, Rule
 from capline.model.subject import Subject, check_subject
 from capline.store.columns import Decisions, plain
 from capline.store.protocol import Ask, Batch, Found, Merge, Page, Recorded
+from capline.store.receipts import batch_digest, receipt_conflict, receipt_name
 from capline.store.unit import UnitTerms, unit_terms
 from capline.window.gauge import Gauge
 from capline.window.merge import Merged, merge
@@ -384,17 +384,14 @@ class LocalStore(ABC):
         )
 
     def _with_receipt(self, batch: Batch, receipt: str) -> Decisions:
-        name = hashlib.blake2b(receipt.encode(), digest_size=16).digest()
-        asked = _digest(batch)
+        name, asked = receipt_name(batch, receipt), batch_digest(batch)
         limits = _limits_of(batch)
 
         def work(books: Books) -> Decisions:
             kept = books.receipt(name)
             if kept is not None:
                 if kept[: len(asked)] != asked:
-                    raise IdConflictError(
-                        f"receipt {receipt!r} was given for another batch; a new batch takes a new receipt"
-                    )
+                    raise receipt_conflict(receipt)
                 return Decisions.unpack(kept[len(asked) :], limits)
             answers = Decisions.joined(
                 [Decisions.of(self._rows(books, batch, part, record=True), limits) for part in _parts(batch)], limits
@@ -426,16 +423,3 @@ def _limits_of(batch: Batch) -> tuple[Limit, ...]:
     """Every limit that can bind a row, each object once."""
     seen = {id(limit): limit for terms in batch.terms for ref in terms.refs for limit in ref.look.limits}
     return tuple(seen.values())
-
-
-def _digest(batch: Batch) -> bytes:
-    """What was asked, so that a receipt cannot answer another question."""
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(msgspec.msgpack.encode([plain(batch.subjects), batch.cost]))
-    digest.update(b"" if batch.codes is None else np.asarray(batch.codes, np.uint16).tobytes())
-    for terms in batch.terms:
-        digest.update(
-            msgspec.msgpack.encode([(ref.name, [str(limit) for limit in ref.look.limits]) for ref in terms.refs])
-        )
-        digest.update(terms.rule.zone.encode())
-    return digest.digest()

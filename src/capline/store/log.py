@@ -161,6 +161,25 @@ class ColumnLog:
             if start >= _STRIDE and start * 2 >= len(stamps):
                 self.pack()
 
+    def forget(self, cutoff_us: int) -> None:
+        """`trim`, but for hits that have an id; O(n) where there are such."""
+        named = {stamp_us for stamp_us in (self.ids or {}).values() if stamp_us <= cutoff_us}
+        if not named:
+            self.trim(cutoff_us)
+            return
+        self.pack()
+        stamps, before = self.stamps, self.before
+        cut = bisect_right(stamps, cutoff_us)
+        kept = [i for i in range(cut) if stamps[i] in named]
+        if before is not None:
+            units = before[cut] if cut < len(before) else self.total
+            front: list[int] = []
+            for i in reversed(kept):
+                units -= self.units_at(stamps[i])
+                front.append(units)
+            self.before = array("Q", reversed(front)) + before[cut:]
+        self.stamps = array("Q", (stamps[i] for i in kept)) + stamps[cut:]
+
     def recorded(self) -> Iterator[tuple[int, int, int]]:
         """Each hit as (stamp, units, fingerprint), oldest first."""
         names = {stamp_us: fingerprint for fingerprint, stamp_us in (self.ids or {}).items()}

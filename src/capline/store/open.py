@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from capline.model.clock import SystemClock
+from capline.model.clock import SystemClock, check_clock
 from capline.model.errors import InvalidTypeError, InvalidValueError
 from capline.store.redis.url import parse_url, safe_url, server_schemes
 
@@ -31,6 +31,7 @@ def open_store(url: str, clock: Clock | None = None) -> Store:
     The stores of this machine go by its wall clock then. Raises `InvalidValueError` for a URL that names no store, and
     `StoreError` for a store that cannot be opened.
     """
+    clock = None if clock is None else check_clock(clock)
     settings = _server(url)
     if settings is not None:
         from capline.store.redis.store import RedisStore  # noqa: PLC0415 - only the store that is named is loaded
@@ -42,6 +43,7 @@ def open_store(url: str, clock: Clock | None = None) -> Store:
 
 def open_async_store(url: str, clock: Clock | None = None) -> AsyncStore:
     """`open_store` for a store whose verbs are awaited."""
+    clock = None if clock is None else check_clock(clock)
     settings = _server(url)
     if settings is not None:
         from capline.store.redis.async_store import AsyncRedisStore  # noqa: PLC0415 - only the store that is named is loaded

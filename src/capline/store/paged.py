@@ -177,10 +177,28 @@ class PagedLog:
     def trim(self, cutoff_us: int) -> None:
         """Remove every page that is wholly as old as the cutoff, and then what is that old of the tail."""
         while self._first < self._next and self._read(self._first)[0].stamps[-1] <= cutoff_us:
-            self._pages.write(self._first, None)
-            self._first += 1
+            self._remove_first()
         if self._first == self._next and self.tail.last_us() > cutoff_us:
             self.tail.trim(cutoff_us)
+
+    def forget(self, cutoff_us: int) -> None:
+        """`trim`, but for hits that have an id: a page with one stays until half of all hits need not be kept."""
+        while self._first < self._next and not (oldest := self._read(self._first)[0]).ids:
+            if oldest.stamps[-1] > cutoff_us:
+                return
+            self._remove_first()
+        if self._first == self._next:
+            self.tail.forget(cutoff_us)
+            return
+        loose = 0
+        for number in range(self._first, self._next):
+            page = self._read(number)[0]
+            if page.stamps[-1] > cutoff_us:
+                break
+            loose += PAGE_HITS - len(page.ids or ())
+        if loose * 2 >= (self._next - self._first) * PAGE_HITS:
+            self._dissolve()
+            self.tail.forget(cutoff_us)
 
     def recorded(self) -> Iterator[tuple[int, int, int]]:
         """See `ColumnLog`."""
@@ -201,6 +219,10 @@ class PagedLog:
         for number in range(self._first, self._next):
             self._pages.write(number, None)
         self._first = self._next
+
+    def _remove_first(self) -> None:
+        self._pages.write(self._first, None)
+        self._first += 1
 
     def _seal(self) -> None:
         tail, page = self.tail, ColumnLog()

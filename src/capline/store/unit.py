@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, Protocol
 
+from capline.model.clock import LATEST_US
 from capline.model.decision import Decision
 from capline.model.limit import LARGEST_QUOTA, Limit
 
@@ -84,6 +85,9 @@ def decide_unit(
             free = quota - n + (start if oldest_us > cutoff_us else position(stamps, cutoff_us, start))
             if free < left:
                 left, tightest = free, limit
+    if fits_us >= LATEST_US:
+        # No instant is that late: it never fits.
+        return Decision(False, binding or tightest, 0 if binding else left, None, last_us + widest_us - now_us, None)
     if binding is None:
         return Decision(True, tightest, left - 1, 0, stamp_us + widest_us - now_us, stamp_us)
     return Decision(False, binding, 0, fits_us - now_us, last_us + widest_us - now_us, None)

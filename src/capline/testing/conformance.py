@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 from capline.testing.law.algorithms import AlgorithmLaw
 from capline.testing.law.at_once import AtOnceLaw
 from capline.testing.law.calendars import CalendarLaw
+from capline.testing.law.clocks import ClockLaw
 from capline.testing.law.counted import CountedLaw
+from capline.testing.law.denied import DeniedLaw
 from capline.testing.law.hits import HitLaw
 from capline.testing.law.inputs import InputLaw
 from capline.testing.law.joint import JointLaw
 from capline.testing.law.joint_time import JointTimeLaw
 from capline.testing.law.logs import LogLaw
 from capline.testing.law.many import ManyLaw
+from capline.testing.law.receipts import ReceiptLaw
 from capline.testing.law.rule import RuleLaw
 from capline.testing.law.slots import SlotLaw
 from capline.testing.setting import Awaited
@@ -56,6 +59,9 @@ class StoreConformance(
     InputLaw,
     AtOnceLaw,
     CalendarLaw,
+    ClockLaw,
+    DeniedLaw,
+    ReceiptLaw,
     AlgorithmLaw,
     JointLaw,
     JointTimeLaw,

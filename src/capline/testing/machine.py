@@ -55,6 +55,7 @@ POLICY_SETS = (
     [Policy("p", ["400/4000us"], algorithm="bucketed", granularity="50us")],
     [Policy("p", ["5/20us", "11/70us"], algorithm="sliding_counter")],
     [Policy("p", ["300/5000us"], algorithm="sliding_counter")],
+    [Policy("p", ["5/20us", "11/70us"], algorithm="fixed_window")],
     [Policy("p", ["5/20us", "7/31us"], algorithm="gcra")],
     [Policy("p", ["1000003/3s", "9/50us"], algorithm="gcra")],
     [Policy("p", ["4/calendar-day", "6/30us"], zone="Asia/Kathmandu", by_segment={"vip": ["9/calendar-week"]})],

@@ -14,7 +14,7 @@ import pytest
 from capline.limiter.aio import AsyncLimiter
 from capline.limiter.limiter import Limiter
 from capline.model.clock import ManualClock
-from capline.model.policy import Policy
+from capline.model.policy import ALGORITHMS, Policy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Coroutine, Iterator
@@ -26,7 +26,6 @@ SECOND = 1_000_000
 DAY = 86_400 * SECOND
 START_US = 1_700_000_000 * SECOND
 POPULATION = 500
-ALGORITHMS = ("sliding_log", "bucketed", "sliding_counter", "gcra")
 each_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
 
@@ -49,10 +48,12 @@ class StoreSetting:
             if self.asynchronous:
                 limiter.runner.close()
 
-    def limiter(self, *policies: Policy, clock: Any = None, namespace: str = "") -> Any:
+    def limiter(self, *policies: Policy, clock: Any = None, namespace: str = "", **options: Any) -> Any:
         """A limiter on the store; further ones share its logs where the store is shared at all."""
         kind = Awaited if self.asynchronous else Limiter
-        limiter = kind(self.url, policies=policies, clock=clock or self.clock, namespace=namespace or self.namespace)
+        limiter = kind(
+            self.url, policies=policies, clock=clock or self.clock, namespace=namespace or self.namespace, **options
+        )
         self._open.append(limiter)
         return limiter
 

@@ -2,6 +2,7 @@
 
     sliding_log       the rule itself: units of the hits within the window, or since midnight
     bucketed          the same rule; hits of one sub-window are kept as one, stamped with the newest of them
+    fixed_window      units of this fixed window alone
     sliding_counter   units of this fixed window and, weighted by what of it is still in reach, of the one before
     gcra              a level that rises by each unit and sinks steadily: one number, whatever the quota
 
@@ -34,6 +35,7 @@ __all__ = [
     "TICKS",
     "CalendarGauge",
     "CounterGauge",
+    "FixedGauge",
     "Gauge",
     "LevelGauge",
     "QuietGauge",
@@ -258,6 +260,41 @@ class CounterGauge(msgspec.Struct, frozen=True):
         return start_us + max(0, self.limit.window_us - steps * self.tick_us)
 
 
+class FixedGauge(msgspec.Struct, frozen=True):
+    """Windows that begin at whole multiples since 1970, each counted by itself."""
+
+    limit: Limit
+
+    def fits_us(self, log: LogView, cost: int, table: ZoneTable) -> int | None:
+        """See `Gauge`."""
+        if cost > self.limit.quota:
+            return None
+        newest_us = log.newest_us()
+        if newest_us == NEVER:
+            return NEVER
+        return NEVER if cost <= self.left(log, newest_us, table) else self.frees_us(newest_us, table)
+
+    def smear_us(self, log: LogView, fits_us: int) -> int:
+        """See `Gauge`."""
+        return 0
+
+    def left(self, log: LogView, at_us: int, table: ZoneTable) -> int:
+        """See `Gauge`."""
+        return self.limit.quota - log.units_after(at_us - at_us % self.limit.window_us - 1)
+
+    def left_then(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
+        """See `Gauge`; as of now, as no hits are kept."""
+        return self.left(log, max(now_us, log.newest_us()), table)
+
+    def empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:
+        """See `Gauge`."""
+        return self.frees_us(last_us, table)
+
+    def frees_us(self, stamp_us: int, table: ZoneTable) -> int:
+        """See `Gauge`; at the end of its window."""
+        return stamp_us - stamp_us % self.limit.window_us + self.limit.window_us
+
+
 class LevelGauge(msgspec.Struct, frozen=True):
     """The generic cell rate algorithm: a unit raises the level by `rise`, each microsecond lowers it by `fall`."""
 
@@ -310,6 +347,8 @@ def gauge_of(limit: Limit, algorithm: str, *, counts_denied: bool = False) -> Ga
         return QuietGauge(limit)
     if isinstance(limit, CalendarLimit):
         return CalendarGauge(limit)
+    if algorithm == "fixed_window":
+        return FixedGauge(limit)
     if algorithm == "sliding_counter":
         tick_us = -(-limit.window_us // TICKS)
         return CounterGauge(limit, tick_us, -(-limit.window_us // tick_us))

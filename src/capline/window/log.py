@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-__all__ = ["NEVER", "Draft", "Hit", "Log", "LogView", "extend", "find", "give_back", "record", "trim"]
+__all__ = ["NEVER", "Draft", "Hit", "Log", "LogView", "extend", "find", "forget", "give_back", "record", "trim"]
 
 NEVER = -1
 """The newest stamp of a log that has no hit."""
@@ -145,6 +145,11 @@ def trim(log: Log, cutoff_us: int) -> Log:
     return Log(tuple(hit for hit in log.hits if hit.stamp_us > cutoff_us), log.floor_us)
 
 
+def forget(log: Log, cutoff_us: int) -> Log:
+    """`trim`, but for hits that have an id: a retry still finds them."""
+    return Log(tuple(hit for hit in log.hits if hit.stamp_us > cutoff_us or hit.fingerprint), log.floor_us)
+
+
 class Draft:
     """A log that can be changed, for the rule to be run on plain values: `log` is what it is now."""
 
@@ -179,3 +184,7 @@ class Draft:
     def trim(self, cutoff_us: int) -> None:
         """See `trim`."""
         self.log = trim(self.log, cutoff_us)
+
+    def forget(self, cutoff_us: int) -> None:
+        """See `forget`."""
+        self.log = forget(self.log, cutoff_us)

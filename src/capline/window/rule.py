@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
+from capline.model.clock import LATEST_US
 from capline.model.decision import Decision
 from capline.model.errors import IdConflictError
 from capline.model.limit import LARGEST_QUOTA, Limit
@@ -83,6 +84,10 @@ class OpenLog(LogView, Protocol):
         """Forget what is as old as the cutoff or older."""
         ...
 
+    def forget(self, cutoff_us: int) -> None:
+        """`trim`, but for hits that have an id."""
+        ...
+
 
 class Site(msgspec.Struct):
     """One log that an attempt looks at, with all that it is read by.
@@ -126,7 +131,8 @@ def attempt(
     """One attempt: its answer, and the sites' logs changed accordingly.
 
     `fingerprint` is 64 bits of the attempt's id (0: none). Where refusals count, `denied_units` is how many units of a
-    log can matter: a refusal is recorded as well, and what is older than the newest so many is forgotten.
+    log can matter: a refusal is recorded as well, and what is older than the newest so many is forgotten, but for hits
+    that have an id: a retry of what was allowed gets its answer however many refusals came after it.
     Raises `IdConflictError` where the id was recorded with another cost.
     """
     time_us = _time(sites, now_us)
@@ -138,7 +144,8 @@ def attempt(
         for number, site in enumerate(sites):
             _record(site, time_us, decision.hit, 0 if number else fingerprint)
     elif denied_units and slot is None:
-        return _deny(sites, time_us, now_us, denied_units)
+        counted = _deny(sites, time_us, now_us, denied_units)
+        return decision if counted is None else counted
     return decision
 
 
@@ -292,15 +299,20 @@ def _place(sites: Sequence[Site], now_us: int, slot: Slot) -> Decision:
     return _answer([(sites, stamp_us)], now_us, allowed=True, wait_us=max(0, stamp_us - now_us))
 
 
-def _deny(sites: Sequence[Site], time_us: int, now_us: int, denied_units: int) -> Decision:
-    """Record the refusal, where it counts, and answer with it: a cost fits when this one too is out."""
+def _deny(sites: Sequence[Site], time_us: int, now_us: int, denied_units: int) -> Decision | None:
+    """Record the refusal, where it counts, and answer with it: a cost fits when this one too is out.
+
+    None, and nothing recorded, where there is no instant left to stamp it with.
+    """
     stamp_us = _stamp(sites, time_us, NEVER)
+    if stamp_us >= LATEST_US:
+        return None
     for site in sites:
         # More than all quotas together is as good as that, and leaves sums small.
         _record(site, time_us, stamp_us, 0, min(site.cost, denied_units))
         oldest_us = site.log.stamp_of_unit(denied_units + 1)
         if oldest_us != NEVER:
-            site.log.trim(oldest_us - 1)
+            site.log.forget(oldest_us - 1)
     stamped = [(sites, stamp_us)]
     fits_us, early_us, binding = _fits(sites, time_us)
     if fits_us is None:
@@ -361,7 +373,14 @@ def _answer(
     retry_at_us: int | None = 0,
     wait_us: int = 0,
 ) -> Decision:
-    """Put the answer together, with what is left of each part at its stamp."""
+    """Put the answer together, with what is left of each part at its stamp.
+
+    What would be stamped with no instant never fits.
+    """
+    if allowed and any(stamp_us >= LATEST_US for _, stamp_us in stamped):
+        allowed, retry_at_us, wait_us = False, None, 0
+    elif retry_at_us is not None and retry_at_us >= LATEST_US:
+        retry_at_us = None
     left, empty_us = LARGEST_QUOTA + 1, NEVER
     tightest: _Binding | None = None
     for sites, stamp_us in stamped:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from capline.model.errors import CaplineError, StoreError
+from capline.model.errors import CaplineError, StoreClosedError
 from capline.store.protocol import Ask
 from capline.store.redis.async_transport import AsyncTransport
 from capline.store.redis.plan import DECIDE, PEEK, PLACE
@@ -59,7 +59,7 @@ class AsyncRedisStore:
 
     async def _drive(self, steps: Steps[_T]) -> _T:
         if self._transport.closed:
-            raise StoreError("this store is closed; make a new limiter")
+            raise StoreClosedError("this store is closed; make a new limiter")
         return await self._transport.drive(steps)
 
     async def decide(self, terms: RedisTerms, subject: Subject, cost: int, fingerprint: int) -> Decision:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from capline.model.errors import StoreError
+from capline.model.errors import StoreClosedError
 from capline.model.subject import check_subject
 from capline.store.redis.engine import Call
 from capline.store.redis.plan import DECIDE, PEEK, PLACE, one_payload
@@ -99,7 +99,7 @@ class RedisStore:
 
     def _drive(self, steps: Steps[_T]) -> _T:
         if self._transport.closed:
-            raise StoreError("this store is closed; make a new limiter")
+            raise StoreClosedError("this store is closed; make a new limiter")
         return self._transport.drive(steps)
 
     def decide(self, terms: RedisTerms, subject: Subject, cost: int, fingerprint: int) -> Decision:

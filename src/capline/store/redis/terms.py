@@ -15,7 +15,7 @@ from capline.model.subject import Subject
 from capline.model.zone import zone_table
 from capline.store.redis.keys import bucket_count
 from capline.store.redis.wire import bulk
-from capline.window.gauge import CalendarGauge, CounterGauge, Gauge, LevelGauge, QuietGauge
+from capline.window.gauge import CalendarGauge, CounterGauge, FixedGauge, Gauge, LevelGauge, QuietGauge
 from capline.window.rule import gauges_of
 
 __all__ = ["MOST_SHORT_QUOTA", "Family", "RedisTerms", "bind"]
@@ -158,6 +158,8 @@ def _by(gauge: Gauge) -> object:
         return 2, gauge.limit.from_us, gauge.limit.until_us
     if isinstance(gauge, CounterGauge):
         return 3, limit.window_us, gauge.tick_us, gauge.ticks
+    if isinstance(gauge, FixedGauge):
+        return 5, limit.window_us
     if isinstance(gauge, LevelGauge):
         return 4, gauge.rise, gauge.fall, gauge.brim
     return limit.window_us

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +10,9 @@ import numpy as np
 
 from capline.model.errors import (
     CaplineError,
-    IdConflictError,
     StoreUnknownError,
 )
+from capline.store.receipts import batch_digest, namespace_of, receipt_conflict, receipt_name
 from capline.store.redis.engine import Call, Steps, Unconfirmed
 from capline.store.redis.keys import field_of, slot_of, tag_of
 from capline.store.redis.plan import (
@@ -41,13 +40,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from capline.model.decision import Decision, Joint
-    from capline.model.policy import Rule
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
     from capline.store.protocol import Ask, Batch
     from capline.store.redis.engine import Flight
     from capline.store.redis.session import Session
-    from capline.store.redis.terms import RedisTerms
+    from capline.store.redis.terms import Family, RedisTerms
 
 __all__ = ["Verbs"]
 
@@ -255,8 +253,8 @@ class Verbs:
         columns = Columns(terms, codes, len(batch.subjects), peeked=mode == PEEK)
         receipt = None
         if batch.receipt is not None:
-            receipt = (batch.receipt, _digest(batch))
-            yield from self._claim(batch.receipt, receipt[1], terms[0])
+            receipt = (batch.receipt, batch_digest(batch))
+            yield from self._claim(batch, *receipt)
         head = Head(terms[0].family, mode, terms, self._session.now(), batch.cost)
         replicas = 0 if mode == PEEK else head.family.replicas
         landing: deque[tuple[Part, Flight]] = deque()
@@ -276,11 +274,12 @@ class Verbs:
             yield from land()
         return columns.done()
 
-    def _claim(self, receipt: str, digest: bytes, terms: RedisTerms) -> Steps[None]:
+    def _claim(self, batch: Batch, receipt: str, digest: bytes) -> Steps[None]:
         """Put the receipt under this batch's name, once; raises where it is another batch's."""
-        family = terms.family
-        name = hashlib.blake2b(receipt.encode(), digest_size=16).hexdigest().encode()
-        key = b"%b/receipt:{%b}" % (family.logs[0], name)
+        family: Family = batch.terms[0].family
+        name = receipt_name(batch, receipt).hex().encode()
+        # No log has an empty name, so no key of a log is like this.
+        key = b"%b:/receipt:{%b}" % (namespace_of(batch).encode(), name)
         now_us = 0 if self._session.clock is None else self._session.clock.now_us()
         value = (now_us + family.keep_us).to_bytes(8) + digest
         expires = b"%d" % (family.keep_us // 1000 + family.grace_ms)
@@ -294,9 +293,7 @@ class Verbs:
             if kept is None or (kept[8:] == digest and int.from_bytes(kept[:8]) > now_us):
                 return
             if self._session.clock is None or int.from_bytes(kept[:8]) > now_us:
-                raise IdConflictError(
-                    f"receipt {receipt!r} was given for another batch; a new batch takes a new receipt"
-                )
+                raise receipt_conflict(receipt)
             # It has expired by the caller's clock, not yet by the server's: it is written over.
 
 
@@ -364,16 +361,3 @@ def _take(columns: Columns, part: Part, outcomes: Sequence[Reply], cost: int) ->
 
 def _listed(values: Any) -> Any:
     return values.tolist() if isinstance(values, np.ndarray) else values
-
-
-def _digest(batch: Batch) -> bytes:
-    """What was asked, so that a receipt cannot answer another question; the same for a list and an array."""
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(msgspec.msgpack.encode([_listed(batch.subjects), batch.cost]))
-    digest.update(b"" if batch.codes is None else np.asarray(batch.codes, np.uint16).tobytes())
-    for terms in batch.terms:
-        rule: Rule = terms.rule
-        digest.update(
-            msgspec.msgpack.encode([(look.log, [str(limit) for limit in look.limits]) for look in rule.looks])
-        )
-    return digest.digest()

@@ -251,8 +251,39 @@ class AlgorithmLaw(StoreSetting):
         assert limiter.decide("p", "s", 3, id="x")
         why = limiter.explain("p", "s", ids=["x"])
         assert [(str(one.limit), one.used, one.remaining) for one in why.limits] == [
-            ("5/10s", 3, 2),
-            ("8/minute", 3, 5),
+            ("5/10s", 3, 1),
+            ("8/minute", 3, 4),
         ]
         assert [one.binds for one in why.limits] == [True, False]
         assert [(hit.units, hit.id) for hit in why.hits] == [(3, "x")]
+
+    @each_algorithm
+    def test_remaining_means_the_same_in_every_answer_under_every_algorithm(self, algorithm: str) -> None:
+        limiter = self.one("4/10s", "6/60s", algorithm=algorithm)
+        for step in range(14):
+            self.clock.advance_us(1_300_007)
+            why = limiter.explain("p", "s")
+            told = [min(one.remaining for one in why.limits), why.decision.remaining]
+            told += [limiter.peek("p", "s").remaining, limiter.peek_all([Attempt("p", "s")]).remaining]
+            told += limiter.peek_many("p", ["s"]).remaining.tolist()
+            decided = limiter.decide("p", "s")
+            assert told == [decided.remaining] * 5, f"step {step}: after this attempt, if it is allowed"
+            if decided.allowed:
+                left = decided.remaining
+                assert bool(limiter.peek("p", "s", left)) is True if left else not limiter.peek("p", "s")
+                assert not limiter.peek("p", "s", left + 1)
+
+    def test_fixed_windows_are_counted_each_by_itself(self) -> None:
+        limiter = self.one("5/10s", algorithm="fixed_window")
+        assert START_US % (10 * SECOND) == 0
+        self.at(9)
+        assert limiter.decide("p", "s", 3).reset_after == 1.0
+        assert limiter.decide("p", "s", 2).remaining == 0
+        refused = limiter.decide("p", "s")
+        assert (refused.retry_after, refused.reset_after, str(refused.limit)) == (1.0, 1.0, "5/10s")
+        assert limiter.explain("p", "s").limits[0].frees == ((START_US + 10 * SECOND, 5),)
+        self.at(10)
+        assert limiter.decide("p", "s", 5).remaining == 0, "of the window before nothing counts: ten within a second"
+        assert limiter.decide("p", "s").retry_after == 10.0
+        assert [round(limiter.schedule("p", "s", 3).wait) for _ in range(3)] == [10, 20, 30]
+        assert len(limiter.explain("p", "s").hits) == 0, "sums, and no hit of its own"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from capline.model.errors import CaplineError, LimitExceeded
-from capline.testing.setting import DAY, SECOND, START_US, StoreSetting
+from capline.testing.setting import DAY, SECOND, START_US, StoreSetting, each_algorithm
 
 if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
@@ -112,6 +114,46 @@ class SlotLaw(StoreSetting):
             with pytest.raises(LimitExceeded, match="1/hour"), limiter.acquire("p", "s", timeout=1):
                 pass
         assert len(limiter.explain("p", "s").hits) == 1
+
+    @each_algorithm
+    def test_an_interrupted_wait_gives_all_of_its_cost_back_under_every_algorithm(
+        self, algorithm: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        limiter = self.one("7/10s", algorithm=algorithm)
+        limiter.decide("p", "s", 7)
+        before = limiter.peek("p", "s", 5)
+        assert not before.allowed
+        if self.asynchronous:
+            limiter.run(_interrupted(limiter.inner))
+        else:
+            monkeypatch.setattr("capline.limiter.limiter.time", SimpleNamespace(sleep=_interrupt))
+            with pytest.raises(KeyboardInterrupt), limiter.acquire("p", "s", 5):
+                pass
+        after = limiter.peek("p", "s", 5)
+        assert 0 <= after.retry_after_us - before.retry_after_us <= 20, "some microseconds are told apart by stamps"
+        assert limiter.schedule("p", "s", 5).wait_us - before.retry_after_us <= 20
+
+
+def _interrupt(_seconds: float) -> None:
+    raise KeyboardInterrupt
+
+
+async def _interrupted(limiter: AsyncLimiter) -> None:
+    """Wait for a slot, and cancel that once the slot is taken."""
+
+    async def wait() -> None:
+        async with limiter.acquire("p", "s", 5):
+            raise AssertionError("the slot is some seconds away")
+
+    alone = (await limiter.peek("p", "s", 5)).reset_after_us or 0
+    waiting = asyncio.create_task(wait())
+    until = asyncio.get_running_loop().time() + 60
+    while ((await limiter.peek("p", "s", 5)).reset_after_us or 0) <= alone:
+        assert asyncio.get_running_loop().time() < until
+        await asyncio.sleep(0.001)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
 
 
 async def _acquired(limiter: AsyncLimiter) -> None:

@@ -7,10 +7,11 @@
 --   {2, from, until}         quiet hours, by the clock alone
 --   {3, window, tick, ticks} counter: two weighted windows
 --   {4, rise, fall, brim}    level of gcra
+--   {5, window}              fixed windows, each by itself
 -- zone: the offsets of the subject's time zone, from, offset, from, offset, ... (capline.model.zone); nil where no limit
 -- asks for one. denied: how many units of refusals can matter, 0 where they do not count. Every number is whole and below 2^53, so each division is rounded the right way.
 
-local ROLLING, CALENDAR, QUIET, COUNTER, LEVEL = 0, 1, 2, 3, 4
+local ROLLING, CALENDAR, QUIET, COUNTER, LEVEL, FIXED = 0, 1, 2, 3, 4, 5
 local DAY = 86400000000
 local LARGEST_QUOTA = 9007199254740991
 local MOST_SMEARED = 64   -- us
@@ -127,6 +128,7 @@ local function limit_fits(site, quota, by)
   end
   local window = by[2]
   local start = last - last % window
+  if kind == FIXED then return units_after(log, start - 1) + cost <= quota and -1 or start + window end
   local own, before = counts(log, start, window)
   if own + cost <= quota then
     local fits = fades_at(by, start, before, quota - cost - own)
@@ -152,6 +154,7 @@ local function limit_left(site, quota, by, at)
   if kind == LEVEL then return math.floor((by[4] - level_at(log, at, by)) / by[2]) end
   local window, tick, ticks = by[2], by[3], by[4]
   local start = at - at % window
+  if kind == FIXED then return quota - units_after(log, start - 1) end
   local own, before = counts(log, start, window)
   return quota - own - math.ceil(before * math.ceil((start + window - at) / tick) / ticks)
 end
@@ -171,6 +174,7 @@ local function limit_empty(site, by, last, cost)
   if kind <= CALENDAR then return frees_at(site, by, last) end
   if kind == QUIET then return -1 end
   if kind == COUNTER then return last - last % by[2] + 2 * by[2] end
+  if kind == FIXED then return last - last % by[2] + by[2] end
   local level = level_at(site.log, last, by) + cost * by[2]
   return level > 0 and last + math.ceil(level / by[3]) or -1
 end

@@ -263,11 +263,32 @@ local function forget(log, m)
   if log.dirty then log.dirty = math.max(1, log.dirty - m) end
 end
 
--- Forget what is as old as the cutoff or older. A long log only when that is at least half of it, unless `exactly`.
-local function trim(log, cutoff, exactly)
-  if log.key and not exactly and log.s[math.floor(log.n / 2)] > cutoff then return end
+-- Forget what is as old as the cutoff or older. A long log only when that is at least half of it.
+local function trim(log, cutoff)
+  if log.key and log.s[math.floor(log.n / 2)] > cutoff then return end
   local m = upto(log.s, log.n, cutoff)
   if m > 0 then forget(log, m) end
+end
+
+-- `trim` to the hit, but for hits that have an id. Where a long log has such, only when half of it need not be kept.
+local function trim_unnamed(log, cutoff)
+  local m, named = upto(log.s, log.n, cutoff), {}
+  for i = 1, log.f and m or 0 do
+    if log.f[i] then named[#named + 1] = i end
+  end
+  local many = #named
+  if many == 0 and m > 0 then return forget(log, m) end
+  if many == m or log.key and (m - many) * 2 < log.n then return end
+  local s, c, f, n = log.s, log.c, log.f, log.n
+  local s2, c2, f2, units = {}, {}, {}, 0
+  for _, i in ipairs(named) do units = units + c[i] - c[i - 1] end
+  c2[0] = c[m] - units
+  for k, i in ipairs(named) do s2[k], c2[k], f2[k] = s[i], c2[k - 1] + c[i] - c[i - 1], f[i] end
+  for i = m + 1, n do
+    local k = many + i - m
+    s2[k], c2[k], f2[k] = s[i], c[i], f[i]
+  end
+  log.s, log.c, log.f, log.n, log.key = s2, c2, f2, many + n - m, nil
 end
 
 -- See that so many more units can be counted.

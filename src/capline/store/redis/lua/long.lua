@@ -71,6 +71,7 @@ local function long_unit(key, bytes, limits, widest, max_wait)
       if at + limits[j + 1] > fits then fits, binding = at + limits[j + 1], j end
     end
   end
+  if fits >= MOST then return false end
   if max_wait then
     if max_wait >= 0 and fits - now > max_wait then return false end
     stamp = fits

@@ -22,7 +22,9 @@ local function queued_unit(v, limits, widest, max_wait)
       if at > stamp then stamp = at end
     end
   end
-  if max_wait >= 0 and stamp - now > max_wait or stamp - first >= 256 ^ wide then return false end
+  if max_wait >= 0 and stamp - now > max_wait or stamp - first >= 256 ^ wide or stamp >= 9007199254740992 then
+    return false
+  end
   local oldest = first + unpack_at(fmt, v, before + wide)
   local left, tightest = 9007199254740992, nil
   for j = 1, #limits, 2 do

@@ -95,7 +95,12 @@ local function tightest_of(sites, stamp)
   return tightest
 end
 
+-- What would be stamped with no instant never fits: stamps are below MOST_UNITS as well.
 local function answer(stamped, now, allowed, binding, retry_at)
+  for _, part in ipairs(stamped) do
+    if allowed and part[2] >= MOST_UNITS then allowed, retry_at = false, nil end
+  end
+  if retry_at and retry_at >= MOST_UNITS then retry_at = nil end
   local left, tightest, empty, number = math.huge, nil, -1, 0
   for _, part in ipairs(stamped) do
     local sites, stamp = part[1], part[2]
@@ -222,14 +227,16 @@ local function put_all(sites, time, stamp, id)
   for k, site in ipairs(sites) do put(site, time, stamp, k == 1 and id or nil, site.cost) end
 end
 
--- Record a refusal, and answer with it: a cost fits when this one too is out. More units than `denied` cannot matter.
+-- Record a refusal, and answer with it: a cost fits when this one too is out. More units than `denied` cannot matter. Nil,
+-- and nothing recorded, where there is no instant left to stamp it with.
 local function deny(sites, now)
   local time = time_and_newest(sites, now)
   local stamp = free_stamp(sites, time, -1)
+  if stamp >= MOST_UNITS then return nil end
   for _, site in ipairs(sites) do
     put(site, time, stamp, nil, math.min(site.cost, site.denied))
     local oldest = stamp_of_unit(site.log, site.denied + 1)
-    if oldest ~= -1 then trim(site.log, oldest - 1, true) end
+    if oldest ~= -1 then trim_unnamed(site.log, oldest - 1) end
   end
   local stamped = {{sites, stamp}}
   local fits, binding, early = fits_at(sites, time)
@@ -254,7 +261,7 @@ local function attempt(sites, mode, id, now, max_wait, not_before)
   elseif said[1] == ALLOWED then
     put_all(sites, time, said[4], id)
   elseif mode == 0 and sites[1].denied > 0 then
-    said = deny(sites, now)
+    said = deny(sites, now) or said
   end
   return said, false
 end

@@ -45,6 +45,7 @@ local function unit(v, limits, least, number, widest)
       if quota - inside < left then left, tightest = quota - inside, (j - 1) / 2 end
     end
   end
+  if fits >= 9007199254740992 then return false end   -- no stamp of ours
   if binding then return nil, 0, (binding - 1) / 2, 0, fits - now + 1, top + widest - now end
   local start, keep_to = stamped, size
   if stamp ~= now then

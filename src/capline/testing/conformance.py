@@ -18,6 +18,7 @@ from capline.testing.law.logs import LogLaw
 from capline.testing.law.many import ManyLaw
 from capline.testing.law.rule import RuleLaw
 from capline.testing.law.slots import SlotLaw
+from capline.testing.law.states import StateLaw
 from capline.testing.setting import Awaited
 
 if TYPE_CHECKING:
@@ -56,5 +57,6 @@ class StoreConformance(
     CalendarLaw,
     AlgorithmLaw,
     JointLaw,
+    StateLaw,
 ):
     """Every check. A subclass names the store."""

@@ -145,7 +145,9 @@ class StoreMachine(RuleBasedStateMachine):
             except IdConflictError:
                 return
             raise AssertionError("the reference refused the id, the store did not") from None
-        assert mine() == expected
+        answer = mine()
+        assert answer == expected
+        assert answer.limits == expected.limits
         self.note(subject, expected)
 
     def note(self, subject: str | int, decision: Decision) -> None:
@@ -257,7 +259,9 @@ class StoreMachine(RuleBasedStateMachine):
             with pytest.raises(IdConflictError):
                 self.limiter.decide_all(attempts)
             return
-        assert self.limiter.decide_all(attempts) == expected
+        answer = self.limiter.decide_all(attempts)
+        assert answer == expected
+        assert answer.limits == expected.limits
 
 
 def _laid_out(policy: Policy, layout: str) -> Policy:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from capline.model.decision import Decision, Joint
+    from capline.model.limit_state import LimitState
     from capline.model.policy import Rule
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
@@ -123,7 +124,7 @@ class Verbs:
                 raise
             if not answer.joint.allowed:
                 yield from self._give_back_all(asks, zip(groups, taken, strict=False), None)
-                return _refused_by(answer.joint, group)
+                return _among_all(answer.joint, group, len(asks))
             taken.append(answer)
         return _together(groups, [answer.joint for answer in taken])
 
@@ -257,7 +258,7 @@ class Verbs:
         if batch.receipt is not None:
             receipt = (batch.receipt, _digest(batch))
             yield from self._claim(batch.receipt, receipt[1], terms[0])
-        head = Head(terms[0].family, mode, terms, self._session.now(), batch.cost)
+        head = Head(terms[0].family, mode, terms, self._session.now(), batch.cost, tell=False)
         replicas = 0 if mode == PEEK else head.family.replicas
         landing: deque[tuple[Part, Flight]] = deque()
 
@@ -309,14 +310,21 @@ class _NotReplicated(Exception):  # noqa: N818 - the error is inside
         self.error = error
 
 
-def _refused_by(joint: Joint, group: Sequence[int]) -> Joint:
-    """A refusal, its part by the number that it has among all."""
-    return msgspec.structs.replace(joint, binds=None if joint.binds is None else group[joint.binds])
+def _among_all(joint: Joint, group: Sequence[int], many: int) -> Joint:
+    """The answer of a slot, its parts by the numbers that they have among all; of others it tells nothing."""
+    if len(group) == many:
+        return joint
+    told: list[tuple[LimitState, ...]] = [()] * many
+    for number, states in zip(group, joint.limits, strict=True):
+        told[number] = states
+    binds = None if joint.binds is None else group[joint.binds]
+    return msgspec.structs.replace(joint, binds=binds, _seen=(tuple, told))
 
 
 def _together(groups: Sequence[Sequence[int]], answers: Sequence[Joint]) -> Joint:
     """The answers of the slots as one: that of the slot that refuses for longest, or has the least left."""
-    own = [_refused_by(answer, group) for answer, group in zip(answers, groups, strict=True)]
+    many = sum(len(group) for group in groups)
+    own = [_among_all(answer, group, many) for answer, group in zip(answers, groups, strict=True)]
     refused = [answer for answer in own if not answer.allowed]
     if refused:
         return max(refused, key=lambda answer: float("inf") if answer.retry_after_us is None else answer.retry_after_us)
@@ -326,7 +334,8 @@ def _together(groups: Sequence[Sequence[int]], answers: Sequence[Joint]) -> Join
     least = min(own, key=lambda answer: answer.remaining)
     reset_after_us = max([answer.reset_after_us or 0 for answer in own])
     ordered = tuple([hits[number] for number in sorted(hits)])
-    return msgspec.structs.replace(least, reset_after_us=reset_after_us, hits=ordered)
+    told = [max(states, key=len) for states in zip(*(answer.limits for answer in own), strict=True)]
+    return msgspec.structs.replace(least, reset_after_us=reset_after_us, hits=ordered, _seen=(tuple, told))
 
 
 def _row_answers(outcome: Reply, asks: Sequence[Ask]) -> list[Decision | CaplineError]:

@@ -12,7 +12,7 @@ import pytest
 from capline import Attempt, CaplineError, Decision, Limit, Limiter, ManualClock, Policy
 from capline.model.headers import headers_of, string_item
 from capline.model.limit import LARGEST_QUOTA
-from capline.model.limit_state import LimitState
+from capline.model.limit_status import LimitStatus
 
 _STRING = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')
 _PARAMETER = re.compile(r";([a-z*][a-z0-9_.*-]*)=(-?[0-9]{1,15})(?![0-9.])")
@@ -42,11 +42,11 @@ def one(*limits: str, **options: Any) -> tuple[Limiter, ManualClock]:
     return Limiter("memory://", [Policy("api", list(limits), **options)], clock=clock), clock
 
 
-def state(limit: str, left: int = 1, frees_us: int | None = 1, whole_us: int = 1, name: str = "api") -> LimitState:
-    return LimitState(Limit.parse(limit), left, frees_us, whole_us, name)
+def state(limit: str, left: int = 1, frees_us: int | None = 1, whole_us: int = 1, name: str = "api") -> LimitStatus:
+    return LimitStatus(Limit.parse(limit), left, frees_us, whole_us, name)
 
 
-def told(*states: LimitState, **answer: Any) -> dict[str, str]:
+def told(*states: LimitStatus, **answer: Any) -> dict[str, str]:
     said: dict[str, Any] = {"allowed": True, "retry_after_us": 0} | answer
     return headers_of("draft-11", states, states[0].limit if states else None, **said)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from capline.limiter.rules import Names
     from capline.model.attempt import Attempt
-    from capline.model.limit_state import LimitState
+    from capline.model.limit_status import LimitStatus
     from capline.model.subject import Subject
 
 __all__ = ["MOST_ENTRIES", "DenyCache", "check_entries"]
@@ -119,7 +119,7 @@ class DenyCache:
         return DenyCache(self._most, self._now_ns)
 
 
-def _limits_later(told: Decision, passed_us: int) -> tuple[LimitState, ...]:
+def _limits_later(told: Decision, passed_us: int) -> tuple[LimitStatus, ...]:
     """The limits of this refusal, so much later; what came free meanwhile is not known here."""
     return tuple(
         msgspec.structs.replace(

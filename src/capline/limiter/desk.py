@@ -9,7 +9,6 @@ what was asked, checked here; one call; and, where that fails, the guard.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
@@ -27,12 +26,12 @@ from capline.model.attempt import Attempt, check_cost, check_id
 from capline.model.decision import Decision
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, PolicyError, StoreError
 from capline.model.subject import Subject, check_subject
-from capline.policy.watch import PolicyWatch
 from capline.store.columns import plain
 from capline.store.protocol import Ask, Batch, Merge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from capline.model.clock import Clock
     from capline.model.policy import Policy, Rule
     from capline.observe.protocol import Observer
+    from capline.policy.watch import PolicyWatch
     from capline.store.columns import Decisions
     from capline.store.protocol import Found, Recorded, Terms
 
@@ -122,7 +122,9 @@ class Desk(ABC, Generic[S]):
         observers: Iterable[Observer] = (),
     ) -> Self:
         """A limiter of the policies in a YAML file, in its namespace; `reload` takes over what was changed there."""
-        watch = PolicyWatch(Path(path))
+        from capline.policy.watch import PolicyWatch  # noqa: PLC0415 - YAML is loaded where a file is read
+
+        watch = PolicyWatch(path)
         file = watch.current
         limiter = cls(
             url,

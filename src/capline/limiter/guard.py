@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeGuard
 
-import numpy as np
-
 from capline.limiter.insurance import Insurance, Insurer
 from capline.model.decision import Decision, Joint
 from capline.model.errors import (
@@ -22,16 +20,21 @@ from capline.model.errors import (
     StoreVersionError,
     quoted,
 )
+from capline.model.late import LateModule
 from capline.store.columns import Decisions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy as np
 
     from capline.limiter.columns import Columns
     from capline.limiter.rules import Rules
     from capline.model.attempt import Attempt
     from capline.model.clock import Clock
     from capline.model.subject import Subject
+else:
+    np = LateModule("numpy")
 
 __all__ = ["Guard"]
 

@@ -12,7 +12,7 @@ from capline.model.limit import Limit
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from capline.model.limit_state import LimitState
+    from capline.model.limit_status import LimitStatus
 
 __all__ = ["Decision", "Joint"]
 
@@ -80,7 +80,7 @@ class Decision(_Answer, frozen=True, gc=False):
         return self.wait_us / 1e6
 
     @property
-    def limits(self) -> tuple[LimitState, ...]:
+    def limits(self) -> tuple[LimitStatus, ...]:
         """The state of every limit after this answer, in the policy's order, then of the channel's.
 
         Seen in the same atomic step as the answer; times are from the asking. Made anew each time it is asked for, some
@@ -109,7 +109,7 @@ class Joint(_Answer, frozen=True):
     _seen: tuple[Any, ...] = ()
 
     @property
-    def limits(self) -> tuple[tuple[LimitState, ...], ...]:
+    def limits(self) -> tuple[tuple[LimitStatus, ...], ...]:
         """The state of every limit after this answer, for each attempt in order; see `Decision.limits`.
 
         On a cluster, where slots are asked in turn, a refusal tells of the slot that refused; others are empty.

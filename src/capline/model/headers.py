@@ -20,7 +20,7 @@ from capline.model.limit import CalendarLimit, Limit, QuietHours
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from capline.model.limit_state import LimitState
+    from capline.model.limit_status import LimitStatus
 
 __all__ = ["HEADER_FORMS", "headers_of", "string_item"]
 
@@ -31,7 +31,7 @@ LARGEST_INTEGER = 999_999_999_999_999
 
 
 def headers_of(
-    form: str, states: Sequence[LimitState], limit: Limit | None, *, allowed: bool, retry_after_us: int | None
+    form: str, states: Sequence[LimitStatus], limit: Limit | None, *, allowed: bool, retry_after_us: int | None
 ) -> dict[str, str]:
     """Header names to values; raises `InvalidValueError` for a form that is not known."""
     if form not in HEADER_FORMS:
@@ -49,7 +49,7 @@ def string_item(text: str) -> str:
     return '"' + said.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _draft_11(states: Sequence[LimitState]) -> dict[str, str]:
+def _draft_11(states: Sequence[LimitStatus]) -> dict[str, str]:
     policies: list[str] = []
     left: list[str] = []
     for name, state in zip(_names(states), states, strict=True):
@@ -62,7 +62,7 @@ def _draft_11(states: Sequence[LimitState]) -> dict[str, str]:
     return {"RateLimit-Policy": ", ".join(policies), "RateLimit": ", ".join(left)} if policies else {}
 
 
-def _names(states: Sequence[LimitState]) -> list[str]:
+def _names(states: Sequence[LimitStatus]) -> list[str]:
     """A name for each limit, no two alike: what it is called by and its window, and a number where that comes again."""
     seen: dict[str, int] = {}
     names: list[str] = []
@@ -73,7 +73,7 @@ def _names(states: Sequence[LimitState]) -> list[str]:
     return names
 
 
-def _legacy(states: Sequence[LimitState], limit: Limit | None) -> dict[str, str]:
+def _legacy(states: Sequence[LimitStatus], limit: Limit | None) -> dict[str, str]:
     """Of the limit that the answer names; of quiet hours, the tightest one beside them."""
     named = [state for state in states if state.limit == limit] or states
     if not named:

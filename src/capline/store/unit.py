@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from capline.model.decision import Decision
 from capline.model.limit import LARGEST_QUOTA, Limit
-from capline.model.limit_state import LimitState, states_of
+from capline.model.limit_status import LimitStatus, states_of
 from capline.model.policy import Look
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def decide_unit(
 
 def _states(
     terms: UnitTerms, stamps: array[int], start: int, n: int, stamp_us: int, now_us: int, allowed: bool
-) -> tuple[LimitState, ...]:
+) -> tuple[LimitStatus, ...]:
     """The states after a unit was allowed, or was not, with this stamp on `stamps[start:n]`, an array."""
     return states_of(terms[4:], _numbers(terms, stamps, start, n, stamp_us, now_us, allowed, bisect_right))
 

@@ -25,7 +25,7 @@ import msgspec
 from capline.model.decision import Decision
 from capline.model.errors import IdConflictError
 from capline.model.limit import LARGEST_QUOTA, Limit
-from capline.model.limit_state import NUMBERS, LimitState, states_of
+from capline.model.limit_status import NUMBERS, LimitStatus, states_of
 from capline.model.policy import Look
 from capline.model.zone import ZoneTable, zone_table
 from capline.window.gauge import Gauge, LevelGauge, QuietGauge, gauge_of
@@ -182,7 +182,7 @@ def _by_part(
 
     `numbers` are those of all the others' limits, one part behind the other.
     """
-    told: list[tuple[LimitState, ...]] = []
+    told: list[tuple[LimitStatus, ...]] = []
     first = 0
     for sites, answer in zip(parts, known, strict=True):
         end = first + (NUMBERS * sum(len(site.gauges) for site in sites) if answer is None else 0)

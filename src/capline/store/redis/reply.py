@@ -10,7 +10,7 @@ import numpy as np
 
 from capline.model.decision import Decision, Joint
 from capline.model.errors import IdConflictError, StoreDamagedError, StoreError
-from capline.model.limit_state import NUMBERS, states_of
+from capline.model.limit_status import NUMBERS, states_of
 from capline.store.columns import NEVER_US, NO_HIT, Decisions
 from capline.store.redis.terms import SIMPLE_BYTES, STATE_BYTES
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from capline.model.errors import CaplineError
     from capline.model.limit import Limit
-    from capline.model.limit_state import LimitState
+    from capline.model.limit_status import LimitStatus
     from capline.store.protocol import Ask
     from capline.store.redis.terms import RedisTerms
 
@@ -115,14 +115,14 @@ def _special(
     return _strange(kind)
 
 
-def _states(terms: RedisTerms, reply: bytes, at: int) -> tuple[LimitState, ...]:
+def _states(terms: RedisTerms, reply: bytes, at: int) -> tuple[LimitStatus, ...]:
     """The states of the limits that a reply has from there on."""
     count = NUMBERS * len(terms.limits)
     return states_of(terms.rule.looks, struct.unpack_from(f">{count}Q", reply, at))
 
 
-def _joint_states(every: Sequence[RedisTerms], reply: bytes, at: int) -> tuple[tuple[LimitState, ...], ...]:
-    told: list[tuple[LimitState, ...]] = []
+def _joint_states(every: Sequence[RedisTerms], reply: bytes, at: int) -> tuple[tuple[LimitStatus, ...], ...]:
+    told: list[tuple[LimitStatus, ...]] = []
     for terms in every:
         told.append(_states(terms, reply, at))
         at += STATE_BYTES * len(terms.limits)

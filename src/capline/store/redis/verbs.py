@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from capline.model.decision import Decision, Joint
-    from capline.model.limit_state import LimitState
+    from capline.model.limit_status import LimitStatus
     from capline.model.policy import Rule
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
@@ -314,7 +314,7 @@ def _among_all(joint: Joint, group: Sequence[int], many: int) -> Joint:
     """The answer of a slot, its parts by the numbers that they have among all; of others it tells nothing."""
     if len(group) == many:
         return joint
-    told: list[tuple[LimitState, ...]] = [()] * many
+    told: list[tuple[LimitStatus, ...]] = [()] * many
     for number, states in zip(group, joint.limits, strict=True):
         told[number] = states
     binds = None if joint.binds is None else group[joint.binds]

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from capline.model.policy import Look
 
-__all__ = ["NUMBERS", "LimitState", "states_of"]
+__all__ = ["NUMBERS", "LimitStatus", "states_of"]
 
 NUMBERS = 3
 """Numbers that make one state: units left, microseconds until there are more, microseconds until there are all."""
 
 
-class LimitState(msgspec.Struct, frozen=True, gc=False):
+class LimitStatus(msgspec.Struct, frozen=True, gc=False):
     """One limit of a policy, right after an answer.
 
     `limit`        the limit
@@ -52,15 +52,15 @@ class LimitState(msgspec.Struct, frozen=True, gc=False):
         return self.whole_in_us / 1e6
 
 
-def states_of(looks: Iterable[Look], numbers: Sequence[int]) -> tuple[LimitState, ...]:
+def states_of(looks: Iterable[Look], numbers: Sequence[int]) -> tuple[LimitStatus, ...]:
     """The state of every limit, in the policy's order, from three numbers for each in the order of the looks."""
-    placed: list[tuple[int, LimitState]] = []
+    placed: list[tuple[int, LimitStatus]] = []
     for look in looks:
         before = len(placed)
         places = look.places or range(before, before + len(look.limits))
         for limit, place in zip(look.limits, places, strict=True):
             left, frees_in_us, whole_in_us = numbers[NUMBERS * len(placed) : NUMBERS * (len(placed) + 1)]
             never = limit.quota == 0 and not isinstance(limit, QuietHours)
-            state = LimitState(limit, left, None if never else frees_in_us, whole_in_us, look.title)
+            state = LimitStatus(limit, left, None if never else frees_in_us, whole_in_us, look.title)
             placed.append((place, state))
     return tuple([state for _, state in sorted(placed, key=itemgetter(0))])

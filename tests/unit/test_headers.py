@@ -145,7 +145,7 @@ def test_an_outage_tells_of_no_limit() -> None:
 
 def test_another_form_is_refused() -> None:
     with pytest.raises(CaplineError, match="draft-11 or legacy, not 'draft-12'"):
-        one("3/day")[0].decide("api", "s").headers("draft-12")
+        one("3/day")[0].decide("api", "s").headers("draft-12")  # pyright: ignore[reportArgumentType] - that is tested
 
 
 def test_a_joint_answer_tells_of_all_its_limits() -> None:

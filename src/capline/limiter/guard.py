@@ -85,7 +85,7 @@ class Guard:
         self.check(error)
         if self._insurer is not None:
             return self._insurer.joint(attempts, consume=consume)
-        return Joint.of(self._answer, (), None)
+        return Joint.of(self._answer, (), 0)
 
     def item(self, attempt: Attempt, error: StoreError) -> Decision | CaplineError:
         """Stand in for one item of `decide_batch`, whose error stays in its place where the choice is to raise."""

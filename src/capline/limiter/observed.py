@@ -234,7 +234,7 @@ def _tally_joint(names: list[Shared], answer: Joint | CaplineError) -> dict[Outc
     if isinstance(answer, CaplineError):
         return {_outcome(names[0], answer): 1}
     decision = Decision(answer.allowed, answer.limit, answer.remaining, None, None, None, answer.origin)
-    return {_outcome(names[answer.binds or 0], decision): 1}
+    return {_outcome(names[answer.binds], decision): 1}
 
 
 def _tally_rows(names: list[Shared], answers: list[Decision | CaplineError] | CaplineError) -> dict[Outcome, int]:

@@ -12,6 +12,7 @@ from capline.model.limit import Limit
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from capline.model.headers import HeaderForm
     from capline.model.limit_status import LimitStatus
 
 __all__ = ["Decision", "Joint"]
@@ -88,7 +89,7 @@ class Decision(_Answer, frozen=True, gc=False):
         """
         return self._seen[0](*self._seen[1:]) if self._seen else ()
 
-    def headers(self, form: str = "draft-11") -> dict[str, str]:
+    def headers(self, form: HeaderForm = "draft-11") -> dict[str, str]:
         """What an HTTP response says of this decision: `"draft-11"` or `"legacy"`; see `capline.model.headers`."""
         return headers_of(form, self.limits, self.limit, allowed=self.allowed, retry_after_us=self.retry_after_us)
 
@@ -100,11 +101,12 @@ class Joint(_Answer, frozen=True):
     """The answer to one attempt over several subjects, all or nothing; true when allowed.
 
     `hits` are the stamps to refund, one for each attempt in order; empty where nothing was recorded. `binds` is the
-    number of the attempt whose limit is `limit`. All else is as in `Decision`, over all of the attempts.
+    number of the attempt whose limit is `limit`; 0 where that is None, as in an outage. All else is as in `Decision`,
+    over all of the attempts.
     """
 
     hits: tuple[int, ...] = ()
-    binds: int | None = None
+    binds: int = 0
     origin: str = "store"
     _seen: tuple[Any, ...] = ()
 
@@ -116,7 +118,7 @@ class Joint(_Answer, frozen=True):
         """
         return self._seen[0](*self._seen[1:]) if self._seen else ()
 
-    def headers(self, form: str = "draft-11") -> dict[str, str]:
+    def headers(self, form: HeaderForm = "draft-11") -> dict[str, str]:
         """As `Decision.headers`, with the limits of all attempts."""
         states = [state for part in self.limits for state in part]
         return headers_of(form, states, self.limit, allowed=self.allowed, retry_after_us=self.retry_after_us)
@@ -125,7 +127,7 @@ class Joint(_Answer, frozen=True):
         return Joint, (*self._said(), (tuple, self.limits))
 
     @classmethod
-    def of(cls, decision: Decision, hits: Iterable[int], binds: int | None) -> Joint:
+    def of(cls, decision: Decision, hits: Iterable[int], binds: int) -> Joint:
         """A decision over all of the attempts, which has seen the limits of each, with the hit of each."""
         return cls(
             decision.allowed,

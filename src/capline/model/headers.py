@@ -12,7 +12,7 @@ their end is in Retry-After. Where no limit was looked at, in an outage, nothing
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from capline.model.errors import InvalidValueError, quoted
 from capline.model.limit import CalendarLimit, Limit, QuietHours
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     from capline.model.limit_status import LimitStatus
 
-__all__ = ["HEADER_FORMS", "headers_of", "string_item"]
+__all__ = ["HEADER_FORMS", "HeaderForm", "headers_of", "string_item"]
 
+HeaderForm = Literal["draft-11", "legacy"]
 HEADER_FORMS = ("draft-11", "legacy")
 
 LARGEST_INTEGER = 999_999_999_999_999
@@ -31,10 +32,10 @@ LARGEST_INTEGER = 999_999_999_999_999
 
 
 def headers_of(
-    form: str, states: Sequence[LimitStatus], limit: Limit | None, *, allowed: bool, retry_after_us: int | None
+    form: HeaderForm, states: Sequence[LimitStatus], limit: Limit | None, *, allowed: bool, retry_after_us: int | None
 ) -> dict[str, str]:
     """Header names to values; raises `InvalidValueError` for a form that is not known."""
-    if form not in HEADER_FORMS:
+    if form not in HEADER_FORMS:  # pyright: ignore[reportUnnecessaryContains] - callers may be untyped
         raise InvalidValueError(f"headers come as {' or '.join(HEADER_FORMS)}, not {quoted(form)}")
     quotas = [state for state in states if not isinstance(state.limit, QuietHours)]
     headers = _draft_11(quotas) if form == "draft-11" else _legacy(quotas, limit)

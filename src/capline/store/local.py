@@ -346,7 +346,7 @@ class LocalStore(ABC):
         decision, hits = joint(parts, now_us, [ask.fingerprint for ask in asks], record=record)
         for ask, sites in zip(asks, parts, strict=True):
             self._save(books, ask, sites)
-        binds = next((i for i, sites in enumerate(parts) if any(site.binds for site in sites)), None)
+        binds = next((i for i, sites in enumerate(parts) if any(site.binds for site in sites)), 0)
         return Joint.of(decision, hits if record else (), binds)
 
     def _refund(self, books: Books, terms: LocalTerms, subject: Subject, stamp_us: int, cost: int) -> bool:

@@ -163,6 +163,7 @@ def joint(
     if not new:
         answers = [answer for answer in known if answer is not None]
         least = min(answers, key=lambda answer: answer.remaining)
+        parts[answers.index(least)][0].binds = True
         return _by_part(least, parts, known, []), [answer.hit or 0 for answer in answers]
     decision = _judge(new, now_us)
     numbers = decision._seen[-1]  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as `_answer` put it there

@@ -162,7 +162,7 @@ def joint_reply(reply: bytes, asks: Sequence[Ask], *, peeked: bool = False) -> J
         0 if allowed else retry - 1 if retry else None,
         reset,
         tuple([hit for _, hit in parts]) if allowed and not peeked else (),
-        None if kind == _KNOWN else part,
+        part,
         _seen=(_joint_states, [ask.terms for ask in asks], reply, states_at),
     )
     return JointReply(joint, tuple([number for number, (known, _) in enumerate(parts) if allowed and not known]))

@@ -317,8 +317,7 @@ def _among_all(joint: Joint, group: Sequence[int], many: int) -> Joint:
     told: list[tuple[LimitStatus, ...]] = [()] * many
     for number, states in zip(group, joint.limits, strict=True):
         told[number] = states
-    binds = None if joint.binds is None else group[joint.binds]
-    return msgspec.structs.replace(joint, binds=binds, _seen=(tuple, told))
+    return msgspec.structs.replace(joint, binds=group[joint.binds], _seen=(tuple, told))
 
 
 def _together(groups: Sequence[Sequence[int]], answers: Sequence[Joint]) -> Joint:

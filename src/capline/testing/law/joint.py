@@ -133,3 +133,10 @@ class JointLaw(StoreSetting):
         # Slots of a cluster are asked one after the other, each at a time of its own.
         own = {START_US - 60 * SECOND} if "+cluster" in self.url else set[int]()
         assert joint.hits[0] in {START_US + 1, *own}
+
+    def test_a_retry_names_the_part_that_had_least_left(self) -> None:
+        limiter = self.limiter(self.policy("a", ["9/day"]), self.policy("b", ["3/day"]), self.policy("c", ["3/day"]))
+        parts = [Attempt(name, "s", 1, "id") for name in "abc"]
+        for verb in (limiter.decide_all, limiter.decide_all, limiter.peek_all):
+            joint = verb(parts)
+            assert (joint.remaining, joint.binds, str(joint.limit)) == (2, 1, "3/day")

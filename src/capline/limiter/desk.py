@@ -28,6 +28,7 @@ from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueErr
 from capline.model.subject import Subject, check_subject
 from capline.store.columns import plain
 from capline.store.protocol import Ask, Batch, Merge
+from capline.store.redis.url import safe_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,6 +52,9 @@ __all__ = ["DEFAULT_URL", "Desk", "Sheet"]
 DEFAULT_URL = "lmdb://.capline/store"
 """The store of `from_file` and of the command line where none is named: durable, below the working directory."""
 
+
+MOST_SHOWN = 5
+"""Policies that a limiter's `repr` names."""
 
 MOST_JOINT = 16
 """Subjects in one attempt."""
@@ -107,6 +111,7 @@ class Desk(ABC, Generic[S]):
         self._has_short_ways = not deny_cache and self._keyed is None and not self._observers
         self._watch: PolicyWatch | None = None
         self._store: S = self._open(url, clock)
+        self._shown_url = safe_url(url)
         self._take(rules)
 
     @classmethod
@@ -142,6 +147,13 @@ class Desk(ABC, Generic[S]):
     @staticmethod
     @abstractmethod
     def _open(url: str, clock: Clock | None) -> S: ...
+
+    def __repr__(self) -> str:
+        """Where the logs are, without the password, and a few of the policies."""
+        names = list(self._rules.policies)
+        more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
+        shown = ", ".join(names[:MOST_SHOWN]) or "none"
+        return f"<{type(self).__name__} {self._shown_url}, namespace {self.namespace}, policies {shown}{more}>"
 
     @property
     def policies(self) -> dict[str, Policy]:

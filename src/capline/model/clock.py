@@ -29,6 +29,9 @@ class SystemClock:
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        return "SystemClock()"
+
     def now_us(self) -> int:
         """Microseconds since the Unix epoch."""
         return time.time_ns() // 1000
@@ -46,6 +49,9 @@ class ManualClock:
 
     def __init__(self, start_us: int = 0) -> None:
         self._now_us = _instant(start_us)
+
+    def __repr__(self) -> str:
+        return f"ManualClock(start_us={self._now_us})"
 
     def now_us(self) -> int:
         """The instant that was last set."""

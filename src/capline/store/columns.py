@@ -141,6 +141,12 @@ class Decisions:
     def __len__(self) -> int:
         return len(self.allowed)
 
+    def __repr__(self) -> str:
+        """How many rows, and how many of them were allowed; a million rows are not listed."""
+        allowed, errors = int(self.allowed.sum()), len(self.errors)
+        refused = len(self) - allowed - errors
+        return f"<Decisions of {len(self)} rows: {allowed} allowed, {refused} refused, {errors} without an answer>"
+
     def __getitem__(self, row: int) -> Decision:
         if row in self.errors:
             raise self.errors[row]

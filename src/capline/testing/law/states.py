@@ -53,19 +53,30 @@ class StateLaw(StoreSetting):
         assert _told(peeked) == _told(decided) == [("3/minute", 0, 59, 60), ("9/hour", 6, 3599, 3600)]
 
     def test_a_held_answer_does_not_change(self) -> None:
-        limiter = self.one("5/minute", "200/hour")
+        """Whatever becomes of the log: hits behind it, hits trimmed and given back, another algorithm, its end."""
+        limiter = self.one("45/10s", "90/15s")
         held: list[tuple[Decision, Any]] = []
-        for second in range(0, 150, 3):
-            self.at(second)
-            answer = limiter.decide("p", "s")
+
+        def ask(**names: Any) -> None:
+            answer = limiter.decide("p", "s", **names)
             held.append((answer, answer.limits))
-        refunded = [answer.hit for answer, _ in held if answer.hit is not None][-3]
+
+        for step in range(200):
+            self.at(step / 5)
+            ask()
+        limiter.use([self.policy("p", ["45/10s", "90/15s"], algorithm="bucketed")])
+        for _ in range(3):
+            self.clock.advance_us(1)
+            ask()
+        limiter.use([self.policy("p", ["45/10s", "90/15s"])])
+        refunded = [answer.hit for answer, _ in held if answer.hit is not None][-9]
         assert limiter.refund("p", "s", refunded)
-        limiter.decide("p", "s", 2)
-        self.at(4000)
-        limiter.decide("p", "s")
+        ask(cost=2)
+        self.at(400)
+        ask()
         limiter.sweep()
         limiter.erase("s")
+        ask()
         assert [answer.limits for answer, _ in held] == [limits for _, limits in held]
 
     def test_a_retry_tells_what_was(self) -> None:

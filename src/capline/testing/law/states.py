@@ -163,6 +163,30 @@ class StateLaw(StoreSetting):
         self.clock.advance_us(whole_in_us)
         assert [state.remaining for state in limiter.peek("p", "s", 31).limits] == [6, 30]
 
+    def test_single_units_have_states_while_old_ones_are_trimmed(self) -> None:
+        limiter, reference = self.pair(self.policy("p", ["5/10s", "12/40s"]))
+        chance = random.Random(7)  # noqa: S311 - a history
+        for _ in range(200):
+            self.clock.advance_us(chance.choice((0, 1, 400_000, 2_100_000, 9_000_000)))
+            answer, expected = (one.decide("p", "s") for one in (limiter, reference))
+            assert answer == expected
+            assert answer.limits == expected.limits
+
+    def test_a_held_refusal_does_not_change_when_its_last_hit_becomes_a_sum(self) -> None:
+        limiter = self.one("45/10s", "900/hour")
+        self.at(0.5)
+        for _ in range(44):
+            assert limiter.decide("p", "s")
+        self.at(10.1)
+        assert limiter.decide("p", "s")
+        refused = limiter.decide("p", "s")
+        limits = refused.limits
+        assert not refused
+        limiter.use([self.policy("p", ["45/10s", "900/hour"], algorithm="bucketed", granularity="1s")])
+        self.at(10.6)
+        assert limiter.decide("p", "s")
+        assert refused.limits == limits
+
     def test_long_logs_have_states(self) -> None:
         limiter, reference = self.pair(self.policy("p", ["150/10s", "400/minute"]))
         chance = random.Random(4)  # noqa: S311 - a history

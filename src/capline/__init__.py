@@ -6,32 +6,78 @@
 2
 """
 
-from capline.limiter.aio import AsyncLimiter
-from capline.limiter.explain import Explanation
-from capline.limiter.insurance import Insurance
-from capline.limiter.limiter import Limiter
-from capline.limiter.records import Loaded, LogRecord, PastHit
-from capline.model.attempt import Attempt
-from capline.model.clock import Clock, ManualClock, SystemClock
-from capline.model.decision import Decision, Joint
-from capline.model.errors import (
-    CampaignError,
-    CaplineError,
-    IdConflictError,
-    InvalidTypeError,
-    InvalidValueError,
-    LimitExceeded,
-    PolicyError,
-    SegmentError,
-    StoreDamagedError,
-    StoreError,
-    StoreFullError,
-    StoreVersionError,
-    UnknownNameError,
-)
-from capline.model.limit import Limit
-from capline.model.policy import Policy
-from capline.store.columns import Decisions
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from capline.limiter.aio import AsyncLimiter
+    from capline.limiter.explain import Explanation
+    from capline.limiter.insurance import Insurance
+    from capline.limiter.limiter import Limiter
+    from capline.limiter.records import Loaded, LogRecord, PastHit
+    from capline.model.attempt import Attempt
+    from capline.model.clock import Clock, ManualClock, SystemClock
+    from capline.model.decision import Decision, Joint
+    from capline.model.errors import (
+        CampaignError,
+        CaplineError,
+        IdConflictError,
+        InvalidTypeError,
+        InvalidValueError,
+        LimitExceeded,
+        PolicyError,
+        SegmentError,
+        StoreDamagedError,
+        StoreError,
+        StoreFullError,
+        StoreUnavailableError,
+        StoreUnknownError,
+        StoreVersionError,
+        UnknownNameError,
+    )
+    from capline.model.limit import Limit
+    from capline.model.limit_status import LimitStatus
+    from capline.model.policy import Policy
+    from capline.policy.file import PolicyFileError
+    from capline.store.columns import Decisions
+else:
+    from capline.model.late import late_names
+
+    # Each is loaded with what it needs when it is first asked for, and all of capline by nobody.
+    __getattr__ = late_names(
+        __name__,
+        {
+            "capline.limiter.aio": ("AsyncLimiter",),
+            "capline.limiter.explain": ("Explanation",),
+            "capline.limiter.insurance": ("Insurance",),
+            "capline.limiter.limiter": ("Limiter",),
+            "capline.limiter.records": ("Loaded", "LogRecord", "PastHit"),
+            "capline.model.attempt": ("Attempt",),
+            "capline.model.clock": ("Clock", "ManualClock", "SystemClock"),
+            "capline.model.decision": ("Decision", "Joint"),
+            "capline.model.errors": (
+                "CampaignError",
+                "CaplineError",
+                "IdConflictError",
+                "InvalidTypeError",
+                "InvalidValueError",
+                "LimitExceeded",
+                "PolicyError",
+                "SegmentError",
+                "StoreDamagedError",
+                "StoreError",
+                "StoreFullError",
+                "StoreUnavailableError",
+                "StoreUnknownError",
+                "StoreVersionError",
+                "UnknownNameError",
+            ),
+            "capline.model.limit": ("Limit",),
+            "capline.model.limit_status": ("LimitStatus",),
+            "capline.model.policy": ("Policy",),
+            "capline.policy.file": ("PolicyFileError",),
+            "capline.store.columns": ("Decisions",),
+        },
+    )
 
 __version__ = "0.1.0"
 
@@ -51,6 +97,7 @@ __all__ = [
     "Joint",
     "Limit",
     "LimitExceeded",
+    "LimitStatus",
     "Limiter",
     "Loaded",
     "LogRecord",
@@ -58,12 +105,19 @@ __all__ = [
     "PastHit",
     "Policy",
     "PolicyError",
+    "PolicyFileError",
     "SegmentError",
     "StoreDamagedError",
     "StoreError",
     "StoreFullError",
+    "StoreUnavailableError",
+    "StoreUnknownError",
     "StoreVersionError",
     "SystemClock",
     "UnknownNameError",
     "__version__",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -188,18 +188,23 @@ def test_the_scripts_say_before_they_begin_what_they_do() -> None:
 
 # --- slots that fail in the middle, played reply by reply -------------------------------------------------------------
 
+STATE = struct.pack(">QQQ", 7, 20, 40)
+"""Of the one limit of each part: units left, us until there are more, us until there are all."""
+
 SLOTS = [[0, 16383, [b"127.0.0.1", 7000, b"id"]]]
 
 
 def allowed(*known: int) -> bytes:
     """joint.lua's answer: allowed, with a hit for each part."""
-    return struct.pack(">QBBBQQQ", START_US, 1, 0, 0, 7, 0, 9) + b"".join(
-        struct.pack(">BQ", one, START_US + number) for number, one in enumerate(known)
+    return (
+        struct.pack(">QBBBQQQ", START_US, 1, 0, 0, 7, 0, 9)
+        + b"".join(struct.pack(">BQ", one, START_US + number) for number, one in enumerate(known))
+        + STATE * len(known)
     )
 
 
 def refused(parts: int = 1) -> bytes:
-    return struct.pack(">QBBBQQQ", START_US, 0, 0, 0, 0, 31, 40) + struct.pack(">BQ", 0, 0) * parts
+    return struct.pack(">QBBBQQQ", START_US, 0, 0, 0, 0, 31, 40) + (struct.pack(">BQ", 0, 0) + STATE) * parts
 
 
 class Servers:
@@ -265,6 +270,7 @@ def test_a_part_that_was_known_is_not_given_back() -> None:
     servers = Servers([allowed(1), allowed(0), refused(), 1])
     answer = servers.decide_all(5, 6, 7)
     assert (answer.allowed, answer.binds, answer.retry_after_us) == (False, 2, 30)
+    assert [len(part) for part in answer.limits] == [0, 0, 1]
     assert servers.refunds == 1
 
 
@@ -276,9 +282,9 @@ def test_too_few_replicas_in_a_later_slot_gives_all_back() -> None:
 
 
 def test_the_answers_of_the_slots_are_one() -> None:
-    first = struct.pack(">QBBBQQQ", START_US, 1, 0, 0, 5, 0, 90) + struct.pack(">BQ", 0, 11)
-    second = struct.pack(">QBBBQQQ", START_US, 1, 0, 0, 3, 0, 80) + struct.pack(">BQ", 0, 22)
-    third = struct.pack(">QBBBQQQ", START_US, 1, 0, 0, 4, 0, 70) + struct.pack(">BQ", 0, 33)
+    first = struct.pack(">QBBBQQQ", START_US, 1, 0, 0, 5, 0, 90) + struct.pack(">BQ", 0, 11) + STATE
+    second = struct.pack(">QBBBQQQ", START_US, 1, 0, 0, 3, 0, 80) + struct.pack(">BQ", 0, 22) + STATE
+    third = struct.pack(">QBBBQQQ", START_US, 1, 0, 0, 4, 0, 70) + struct.pack(">BQ", 0, 33) + STATE
     answer = Servers([first, second, third]).decide_all()
     assert (answer.allowed, answer.remaining, answer.binds, answer.reset_after_us, answer.hits) == (
         True,
@@ -287,3 +293,4 @@ def test_the_answers_of_the_slots_are_one() -> None:
         90,
         (11, 22, 33),
     )
+    assert [[state.remaining for state in part] for part in answer.limits] == [[7], [7], [7]]

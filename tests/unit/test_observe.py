@@ -418,14 +418,47 @@ def test_label_sets_are_bounded_under_ten_thousand_segments_and_every_attempt_is
     family = next(family for family in registry.collect() if family.name == "capline_decisions")
     totals = {tuple(s.labels.values()): s.value for s in family.samples if s.name.endswith("_total")}
     assert len(totals) == 102
-    others = {labels[4:]: value for labels, value in totals.items() if labels[0] == "other"}
+    others = {labels[5:]: value for labels, value in totals.items() if labels[1] == "other"}
     assert others == {("allowed", "store"): 9900, ("refused", "store"): 10003}
-    assert all(labels[:4] == ("other",) * 4 for labels in totals if labels[0] == "other")
+    assert all(labels[:5] == ("decide_many", *("other",) * 4) for labels in totals if labels[1] == "other")
     data: Any = reader.get_metrics_data()
     metrics: Any = {metric.name: metric.data for metric in data.resource_metrics[0].scope_metrics[0].metrics}
     assert {
         tuple(point.attributes.values()): point.value for point in metrics["capline_decisions_total"].data_points
     } == totals
+
+
+def test_a_peek_is_never_counted_as_a_decision_or_a_refusal(lines: Any) -> None:
+    """Whoever shows a user what is left, at every page, must not look as if users were refused."""
+    registry, refusals = CollectorRegistry(), list[Any]()
+
+    class Counting:
+        def decided(self, event: Any) -> None:
+            counted = event.allowed, event.refused, event.refused_by_limit, event.would_allow, event.would_refuse
+            refusals.append(counted)
+
+    observers = [PrometheusObserver(registry), LogObserver(allowed_ratio=0), Counting()]
+    with Limiter("memory://", [Policy("q", ["1/day"])], observers=observers) as limiter:
+        assert limiter.peek("q", "s")
+        assert not limiter.peek("q", "s", 2)
+        assert not limiter.peek_all([Attempt("q", "s", 2)])
+        assert not limiter.peek_many("q", ["s", "t"], cost=2).allowed.any()
+        assert refusals == [(0, 0, {}, 1, 0), (0, 0, {}, 0, 1), (0, 0, {}, 0, 1), (0, 0, {}, 0, 2)]
+        families = {family.name: family for family in registry.collect()}
+        assert not families["capline_decisions"].samples
+        assert not limiter.decide("q", "s", 2)
+    assert refusals[-1] == (0, 1, {Limit(1, 86_400_000_000): 1}, 0, 0)
+    rest = {"policy": "q", "segment": "", "channel": "", "limit": "1/day", "origin": "store", "verdict": "refused"}
+    assert registry.get_sample_value("capline_decisions_total", {"verb": "decide", **rest}) == 1
+    for verb, count in {"peek": 1, "peek_all": 1, "peek_many": 2}.items():
+        assert registry.get_sample_value("capline_peeks_total", {"verb": verb, **rest}) == count
+    told = [json.loads(line) for line in lines[1]]
+    assert [(line["verb"], line["refused"], line["would_refuse"]) for line in told] == [
+        ("peek", 0, 1),
+        ("peek_all", 0, 1),
+        ("peek_many", 0, 2),
+        ("decide", 1, 0),
+    ]
 
 
 def test_call_labels_are_bounded_too_and_keep_their_verb() -> None:
@@ -468,12 +501,13 @@ def test_an_origin_that_a_store_made_up_is_bounded() -> None:
     recorder, registry = Recorder(), CollectorRegistry()
     observer = PrometheusObserver(registry, label_sets=1)
     with Limiter("memory://", POLICIES, observers=[recorder]) as limiter:
-        limiter.peek("q", "s")
+        limiter.decide("q", "s")
     event = recorder.events[0]
     for number in range(100):
         event.counted = {Outcome("q", None, None, None, "allowed", f"made up {number}"): 1}
         observer.decided(event)
-    others = {"policy": "other", "segment": "other", "channel": "other", "limit": "other", "verdict": "allowed"}
+    names = dict.fromkeys(("policy", "segment", "channel", "limit"), "other")
+    others = {"verb": "decide", **names, "verdict": "allowed"}
     assert registry.get_sample_value("capline_decisions_total", {**others, "origin": "other"}) == 99
 
 
@@ -485,7 +519,8 @@ def test_a_second_observer_in_one_registry_is_refused_and_one_may_be_shared() ->
     for _ in range(2):
         with Limiter("memory://", POLICIES, observers=[observer]) as limiter:
             limiter.decide("q", "s")
-    labels = {"policy": "q", "segment": "", "channel": "", "limit": "2/day", "verdict": "allowed", "origin": "store"}
+    named = {"verb": "decide", "policy": "q", "segment": "", "channel": ""}
+    labels = {**named, "limit": "2/day", "verdict": "allowed", "origin": "store"}
     assert registry.get_sample_value("capline_decisions_total", labels) == 2
 
 
@@ -517,8 +552,8 @@ def test_prometheus_in_multiprocess_mode_sums_over_processes(tmp_path: Path) -> 
     ).stdout
     lines = {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in text.splitlines()}
     named = 'channel="",limit="3/day",origin="store",policy="p",segment=""'
-    assert lines[f'capline_decisions_total{{{named},verdict="allowed"}}'] == "6.0"
-    assert lines[f'capline_decisions_total{{{named},verdict="refused"}}'] == "4.0"
+    assert lines[f'capline_decisions_total{{{named},verb="decide",verdict="allowed"}}'] == "6.0"
+    assert lines[f'capline_decisions_total{{{named},verb="decide",verdict="refused"}}'] == "4.0"
     assert lines['capline_store_seconds_count{policy="p",verb="decide"}'] == "10.0"
 
 
@@ -569,11 +604,12 @@ def test_a_line_is_json_and_says_what_was_decided(lines: Any) -> None:
     first, second = (json.loads(line) for line in lines[1])
     assert first.pop("seconds") > 0
     names = {"policy": "p", "segment": None, "channel": "push"}
-    counts = {"allowed": 1, "refused": 0, "errors": 0, "limits": {}, "origins": {"store": 1}}
+    peeks = {"would_allow": 0, "would_refuse": 0}
+    counts = {"allowed": 1, "refused": 0, "errors": 0, **peeks, "limits": {}, "origins": {"store": 1}}
     assert first == {"verb": "decide", **names, **counts, "left_out": 0}
     del second["seconds"]
     names = {"policy": "q", "segment": None, "channel": None}
-    counts = {"allowed": 2, "refused": 1, "errors": 1, "limits": {"2/day": 1}, "origins": {"store": 3}}
+    counts = {"allowed": 2, "refused": 1, "errors": 1, **peeks, "limits": {"2/day": 1}, "origins": {"store": 3}}
     assert second == {"verb": "decide_many", **names, **counts, "left_out": 0}
     assert not any("poison" in line or "\n" in line for line in lines[1])
 

@@ -44,7 +44,7 @@ def show_joint(joint: Joint, asked: Sequence[Attempt], now_us: int, zone: str, *
         parts = ("allowed", "remaining", "retry_after_us", "reset_after_us", "hits", "binds", "origin")
         answer_json({**{part: getattr(joint, part) for part in parts}, "limit": _text(joint.limit)})
     else:
-        of = "" if joint.binds is None else f" of {_named(asked[joint.binds])}"
+        of = "" if joint.limit is None else f" of {_named(asked[joint.binds])}"
         out.print(_line(joint, now_us, zone, of))
         for hit, attempt in zip(joint.hits, asked, strict=False):
             out.print(f"  hit {hit}  {_named(attempt)}", markup=False)

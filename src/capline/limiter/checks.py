@@ -5,20 +5,22 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
 from capline.model.attempt import Attempt, check_id
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, quoted
+from capline.model.late import LateModule
 from capline.model.limit import duration_text
 from capline.model.subject import check_subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from capline.model.decision import Decision
     from capline.model.subject import Subject
+else:
+    np = LateModule("numpy")
 
 __all__ = [
     "check_attempt",
@@ -59,7 +61,7 @@ def fingerprint(attempt_id: str | None) -> int:
 
 def stamp(hit: int) -> int:
     """The hit as an `int`, or raise."""
-    if isinstance(hit, bool) or not isinstance(hit, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+    if type(hit) is not int and (isinstance(hit, bool) or not isinstance(hit, (int, np.integer))):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
         raise InvalidTypeError(f"a hit is the stamp that a decision named, an int, not {quoted(hit)}")
     return int(hit)
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from capline.limiter.checks import check_kinds, check_subjects, count_of
 from capline.model.attempt import check_cost, check_id
 from capline.model.errors import CaplineError
+from capline.model.late import LateModule
 from capline.model.subject import Subject
 from capline.store.columns import NEVER_US, NO_HIT, Decisions, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray  # noqa: TC004 - `Columns` is never decoded, so nobody asks for its types
+else:
+    np = LateModule("numpy")
 
 __all__ = ["Columns", "columns_of", "spread"]
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from capline.limiter.rules import Names
     from capline.model.attempt import Attempt
+    from capline.model.limit_status import LimitStatus
     from capline.model.subject import Subject
 
 __all__ = ["MOST_ENTRIES", "DenyCache", "check_entries"]
@@ -81,6 +82,8 @@ class DenyCache:
             None if told.reset_after_us is None else max(0, told.reset_after_us - passed_us),
             None,
             "deny-cache",
+            0,
+            (_limits_later, told, passed_us),
         )
 
     def note(self, attempt: Attempt, decision: Decision, ticket: tuple[int, int]) -> None:
@@ -114,6 +117,18 @@ class DenyCache:
     def emptied(self) -> DenyCache:
         """A new one of the same size, for new policies: an answer under the old ones goes to the old cache."""
         return DenyCache(self._most, self._now_ns)
+
+
+def _limits_later(told: Decision, passed_us: int) -> tuple[LimitStatus, ...]:
+    """The limits of this refusal, so much later; what came free meanwhile is not known here."""
+    return tuple(
+        msgspec.structs.replace(
+            state,
+            frees_in_us=None if state.frees_in_us is None else max(0, state.frees_in_us - passed_us),
+            whole_in_us=max(0, state.whole_in_us - passed_us),
+        )
+        for state in told.limits
+    )
 
 
 def check_entries(deny_cache: int) -> int:

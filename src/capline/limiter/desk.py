@@ -9,7 +9,6 @@ what was asked, checked here; one call; and, where that fails, the guard.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
@@ -29,12 +28,13 @@ from capline.model.clock import check_clock
 from capline.model.decision import Decision
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, PolicyError, StoreError
 from capline.model.subject import Subject, check_subject
-from capline.policy.watch import PolicyWatch
 from capline.store.columns import plain
 from capline.store.protocol import Ask, Batch, Merge
+from capline.store.redis.url import safe_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from capline.model.clock import Clock
     from capline.model.policy import Policy, Rule
     from capline.observe.protocol import Observer
+    from capline.policy.watch import PolicyWatch
     from capline.store.columns import Decisions
     from capline.store.protocol import Found, Recorded, Terms
 
@@ -53,6 +54,9 @@ __all__ = ["DEFAULT_URL", "Desk", "Sheet"]
 DEFAULT_URL = "lmdb://.capline/store"
 """The store of `from_file` and of the command line where none is named: durable, below the working directory."""
 
+
+MOST_SHOWN = 5
+"""Policies that a limiter's `repr` names."""
 
 MOST_JOINT = 16
 """Subjects in one attempt."""
@@ -110,6 +114,7 @@ class Desk(ABC, Generic[S]):
         self._has_short_ways = not deny_cache and self._keyed is None and not self._observers
         self._watch: PolicyWatch | None = None
         self._store: S = self._open(url, clock)
+        self._shown_url = safe_url(url)
         self._take(rules)
 
     @classmethod
@@ -125,7 +130,9 @@ class Desk(ABC, Generic[S]):
         observers: Iterable[Observer] = (),
     ) -> Self:
         """A limiter of the policies in a YAML file, in its namespace; `reload` takes over what was changed there."""
-        watch = PolicyWatch(Path(path))
+        from capline.policy.watch import PolicyWatch  # noqa: PLC0415 - YAML is loaded where a file is read
+
+        watch = PolicyWatch(path)
         file = watch.current
         limiter = cls(
             url,
@@ -143,6 +150,13 @@ class Desk(ABC, Generic[S]):
     @staticmethod
     @abstractmethod
     def _open(url: str, clock: Clock | None) -> S: ...
+
+    def __repr__(self) -> str:
+        """Where the logs are, without the password, and a few of the policies."""
+        names = list(self._rules.policies)
+        more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
+        shown = ", ".join(names[:MOST_SHOWN]) or "none"
+        return f"<{type(self).__name__} {self._shown_url}, namespace {self.namespace}, policies {shown}{more}>"
 
     @property
     def policies(self) -> dict[str, Policy]:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeGuard
 
-import numpy as np
-
 from capline.limiter.insurance import Insurance, Insurer
 from capline.model.decision import Decision, Joint
 from capline.model.errors import (
@@ -23,16 +21,21 @@ from capline.model.errors import (
     StoreVersionError,
     quoted,
 )
+from capline.model.late import LateModule
 from capline.store.columns import Decisions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy as np
 
     from capline.limiter.columns import Columns
     from capline.limiter.rules import Rules
     from capline.model.attempt import Attempt
     from capline.model.clock import Clock
     from capline.model.subject import Subject
+else:
+    np = LateModule("numpy")
 
 __all__ = ["ASK_AGAIN_US", "Guard"]
 
@@ -87,7 +90,7 @@ class Guard:
         self.check(error)
         if self._insurer is not None:
             return self._insurer.joint(attempts, consume=consume)
-        return Joint.of(self._answer, (), None)
+        return Joint.of(self._answer, (), 0)
 
     def item(self, attempt: Attempt, error: StoreError) -> Decision | CaplineError:
         """Stand in for one item of `decide_batch`, whose error stays in its place where the choice is to raise."""

@@ -17,7 +17,6 @@ from capline.limiter.rules import Rules
 from capline.model.clock import SystemClock
 from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 from capline.store.columns import NO_HIT
-from capline.store.memory import MemoryStore
 from capline.store.protocol import Ask, Batch
 
 if TYPE_CHECKING:
@@ -67,6 +66,8 @@ class Insurer:
     """
 
     def __init__(self, insurance: Insurance, rules: Rules, clock: Clock | None) -> None:
+        from capline.store.memory import MemoryStore  # noqa: PLC0415 - loaded where somebody is insured
+
         self._hosts = insurance.hosts
         self._store = MemoryStore(clock or SystemClock())
         self.use(rules)

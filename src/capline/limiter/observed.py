@@ -8,17 +8,15 @@ The rule: an observer never breaks a decision. Without observers every block is 
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from functools import partial
 from threading import Lock
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-import numpy as np
-
 from capline.model.decision import Decision, Joint
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, UnknownNameError
+from capline.model.late import LateModule
 from capline.observe.event import Decided, Outcome
 from capline.observe.protocol import HearsFailures
 
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from capline.limiter.columns import Columns
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
     from capline.model.limit import Limit
     from capline.observe.protocol import Observer
     from capline.store.columns import Decisions
+else:
+    np = LateModule("numpy")
 
 __all__ = ["UNSEEN", "Observers", "Unseen"]
 
@@ -50,7 +51,6 @@ FEW_KINDS = 1 << 16
 VERDICTS = ("refused", "allowed", "error")
 ERROR = VERDICTS.index("error")
 _NOBODY = (None, None, None)
-_LOGGER = logging.getLogger("capline")
 
 A = TypeVar("A")
 if TYPE_CHECKING:
@@ -184,7 +184,9 @@ class Observers:
             if due:
                 self._told_of, self._log_from = self.failed, now + LOG_EVERY_SECONDS
         if due:
-            _LOGGER.warning(
+            import logging  # noqa: PLC0415 - loaded where there is something to say
+
+            logging.getLogger("capline").warning(
                 "observer %s raised, and was passed over; %d times that any did since the line before",
                 type(observer).__name__,
                 since,
@@ -232,7 +234,7 @@ def _tally_joint(names: list[Shared], answer: Joint | CaplineError) -> dict[Outc
     if isinstance(answer, CaplineError):
         return {_outcome(names[0], answer): 1}
     decision = Decision(answer.allowed, answer.limit, answer.remaining, None, None, None, answer.origin)
-    return {_outcome(names[answer.binds or 0], decision): 1}
+    return {_outcome(names[answer.binds], decision): 1}
 
 
 def _tally_rows(names: list[Shared], answers: list[Decision | CaplineError] | CaplineError) -> dict[Outcome, int]:

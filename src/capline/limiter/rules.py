@@ -85,11 +85,11 @@ class Rules:
         if not policy.keeps_log:
             looks = _apart(log, policy, keep_us)
         elif policy.grain_us:
-            looks = (Look(log, limits, keep_us, "sums", policy.grain_us),)
+            looks = (Look(log, limits, keep_us, "sums", policy.grain_us, name),)
         else:
-            looks = (Look(log, limits, keep_us),)
+            looks = (Look(log, limits, keep_us, title=name),)
         if channel is not None:
-            looks += (Look(f"{log}/{channel}", policy.limits_on(channel), keep_us),)
+            looks += (Look(f"{log}/{channel}", policy.limits_on(channel), keep_us, title=f"{name}/{channel}"),)
         elif not limits:
             raise UnknownNameError(
                 f"policy {name!r} limits channels only; name one: {', '.join(sorted(policy.channels))}"
@@ -153,9 +153,26 @@ def _check_same_place(policy: Policy, other: Policy) -> None:
 
 def _apart(log: str, policy: Policy, keep_us: int) -> tuple[Look, ...]:
     """The looks of an algorithm that keeps no log: each limit has numbers of its own, beside hits that have an id."""
-    quiet = tuple(limit for limit in policy.limits if isinstance(limit, QuietHours))
-    counted = [limit for limit in policy.limits if not isinstance(limit, QuietHours)]
-    return Look(log, quiet, keep_us, "ids"), *(
-        Look(f"{log}/{limit.quota}.{limit.window_us}us", (limit,), keep_us, "sums", limit.window_us)
-        for limit in counted
+    placed = [*enumerate(policy.limits)]
+    quiet = [(place, limit) for place, limit in placed if isinstance(limit, QuietHours)]
+    own = Look(
+        log,
+        tuple(limit for _, limit in quiet),
+        keep_us,
+        "ids",
+        title=policy.name,
+        places=tuple(place for place, _ in quiet),
+    )
+    return own, *(
+        Look(
+            f"{log}/{limit.quota}.{limit.window_us}us",
+            (limit,),
+            keep_us,
+            "sums",
+            limit.window_us,
+            policy.name,
+            (place,),
+        )
+        for place, limit in placed
+        if not isinstance(limit, QuietHours)
     )

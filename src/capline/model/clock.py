@@ -36,6 +36,9 @@ class SystemClock:
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        return "SystemClock()"
+
     def now_us(self) -> int:
         """Microseconds since the Unix epoch."""
         return time.time_ns() // 1000
@@ -61,6 +64,9 @@ class ManualClock:
         if start is not None and start_us:
             raise InvalidTypeError("a ManualClock begins at start_us or at start; give one of them")
         self._now_us = _instant(start_us if start is None else _instant_of(start))
+
+    def __repr__(self) -> str:
+        return f"ManualClock(start_us={self._now_us})"
 
     def now_us(self) -> int:
         """The instant that was last set."""

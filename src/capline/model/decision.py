@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from capline.model.headers import headers_of
 from capline.model.limit import Limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from capline.model.headers import HeaderForm
+    from capline.model.limit_status import LimitStatus
 
 __all__ = ["Decision", "Joint"]
 
@@ -36,6 +40,21 @@ class _Answer(msgspec.Struct, frozen=True, gc=False):
         """`reset_after_us` in seconds."""
         return None if self.reset_after_us is None else self.reset_after_us / 1e6
 
+    # What an answer has seen, its last field, is how it makes its limits: it is no part of what it says.
+
+    def _said(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in self.__struct_fields__[:-1])
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self._said() == other._said()
+
+    def __hash__(self) -> int:
+        return hash(self._said())
+
+    def __repr__(self) -> str:
+        said = zip(self.__struct_fields__, self._said(), strict=False)
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in said)})"
+
 
 class Decision(_Answer, frozen=True, gc=False):
     """The answer to one attempt; true when allowed.
@@ -53,27 +72,63 @@ class Decision(_Answer, frozen=True, gc=False):
     hit: int | None
     origin: str = "store"
     wait_us: int = 0
+    _seen: tuple[Any, ...] = ()
+    """A function that makes the states of the limits, and its arguments, none of which ever changes."""
 
     @property
     def wait(self) -> float:
         """`wait_us` in seconds."""
         return self.wait_us / 1e6
 
+    @property
+    def limits(self) -> tuple[LimitStatus, ...]:
+        """The state of every limit after this answer, in the policy's order, then of the channel's.
+
+        Seen in the same atomic step as the answer; times are from the asking. Made anew each time it is asked for, some
+        microseconds. Empty where no limit was looked at: in an outage, and in the rows of `decide_many`.
+        """
+        return self._seen[0](*self._seen[1:]) if self._seen else ()
+
+    def headers(self, form: HeaderForm = "draft-11") -> dict[str, str]:
+        """What an HTTP response says of this decision: `"draft-11"` or `"legacy"`; see `capline.model.headers`."""
+        return headers_of(form, self.limits, self.limit, allowed=self.allowed, retry_after_us=self.retry_after_us)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Decision, (*self._said(), (tuple, self.limits))
+
 
 class Joint(_Answer, frozen=True):
     """The answer to one attempt over several subjects, all or nothing; true when allowed.
 
     `hits` are the stamps to refund, one for each attempt in order; empty where nothing was recorded. `binds` is the
-    number of the attempt whose limit is `limit`. All else is as in `Decision`, over all of the attempts.
+    number of the attempt whose limit is `limit`; 0 where that is None, as in an outage. All else is as in `Decision`,
+    over all of the attempts.
     """
 
     hits: tuple[int, ...] = ()
-    binds: int | None = None
+    binds: int = 0
     origin: str = "store"
+    _seen: tuple[Any, ...] = ()
+
+    @property
+    def limits(self) -> tuple[tuple[LimitStatus, ...], ...]:
+        """The state of every limit after this answer, for each attempt in order; see `Decision.limits`.
+
+        On a cluster, where slots are asked in turn, a refusal tells of the slot that refused; others are empty.
+        """
+        return self._seen[0](*self._seen[1:]) if self._seen else ()
+
+    def headers(self, form: HeaderForm = "draft-11") -> dict[str, str]:
+        """As `Decision.headers`, with the limits of all attempts."""
+        states = [state for part in self.limits for state in part]
+        return headers_of(form, states, self.limit, allowed=self.allowed, retry_after_us=self.retry_after_us)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Joint, (*self._said(), (tuple, self.limits))
 
     @classmethod
-    def of(cls, decision: Decision, hits: Iterable[int], binds: int | None) -> Joint:
-        """A decision over all of the attempts, with the hit of each."""
+    def of(cls, decision: Decision, hits: Iterable[int], binds: int) -> Joint:
+        """A decision over all of the attempts, which has seen the limits of each, with the hit of each."""
         return cls(
             decision.allowed,
             decision.limit,
@@ -83,4 +138,5 @@ class Joint(_Answer, frozen=True):
             tuple(hits),
             binds,
             decision.origin,
+            decision._seen,  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the two are of one kind
         )

@@ -6,6 +6,11 @@ A refusal is a value (`Decision.allowed` is false), never an exception; only `ac
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from capline.model.decision import Decision
+
 __all__ = [
     "CampaignError",
     "CaplineError",
@@ -112,8 +117,12 @@ class StoreVersionError(StoreError):
 
 
 class LimitExceeded(CaplineError):  # noqa: N818 - a public name, and the word of the field
-    """`acquire` could not have its slot within the timeout. `decision` holds the refusal."""
+    """`acquire` could not have its slot within the timeout. `decision` is the refusal."""
 
-    def __init__(self, message: str, decision: object = None) -> None:
+    def __init__(self, message: str, decision: Decision) -> None:
         super().__init__(message)
         self.decision = decision
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """It may be sent to another process, as task queues do."""
+        return LimitExceeded, (str(self), self.decision)

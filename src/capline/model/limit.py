@@ -133,6 +133,9 @@ class Limit(msgspec.Struct, frozen=True, gc=False):
         """The shortest text that parses back to an equal limit."""
         return f"{self.quota}/{window_text(self.window_us)}"
 
+    def __repr__(self) -> str:
+        return f"Limit.parse({str(self)!r})"
+
 
 class CalendarLimit(Limit, frozen=True, gc=False):
     """At most `quota` units in a day, or a week from Monday on, of the calendar where the subject is.

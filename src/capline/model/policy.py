@@ -92,6 +92,8 @@ class Look(msgspec.Struct, frozen=True):
     `keep_us` is the widest window that any policy, in any segment, has on that log: hits are trimmed by that age alone.
     `keeps` is what a hit leaves there: `hits` are kept each by itself; `sums`, those of one span of `grain_us` as one;
     `ids`, only hits that have an id, beside logs of sums.
+    `title` is what people call its limits by: the policy, or `policy/channel`. `places` is the place of each of its
+    limits in the policy, where the looks are in another order.
     """
 
     log: str
@@ -99,6 +101,8 @@ class Look(msgspec.Struct, frozen=True):
     keep_us: int
     keeps: str = "hits"
     grain_us: int = 0
+    title: str = ""
+    places: tuple[int, ...] = ()
 
 
 class Rule(msgspec.Struct, frozen=True):

@@ -5,12 +5,27 @@
 prometheus-client and opentelemetry-api are loaded when their observer is made, and not before.
 """
 
+from typing import TYPE_CHECKING
+
+from capline.model.late import late_names
 from capline.observe.event import Decided, Outcome
-from capline.observe.json_lines import LogObserver
-from capline.observe.opentelemetry import OpenTelemetryObserver
-from capline.observe.prometheus import PrometheusObserver
 from capline.observe.protocol import HearsFailures, Observer
-from capline.observe.segments import SegmentMetrics, Watched, WatchFigures
+
+if TYPE_CHECKING:
+    from capline.observe.json_lines import LogObserver
+    from capline.observe.opentelemetry import OpenTelemetryObserver
+    from capline.observe.prometheus import PrometheusObserver
+    from capline.observe.segments import SegmentMetrics, Watched, WatchFigures
+else:
+    __getattr__ = late_names(
+        __name__,
+        {
+            "capline.observe.json_lines": ("LogObserver",),
+            "capline.observe.opentelemetry": ("OpenTelemetryObserver",),
+            "capline.observe.prometheus": ("PrometheusObserver",),
+            "capline.observe.segments": ("SegmentMetrics", "WatchFigures", "Watched"),
+        },
+    )
 
 __all__ = [
     "Decided",
@@ -24,3 +39,7 @@ __all__ = [
     "WatchFigures",
     "Watched",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

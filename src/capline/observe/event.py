@@ -14,7 +14,9 @@ import msgspec
 if TYPE_CHECKING:
     from capline.model.limit import Limit
 
-__all__ = ["Decided", "Outcome"]
+__all__ = ["PEEKS", "Decided", "Outcome"]
+
+PEEKS = frozenset(("peek", "peek_all", "peek_many"))
 
 
 class Outcome(NamedTuple):
@@ -36,9 +38,10 @@ class Outcome(NamedTuple):
 class Decided(msgspec.Struct):
     """The answers of one call.
 
-    `verb`     `"decide"`, `"peek"`, `"schedule"` (also for `acquire`), `"decide_batch"`, `"decide_many"`, `"peek_many"`
+    `verb`     `"decide"`, `"decide_all"`, `"decide_batch"`, `"decide_many"`, `"schedule"` (also for `acquire`), and
+               the peeks, which decide nothing: `"peek"`, `"peek_all"`, `"peek_many"`
     `policy`, `segment`, `channel`  what all its attempts share; None where mixed, or not named
-    `size`     attempts in it; each is allowed, refused or an error
+    `size`     attempts in it; each is allowed, refused or an error, or by a peek would be
     `seconds`  what the store's call took, in an outage with what stood in for it; None where no store was asked
 
     Counts are made when first asked for, from the answers themselves: ask within `decided`, before the caller has them.
@@ -61,14 +64,29 @@ class Decided(msgspec.Struct):
         return self.counted
 
     @property
+    def is_peek(self) -> bool:
+        """Whether it only asked what would be: outcomes are then what a decision would have been."""
+        return self.verb in PEEKS
+
+    @property
     def allowed(self) -> int:
-        """Attempts that were allowed."""
-        return self._having("allowed")
+        """Attempts that were allowed; none by a peek."""
+        return 0 if self.is_peek else self._having("allowed")
 
     @property
     def refused(self) -> int:
-        """Attempts that were refused."""
-        return self._having("refused")
+        """Attempts that were refused; none by a peek."""
+        return 0 if self.is_peek else self._having("refused")
+
+    @property
+    def would_allow(self) -> int:
+        """Attempts that a peek says would be allowed."""
+        return self._having("allowed") if self.is_peek else 0
+
+    @property
+    def would_refuse(self) -> int:
+        """Attempts that a peek says would be refused."""
+        return self._having("refused") if self.is_peek else 0
 
     @property
     def errors(self) -> int:
@@ -86,9 +104,9 @@ class Decided(msgspec.Struct):
 
     @property
     def refused_by_limit(self) -> dict[Limit, int]:
-        """Refused attempts by the limit that held longest."""
+        """Refused attempts by the limit that held longest; none by a peek."""
         sums: dict[Limit, int] = {}
-        for outcome, count in self.counts.items():
+        for outcome, count in () if self.is_peek else self.counts.items():
             if outcome.verdict == "refused" and outcome.limit is not None:
                 sums[outcome.limit] = sums.get(outcome.limit, 0) + count
         return sums

@@ -1,10 +1,11 @@
 """Decisions as lines of JSON through `logging`, one for each call.
 
     {"verb":"decide","policy":"promo","segment":null,"channel":"push","allowed":0,"refused":1,"errors":0,
-     "limits":{"3/day":1},"origins":{"store":1},"seconds":0.000012,"left_out":0}
+     "would_allow":0,"would_refuse":0,"limits":{"3/day":1},"origins":{"store":1},"seconds":0.000012,"left_out":0}
 
-`limits` holds refusals by the limit that held longest, `seconds` may be null, and `left_out` is how many calls since
-the line before had none: those that sampling passed over, and those beyond the bound.
+Peeks are told under `would_allow` and `would_refuse` alone, as they decide nothing. `limits` holds refusals by the
+limit that held longest, `seconds` may be null, and `left_out` is how many calls since the line before had none: those
+that sampling passed over, and those beyond the bound.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class LogObserver:
         """See `Observer`."""
         if not self._logger.isEnabledFor(self._level):
             return
-        plain = event.by_origin == {"store": event.size} and event.allowed == event.size
+        plain = event.by_origin == {"store": event.size} and event.allowed + event.would_allow == event.size
         with self._lock:
             if not self._has_line(plain):
                 self._left_out += 1
@@ -96,6 +97,8 @@ def _line(event: Decided, left_out: int) -> str:
         "allowed": event.allowed,
         "refused": event.refused,
         "errors": event.errors,
+        "would_allow": event.would_allow,
+        "would_refuse": event.would_refuse,
         "limits": {str(limit): count for limit, count in event.refused_by_limit.items()},
         "origins": event.by_origin,
         "seconds": event.seconds,

@@ -1,8 +1,9 @@
 """What is measured, whoever keeps the figures: the metrics that the Prometheus and the OpenTelemetry observer share.
 
-    capline_decisions_total{policy,segment,channel,limit,verdict,origin}  attempts
-    capline_store_seconds{verb,policy}                                    seconds that the store's call took
-    capline_observer_errors_total                                         times that an observer raised
+    capline_decisions_total{verb,policy,segment,channel,limit,verdict,origin}  attempts
+    capline_peeks_total{verb,policy,segment,channel,limit,verdict,origin}      attempts that were only peeked at
+    capline_store_seconds{verb,policy}                                         seconds that the store's call took
+    capline_observer_errors_total                                              times that an observer raised
 
 The rule: at most `label_sets` label sets for each metric. Past that names are "other", but for verb, verdict and
 origin: sums and alarms stay true.
@@ -25,15 +26,17 @@ __all__ = [
     "DECISIONS",
     "DECISION_LABELS",
     "OBSERVER_ERRORS",
+    "PEEKS",
     "STORE_LABELS",
     "STORE_SECONDS",
     "Metrics",
 ]
 
 DECISIONS = "capline_decisions_total"
+PEEKS = "capline_peeks_total"
 STORE_SECONDS = "capline_store_seconds"
 OBSERVER_ERRORS = "capline_observer_errors_total"
-DECISION_LABELS = ("policy", "segment", "channel", "limit", "verdict", "origin")
+DECISION_LABELS = ("verb", "policy", "segment", "channel", "limit", "verdict", "origin")
 STORE_LABELS = ("verb", "policy")
 BUCKETS_SECONDS = (10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.5, 1, 5)
 """From a decision in this process to a batch of millions."""
@@ -44,24 +47,27 @@ _ORIGINS = ("", "store", "fallback", "insurance", "deny-cache")
 
 
 class Metrics:
-    """Counts what was decided. `decisions` and `seconds` make the figure for values of their labels."""
+    """Counts what was decided. `decisions`, `peeks` and `seconds` make the figure for values of their labels."""
 
     def __init__(
         self,
         label_sets: int,
         decisions: Callable[[tuple[str, ...]], Figure],
+        peeks: Callable[[tuple[str, ...]], Figure],
         seconds: Callable[[tuple[str, ...]], Figure],
         failed: Figure,
     ) -> None:
         most = check_label_sets(label_sets)
         self._decisions = Bounded(most, _of_outcome, _of_other_outcome, decisions)
+        self._peeks = Bounded(most, _of_outcome, _of_other_outcome, peeks)
         self._seconds = Bounded(most, _of_call, _of_other_call, seconds)
         self._failed = failed
 
     def decided(self, event: Decided) -> None:
         """See `Observer`."""
+        figures = self._peeks if event.is_peek else self._decisions
         for outcome, count in event.counts.items():
-            self._decisions[outcome](count)
+            figures[event.verb, outcome](count)
         if event.seconds is not None:
             self._seconds[event.verb, event.policy](event.seconds)
 
@@ -70,13 +76,14 @@ class Metrics:
         self._failed(1)
 
 
-def _of_outcome(outcome: Outcome) -> tuple[str, ...]:
-    policy, segment, channel, limit, verdict, origin = outcome
-    return policy or "", segment or "", channel or "", "" if limit is None else str(limit), verdict, origin
+def _of_outcome(key: tuple[str, Outcome]) -> tuple[str, ...]:
+    verb, (policy, segment, channel, limit, verdict, origin) = key
+    return verb, policy or "", segment or "", channel or "", "" if limit is None else str(limit), verdict, origin
 
 
-def _of_other_outcome(outcome: Outcome) -> tuple[str, ...]:
-    return OTHER, OTHER, OTHER, OTHER, outcome.verdict, outcome.origin if outcome.origin in _ORIGINS else OTHER
+def _of_other_outcome(key: tuple[str, Outcome]) -> tuple[str, ...]:
+    verb, outcome = key
+    return verb, OTHER, OTHER, OTHER, OTHER, outcome.verdict, outcome.origin if outcome.origin in _ORIGINS else OTHER
 
 
 def _of_call(call: tuple[str, str | None]) -> tuple[str, ...]:

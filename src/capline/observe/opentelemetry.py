@@ -12,6 +12,7 @@ from capline.observe.metrics import (
     DECISION_LABELS,
     DECISIONS,
     OBSERVER_ERRORS,
+    PEEKS,
     STORE_LABELS,
     STORE_SECONDS,
     Metrics,
@@ -38,6 +39,7 @@ class OpenTelemetryObserver(Metrics):
             raise CaplineError("metrics need opentelemetry-api: pip install 'capline[otel]'") from None
         meter = get_meter("capline", meter_provider=provider)
         decisions = meter.create_counter(DECISIONS, "{attempt}", "Attempts, by their outcome")
+        peeks = meter.create_counter(PEEKS, "{attempt}", "Attempts that were only peeked at")
         seconds = meter.create_histogram(
             STORE_SECONDS,
             "s",
@@ -48,6 +50,7 @@ class OpenTelemetryObserver(Metrics):
         super().__init__(
             label_sets,
             lambda labels: partial(decisions.add, attributes=dict(zip(DECISION_LABELS, labels, strict=True))),
+            lambda labels: partial(peeks.add, attributes=dict(zip(DECISION_LABELS, labels, strict=True))),
             lambda labels: partial(seconds.record, attributes=dict(zip(STORE_LABELS, labels, strict=True))),
             failed.add,
         )

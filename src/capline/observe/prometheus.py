@@ -11,6 +11,7 @@ from capline.observe.metrics import (
     DECISION_LABELS,
     DECISIONS,
     OBSERVER_ERRORS,
+    PEEKS,
     STORE_LABELS,
     STORE_SECONDS,
     Metrics,
@@ -39,6 +40,7 @@ class PrometheusObserver(Metrics):
         into = REGISTRY if registry is None else registry
         try:
             decisions = Counter(DECISIONS, "Attempts, by their outcome", DECISION_LABELS, registry=into)
+            peeks = Counter(PEEKS, "Attempts that were only peeked at", DECISION_LABELS, registry=into)
             seconds = Histogram(
                 STORE_SECONDS,
                 "Seconds that the store's call took",
@@ -55,6 +57,7 @@ class PrometheusObserver(Metrics):
         super().__init__(
             label_sets,
             lambda labels: decisions.labels(*labels).inc,
+            lambda labels: peeks.labels(*labels).inc,
             lambda labels: seconds.labels(*labels).observe,
             failed.inc,
         )

@@ -5,18 +5,20 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from capline.model.decision import Decision
 from capline.model.errors import StoreDamagedError
+from capline.model.late import LateModule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from capline.model.errors import CaplineError
     from capline.model.limit import Limit
+else:
+    np = LateModule("numpy")
 
 __all__ = ["NEVER_US", "NO_HIT", "Decisions", "plain"]
 
@@ -27,7 +29,7 @@ NO_HIT = -1
 """In `hit`: nothing was recorded (a `Decision` says None)."""
 
 
-_DTYPES = (np.bool_, np.int16, np.int64, np.int64, np.int64, np.int64)
+_DTYPES = ("bool", "int16", "int64", "int64", "int64", "int64")
 
 
 class Decisions:
@@ -138,6 +140,12 @@ class Decisions:
 
     def __len__(self) -> int:
         return len(self.allowed)
+
+    def __repr__(self) -> str:
+        """How many rows, and how many of them were allowed; a million rows are not listed."""
+        allowed, errors = int(self.allowed.sum()), len(self.errors)
+        refused = len(self) - allowed - errors
+        return f"<Decisions of {len(self)} rows: {allowed} allowed, {refused} refused, {errors} without an answer>"
 
     def __getitem__(self, row: int) -> Decision:
         if row in self.errors:

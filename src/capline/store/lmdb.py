@@ -146,7 +146,8 @@ class LmdbStore(LocalStore):
         stamp_us = decision.hit
         if stamp_us is not None:
             if oldest_us <= stamp_us - keep_us:
-                del stamps[: bisect_right(stamps, max(now_us, last_us) - keep_us)]
+                # A new array: the decision has the other one.
+                stamps = stamps[bisect_right(stamps, max(now_us, last_us) - keep_us) :]
             stamps.append(stamp_us)
             if len(stamps) > TAIL_HITS:
                 log = ColumnLog()
@@ -221,7 +222,7 @@ class LmdbStore(LocalStore):
             stamp_us = decision.hit
             if stamp_us is not None and record:
                 if oldest_us <= stamp_us - keep_us:
-                    del stamps[: bisect_right(stamps, max(now_us, last_us) - keep_us)]
+                    stamps = stamps[bisect_right(stamps, max(now_us, last_us) - keep_us) :]
                 stamps.append(stamp_us)
                 put(key, pack_unit_log(stamps))
             answers.append(decision)

@@ -12,10 +12,10 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
-import numpy as np
 
 from capline.model.decision import Decision, Joint
 from capline.model.errors import CaplineError, IdConflictError, InvalidValueError
+from capline.model.late import LateModule
 from capline.model.policy import Look, Rule
 from capline.model.subject import Subject, check_subject
 from capline.store.columns import Decisions, plain
@@ -29,10 +29,13 @@ from capline.window.rule import OpenLog, Site, Slot, attempt, gauges_of, joint, 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from capline.model.clock import Clock
     from capline.model.limit import Limit
+else:
+    np = LateModule("numpy")
 
 __all__ = ["Books", "LocalStore", "LocalTerms", "LogRef", "StoredLog", "rows_of"]
 
@@ -343,7 +346,7 @@ class LocalStore(ABC):
         decision, hits = joint(parts, now_us, [ask.fingerprint for ask in asks], record=record)
         for ask, sites in zip(asks, parts, strict=True):
             self._save(books, ask, sites)
-        binds = next((i for i, sites in enumerate(parts) if any(site.binds for site in sites)), None)
+        binds = next((i for i, sites in enumerate(parts) if any(site.binds for site in sites)), 0)
         return Joint.of(decision, hits if record else (), binds)
 
     def _refund(self, books: Books, terms: LocalTerms, subject: Subject, stamp_us: int, cost: int) -> bool:

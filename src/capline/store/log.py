@@ -92,7 +92,7 @@ class ColumnLog:
                 before.append(self.total)
         else:
             i = bisect_left(stamps, stamp_us, self.start)
-            stamps.insert(i, stamp_us)
+            self.stamps = stamps[:i] + array("Q", (stamp_us,)) + stamps[i:]
             if before is not None:
                 before.insert(i, before[i])
                 for j in range(i + 1, len(before)):
@@ -194,13 +194,15 @@ class ColumnLog:
                 # Nothing at the cut or before it is asked for again.
                 cut_us = self.stamps[start - 1]
                 self.ids = {fingerprint: us for fingerprint, us in self.ids.items() if us > cut_us} or None
-            del self.stamps[:start]
+            # A new array: decisions may have taken the old one along (see `capline.store.unit`).
+            self.stamps = self.stamps[start:]
             if self.before is not None:
                 del self.before[:start]
             self.start = 0
 
     def _count_units(self) -> None:
         self.pack()
+        self.stamps = self.stamps[:]
         self.total = len(self.stamps)
         self.before = array("Q", range(self.total))
 

@@ -101,7 +101,7 @@ class MemoryStore(LocalStore):
                 if stamp_us is not None:
                     if oldest_us <= stamp_us - keep_us:
                         log.trim(max(now_us, last_us) - keep_us)
-                    stamps.append(stamp_us)
+                    log.stamps.append(stamp_us)
                     log.floor_us = stamp_us
                 return decision
             finally:

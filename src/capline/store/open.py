@@ -6,7 +6,6 @@ redis+cluster://h1:7000,h2:7000,h3:7000?deadline=50ms        (see `capline.store
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -92,6 +91,8 @@ def _open_local(url: str, kind: str, options: dict[str, str], clock: Clock) -> L
         path = unquote(parts.netloc + parts.path)
         if not path:
             raise InvalidValueError(f"store URL {url!r}: name a directory, like 'lmdb:///var/lib/capline'")
+        from pathlib import Path  # noqa: PLC0415 - as the store
+
         from capline.store.lmdb import LmdbStore  # noqa: PLC0415 - only the store that is named is loaded
 
         return LmdbStore(

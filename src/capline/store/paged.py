@@ -241,7 +241,7 @@ class PagedLog:
             cut_us = page.stamps[-1]
             page.ids = {fingerprint: us for fingerprint, us in tail.ids.items() if us <= cut_us} or None
             tail.ids = {fingerprint: us for fingerprint, us in tail.ids.items() if us > cut_us} or None
-        del tail.stamps[:PAGE_HITS]
+        tail.stamps = tail.stamps[PAGE_HITS:]
         self._epoch = self._epoch or int.from_bytes(os.urandom(8)) or 1
         self._pages.write(self._next, pack_log(page, lead=(self._sealed,)))
         self._next += 1

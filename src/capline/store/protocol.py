@@ -10,14 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from capline.model.errors import CaplineError
 from capline.model.subject import Subject
 from capline.window.merge import Merged, Row
 
 if TYPE_CHECKING:
+    import numpy as np  # noqa: TC004 - `Batch` is never decoded, so nobody asks for its types
+    from numpy.typing import NDArray  # noqa: TC004 - as above
+
     from capline.model.decision import Decision, Joint
     from capline.model.policy import Rule
     from capline.store.columns import Decisions

@@ -23,6 +23,7 @@ from capline.testing.law.many import ManyLaw
 from capline.testing.law.receipts import ReceiptLaw
 from capline.testing.law.rule import RuleLaw
 from capline.testing.law.slots import SlotLaw
+from capline.testing.law.states import StateLaw
 from capline.testing.setting import Awaited
 
 if TYPE_CHECKING:
@@ -66,5 +67,6 @@ class StoreConformance(
     JointLaw,
     JointTimeLaw,
     CountedLaw,
+    StateLaw,
 ):
     """Every check. A subclass names the store."""

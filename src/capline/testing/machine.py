@@ -154,7 +154,9 @@ class StoreMachine(RuleBasedStateMachine):
             except IdConflictError:
                 return
             raise AssertionError("the reference refused the id, the store did not") from None
-        assert mine() == expected
+        answer = mine()
+        assert answer == expected
+        assert answer.limits == expected.limits
         judge(asked, self.clock.now_us(), expected)
         self.note(asked.subject, expected)
 
@@ -303,7 +305,9 @@ class StoreMachine(RuleBasedStateMachine):
             with pytest.raises(IdConflictError):
                 self.limiter.decide_all(parts)
             return
-        assert self.limiter.decide_all(parts) == expected
+        answer = self.limiter.decide_all(parts)
+        assert answer == expected
+        assert answer.limits == expected.limits
         self.oracle.decided_all(parts, self.clock.now_us(), expected)
         for one, hit in zip(parts, expected.hits, strict=False):
             if one.subject not in ("plain", 8):

@@ -95,7 +95,7 @@ class Reference:
         decision, hits = joint(parts, self._clock.now_us(), [fingerprint(one.id) for one in attempts])
         for one, (drafts, _) in zip(attempts, opened, strict=True):
             self._keep(one.subject, drafts)
-        binds = next((i for i, sites in enumerate(parts) if any(site.binds for site in sites)), None)
+        binds = next((i for i, sites in enumerate(parts) if any(site.binds for site in sites)), 0)
         return Joint.of(decision, hits, binds)
 
     def refund(self, policy: str, subject: Subject, stamp_us: int, cost: int = 1) -> bool:

@@ -6,9 +6,9 @@
     sliding_counter   units of this fixed window and, weighted by what of it is still in reach, of the one before
     gcra              a level that rises by each unit and sinks steadily: one number, whatever the quota
 
-A gauge answers three questions, each a pure function of a log: from when on a cost fits, how many units are left, and
-when nothing counts any more. All arithmetic is in whole numbers below 2^53, so that a script on a server, which has
-only doubles, comes to the same answer.
+A gauge answers four questions, each a pure function of a log: from when on a cost fits, how many units are left, when
+there are more, and when nothing counts any more. All arithmetic is in whole numbers below 2^53, so that a script on a
+server, which has only doubles, comes to the same answer.
 
 Every algorithm keeps its state as a log, of which it uses little: a counter's hits are one for each fixed window, and
 the level of `gcra` is the units of a log's only hit. So each store keeps, expires and protects all of them alike.
@@ -78,6 +78,17 @@ class Gauge(Protocol):
         """Units that were left when the hit of this stamp was recorded, as far as the log tells: up to the horizon."""
         ...
 
+    def more_us(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> int:
+        """From when on more is left than at this instant, right after a hit of this cost there (0: none).
+
+        `NEVER` where all is left. It says something else where the quota is 0, which never has more.
+        """
+        ...
+
+    def more_then_us(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
+        """How long after the instant that `left_then` tells of there was more left than then."""
+        ...
+
     def empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:
         """From when on nothing counts, where the newest hit, this one of `cost` (0: none), is stamped `last_us`."""
         ...
@@ -120,6 +131,21 @@ class _LogGauge(msgspec.Struct, frozen=True):
         """See `Gauge`."""
         since_us = max(self.cutoff_us(stamp_us, table), horizon_us)
         return self.limit.quota - log.units_after(since_us) + log.units_after(stamp_us)
+
+    def more_us(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> int:
+        """See `Gauge`: when one unit more than is left would fit, or when this hit is out, if it is the only one."""
+        left = max(0, self.left(log, at_us, table))
+        if left < self.limit.quota:
+            fits_us = self.fits_us(log, left + 1, table)
+            return NEVER if fits_us is None else fits_us
+        return self.frees_us(at_us, table) if cost else NEVER
+
+    def more_then_us(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
+        """See `Gauge`."""
+        later = log.units_after(stamp_us)
+        used = log.units_after(max(self.cutoff_us(stamp_us, table), horizon_us)) - later
+        oldest = min(used, self.limit.quota)
+        return self.frees_us(log.stamp_of_unit(later + oldest), table) - stamp_us if oldest > 0 else 0
 
     def empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:
         """See `Gauge`."""
@@ -191,6 +217,15 @@ class QuietGauge(msgspec.Struct, frozen=True):
         """See `Gauge`."""
         return LARGEST_QUOTA
 
+    def more_us(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> int:
+        """See `Gauge`: when they end."""
+        opens_us = self.opens_us(at_us, table)
+        return NEVER if opens_us == at_us else opens_us
+
+    def more_then_us(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
+        """See `Gauge`; what was recorded was so while they did not hold."""
+        return 0
+
     def empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:
         """See `Gauge`."""
         return NEVER
@@ -237,6 +272,26 @@ class CounterGauge(msgspec.Struct, frozen=True):
     def left_then(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
         """See `Gauge`; as of now, as no hits are kept."""
         return self.left(log, max(now_us, log.newest_us()), table)
+
+    def more_us(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> int:
+        """See `Gauge`."""
+        quota, window_us = self.limit.quota, self.limit.window_us
+        start_us = at_us - at_us % window_us
+        own, before = self._counts(log, start_us)
+        used = min(quota, quota - self.left(log, at_us, table) + cost)
+        if used <= 0:
+            return NEVER
+        own += cost
+        if own < used:
+            more_us = self._fades(start_us, before, used - 1 - own)
+            if more_us < start_us + window_us:
+                return more_us
+        return self._fades(start_us + window_us, own, used - 1)
+
+    def more_then_us(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
+        """See `Gauge`; as of now, as no hits are kept."""
+        at_us = max(now_us, log.newest_us())
+        return max(0, self.more_us(log, at_us, 0, table) - at_us)
 
     def empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:
         """See `Gauge`."""
@@ -286,6 +341,15 @@ class FixedGauge(msgspec.Struct, frozen=True):
         """See `Gauge`; as of now, as no hits are kept."""
         return self.left(log, max(now_us, log.newest_us()), table)
 
+    def more_us(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> int:
+        """See `Gauge`."""
+        return NEVER if self.left(log, at_us, table) - cost >= self.limit.quota else self.frees_us(at_us, table)
+
+    def more_then_us(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
+        """See `Gauge`; as of now, as no hits are kept."""
+        at_us = max(now_us, log.newest_us())
+        return max(0, self.more_us(log, at_us, 0, table) - at_us)
+
     def empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:
         """See `Gauge`."""
         return self.frees_us(last_us, table)
@@ -330,6 +394,19 @@ class LevelGauge(msgspec.Struct, frozen=True):
     def left_then(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
         """See `Gauge`; as of now, as no hits are kept."""
         return self.left(log, max(now_us, log.newest_us()), table)
+
+    def more_us(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> int:
+        """See `Gauge`."""
+        level = self.level(log, at_us) + cost * self.rise
+        if not level:
+            return NEVER
+        over = level - (self.brim - (max(0, self.brim - level) // self.rise + 1) * self.rise)
+        return at_us - (-over // self.fall)
+
+    def more_then_us(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
+        """See `Gauge`; as of now, as no hits are kept."""
+        at_us = max(now_us, log.newest_us())
+        return max(0, self.more_us(log, at_us, 0, table) - at_us)
 
     def empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:
         """See `Gauge`."""

@@ -30,6 +30,7 @@ from capline.model.clock import LATEST_US
 from capline.model.decision import Decision
 from capline.model.errors import IdConflictError
 from capline.model.limit import LARGEST_QUOTA, Limit
+from capline.model.limit_status import NUMBERS, LimitStatus, states_of
 from capline.model.policy import Look
 from capline.model.zone import ZoneTable, zone_table
 from capline.window.gauge import Gauge, LevelGauge, QuietGauge, gauge_of
@@ -169,8 +170,12 @@ def joint(
     new = [sites for sites, answer in zip(parts, known, strict=True) if answer is None]
     if not new:
         answers = [answer for answer in known if answer is not None]
-        return min(answers, key=lambda answer: answer.remaining), [answer.hit or 0 for answer in answers]
+        least = min(answers, key=lambda answer: answer.remaining)
+        parts[answers.index(least)][0].binds = True
+        return _by_part(least, parts, known, []), [answer.hit or 0 for answer in answers]
     decision, stamps_us = _judge(new, now_us)
+    numbers = decision._seen[-1]  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as `_answer` put it there
+    decision = _by_part(decision, parts, known, numbers)
     if not decision.allowed:
         return decision, []
     stamps = iter(stamps_us)
@@ -180,6 +185,23 @@ def joint(
         for number, site in enumerate(sites if answer is None else ()):
             _record(site, time_us, stamp_us, 0 if number else fingerprint)
     return decision, hits
+
+
+def _by_part(
+    decision: Decision, parts: Sequence[Sequence[Site]], known: Sequence[Decision | None], numbers: Sequence[int]
+) -> Decision:
+    """The decision with the limits of each part apart: of one whose id is known, as they were then.
+
+    `numbers` are those of all the others' limits, one part behind the other.
+    """
+    told: list[tuple[LimitStatus, ...]] = []
+    first = 0
+    for sites, answer in zip(parts, known, strict=True):
+        end = first + (NUMBERS * sum(len(site.gauges) for site in sites) if answer is None else 0)
+        own = states_of([site.look for site in sites], numbers[first:end]) if answer is None else answer.limits
+        told.append(own)
+        first = end
+    return msgspec.structs.replace(decision, _seen=(tuple, told))
 
 
 def refund(sites: Sequence[Site], stamp_us: int, cost: int, now_us: int) -> bool:
@@ -347,12 +369,16 @@ def _known(sites: Sequence[Site], fingerprint: int, time_us: int, now_us: int, *
             "a retry repeats the attempt, a new attempt takes a new id",
         )
     left, binding, empty_us = LARGEST_QUOTA + 1, None, 0
+    numbers: list[int] = []
     for site in sites:
         for gauge in site.gauges:
             rest = gauge.left_then(site.log, stamp_us, horizon_us, time_us, site.table)
             if rest < left:
                 left, binding = rest, gauge.limit
-            empty_us = max(empty_us, gauge.empty_us(site.log, stamp_us, 0, site.table) - stamp_us)
+            whole_us = gauge.empty_us(site.log, stamp_us, 0, site.table) - stamp_us
+            empty_us = max(empty_us, whole_us)
+            more_us = gauge.more_then_us(site.log, stamp_us, horizon_us, time_us, site.table)
+            numbers += max(0, rest), more_us, max(0, whole_us) if more_us else 0
     return Decision(
         allowed=True,
         limit=binding,
@@ -361,6 +387,7 @@ def _known(sites: Sequence[Site], fingerprint: int, time_us: int, now_us: int, *
         reset_after_us=empty_us,
         hit=stamp_us,
         wait_us=max(0, stamp_us - now_us) if slot else 0,
+        _seen=(states_of, [site.look for site in sites], numbers),
     )
 
 
@@ -383,16 +410,22 @@ def _answer(
         retry_at_us = None
     left, empty_us = LARGEST_QUOTA + 1, NEVER
     tightest: _Binding | None = None
+    numbers: list[int] = []
     for sites, stamp_us in stamped:
         last_us = max(_newest(sites), stamp_us if allowed else NEVER)
         for site in sites:
             cost = site.cost if allowed else 0
+            own_last_us = stamp_us if allowed else site.log.newest_us()
             for gauge in site.gauges:
                 units = gauge.left(site.log, stamp_us, site.table) - cost
                 if units < left:
                     left, tightest = units, (gauge.limit, site)
                 if last_us != NEVER:
                     empty_us = max(empty_us, gauge.empty_us(site.log, last_us, cost, site.table))
+                whole_us = more_us = gauge.more_us(site.log, stamp_us, cost, site.table)
+                if more_us != NEVER and not isinstance(gauge, QuietGauge):
+                    whole_us = gauge.empty_us(site.log, own_last_us, cost, site.table)
+                numbers += max(0, units), max(0, more_us - now_us), max(0, whole_us - now_us)
     limit, own = binding or tightest or (None, stamped[0][0][0])
     own.binds = True
     return Decision(
@@ -403,6 +436,7 @@ def _answer(
         reset_after_us=0 if empty_us == NEVER else max(0, empty_us - now_us),
         hit=stamped[0][1] if allowed else None,
         wait_us=wait_us,
+        _seen=(states_of, [site.look for sites, _ in stamped for site in sites], numbers),
     )
 
 

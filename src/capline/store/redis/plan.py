@@ -90,6 +90,8 @@ class Head(msgspec.Struct, frozen=True):
     cost: int = 1
     max_wait_us: int = -1
     not_before_us: int = 0
+    tell: bool = True
+    """Whether answers bring the state of each limit along."""
 
     def packed(self) -> bytes:
         """As attempt.lua takes it."""
@@ -97,7 +99,7 @@ class Head(msgspec.Struct, frozen=True):
         looks = len(family.logs)
         head = [self.mode, int(family.buckets > 0), family.keep_us, family.grace_ms, looks, family.wide, self.cost]
         return msgspec.msgpack.encode(
-            [*head, self.max_wait_us, [one.row(self.now) for one in self.terms], self.not_before_us]
+            [*head, self.max_wait_us, [one.row(self.now) for one in self.terms], self.not_before_us, int(self.tell)]
         )
 
     def only(self, codes: NDArray[np.uint16]) -> tuple[Head, NDArray[np.intp]]:

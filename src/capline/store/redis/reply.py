@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from capline.model.decision import Decision, Joint
 from capline.model.errors import IdConflictError, StoreDamagedError, StoreError
+from capline.model.limit_status import NUMBERS, states_of
 from capline.store.columns import NEVER_US, NO_HIT, Decisions
+from capline.store.redis.terms import SIMPLE_BYTES, STATE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from capline.model.errors import CaplineError
     from capline.model.limit import Limit
+    from capline.model.limit_status import LimitStatus
     from capline.store.protocol import Ask
     from capline.store.redis.terms import RedisTerms
 
@@ -28,7 +31,6 @@ SPECIAL = np.dtype([("kind", "u1"), ("limit", "u1"), ("remaining", ">i8"), ("fir
 _REFUSED, _ALLOWED, _CONFLICT, _DAMAGED, _KNOWN = 0, 1, 2, 3, 4
 _JOINT = struct.Struct(">QBBBQQQ")
 _JOINT_PART = struct.Struct(">BQ")
-_SIMPLE_BYTES = 10
 _NO_STAMP = 1 << 60
 """The hit of a row that was only looked at."""
 _MARK = 255
@@ -53,9 +55,10 @@ def damaged(terms: RedisTerms) -> StoreDamagedError:
 
 def one_decision(reply: bytes, terms: RedisTerms, cost: int, *, slot: bool = False, peeked: bool = False) -> Decision:
     """The answer to a call of one row; raises the row's error."""
-    if len(reply) == _SIMPLE_BYTES:
+    if len(reply) == terms.simple_bytes:
         hit = None if peeked else int.from_bytes(reply[:8])
-        return Decision(True, terms.limits[reply[8]], reply[9], 0, terms.widest_us, hit)
+        seen = (_states, terms, reply, SIMPLE_BYTES)
+        return Decision(True, terms.limits[reply[8]], reply[9], 0, terms.widest_us, hit, _seen=seen)
     answer = decisions(reply, [terms], [cost], slot=slot, peeked=peeked)[0]
     if isinstance(answer, Decision):
         return answer
@@ -69,34 +72,61 @@ def decisions(
     rows = len(terms)
     now_us = int.from_bytes(reply[:8])
     at = 8 + 2 * rows
+    state_at = at + SPECIAL.itemsize * sum([reply[i] == _MARK for i in range(8, at, 2)])
     answers: list[Decision | CaplineError] = []
     for row, own in enumerate(terms):
         limit, left = reply[8 + 2 * row], reply[9 + 2 * row]
+        seen = (_states, own, reply, state_at)
         if limit != _MARK:
-            answers.append(Decision(True, own.limits[limit], left, 0, own.widest_us, None if peeked else now_us))
+            hit = None if peeked else now_us
+            answers.append(Decision(True, own.limits[limit], left, 0, own.widest_us, hit, _seen=seen))
+            state_at += STATE_BYTES * len(own.limits)
             continue
         kind, limit = reply[at], reply[at + 1]
         left, first, reset = (int.from_bytes(reply[at + i : at + i + 8]) for i in (2, 10, 18))
         at += SPECIAL.itemsize
-        answers.append(_special(own, (kind, limit, left, first, reset), costs[row], now_us, slot, peeked))
+        if kind in (_REFUSED, _ALLOWED):
+            state_at += STATE_BYTES * len(own.limits)
+        answers.append(_special(own, (kind, limit, left, first, reset), costs[row], now_us, slot, peeked, seen))
     return answers
 
 
 def _special(
-    terms: RedisTerms, record: tuple[int, int, int, int, int], cost: int, now_us: int, slot: bool, peeked: bool
+    terms: RedisTerms,
+    record: tuple[int, int, int, int, int],
+    cost: int,
+    now_us: int,
+    slot: bool,
+    peeked: bool,
+    seen: tuple[Any, ...],
 ) -> Decision | CaplineError:
     kind, limit, left, first, reset = record
     bound = terms.limits[limit] if limit < len(terms.limits) else None
     if kind == _ALLOWED:
         known = None if peeked and first == _NO_STAMP else first
-        return Decision(True, bound, left, 0, reset, known, wait_us=max(0, first - now_us) if slot else 0)
+        wait_us = max(0, first - now_us) if slot else 0
+        return Decision(True, bound, left, 0, reset, known, wait_us=wait_us, _seen=seen)
     if kind == _REFUSED:
-        return Decision(False, bound, left, first - 1 if first else None, reset, None)
+        return Decision(False, bound, left, first - 1 if first else None, reset, None, _seen=seen)
     if kind == _CONFLICT:
         return conflict(left, cost)
     if kind == _DAMAGED:
         return damaged(terms)
     return _strange(kind)
+
+
+def _states(terms: RedisTerms, reply: bytes, at: int) -> tuple[LimitStatus, ...]:
+    """The states of the limits that a reply has from there on."""
+    count = NUMBERS * len(terms.limits)
+    return states_of(terms.rule.looks, struct.unpack_from(f">{count}Q", reply, at))
+
+
+def _joint_states(every: Sequence[RedisTerms], reply: bytes, at: int) -> tuple[tuple[LimitStatus, ...], ...]:
+    told: list[tuple[LimitStatus, ...]] = []
+    for terms in every:
+        told.append(_states(terms, reply, at))
+        at += STATE_BYTES * len(terms.limits)
+    return tuple(told)
 
 
 def _strange(kind: int) -> StoreError:
@@ -122,7 +152,8 @@ def joint_reply(reply: bytes, asks: Sequence[Ask], *, peeked: bool = False) -> J
         raise damaged(terms)
     if kind not in (_REFUSED, _ALLOWED, _KNOWN):
         raise _strange(kind)
-    parts = [*_JOINT_PART.iter_unpack(reply[_JOINT.size :])]
+    states_at = _JOINT.size + _JOINT_PART.size * len(asks)
+    parts = [*_JOINT_PART.iter_unpack(reply[_JOINT.size : states_at])]
     allowed = kind != _REFUSED
     joint = Joint(
         allowed,
@@ -131,7 +162,8 @@ def joint_reply(reply: bytes, asks: Sequence[Ask], *, peeked: bool = False) -> J
         0 if allowed else retry - 1 if retry else None,
         reset,
         tuple([hit for _, hit in parts]) if allowed and not peeked else (),
-        None if kind == _KNOWN else part,
+        part,
+        _seen=(_joint_states, [ask.terms for ask in asks], reply, states_at),
     )
     return JointReply(joint, tuple([number for number, (known, _) in enumerate(parts) if allowed and not known]))
 

@@ -18,7 +18,10 @@ from capline.store.redis.wire import bulk
 from capline.window.gauge import CalendarGauge, CounterGauge, FixedGauge, Gauge, LevelGauge, QuietGauge
 from capline.window.rule import gauges_of
 
-__all__ = ["MOST_SHORT_QUOTA", "Family", "RedisTerms", "bind"]
+__all__ = ["MOST_SHORT_QUOTA", "SIMPLE_BYTES", "STATE_BYTES", "Family", "RedisTerms", "bind"]
+
+SIMPLE_BYTES, STATE_BYTES = 10, 24
+"""Of a reply: the instant and the two bytes of one row; the state of one limit."""
 
 MOST_SHORT_QUOTA = 128
 """A log that can grow longer than this is read where it is looked at, not whole (`SHORT` in log.lua)."""
@@ -48,6 +51,8 @@ class RedisTerms(msgspec.Struct):
     family: Family
     refund_logs: tuple[bytes, ...]
     limits: tuple[Limit, ...]
+    simple_bytes: int
+    """The length of a reply for one row that has no record of its own."""
     widest_us: int
     limits_of: list[list[object]]
     """The limits of each look, as the scripts take them."""
@@ -125,6 +130,7 @@ def bind(rule: Rule, own_clock: bool) -> RedisTerms:
         Family(tuple(look.log.encode() for look in looks), buckets, keep_us, grace_ms, wide, rule.wait_replicas),
         tuple(name.encode() for name in (*(look.log for look in refund_looks), *rule.channel_logs)),
         limits,
+        SIMPLE_BYTES + STATE_BYTES * len(limits),
         widest_us,
         limits_of,
         keeps,

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from capline.model.decision import Decision, Joint
+    from capline.model.limit_status import LimitStatus
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
     from capline.store.protocol import Ask, Batch
@@ -121,9 +122,9 @@ class Verbs:
                 raise
             if not answer.joint.allowed:
                 yield from self._give_back_all(asks, zip(groups, taken, strict=False), None)
-                return _refused_by(answer.joint, group)
+                return _among_all(answer.joint, group, len(asks))
             taken.append(answer)
-        return _together(groups, [answer.joint for answer in taken])
+        return _together(groups, taken)
 
     def peek_all(self, asks: Sequence[Ask]) -> Steps[Joint]:
         """What `decide_all` would answer; the slots are looked at all at once."""
@@ -132,7 +133,7 @@ class Verbs:
         now = self._session.now()
         outcomes = yield from self._engine.run([joint_call(part, PEEK, now) for part in parts], self._session.until())
         answers = [
-            joint_reply(sound(outcome), part, peeked=True).joint for outcome, part in zip(outcomes, parts, strict=True)
+            joint_reply(sound(outcome), part, peeked=True) for outcome, part in zip(outcomes, parts, strict=True)
         ]
         return _together(groups, answers)
 
@@ -255,7 +256,7 @@ class Verbs:
         if batch.receipt is not None:
             receipt = (batch.receipt, batch_digest(batch))
             yield from self._claim(batch, *receipt)
-        head = Head(terms[0].family, mode, terms, self._session.now(), batch.cost)
+        head = Head(terms[0].family, mode, terms, self._session.now(), batch.cost, tell=False)
         replicas = 0 if mode == PEEK else head.family.replicas
         landing: deque[tuple[Part, Flight]] = deque()
 
@@ -306,29 +307,43 @@ class _NotReplicated(Exception):  # noqa: N818 - the error is inside
         self.error = error
 
 
-def _refused_by(joint: Joint, group: Sequence[int]) -> Joint:
-    """A refusal, its part by the number that it has among all."""
-    return msgspec.structs.replace(joint, binds=None if joint.binds is None else group[joint.binds])
+def _among_all(joint: Joint, group: Sequence[int], many: int) -> Joint:
+    """The answer of a slot, its parts by the numbers that they have among all; of others it tells nothing."""
+    if len(group) == many:
+        return joint
+    told: list[tuple[LimitStatus, ...]] = [()] * many
+    for number, states in zip(group, joint.limits, strict=True):
+        told[number] = states
+    return msgspec.structs.replace(joint, binds=group[joint.binds], _seen=(tuple, told))
 
 
-def _together(groups: Sequence[Sequence[int]], answers: Sequence[Joint]) -> Joint:
-    """The answers of the slots as one: that of the slot that refuses for longest, or has the least left."""
-    own = [_refused_by(answer, group) for answer, group in zip(answers, groups, strict=True)]
-    # A slot whose parts are all known names none of them; of slots that are alike the one with the first part counts.
-    own.sort(key=lambda answer: -1 if answer.binds is None else answer.binds)
+def _together(groups: Sequence[Sequence[int]], replies: Sequence[JointReply]) -> Joint:
+    """The answers of the slots as one: that of the slot that refuses for longest, or has the least left.
+
+    A slot whose parts are all known says nothing of what is left now; of slots that are alike the one with the first
+    part counts.
+    """
+    many = sum(len(group) for group in groups)
+    own = [_among_all(reply.joint, group, many) for reply, group in zip(replies, groups, strict=True)]
     refused = [answer for answer in own if not answer.allowed]
     if refused:
-        longest = max(
-            refused, key=lambda answer: float("inf") if answer.retry_after_us is None else answer.retry_after_us
-        )
+        longest = max(refused, key=_retry_then_first)
         return msgspec.structs.replace(longest, remaining=min([answer.remaining for answer in refused]))
     hits = dict(
-        pair for group, answer in zip(groups, answers, strict=True) for pair in zip(group, answer.hits, strict=False)
+        pair
+        for group, reply in zip(groups, replies, strict=True)
+        for pair in zip(group, reply.joint.hits, strict=False)
     )
-    least = min([answer for answer in own if answer.binds is not None] or own, key=lambda answer: answer.remaining)
+    judged = [answer for answer, reply in zip(own, replies, strict=True) if reply.new] or own
+    least = min(judged, key=lambda answer: (answer.remaining, answer.binds))
     reset_after_us = max([answer.reset_after_us or 0 for answer in own])
     ordered = tuple([hits[number] for number in sorted(hits)])
-    return msgspec.structs.replace(least, reset_after_us=reset_after_us, hits=ordered)
+    told = [max(states, key=len) for states in zip(*(answer.limits for answer in own), strict=True)]
+    return msgspec.structs.replace(least, reset_after_us=reset_after_us, hits=ordered, _seen=(tuple, told))
+
+
+def _retry_then_first(answer: Joint) -> tuple[float, int]:
+    return float("inf") if answer.retry_after_us is None else answer.retry_after_us, -answer.binds
 
 
 def _row_answers(outcome: Reply, asks: Sequence[Ask]) -> list[Decision | CaplineError]:

@@ -130,3 +130,10 @@ class JointLaw(StoreSetting):
             return
         joint = behind.decide_all([Attempt("user", "a"), Attempt("campaign", "c")])
         assert joint.hits == (START_US - 60 * SECOND, START_US + 1)
+
+    def test_a_retry_names_the_part_that_had_least_left(self) -> None:
+        limiter = self.limiter(self.policy("a", ["9/day"]), self.policy("b", ["3/day"]), self.policy("c", ["3/day"]))
+        parts = [Attempt(name, "s", 1, "id") for name in "abc"]
+        for verb in (limiter.decide_all, limiter.decide_all, limiter.peek_all):
+            joint = verb(parts)
+            assert (joint.remaining, joint.binds, str(joint.limit)) == (2, 1, "3/day")

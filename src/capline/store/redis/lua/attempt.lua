@@ -3,7 +3,7 @@
 --
 -- KEYS   for each group, the key of each look; a group is one subject, or one bucket of subjects. All in one slot.
 --        Behind them, with a receipt, the receipt's key.
--- ARGV   1  msgpack: [mode, hash, keep_us, grace_ms, looks, wide, cost, max_wait_us, terms, not_before_us]
+-- ARGV   1  msgpack: [mode, hash, keep_us, grace_ms, looks, wide, cost, max_wait_us, terms, not_before_us, tell]
 --             mode 0 decide, 1 peek, 2 place; hash 1: buckets, hashes of subjects; keep_us how long hits are kept;
 --             grace_ms how much longer keys live; wide the bytes of a plain stamp; max_wait_us -1: no bound;
 --             terms: for each code [limits of each look [quota, by, ...], least quota, its number, widest window, 1 where the
@@ -11,13 +11,15 @@
 --             is not for these. Behind them, where anything of it is asked for: [keeps of each look, denied, zone], see
 --             rule.lua and gauge.lua;
 --             not_before_us how far from now a slot is at least
+--             tell 1: the state of each limit is told as well
 --        2  now in us; empty: the server's clock
 --        3  rows of each group, 2 bytes each; empty: one row a group
 --        4  code of each row, 2 bytes each; empty: 0 for all
 --        5  buckets: the field of each row, 1 byte each; empty: the fields are ARGV 8, 9, ...
 --        6  cost and id of each row, 7 and 8 bytes; empty: the cost of ARGV 1, no id
 --        7  empty, or with a receipt a digest, 16 bytes, of what is asked under it
--- Returns one string: now in us, 8 bytes; 2 bytes a row; then 26 bytes for each row whose 2 bytes are 255, kind:
+-- Returns one string: now in us, 8 bytes; 2 bytes a row; then 26 bytes for each row whose 2 bytes are 255, kind; then, where
+--        it is to be told, the states of each row of kind 0 or 1, as in rule.lua:
 --        the 2 bytes: limit and remaining of a row that was allowed now; else 255 and a kind
 --        0 refused   limit (255: none), remaining[8], retry_after + 1 (0: never)[8], reset_after[8]
 --        1 allowed   limit, remaining[8], hit[8] (peek: 2^60, but for the hit of a known id), reset_after[8]
@@ -29,7 +31,8 @@
 
 local call = redis.call
 local head = cmsgpack.unpack(ARGV[1])
-local mode, hash, keep_us, grace, width, bytes_a_stamp, same_cost, max_wait, terms, not_before = unpack(head)
+local mode, hash, keep_us, grace, width, bytes_a_stamp, same_cost, max_wait, terms, not_before, tell = unpack(head)
+tell = tell == 1
 local now = tonumber(ARGV[2])
 if not now then
   local time = call('TIME')
@@ -57,7 +60,7 @@ end
 --@include unit
 keep_as(bytes_a_stamp, keep_us)
 
-local simple, special = {}, {}
+local simple, special, states = {}, {}, {}
 local rows = 0
 
 local plain_hit = mode == 1 and 2 ^ 60 or now
@@ -70,13 +73,23 @@ local function say(kind, limit, remaining, a, reset, widest)
   end
 end
 
+local function tell_row(of_row)
+  if tell then states[#states + 1] = of_row end
+end
+
+-- What `unit` has answered.
+local function tell_unit(v, limits, kind, stamp)
+  if tell and kind < 2 then tell_row(plain_states(v, limits, kind == 1 and stamp)) end
+end
+
 -- Everything that is not one unit on a plain log.
 local library
 local function load_library()
   --@include log
   --@include gauge
   --@include rule
-  library = {decode = decode, encode = encode, attempt = attempt, save = save, open_long = open_long, newest = newest}
+  library = {decode = decode, encode = encode, attempt = attempt, save = save, open_long = open_long, newest = newest,
+    told = told}
 end
 
 local function ttl_ms()
@@ -130,6 +143,7 @@ local function general(values, key, keys, term)
   local said, again = library.attempt(sites, mode, id, now, max_wait, not_before)
   if again and mode ~= 1 then touch(key) end
   say(said[1], said[2], said[3], said[4], said[5], term[4])
+  if said[1] < 2 then tell_row(library.told(sites)) end
   for k = 1, width do
     local log = sites[k].log
     new[k] = false
@@ -165,9 +179,11 @@ local function distinct_subjects()
     elseif new and not v then
       if not call('SET', KEYS[g], new, 'PX', ttl_now, 'NX') then kind, limit, remaining, a, reset = 3, 255, 0, 0, 0 end
       say(kind, limit, remaining, a, reset)
+      tell_unit(new, term[1][1], kind, a)
     else
       if new then call('SET', KEYS[g], new, 'PX', a == now and ttl_now or ttl_ms()) end
       say(kind, limit, remaining, a, reset)
+      tell_unit(new or v, term[1][1], kind, a)
     end
   end
 end
@@ -206,6 +222,7 @@ local function subjects()
         end
       else
         say(kind, limit, remaining, a, reset)
+        tell_unit(new or values[1], term[1][1], kind, a)
         if new then
           call('SET', keys[1], new, 'PX', ttl_ms())
           values[1] = new
@@ -280,6 +297,7 @@ local function buckets()
         else
           say(kind, limit, remaining, a, reset)
         end
+        if tell then tell_unit(new or own_values[r], own_limits, kind, a) end
         if new then
           own_list[size + 1], own_list[size + 2] = names[r], new
           size = size + 2
@@ -300,7 +318,7 @@ else
   subjects()
 end
 
-local reply = pack('>I8', now) .. table.concat(simple) .. table.concat(special)
+local reply = pack('>I8', now) .. table.concat(simple) .. table.concat(special) .. table.concat(states)
 if receipt ~= '' then
   call('SET', KEYS[#KEYS], pack('>I7', now + keep) .. receipt .. reply, 'PX', math.ceil(keep / 1000) + grace)
 end

@@ -168,6 +168,52 @@ local function limit_left_then(site, quota, by, stamp, horizon, time)
   return quota - units_after(log, since) + units_after(log, stamp)
 end
 
+-- From when on more is left than at this instant, right after a hit of this cost there; -1 where all is left.
+local function limit_more(site, quota, by, at, cost)
+  local kind, log = kind_of(by), site.log
+  if kind == QUIET then
+    local opens = open_at(site.zone, by[2], by[3], at)
+    return opens == at and -1 or opens
+  end
+  if kind == LEVEL then
+    local level = level_at(log, at, by) + cost * by[2]
+    if level == 0 then return -1 end
+    local over = level - (by[4] - (math.floor(math.max(0, by[4] - level) / by[2]) + 1) * by[2])
+    return at + math.ceil(over / by[3])
+  end
+  local left = limit_left(site, quota, by, at)
+  if kind <= CALENDAR then
+    left = math.max(0, left)
+    if left >= quota then return cost > 0 and frees_at(site, by, at) or -1 end
+    return frees_at(site, by, stamp_of_unit(log, quota - left))
+  end
+  local window = by[2]
+  local start = at - at % window
+  if kind == FIXED then return left - cost >= quota and -1 or start + window end
+  local own, before = counts(log, start, window)
+  local used = math.min(quota, quota - left + cost)
+  if used <= 0 then return -1 end
+  own = own + cost
+  if own < used then
+    local more = fades_at(by, start, before, used - 1 - own)
+    if more < start + window then return more end
+  end
+  return fades_at(by, start + window, own, used - 1)
+end
+
+-- How long after the instant that limit_left_then tells of there was more left than then.
+local function limit_more_then(site, quota, by, stamp, horizon, time)
+  local kind, log = kind_of(by), site.log
+  if kind == QUIET then return 0 end
+  if kind > CALENDAR then
+    local at = math.max(time, newest(log))
+    return math.max(0, limit_more(site, quota, by, at, 0) - at)
+  end
+  local later = units_after(log, stamp)
+  local oldest = math.min(units_after(log, math.max(cutoff_at(site, by, stamp), horizon)) - later, quota)
+  return oldest > 0 and frees_at(site, by, stamp_of_unit(log, later + oldest)) - stamp or 0
+end
+
 -- From when on nothing counts, where the newest hit, this one of `cost` (0: none), is stamped `last`.
 local function limit_empty(site, by, last, cost)
   local kind = kind_of(by)

@@ -14,7 +14,7 @@
 --        5  its id; empty: none
 -- Returns one string: now in us, 8 bytes; kind; the number of the part that the limit is of; the limit's number in it;
 --        remaining[8]; retry_after + 1 (0: never)[8]; reset_after[8]; then of each part whether its id was known, and its
---        hit[8]. kind:
+--        hit[8]; then of each part the state of each limit, as in rule.lua, unless kind is 2 or 3. kind:
 --        0 refused   1 allowed
 --        2 the part's id was recorded with another cost, which stands for remaining
 --        3 what is stored for the part is no log
@@ -39,7 +39,7 @@ end
 -- The short way: where every part is one unit on a plain log and all of them are free at this instant, that is all. Else
 -- nil, and nothing was done.
 local function at_once()
-  local graces, ttls, values, lengths = {}, {}, {}, {}
+  local graces, ttls, values, lengths, states = {}, {}, {}, {}, {}
   local left, tightest, place, reset = 9007199254740992, 255, 0, 0
   for p = 1, many do
     local at = 5 * p
@@ -48,7 +48,8 @@ local function at_once()
     keep_as(bytes_a_stamp, keep_us)
     local v, bytes = look(KEYS[p], ARGV[at + 1], long)
     if type(v) == 'table' then return nil end
-    local new, kind, limit, remaining, hit, empty = unit_of(KEYS[p], v, bytes, limits, least, number, widest)
+    local new, kind, limit, remaining, hit, empty
+    new, kind, limit, remaining, hit, empty, states[p] = unit_of(KEYS[p], v, bytes, limits, least, number, widest)
     if kind ~= 1 or hit ~= now then return nil end
     graces[p], ttls[p], values[p], lengths[p] = grace, math.max(1, math.ceil(keep_us / 1000)) + grace, new, bytes
     if remaining < left then left, tightest, place = remaining, limit, p - 1 end
@@ -57,12 +58,14 @@ local function at_once()
   if mode == 0 then
     for p = 1, many do put_value(KEYS[p], ARGV[5 * p + 1], lengths[p], values[p], ttls[p], graces[p]) end
   end
-  return pack_answer(1, place, tightest, left, 0, reset, string.rep(pack('>BI8', 0, now), many))
+  local hits = string.rep(pack('>BI8', 0, now), many)
+  return pack_answer(1, place, tightest, left, 0, reset, hits .. table.concat(states))
 end
 
 local said_at_once = at_once()
 if said_at_once then return said_at_once end
 
+local tell = true
 --@include log
 --@include gauge
 --@include rule
@@ -116,6 +119,7 @@ end
 local function hits()
   local all = {}
   for p, part in ipairs(parts) do all[p] = struct.pack('>BI8', part.known and 1 or 0, part.hit or 0) end
+  for p, part in ipairs(parts) do all[many + p] = told(part.sites) end
   return table.concat(all)
 end
 

@@ -48,5 +48,9 @@ local function queued_unit(v, limits, widest, max_wait)
   end
   if stamp > last_stamp then last_stamp = stamp end
   local head = char(tag) .. pack('>I7I7', time, first)
-  return head .. sub(v, before + from * wide) .. pack(fmt, stamp - first), 1, tightest, left - 1, stamp, stamp + widest - now
+  local states = unit_states(function(k)
+    return k == 1 and stamp or first + unpack_at(fmt, v, before + (n - k + 2) * wide)
+  end, n + 1, limits, stamp)
+  local new = head .. sub(v, before + from * wide) .. pack(fmt, stamp - first)
+  return new, 1, tightest, left - 1, stamp, stamp + widest - now, states
 end

@@ -3,7 +3,9 @@
 --
 -- A site's `keep` is how long its hits are kept, `keeps` what a hit leaves: 0 itself; -1 only one with an id is recorded;
 -- above, hits of a span of so many us are kept as one. Limits are numbered from 0 through all sites.
--- An answer is {kind, limit, remaining, retry_after + 1 (0: never) or the hit's stamp, reset_after}.
+-- An answer is {kind, limit, remaining, retry_after + 1 (0: never) or the hit's stamp, reset_after}. Where `tell` was set
+-- before, a site's `told` is then the state of each of its limits, 24 bytes: units left, us until there are more, us until
+-- there are all.
 
 local REFUSED, ALLOWED, CONFLICT = 0, 1, 2
 local MOST_TURNS = 64
@@ -81,6 +83,16 @@ local function opens_at(stamped, at)
   return nil, binding
 end
 
+local function tell_limit(site, left, more, whole)
+  site.told = site.told .. pack('>I8I8I8', math.max(0, left), math.max(0, more), math.max(0, whole))
+end
+
+local function told(sites)
+  local all = {}
+  for k, site in ipairs(sites) do all[k] = site.told end
+  return table.concat(all)
+end
+
 -- The limit of this part that has the least left.
 local function tightest_of(sites, stamp)
   local left, tightest, number = math.huge, nil, 0
@@ -108,10 +120,20 @@ local function answer(stamped, now, allowed, binding, retry_at)
     if allowed then last = math.max(last, stamp) end
     for _, site in ipairs(sites) do
       local limits, cost = site.limits, allowed and site.cost or 0
+      site.told = ''
       for j = 1, #limits, 2 do
-        local units = limit_left(site, limits[j], limits[j + 1], stamp) - cost
+        local by = limits[j + 1]
+        local units = limit_left(site, limits[j], by, stamp) - cost
         if units < left then left, tightest = units, number end
-        if last ~= -1 then empty = math.max(empty, limit_empty(site, limits[j + 1], last, cost)) end
+        if last ~= -1 then empty = math.max(empty, limit_empty(site, by, last, cost)) end
+        if tell then
+          local more = limit_more(site, limits[j], by, stamp, cost)
+          local whole = more
+          if more ~= -1 and kind_of(by) ~= QUIET then
+            whole = limit_empty(site, by, allowed and stamp or newest(site.log), cost)
+          end
+          tell_limit(site, units, more - now, whole - now)
+        end
         number = number + 1
       end
     end
@@ -192,10 +214,16 @@ local function first_answer(sites, id, time)
   local left, binding, reset, number = math.huge, nil, 0, 0
   for _, site in ipairs(sites) do
     local limits = site.limits
+    site.told = ''
     for j = 1, #limits, 2 do
       local rest = limit_left_then(site, limits[j], limits[j + 1], stamp, horizon, time)
       if rest < left then left, binding = rest, number end
-      reset = math.max(reset, limit_empty(site, limits[j + 1], stamp, 0) - stamp)
+      local whole = limit_empty(site, limits[j + 1], stamp, 0) - stamp
+      reset = math.max(reset, whole)
+      if tell then
+        local more = limit_more_then(site, limits[j], limits[j + 1], stamp, horizon, time)
+        tell_limit(site, rest, more, more > 0 and whole or 0)
+      end
       number = number + 1
     end
   end

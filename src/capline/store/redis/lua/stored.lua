@@ -21,10 +21,12 @@ local function look(key, field, long)
   return v
 end
 
--- `unit` or `long_unit`, whichever is for what `look` has found.
+-- `unit` or `long_unit`, whichever is for what `look` has found, and the state of each limit.
 local function unit_of(key, v, bytes, limits, least, number, widest, max_wait)
   if bytes then return long_unit(key, bytes, limits, widest, max_wait) end
-  return unit(v, limits, least, number, widest)
+  local new, kind, limit, remaining, a, reset = unit(v, limits, least, number, widest)
+  if new == false then return false end
+  return new, kind, limit, remaining, a, reset, plain_states(new or v, limits, kind == 1 and a)
 end
 
 -- Put this into its place, to live for so many milliseconds; of a long log what is new goes behind its bytes.

@@ -5,12 +5,45 @@ local unpack_at, pack, byte, char, sub, floor = struct.unpack, struct.pack, stri
 local last_stamp = now   -- the latest that was written
 local wide, keep, stamped, fmt, span
 
+-- The state of each limit for a log of n hits of one unit, of which nth(k) is the k-th newest stamp, at this instant; in
+-- the form of rule.lua.
+local function unit_states(nth, n, limits, at)
+  local all, newest, oldest = {}, n > 0 and nth(1), n > 0 and nth(n)
+  for j = 1, #limits, 2 do
+    local quota, window = limits[j], limits[j + 1]
+    -- How many are in the window, by halving: the first `inside` are, number `out` is not.
+    local cutoff, inside, out = at - window, 0, n + 1
+    if n > 0 and oldest > cutoff then inside, out = n, n + 1 end
+    while out - inside > 1 do
+      local mid = floor((inside + out) / 2)
+      if nth(mid) > cutoff then inside = mid else out = mid end
+    end
+    if inside == 0 then
+      all[#all + 1] = pack('>I8I8I8', quota, 0, 0)
+    else
+      local more, left = nth(inside < quota and inside or quota) + window - now, quota - inside
+      all[#all + 1] = pack('>I8I8I8', left > 0 and left or 0, more, newest + window - now)
+    end
+  end
+  return table.concat(all)
+end
+
 -- What the next units are kept as: the bytes of a plain stamp, and for how long.
 local function keep_as(bytes, us)
   keep = us
   if bytes == wide then return end
   wide = bytes
   stamped, fmt, span = char(wide) .. pack('>I7', now), '>I' .. wide, 256 ^ wide   -- stamped: the log of one hit now
+end
+
+-- The state of each limit where `unit` has answered, of the value as it is now, at the stamp that was given or would be.
+local function plain_states(v, limits, stamp)
+  if not v then return unit_states(nil, 0, limits, stamp or now) end
+  local size, top = #v, unpack_at('>I7', v, 2)
+  return unit_states(function(k)
+    if k == 1 then return top end
+    return top - (top - unpack_at(fmt, v, 9 + (k - 2) * wide)) % span
+  end, (size - 8) / wide + 1, limits, stamp or math.max(now, top + 1))
 end
 
 -- Returns the new value (nil: unchanged; false: not for this, nothing is said), then the answer: kind (0 refused,

@@ -1,0 +1,92 @@
+"""What an HTTP response says of an answer, so that a client knows when to come again.
+
+    draft-11  RateLimit-Policy: "api-minute";q=60;w=60     draft-ietf-httpapi-ratelimit-headers-11: every limit,
+              RateLimit: "api-minute";r=3;t=7              units left, seconds until there are more
+    legacy    X-RateLimit-Limit, -Remaining, -Reset        the one limit that the answer names, seconds until all of it
+                                                           is back
+    both      Retry-After                                  on a refusal: seconds until this cost would fit
+
+Seconds are whole and never early: rounded up. What never comes is left out, and so are quiet hours, which are no quota;
+their end is in Retry-After. Where no limit was looked at, in an outage, nothing is said of limits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from capline.model.errors import InvalidValueError, quoted
+from capline.model.limit import CalendarLimit, Limit, QuietHours
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capline.model.limit_status import LimitStatus
+
+__all__ = ["HEADER_FORMS", "HeaderForm", "headers_of", "string_item"]
+
+HeaderForm = Literal["draft-11", "legacy"]
+HEADER_FORMS = ("draft-11", "legacy")
+
+LARGEST_INTEGER = 999_999_999_999_999
+"""A structured field's integer has at most 15 digits (RFC 9651)."""
+
+
+def headers_of(
+    form: HeaderForm, states: Sequence[LimitStatus], limit: Limit | None, *, allowed: bool, retry_after_us: int | None
+) -> dict[str, str]:
+    """Header names to values; raises `InvalidValueError` for a form that is not known."""
+    if form not in HEADER_FORMS:  # pyright: ignore[reportUnnecessaryContains] - callers may be untyped
+        raise InvalidValueError(f"headers come as {' or '.join(HEADER_FORMS)}, not {quoted(form)}")
+    quotas = [state for state in states if not isinstance(state.limit, QuietHours)]
+    headers = _draft_11(quotas) if form == "draft-11" else _legacy(quotas, limit)
+    if not allowed and retry_after_us is not None:
+        headers["Retry-After"] = str(max(1, _seconds(retry_after_us)))
+    return headers
+
+
+def string_item(text: str) -> str:
+    """A string of a structured field; what its characters cannot say is percent-encoded, as UTF-8."""
+    said = "".join(one if " " <= one <= "~" else "".join(f"%{byte:02X}" for byte in one.encode()) for one in text)
+    return '"' + said.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _draft_11(states: Sequence[LimitStatus]) -> dict[str, str]:
+    policies: list[str] = []
+    left: list[str] = []
+    for name, state in zip(_names(states), states, strict=True):
+        limit, item = state.limit, string_item(name)
+        # A calendar's day or week is no window that slides: it has no length that holds.
+        window = "" if isinstance(limit, CalendarLimit) else f";w={_seconds(limit.window_us)}"
+        policies.append(f"{item};q={min(limit.quota, LARGEST_INTEGER)}{window}")
+        more = f";t={_seconds(state.frees_in_us)}" if state.frees_in_us else ""
+        left.append(f"{item};r={min(state.remaining, LARGEST_INTEGER)}{more}")
+    return {"RateLimit-Policy": ", ".join(policies), "RateLimit": ", ".join(left)} if policies else {}
+
+
+def _names(states: Sequence[LimitStatus]) -> list[str]:
+    """A name for each limit, no two alike: what it is called by and its window, and a number where that comes again."""
+    seen: dict[str, int] = {}
+    names: list[str] = []
+    for state in states:
+        name = "-".join(part for part in (state.name, str(state.limit).partition("/")[2].replace(" ", "")) if part)
+        seen[name] = seen.get(name, 0) + 1
+        names.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
+    return names
+
+
+def _legacy(states: Sequence[LimitStatus], limit: Limit | None) -> dict[str, str]:
+    """Of the limit that the answer names; of quiet hours, the tightest one beside them."""
+    named = [state for state in states if state.limit == limit] or states
+    if not named:
+        return {}
+    one = min(named, key=lambda state: state.remaining)
+    return {
+        "X-RateLimit-Limit": str(one.limit.quota),
+        "X-RateLimit-Remaining": str(one.remaining),
+        "X-RateLimit-Reset": str(_seconds(one.whole_in_us)),
+    }
+
+
+def _seconds(span_us: int) -> int:
+    """Whole seconds, not less than the span."""
+    return -(-span_us // 1_000_000)

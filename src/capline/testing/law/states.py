@@ -1,0 +1,223 @@
+"""`limits` and `headers` of an answer: every limit's state, as `capline.window` has it, from the step that decided."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from capline.model.attempt import Attempt
+from capline.model.limit import LARGEST_QUOTA
+from capline.testing.reference import Reference
+from capline.testing.setting import SECOND, StoreSetting, each_algorithm
+
+if TYPE_CHECKING:
+    from capline.model.decision import Decision
+    from capline.model.policy import Policy
+
+__all__ = ["StateLaw"]
+
+
+def _told(decision: Decision) -> list[tuple[str, int, float | None, float]]:
+    return [(str(state.limit), state.remaining, state.frees_in, state.whole_in) for state in decision.limits]
+
+
+class StateLaw(StoreSetting):
+    """The checks."""
+
+    def pair(self, policy: Policy) -> tuple[Any, Reference]:
+        """A limiter on the store, and the reference beside it."""
+        return self.limiter(policy), Reference([policy], self.clock)
+
+    def test_each_limit_has_a_state_of_its_own(self) -> None:
+        limiter = self.one("3/minute", "100/hour")
+        assert _told(limiter.decide("p", "s")) == [("3/minute", 2, 60, 60), ("100/hour", 99, 3600, 3600)]
+        self.at(10)
+        assert _told(limiter.decide("p", "s", 2)) == [("3/minute", 0, 50, 60), ("100/hour", 97, 3590, 3600)]
+        self.at(30)
+        refused = limiter.decide("p", "s")
+        assert _told(refused) == [("3/minute", 0, 30, 40), ("100/hour", 97, 3570, 3580)]
+        assert refused.retry_after == 30
+        assert [state.name for state in refused.limits] == ["p", "p"]
+
+    def test_where_nothing_is_used_there_is_nothing_to_wait_for(self) -> None:
+        limiter = self.one("3/minute", "0/hour")
+        assert _told(limiter.decide("p", "s")) == [("3/minute", 3, 0, 0), ("0/hour", 0, None, 0)]
+
+    def test_a_peek_tells_what_would_be(self) -> None:
+        limiter = self.one("3/minute", "9/hour")
+        limiter.decide("p", "s")
+        self.at(1)
+        peeked, decided = limiter.peek("p", "s", 2), limiter.decide("p", "s", 2)
+        assert _told(peeked) == _told(decided) == [("3/minute", 0, 59, 60), ("9/hour", 6, 3599, 3600)]
+
+    def test_a_held_answer_does_not_change(self) -> None:
+        """Whatever becomes of the log: hits behind it, hits trimmed and given back, another algorithm, its end."""
+        limiter = self.one("45/10s", "90/15s")
+        held: list[tuple[Decision, Any]] = []
+
+        def ask(**names: Any) -> None:
+            answer = limiter.decide("p", "s", **names)
+            held.append((answer, answer.limits))
+
+        for step in range(200):
+            self.at(step / 5)
+            ask()
+        limiter.use([self.policy("p", ["45/10s", "90/15s"], algorithm="bucketed")])
+        for _ in range(3):
+            self.clock.advance_us(1)
+            ask()
+        limiter.use([self.policy("p", ["45/10s", "90/15s"])])
+        refunded = [answer.hit for answer, _ in held if answer.hit is not None][-9]
+        assert limiter.refund("p", "s", refunded)
+        ask(cost=2)
+        self.at(400)
+        ask()
+        limiter.sweep()
+        limiter.erase("s")
+        ask()
+        assert [answer.limits for answer, _ in held] == [limits for _, limits in held]
+
+    def test_a_retry_tells_what_was(self) -> None:
+        limiter = self.one("3/minute", "9/hour")
+        limiter.decide("p", "s")
+        self.at(1)
+        first = limiter.decide("p", "s", 1, "id")
+        self.at(5)
+        limiter.decide("p", "s")
+        assert _told(limiter.decide("p", "s", 1, "id")) == _told(first)
+
+    def test_a_channel_has_states_behind_the_policy_s(self) -> None:
+        limiter = self.one("3/day", channels={"push": ["2/day", "9/week"]})
+        limiter.decide("p", "s")
+        states = limiter.decide("p", "s", channel="push").limits
+        assert [(str(one.limit), one.remaining, one.name) for one in states] == [
+            ("3/day", 1, "p"),
+            ("2/day", 1, "p/push"),
+            ("9/week", 8, "p/push"),
+        ]
+
+    def test_slots_have_states(self) -> None:
+        limiter = self.one("2/10s", "9/minute")
+        slots = [limiter.schedule("p", "s") for _ in range(4)]
+        assert [[state.remaining for state in slot.limits] for slot in slots] == [[1, 8], [0, 7], [0, 6], [0, 5]]
+
+    def test_each_item_of_a_batch_has_states(self) -> None:
+        limiter = self.limiter(self.policy("p", ["2/minute", "9/hour"]), self.policy("q", ["1/hour"]))
+        answers = limiter.decide_batch([Attempt("p", "s"), Attempt("q", "s"), Attempt("p", "s", 2), Attempt("p", "s")])
+        assert [[state.remaining for state in answer.limits] for answer in answers] == [[1, 8], [0], [1, 8], [0, 7]]
+
+    def test_each_part_of_a_joint_attempt_has_states(self) -> None:
+        limiter = self.limiter(self.policy("p", ["2/minute", "9/hour"]), self.policy("q", ["5/hour"]))
+        alone = limiter.decide_all([Attempt("p", "s", 2)])
+        assert [[state.remaining for state in part] for part in alone.limits] == [[0, 7]]
+        both = limiter.decide_all([Attempt("q", "t"), Attempt("p", "u")])
+        assert [[state.remaining for state in part] for part in both.limits] == [[4], [1, 8]]
+        self.at(1)
+        known = limiter.decide_all([Attempt("q", "t", 2, "id"), Attempt("p", "u", 1, "id")])
+        again = limiter.decide_all([Attempt("q", "t", 2, "id"), Attempt("p", "u", 1, "id")])
+        assert [[state.remaining for state in part] for part in known.limits] == [[2], [0, 7]]
+        assert again.limits == known.limits
+        refused = limiter.decide_all([Attempt("p", "s")])
+        assert [[state.remaining for state in part] for part in refused.limits] == [[0, 7]]
+
+    def test_quiet_hours_stand_in_the_policy_s_order(self) -> None:
+        for algorithm in ("sliding_log", "gcra"):
+            limiter = self.limiter(
+                self.policy("p", ["4/hour", "not between 22:00 and 08:00"], algorithm=algorithm, zone="Europe/Berlin")
+            )
+            self.when("2024-05-02T12:00", "Europe/Berlin")
+            assert [state.remaining for state in limiter.decide("p", algorithm).limits] == [3, LARGEST_QUOTA]
+            self.when("2024-05-02T23:00", "Europe/Berlin")
+            refused = limiter.decide("p", algorithm)
+            assert _told(refused)[1] == ("not between 22:00 and 08:00", 0, 9 * 3600, 9 * 3600)
+            assert refused.headers()["Retry-After"] == str(9 * 3600)
+            self.clock.advance_us(-20 * 3600 * SECOND)
+            limiter.erase(algorithm)
+
+    @each_algorithm
+    def test_states_are_those_of_the_specification(self, algorithm: str) -> None:
+        """And what they promise comes true: a microsecond before `frees_in` no more is left, then there is."""
+        limiter, reference = self.pair(self.policy("p", ["6/20s", "30/5min"], algorithm=algorithm))
+        chance = random.Random(20)  # noqa: S311 - a history
+        for _ in range(150):
+            self.clock.advance_us(chance.choice((0, 1, 400_000, 1_700_000, 9_000_000)))
+            cost = chance.choice((1, 1, 1, 2, 5))
+            verb = chance.choice(("decide", "decide", "peek", "schedule"))
+            wish = {"max_wait": 3.0} if verb == "schedule" else {}
+            answer, expected = (getattr(one, verb)("p", "s", cost, **wish) for one in (limiter, reference))
+            assert answer == expected
+            assert answer.limits == expected.limits
+        tight = limiter.peek("p", "s", 31).limits
+        assert all(state.frees_in_us for state in tight)
+        for before, frees_in_us in [(state.remaining, state.frees_in_us) for state in tight]:
+            number = [state.frees_in_us for state in tight].index(frees_in_us)
+            now_us = self.clock.now_us()
+            self.clock.advance_us(frees_in_us - 1)
+            assert limiter.peek("p", "s", 31).limits[number].remaining == before
+            self.clock.advance_us(1)
+            assert limiter.peek("p", "s", 31).limits[number].remaining > before
+            self.clock.advance_us(now_us - self.clock.now_us())
+        whole_in_us = max(state.whole_in_us for state in tight)
+        self.clock.advance_us(whole_in_us)
+        assert [state.remaining for state in limiter.peek("p", "s", 31).limits] == [6, 30]
+
+    def test_single_units_have_states_while_old_ones_are_trimmed(self) -> None:
+        limiter, reference = self.pair(self.policy("p", ["5/10s", "12/40s"]))
+        chance = random.Random(7)  # noqa: S311 - a history
+        for _ in range(200):
+            self.clock.advance_us(chance.choice((0, 1, 400_000, 2_100_000, 9_000_000)))
+            answer, expected = (one.decide("p", "s") for one in (limiter, reference))
+            assert answer == expected
+            assert answer.limits == expected.limits
+
+    def test_a_held_refusal_does_not_change_when_its_last_hit_becomes_a_sum(self) -> None:
+        limiter = self.one("45/10s", "900/hour")
+        self.at(0.5)
+        for _ in range(44):
+            assert limiter.decide("p", "s")
+        self.at(10.1)
+        assert limiter.decide("p", "s")
+        refused = limiter.decide("p", "s")
+        limits = refused.limits
+        assert not refused
+        limiter.use([self.policy("p", ["45/10s", "900/hour"], algorithm="bucketed", granularity="1s")])
+        self.at(10.6)
+        assert limiter.decide("p", "s")
+        assert refused.limits == limits
+
+    def test_long_logs_have_states(self) -> None:
+        limiter, reference = self.pair(self.policy("p", ["150/10s", "400/minute"]))
+        chance = random.Random(4)  # noqa: S311 - a history
+        hits: list[int] = []
+        for _ in range(900):
+            self.clock.advance_us(chance.choice((0, 20_000, 70_000, 150_000)))
+            answer, expected = (one.decide("p", "s") for one in (limiter, reference))
+            assert answer == expected
+            assert answer.limits == expected.limits
+            hits += [answer.hit] if answer.hit is not None else []
+            if len(hits) > 300 and chance.random() < 0.1:
+                hit = hits.pop(chance.choice((-200, -150, -149, -3)))
+                assert limiter.refund("p", "s", hit) == reference.refund("p", "s", hit)
+
+    def test_headers_of_both_kinds(self) -> None:
+        limiter = self.one("3/minute", "100/hour")
+        for _ in range(3):
+            limiter.decide("p", "s")
+        self.clock.advance_us(1_500_000)
+        refused = limiter.decide("p", "s")
+        assert refused.headers() == refused.headers("draft-11")
+        assert refused.headers("draft-11") == {
+            "RateLimit-Policy": '"p-minute";q=3;w=60, "p-hour";q=100;w=3600',
+            "RateLimit": '"p-minute";r=0;t=59, "p-hour";r=97;t=3599',
+            "Retry-After": "59",
+        }
+        assert refused.headers("legacy") == {
+            "X-RateLimit-Limit": "3",
+            "X-RateLimit-Remaining": "0",
+            "X-RateLimit-Reset": "59",
+            "Retry-After": "59",
+        }
+        with pytest.raises(ValueError, match="draft-11 or legacy"):
+            refused.headers("draft-3")

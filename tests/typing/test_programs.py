@@ -1,0 +1,41 @@
+"""Programs as users write them: each runs, and type checkers find in them what is wrong, and nothing else.
+
+`assert_type` holds a type fast. A line that has to be refused says so: an ignore that is not needed is an error there.
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+PROGRAMS = sorted((HERE / "programs").glob("*.py"))
+
+
+def pyright(*paths: Path) -> list[dict[str, Any]]:
+    """What pyright says of these files, as the project is set up."""
+    program = shutil.which("pyright")
+    assert program is not None
+    done = subprocess.run(
+        [program, "--outputjson", *map(str, paths)], cwd=HERE.parents[1], capture_output=True, text=True, check=False
+    )
+    return json.loads(done.stdout)["generalDiagnostics"]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_a_program_runs(program: Path) -> None:
+    runpy.run_path(str(program))
+
+
+@pytest.mark.deep
+def test_a_checker_accepts_the_programs_and_refuses_what_is_wrong(tmp_path: Path) -> None:
+    assert pyright(*PROGRAMS) == []
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("from capline import Limiter\n\nLimiter('memory://').decide('p', 3.5)\n")
+    assert [found["rule"] for found in pyright(wrong)] == ["reportArgumentType"]

@@ -104,6 +104,16 @@ class ClockLaw(StoreSetting):
         assert limiter.decide_many("p", ["s", "t", "s"]).allowed.tolist() == [False, True, False]
         assert [hit.stamp_us for hit in limiter.explain("p", "s").hits] == [LATEST_US - 2, LATEST_US - 1]
 
+    def test_a_long_log_ends_with_the_last_instant(self) -> None:
+        limiter = self.one("180/day", "400/week")
+        self.clock.advance_us(LATEST_US - 150 - START_US)
+        assert limiter.decide_many("p", ["s"] * 140).allowed.all()
+        singles = [limiter.decide("p", "s") for _ in range(20)]
+        assert [one.hit for one in singles if one] == list(range(LATEST_US - 10, LATEST_US))
+        assert {(one.retry_after_us, one.remaining) for one in singles[10:]} == {(None, 30)}
+        assert limiter.schedule("p", "s").retry_after_us is None
+        assert len(limiter.explain("p", "s").hits) == 150
+
     def test_what_would_fit_after_the_last_instant_never_does(self) -> None:
         limiter = self.one("2/day")
         self.clock.advance_us(LATEST_US - 1000 - START_US)

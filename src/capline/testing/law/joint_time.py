@@ -48,7 +48,7 @@ class JointTimeLaw(StoreSetting):
         second = limiter.decide("b", self.subject(0), id="k")
         self.at(300)
         joint = limiter.decide_all([self.part("a", id="i"), self.part("b", id="k")])
-        assert (joint.allowed, joint.hits, joint.binds) == (True, (first.hit, second.hit), None)
+        assert (joint.allowed, joint.hits, joint.binds) == (True, (first.hit, second.hit), 0)
         assert limiter.peek("a", self.subject(0)).remaining == 1
         with pytest.raises(IdConflictError):
             limiter.decide_all([self.part("a", cost=2, id="i"), self.part("b", id="k")])
@@ -177,7 +177,7 @@ class JointTimeLaw(StoreSetting):
         for answer in (ask(), ask(1, "x", "y", "z")):
             assert (answer.allowed, answer.binds, str(answer.limit)) == (True, 0, "3/10s")
         again = ask(1, "x", "y", "z")
-        assert (again.allowed, again.binds, str(again.limit), again.remaining) == (True, None, "3/10s", 1)
+        assert (again.allowed, again.binds, str(again.limit), again.remaining) == (True, 0, "3/10s", 1)
         partly = ask(1, "x", "v", "w")
         assert (partly.allowed, partly.binds, partly.remaining) == (True, 1, 0)
         refused = ask()

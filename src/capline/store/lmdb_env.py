@@ -44,7 +44,7 @@ __all__ = ["Environment", "Transaction", "open_environment"]
 
 _T = TypeVar("_T")
 
-FORMAT = b"capline lmdb 1"
+FORMAT = b"capline lmdb 2"
 FIRST_BYTES = 16 << 20
 MOST_GROWTH_BYTES = 1 << 30
 LEAST_GROWTH_BYTES = 1 << 20
@@ -331,8 +331,9 @@ def _check_format(path: Path) -> None:
     # A process that is making the file at this moment has made its tables, and writes the format next.
     if found and found != FORMAT:
         raise StoreVersionError(
-            f"{path}: written as {found.decode('ascii', 'replace')!r}, this capline reads {FORMAT.decode()!r}; "
-            "it is left as it is",
+            f"{path}: written as {found.decode('ascii', 'replace')!r}, this capline reads {FORMAT.decode()!r}; it is "
+            "left as it is; move its logs by `capline export` of the version that wrote it and `capline import` of "
+            "this one",
         )
 
 

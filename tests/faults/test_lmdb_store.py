@@ -26,7 +26,7 @@ from capline import (
     StoreFullError,
     StoreVersionError,
 )
-from capline.store import lmdb_env, packed
+from capline.store import lmdb_checks, lmdb_env, packed
 from capline.store.log import ColumnLog
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def test_an_lmdb_data_version_of_another_kind_is_refused(tmp_path: Path) -> None
 @pytest.mark.parametrize("keep", [0.02, 0.3, 0.0001])
 def test_a_file_that_was_cut_off_is_refused_before_it_is_mapped(tmp_path: Path, keep: float) -> None:
     data = filled(tmp_path)
-    last_page = lmdb_env.META.unpack(data.read_bytes()[: lmdb_env.META.size])[5]
+    last_page = lmdb_checks.META.unpack(data.read_bytes()[: lmdb_checks.META.size])[5]
     os.truncate(data, int((last_page + 1) * 4096 * keep))
     with pytest.raises(StoreDamagedError, match=r"cut off|too short"):
         opened(tmp_path)

@@ -2,6 +2,7 @@
 
     table     key                                              value
     meta      "format"                                         which layout this is
+              "begun"                                          u64 when the store was made (us), u64 drawn then
               "log:" + name                                    u32 number of that log, u64 longest window on it (us)
     logs      u32 log, subject                                 a packed log (`capline.store.packed`), or the head of a
     paged one
@@ -82,9 +83,10 @@ class LmdbStore(LocalStore):
         *,
         durability: str = "relaxed",
         most_bytes: int | None = None,
+        create: bool = True,
     ) -> None:
         super().__init__(clock)
-        self._environment: Environment | None = open_environment(path, durability, most_bytes)
+        self._environment: Environment | None = open_environment(path, durability, most_bytes, create=create)
         self._path = path
         self._fresh = 0
         self._sweep_from = b""
@@ -305,6 +307,12 @@ class LmdbStore(LocalStore):
             for key in expired:
                 txn.delete(key, db=receipts)
         return len(stale)
+
+    def stats(self) -> dict[str, int]:
+        """See `Store` and `Environment.stats`."""
+        if self._environment is None:
+            raise StoreError(f"{self._path}: this limiter was closed; make a new one")
+        return self._environment.stats()
 
     def close(self) -> None:
         """See `Store`; what was decided is then on disk."""

@@ -60,12 +60,14 @@ def test_a_killed_reader_does_not_make_the_file_grow_without_end(tmp_path: Path)
     assert (after["readers"], after["file_bytes"]) == (0, before)
 
 
-def test_it_is_cleared_when_the_store_is_opened(tmp_path: Path) -> None:
+def test_it_is_cleared_when_the_store_is_opened_though_others_have_it_open(tmp_path: Path) -> None:
     with opened(tmp_path) as limiter:
         decide(limiter, 1)
+    other = start_reader(tmp_path, "stay")
     kill_a_reader(tmp_path)
     with opened(tmp_path) as limiter:
-        assert limiter.stats()["readers"] == 0
+        assert limiter.stats()["readers"] == 1
+    other.communicate("", timeout=60)
 
 
 def test_it_is_cleared_before_the_map_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,8 +53,8 @@ def check_file(data: Path) -> int:
     except FileNotFoundError:
         return 0
     metas = [META.unpack(meta) for meta in (head, second) if len(meta) == META.size]
-    for magic, version, _, _, _, _, _ in metas:
-        if magic != _MAGIC:
+    for magic, version, _, _, bytes_a_page, _, _ in metas:
+        if magic != _MAGIC or bytes_a_page not in PAGE_SIZES or bytes_a_page != page_bytes:
             raise StoreDamagedError(f"{data}: not an LMDB file, or its head is damaged; it is left as it is")
         if version != _DATA_VERSION:
             raise StoreVersionError(
@@ -69,9 +69,11 @@ def check_file(data: Path) -> int:
     return size_bytes
 
 
-def check_format(path: Path) -> None:
+def check_format(path: Path, size_bytes: int) -> None:
     """Read, as a reader beside whoever writes, whether the file is of our format or has nothing in it yet."""
-    with lmdb.open(str(path), readonly=True, max_dbs=len(DATABASES)) as env, env.begin() as txn:
+    # The whole file is mapped, so that a writer that takes further pages of it meanwhile is no error.
+    tables = len(DATABASES)
+    with lmdb.open(str(path), readonly=True, map_size=size_bytes, max_dbs=tables) as env, env.begin() as txn:
         if not env.stat()["entries"]:
             return
         try:

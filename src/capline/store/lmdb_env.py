@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["Environment", "Transaction", "open_environment"]
+__all__ = ["Environment", "Transaction", "is_open_here", "open_environment"]
 
 _T = TypeVar("_T")
 
@@ -257,7 +257,7 @@ class Environment:
             self._guard = Guard(self.path)
             size_bytes = check_file(data)
             if size_bytes:
-                check_format(self.path)
+                check_format(self.path, size_bytes)
             env = self._env = lmdb.open(
                 str(self.path),
                 map_size=max(size_bytes, FIRST_BYTES),
@@ -368,6 +368,12 @@ def open_environment(path: Path, durability: str, most_bytes: int | None = None,
             )
         environment.users += 1
         return environment
+
+
+def is_open_here(path: Path) -> bool:
+    """Tell whether this process has the environment of this directory open: LMDB bears it only once."""
+    with _opening:
+        return _identity(path) in _open
 
 
 def _pages(stat: Any) -> int:

@@ -75,6 +75,11 @@ class Guard:
         self._lock_identity = _identity(self._lock)
         return self._is_ours()
 
+    def let_in(self) -> None:
+        """`share`, for those who do not start over: raises `StoreError` where the file was replaced meanwhile."""
+        if self.alone and not self.share():
+            raise StoreError(f"{self._data}: is being replaced; try again")
+
     def check(self) -> None:
         """See that both files are still the ones that were opened; a few microseconds.
 

@@ -76,13 +76,8 @@ def _read(url: str) -> tuple[str, dict[str, str]]:
         raise InvalidValueError(
             f"store URL {safe_url(url)!r}: cannot be read; write it like 'lmdb:///path?durability=full'"
         ) from None
-    if parts.scheme in ("lmdb", "memory") and not url.lower().startswith(f"{parts.scheme}://"):
-        raise InvalidValueError(
-            f"store URL {url!r}: {parts.scheme}: is followed by two slashes, like lmdb:///var/lib/capline for a path "
-            "from the root, lmdb://relative/path for one from here, or memory://"
-        )
-    if parts.fragment or url.endswith("#"):
-        raise InvalidValueError(f"store URL {safe_url(url)!r}: write a # in it as %23")
+    if parts.scheme == "memory" and not url.lower().startswith("memory://"):
+        raise InvalidValueError(f"store URL {url!r}: write memory://")
     return parts.scheme, options
 
 
@@ -112,7 +107,14 @@ def _open_local(url: str, kind: str, options: dict[str, str], clock: Clock, *, c
 
 
 def lmdb_path(url: str) -> Path:
-    """The directory that a URL of the embedded store names, `lmdb://~/path` below a home directory."""
+    """The directory that an `lmdb://` URL names, `lmdb://~/path` below the home directory."""
+    if not url.lower().startswith("lmdb://"):
+        raise InvalidValueError(
+            f"store URL {url!r}: two slashes follow, like lmdb:///var/lib/capline for a path from the root, or "
+            "lmdb://relative/path for one from here"
+        )
+    if "#" in url:
+        raise InvalidValueError(f"store URL {url!r}: write a # in a path as %23")
     parts = urlsplit(url)
     path = unquote(parts.netloc + parts.path)
     if not path:

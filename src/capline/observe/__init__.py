@@ -11,9 +11,11 @@ from capline.observe.opentelemetry import OpenTelemetryObserver
 from capline.observe.prometheus import PrometheusObserver
 from capline.observe.protocol import HearsFailures, Observer
 from capline.observe.segments import SegmentMetrics, Watched, WatchFigures
+from capline.observe.store import HasStats, StoreMetrics
 
 __all__ = [
     "Decided",
+    "HasStats",
     "HearsFailures",
     "LogObserver",
     "Observer",
@@ -21,6 +23,7 @@ __all__ = [
     "Outcome",
     "PrometheusObserver",
     "SegmentMetrics",
+    "StoreMetrics",
     "WatchFigures",
     "Watched",
 ]

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proof.crashes.rounds import build, kills, losses
+from proof.crashes.rounds import build, kills, losses, openings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +35,8 @@ def main() -> int:
         runs: dict[str, tuple[bool, Callable[[Path], Outcome]]] = {
             "kill -9, relaxed": (True, lambda at: kills(at, crashes, "relaxed", seed)),
             "kill -9, full": (True, lambda at: kills(at, crashes, "full", seed)),
+            "kill -9 while opening, relaxed": (True, openings),
+            "kill -9 while opening, full": (True, lambda at: openings(at, durability="full")),
             "power lost, full": (True, lambda at: losses(at, library, crashes, "full", seed=seed)),
             "control: power lost, relaxed": (
                 False,

@@ -2,6 +2,9 @@
 
 A kill: one of four writers ends by SIGKILL at a random instant; the others go on, and another takes its place.
 
+A kill while opening: beside the writers a process opens the store and is killed at each line of the opening in turn.
+What it leaves behind, a reader's slot for one, must not make the file grow.
+
 A loss of power: all writers end, one of them perhaps at one of its syncs; then the store's file is what had been
 synced, and, for a kernel that was writing back meanwhile, any of the other pages as well, by chance. The writers go on
 from there. What had been synced is known from `synced.c`, which follows every sync of every writer. A file whose name
@@ -32,7 +35,7 @@ from proof.record import Recorder
 if TYPE_CHECKING:
     from proof.checker import Report
 
-__all__ = ["Outcome", "build", "kills", "losses"]
+__all__ = ["Outcome", "build", "kills", "losses", "openings"]
 
 WRITERS = 4
 ROOT = Path(__file__).parents[2]
@@ -41,6 +44,7 @@ MOST_SYNCS = 60
 NEWS_BYTES = 4000
 """Of records, about a dozen calls: so much happens at least between two crashes."""
 LONGEST_WAIT_S = 10
+MOST_LINES = 10_000
 PAUSE_S = 0.004
 """Between the calls of a writer that may lose its power: a loss shall find the store at rest as well. At work, what one
 writer has not synced is soon synced by the next."""
@@ -87,6 +91,31 @@ def kills(directory: Path, crashes: int, durability: str = "relaxed", seed: int 
         writers.wait_for_answers()
         writers.kill_all()
     return _judged(directory, crashes)
+
+
+def openings(directory: Path, step: int = 1, durability: str = "relaxed", after: int = 5000) -> Outcome:
+    """A kill at each line of the opening (or at every `step`-th) beside a writer; then decisions that need room."""
+    data, errors, crashes = directory / "store" / "data.mdb", list[str](), 0
+    with _Writers(directory, durability, pause_s=PAUSE_S) as writers:
+        writers.start()
+        writers.wait_for_answers()
+        before = data.stat().st_size
+        writers.open(MOST_LINES)
+        # From the last line to the first: a writer that finds LMDB's lock left behind clears what it finds of others.
+        for line in range(int((directory / "lines").read_text(encoding="ascii")), 0, -step):
+            crashes += writers.open(line) == -signal.SIGKILL
+        with Limiter(writers.url, policies()) as limiter:
+            for _ in range(after):
+                limiter.decide("open", "another")
+            if limiter.stats()["readers"]:
+                errors.append(f"{limiter.stats()['readers']} dead readers are left")
+        if data.stat().st_size > before:
+            errors.append(f"the file grew from {before} to {data.stat().st_size} bytes")
+        writers.wait_for_answers()
+        writers.kill_all()
+    outcome = _judged(directory, crashes)
+    outcome.errors += errors
+    return outcome
 
 
 def losses(
@@ -178,13 +207,21 @@ def _content(limiter: Limiter, subject: str) -> list[tuple[int, int]]:
 class _Writers:
     """The writers that run, forked by a process of their own."""
 
-    def __init__(self, directory: Path, durability: str, library: Path | None = None, *, lies: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        durability: str,
+        library: Path | None = None,
+        *,
+        lies: bool = False,
+        pause_s: float = 0.0,
+    ) -> None:
         self.running: dict[int, int] = {}
         self._life = 0
         self._seen = 0
         self._directory = directory
         store = directory / "store"
-        environment, pause_s = dict(os.environ), 0.0
+        environment = dict(os.environ)
         if library is not None:
             environment |= {
                 "LD_PRELOAD": str(library),
@@ -193,7 +230,7 @@ class _Writers:
                 "CAPLINE_SYNC_LIES": str(int(lies)),
             }
             pause_s = PAUSE_S
-        url = f"lmdb://{store}?durability={durability}"
+        self.url = url = f"lmdb://{store}?durability={durability}"
         self._nursery = subprocess.Popen(
             [sys.executable, "-m", "proof.crashes.nursery", url, str(directory), str(pause_s)],
             cwd=ROOT,
@@ -217,6 +254,11 @@ class _Writers:
         pid = self._command("start", number, self._life, stop_at)
         self.running[pid] = number
         return pid
+
+    def open(self, line: int) -> int:
+        """A process that opens the store and is killed at that line; its status, 0 where it came to the end."""
+        pid = self._command("open", line)
+        return self._command("reap", pid)
 
     def kill(self, pid: int) -> None:
         """SIGKILL, and wait for the end."""

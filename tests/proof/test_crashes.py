@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from proof.crashes.rounds import build, kills, lose_power, losses
+from proof.crashes.rounds import build, kills, lose_power, losses, openings
 from proof.crashes.writer import cut_torn_line
 
 from capline import Limiter, Policy
@@ -59,6 +59,18 @@ def test_killed_writers_lose_nothing_that_was_acknowledged(tmp_path: Path) -> No
     outcome = kills(tmp_path, CRASHES)
     assert outcome, outcome.text()
     assert outcome.report.hits > CRASHES
+    assert outcome.report.finals == 3
+
+
+@pytest.mark.parametrize("step", [20, pytest.param(4, marks=pytest.mark.deep)])
+def test_killed_while_they_open(tmp_path: Path, step: int) -> None:
+    """At every so manieth line of the opening: nothing is lost, nobody is kept out, and the file does not grow.
+
+    A snapshot is held for four lines.
+    """
+    outcome = openings(tmp_path, step)
+    assert outcome, outcome.text()
+    assert outcome.crashes > 100 // step
     assert outcome.report.finals == 3
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from capline.observe.opentelemetry import OpenTelemetryObserver
     from capline.observe.prometheus import PrometheusObserver
     from capline.observe.segments import SegmentMetrics, Watched, WatchFigures
+    from capline.observe.store import HasStats, StoreMetrics
 else:
     __getattr__ = late_names(
         __name__,
@@ -24,11 +25,13 @@ else:
             "capline.observe.opentelemetry": ("OpenTelemetryObserver",),
             "capline.observe.prometheus": ("PrometheusObserver",),
             "capline.observe.segments": ("SegmentMetrics", "WatchFigures", "Watched"),
+            "capline.observe.store": ("HasStats", "StoreMetrics"),
         },
     )
 
 __all__ = [
     "Decided",
+    "HasStats",
     "HearsFailures",
     "LogObserver",
     "Observer",
@@ -36,6 +39,7 @@ __all__ = [
     "Outcome",
     "PrometheusObserver",
     "SegmentMetrics",
+    "StoreMetrics",
     "WatchFigures",
     "Watched",
 ]

@@ -1,0 +1,42 @@
+"""One process that opens the store and is killed while it does: before the n-th line that looks after its files.
+
+So with every n there is a kill at every line of the opening. Who comes to the end says how many lines there were.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import capline.store
+from capline import Limiter
+from proof.crashes.writer import policies
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+__all__ = ["open_until"]
+
+FILES = str(Path(capline.store.__file__).with_name("lmdb_"))
+
+
+def open_until(url: str, line: int, lines: Path) -> None:
+    """Open the store and close it; SIGKILL before that line of `capline.store.lmdb_*`, or the count in that file."""
+    left = line
+
+    def count(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        if not frame.f_code.co_filename.startswith(FILES):
+            return None
+        left -= event == "line"
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return count
+
+    sys.settrace(count)
+    Limiter(url, policies()).close()
+    sys.settrace(None)
+    lines.write_text(str(line - left), encoding="ascii")

@@ -1,0 +1,64 @@
+"""What stands where in an LMDB file, so that each flip can be told by what it hit. See `capline.store.lmdb_pages`."""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import TYPE_CHECKING
+
+from capline.store.lmdb_pages import BIG, HEAD, LEAF, NODE, OVERFLOW, SUBTABLE, USED, Table, Walk, read_metas
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["FREE", "KEY", "STRUCTURE", "UNUSED", "VALUE", "regions"]
+
+PAGE_BYTES = 4096
+VALUE, KEY, STRUCTURE, FREE, UNUSED = "value", "key", "structure", "free page", "unused"
+
+
+def regions(data: Path) -> list[str]:
+    """By byte of a whole file, up to its last page."""
+    fd = os.open(data, os.O_RDONLY)
+    try:
+        meta = max(read_metas(fd, PAGE_BYTES), key=lambda one: one.transaction)
+        faults: list[str] = []
+        walk = Walk(fd, PAGE_BYTES, meta.last_page, faults.append)
+        for name, table, _ in list(walk.entries("main", meta.main)):
+            list(walk.entries(name.decode(), Table.of(table)))
+        of_tables = bytes(walk.seen)
+        walk.free(meta.free)
+        if faults:
+            raise ValueError(f"{data}: {faults}")
+        content = os.pread(fd, (meta.last_page + 1) * PAGE_BYTES, 0)
+    finally:
+        os.close(fd)
+    found = [STRUCTURE] * len(content)
+    for number in range(2, meta.last_page + 1):
+        begin = number * PAGE_BYTES
+        if walk.seen[number] != USED:
+            found[begin : begin + PAGE_BYTES] = [FREE] * PAGE_BYTES
+        elif of_tables[number]:
+            _mark_page(content, begin, found)
+    return found
+
+
+def _mark_page(content: bytes, begin: int, found: list[str]) -> None:
+    page = content[begin : begin + PAGE_BYTES]
+    _, _, flags, lower, upper = HEAD.unpack_from(page)
+    if flags == OVERFLOW:
+        size = (lower | upper << 16) * PAGE_BYTES
+        found[begin + HEAD.size : begin + size] = [VALUE] * (size - HEAD.size)
+        return
+    found[begin + lower : begin + upper] = [UNUSED] * (upper - lower)
+    if flags != LEAF:
+        return
+    for (at,) in struct.iter_unpack("<H", page[HEAD.size : lower]):
+        low, high, node_flags, key_bytes = NODE.unpack_from(page, at)
+        key = begin + at + NODE.size
+        if node_flags & SUBTABLE:
+            continue
+        found[key : key + key_bytes] = [KEY] * key_bytes
+        if not node_flags & BIG:
+            size = low | high << 16
+            found[key + key_bytes : key + key_bytes + size] = [VALUE] * size

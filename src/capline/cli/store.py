@@ -1,0 +1,100 @@
+"""`capline store check | compact`: the file of an embedded store, looked at and made smaller.
+
+`check` reads every page and every value, changes nothing, and may run beside those who use the store. Exits 0 where all
+is whole, 1 where something is damaged, 2 where there is no store.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from capline.cli.common import JsonOption, answer_json, note, out
+from capline.limiter.limiter import DEFAULT_URL
+from capline.model.errors import InvalidValueError, StoreDamagedError
+from capline.store.open import lmdb_path
+
+__all__ = ["app"]
+
+DAMAGED = 1
+
+app = typer.Typer(help="The file of an embedded store: check it, make it smaller.", no_args_is_help=True)
+
+StoreArgument = Annotated[
+    str, typer.Argument(metavar="URL|PATH", envvar="CAPLINE_STORE", help="The store: lmdb:///path, or its directory.")
+]
+
+
+@app.command("check")
+def check(store: StoreArgument = DEFAULT_URL, json: JsonOption = False) -> None:
+    """Read every page and every value, and say what is damaged; changes nothing, and others go on.
+
+    [bold]Examples[/]
+
+      capline store check lmdb:///var/lib/capline
+      capline store check /var/lib/capline --json
+    """
+    from capline.store.lmdb_check import StoreReport, check_store  # noqa: PLC0415 - lmdb only where it is needed
+
+    path = _directory(store)
+    try:
+        report = check_store(path)
+    except StoreDamagedError as error:
+        report = StoreReport(str(path), faults_found=1, faults=[str(error)])
+    if json:
+        answer_json(report)
+    else:
+        for fault in report.faults:
+            note.print(fault, style="yellow", markup=False, soft_wrap=True)
+        if report.page_bytes:
+            used, free = (_size(pages * report.page_bytes) for pages in (report.used_pages, report.free_pages))
+            out.print(
+                f"{report.logs:,} log(s), {report.sealed_pages:,} page(s) of long logs, {report.receipts:,} "
+                f"receipt(s); {used} used, {free} free"
+            )
+        out.print(f"{report.faults_found:,} fault(s) found" if report.faults_found else "every page and value is whole")
+    if report.faults_found:
+        raise typer.Exit(DAMAGED)
+
+
+@app.command("compact")
+def compact(
+    store: StoreArgument = DEFAULT_URL,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="DIRECTORY", help="Copy into this new directory; others go on.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Make the file as small as what is in it; in place only while nobody has the store open.
+
+    It checks the store first, and refuses one that is damaged. Interrupted anywhere, the old file is there, or the new.
+
+    [bold]Examples[/]
+
+      capline store compact lmdb:///var/lib/capline
+      capline store compact lmdb:///var/lib/capline --to /backup/capline
+    """
+    from capline.store.lmdb_compact import compact_store  # noqa: PLC0415 - lmdb only where it is needed
+
+    done = compact_store(_directory(store), to)
+    if json:
+        answer_json(msgspec.structs.asdict(done))
+    else:
+        out.print(f"{done.path}: {_size(done.before_bytes)} before, {_size(done.after_bytes)} now", markup=False)
+
+
+def _directory(store: str) -> Path:
+    """A URL has a colon behind its scheme; a directory named so is written as ./lmdb:x."""
+    scheme = store.partition(":")[0]
+    if "://" not in store and scheme not in ("lmdb", "memory"):
+        return Path(store)
+    if scheme.lower() != "lmdb":
+        raise InvalidValueError(f"{store.partition('://')[0]}:// is no file; name an embedded store, like lmdb:///path")
+    return lmdb_path(store)
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 20):,.1f} MiB"

@@ -66,7 +66,7 @@ class Site:
             "store": self.store,
             "segments": "segments",
             "audience": "{csv: users.csv, column: id}",
-            "at": AT,
+            "as_of": AT,
             "batch": "100",
             "retry": "{attempts: 4, wait: 0.001, longest: 0.002}",
             "sender": "{file: out}",

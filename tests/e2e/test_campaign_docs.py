@@ -39,9 +39,9 @@ def test_the_senders_of_the_docs_are_good(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_the_two_more_keys_of_the_docs(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    at, retry = (re.findall(rf"`{key}: (.*?)`", DOC)[0] for key in ("at", "retry"))
-    campaign = load_campaign(site.write(at=at, retry=retry))
-    assert campaign.at_us == AT_US
+    as_of, retry = (re.findall(rf"`{key}: (.*?)`", DOC)[0] for key in ("as_of", "retry"))
+    campaign = load_campaign(site.write(as_of=as_of, retry=retry))
+    assert campaign.as_of_us == AT_US
     assert campaign.retry.attempts == 4
 
 

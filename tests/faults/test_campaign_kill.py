@@ -2,7 +2,7 @@
 
 The points are chosen by what can be seen from outside: so many requests at the far side, so many changes of the
 ledger's log or of the parts, each with a small random delay, so that they fall into all steps: deciding, writing
-down, delivering, giving back. (`test_campaign_crash` goes through every step by number.) The clock is fixed (`at:`),
+down, delivering, giving back. (`test_campaign_crash` goes through every step by number.) The clock is fixed (`as_of:`),
 so both runs decide at one instant.
 """
 

@@ -254,7 +254,7 @@ def test_answers_out_of_a_receipt_are_told_as_of_the_time_they_were_given(
 ) -> None:
     site = Site(tmp_path)
     clock = ManualClock(start_us=AT_US)
-    job = with_sender(site.job(at=None, segments=None), Far())
+    job = with_sender(site.job(as_of=None, segments=None), Far())
     with Limiter("memory://", job.policies.policies, clock=clock, namespace="marketing") as limiter:
         limiter.decide_many("promo", [5, 6])
         clock.advance_us(HOUR_US)

@@ -76,7 +76,7 @@ class Job:
     def facts(self) -> RunFacts:
         """What a ledger keeps of a run that begins now."""
         file, sizes = self.file, self.audience.sizes()
-        now_us = SystemClock().now_us() if file.at_us is None else file.at_us
+        now_us = SystemClock().now_us() if file.as_of_us is None else file.as_of_us
         return RunFacts(file.campaign, file.policy, file.channel, file.cost, len(self.audience), sizes, now_us)
 
     def open_limiter(self, url: str | None = None) -> Limiter:
@@ -85,8 +85,8 @@ class Job:
 
 
 def open_limiter(file: CampaignFile, policies: PolicyFile, url: str | None = None) -> Limiter:
-    """The limiter of a campaign on its store or another one; its clock is the real one, or stands still at `at`."""
-    clock = None if file.at_us is None else ManualClock(start_us=file.at_us)
+    """The limiter of a campaign on its store or another one; its clock is the real one, or stands still at `as_of`."""
+    clock = None if file.as_of_us is None else ManualClock(start_us=file.as_of_us)
     return Limiter(url or file.store, policies.policies, clock=clock, namespace=policies.namespace)
 
 
@@ -186,7 +186,11 @@ def _inputs(
         Input("snapshot", _digest(members), "none" if snapshot is None else snapshot.version),
         Input("audience", audience.digest(), f"{len(audience)} ids"),
         Input("cost", _digest(file.cost), str(file.cost)),
-        Input("instant (at)", _digest(file.at_us), "the real clock" if file.at_us is None else f"{file.at_us} us"),
+        Input(
+            "instant (as_of)",
+            _digest(file.as_of_us),
+            "the real clock" if file.as_of_us is None else f"{file.as_of_us} us",
+        ),
         Input("batch size", _digest(file.batch), str(file.batch)),
         Input("sender", _digest([file.sender.name, file.sender.digest]), file.sender.name),
     )

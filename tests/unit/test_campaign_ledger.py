@@ -60,7 +60,8 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         assert (ledger.next_batch(), ledger.settled_rows()) == (0, 0)
         outcomes = Outcomes.delivered(3)
         outcomes.fail(1, PERMANENT, "HTTP 410")
-        rows.take_outcomes(rows.due(), outcomes, 3)
+        due = rows.due()
+        rows.take_outcomes(due, outcomes, 3, rows.hand_over(due))
         ledger.save(rows, 5_000)
     with begin(tmp_path / "run") as ledger:
         assert ledger.facts == replace(FACTS, run_id=run_id)
@@ -82,7 +83,7 @@ def test_a_transient_failure_is_final_after_the_last_attempt() -> None:
     for attempt in range(1, 4):
         due = rows.due()
         outcomes = Outcomes(np.full(due.size, TRANSIENT, np.uint8), dict.fromkeys(range(due.size), "HTTP 503"))
-        rows.take_outcomes(due, outcomes, 3)
+        rows.take_outcomes(due, outcomes, 3, rows.hand_over(due))
         assert rows.state[:3].tolist() == [RETRY if attempt < 3 else FAILED] * 3
         assert rows.attempts[:3].tolist() == [attempt] * 3
     assert rows.reasons == ["HTTP 503"]
@@ -92,7 +93,7 @@ def test_reasons_without_end_are_kept_within_bounds() -> None:
     rows = batch()
     for number in range(400):
         outcomes = Outcomes(np.array([TRANSIENT], np.uint8), {0: f"no such address: {number}\n{'x' * 500}"})
-        rows.take_outcomes(np.array([0]), outcomes, 1000)
+        rows.take_outcomes(np.array([0]), outcomes, 1000, np.array([False]))
     assert len(rows.reasons) == 255
     assert rows.reasons[-1] == "other reasons"
     assert rows.attempts[0] == 255

@@ -18,12 +18,13 @@
     ───────────────────────────────────────────  ──────────────────────────────────────────────────────────────────
     limiter.decide_many(receipt="…/run id/7")    asks again: the receipt gives the same answers, nothing is consumed
     batch 7: decided
-    sender.send(messages with their keys)        hands over again, with the same keys
-    outcome: delivered, retry or failed
+    outcome: about to be handed over
+    sender.send(messages with their keys)        hands over again, with the same keys; gives back none of these
+    outcome: delivered, retry, unsure or failed
     limiter.refund_many(the failed)              refunds again: once by stamp
     outcome: refunded; settled
 
-Readers (`status`) see the last commit, also while the run goes on. Cost: two or three commits a batch, 2 to 10 bytes a
+Readers (`status`) see the last commit, also while the run goes on. Cost: three commits a batch or more, 2 to 10 bytes a
 subject.
 """
 
@@ -135,9 +136,9 @@ class Ledger:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every batch is settled."""
+        """Whether every batch is settled, and none is being asked about again."""
         with self._errors():
-            return bool(self._value("finished"))
+            return bool(self._value("finished")) and self._first_unsettled() is None
 
     @property
     def elapsed_us(self) -> int:
@@ -153,8 +154,9 @@ class Ledger:
     def next_batch(self) -> int:
         """The number of the first batch that is not settled; batches are taken in order."""
         with self._errors():
-            row = self._db.execute("SELECT count(*) FROM batch WHERE settled").fetchone()
-            return int(row[0])
+            first = self._first_unsettled()
+            row = self._db.execute("SELECT count(*) FROM batch").fetchone()
+            return int(row[0]) if first is None else first
 
     def settled_rows(self) -> int:
         """How many subjects are in settled batches."""
@@ -201,6 +203,10 @@ class Ledger:
         with self._errors(), commits(self._db):
             self._db.execute("INSERT OR REPLACE INTO run VALUES ('elapsed_us', ?)", (elapsed_us,))
             self._db.execute("INSERT OR REPLACE INTO run VALUES ('finished', 1)")
+
+    def _first_unsettled(self) -> int | None:
+        row = self._db.execute("SELECT min(number) FROM batch WHERE NOT settled").fetchone()
+        return row[0]
 
     def _value(self, key: str) -> Any:
         found = self._db.execute("SELECT value FROM run WHERE key = ?", (key,)).fetchone()

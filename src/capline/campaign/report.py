@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from capline.campaign.rows import DELIVERED, FAILED, PENDING, REFUNDED, REFUSED, RETRY, STATES
+from capline.campaign.rows import DELIVERED, FAILED, NOT_KNOWN, PENDING, REFUNDED, REFUSED, RETRY, STATES, UNSURE
 from capline.store.columns import NEVER_US
 
 if TYPE_CHECKING:
@@ -32,10 +32,11 @@ _MOST_HOURS = 48
 
 
 class SegmentReport(msgspec.Struct, frozen=True):
-    """One segment (`segment` None: those in none). audience = sent + refused + failed + pending + undecided.
+    """One segment (`segment` None: those in none).
 
-    `failed` counts those whose delivery failed for good: their hits were given back (or, of a killed run, are about to
-    be).
+    audience = sent + refused + failed + not_known + pending + undecided. `failed` counts those whose delivery failed
+    for good: their hits were given back (or, of a killed run, are about to be). `not_known` were asked as often as is
+    allowed, and may have been taken: they keep their hits.
     """
 
     segment: str | None
@@ -44,6 +45,7 @@ class SegmentReport(msgspec.Struct, frozen=True):
     refused: int
     refused_by: dict[str, int]
     failed: int
+    not_known: int
     pending: int
     undecided: int
 
@@ -66,7 +68,10 @@ class Eligible(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What became of a campaign so far, or of a forecast (`state` "planned"; then `sent` is who would be sent to)."""
+    """What became of a campaign so far, or of a forecast (`state` "planned"; then `sent` is who would be sent to).
+
+    `failures` and `doubts` are reasons and how many there are of each: of the failed, and of what is not known.
+    """
 
     campaign: str
     run: str | None
@@ -77,6 +82,7 @@ class Report(msgspec.Struct, frozen=True):
     total: SegmentReport
     segments: list[SegmentReport]
     failures: dict[str, int]
+    doubts: dict[str, int]
     next_eligible: Eligible | None
     elapsed_s: float
     per_s: float
@@ -90,6 +96,7 @@ class Tally:
         self._states = np.zeros((len(segments), STATES), np.int64)
         self._refused_by: dict[str, NDArray[np.int64]] = {}
         self._failures: dict[str, int] = {}
+        self._doubts: dict[str, int] = {}
         self._eligible_us: list[NDArray[np.int64]] = []
         self._never = 0
 
@@ -104,11 +111,8 @@ class Tally:
             if counts.any():
                 # Two limits with the same text (a channel's and the policy's own) are one line to a reader.
                 self._refused_by[limit] = self._refused_by.get(limit, np.zeros(size, np.int64)) + counts
-        failed = (rows.state == FAILED) | (rows.state == REFUNDED)
-        for index, count in enumerate(np.bincount(rows.reason[failed], minlength=1).tolist()):
-            if count and index:
-                reason = rows.reasons[index - 1]
-                self._failures[reason] = self._failures.get(reason, 0) + count
+        _count_reasons(self._failures, rows, (rows.state == FAILED) | (rows.state == REFUNDED))
+        _count_reasons(self._doubts, rows, rows.state == NOT_KNOWN)
         retry_us = rows.retry_us[refused]
         fits = retry_us != NEVER_US
         self._never += int(retry_us.size - fits.sum())
@@ -119,8 +123,9 @@ class Tally:
         self._states += other._states
         for limit, counts in other._refused_by.items():
             self._refused_by[limit] = self._refused_by.get(limit, np.zeros_like(counts)) + counts
-        for reason, count in other._failures.items():
-            self._failures[reason] = self._failures.get(reason, 0) + count
+        for mine, theirs in ((self._failures, other._failures), (self._doubts, other._doubts)):
+            for reason, count in theirs.items():
+                mine[reason] = mine.get(reason, 0) + count
         self._eligible_us += other._eligible_us
         self._never += other._never
 
@@ -134,6 +139,7 @@ class Tally:
             sum(part.refused for part in segments),
             {limit: int(counts.sum()) for limit, counts in sorted(self._refused_by.items())},
             sum(part.failed for part in segments),
+            sum(part.not_known for part in segments),
             sum(part.pending for part in segments),
             sum(part.undecided for part in segments),
         )
@@ -148,7 +154,8 @@ class Tally:
             facts.cost,
             total,
             [part for part in segments if part.segment is not None or part.audience],
-            dict(sorted(self._failures.items(), key=lambda item: (-item[1], item[0]))),
+            _most_first(self._failures),
+            _most_first(self._doubts),
             self._eligible(),
             round(seconds, 3),
             round(done / seconds, 1) if seconds else 0.0,
@@ -164,7 +171,8 @@ class Tally:
             states[REFUSED],
             {limit: int(counts[code]) for limit, counts in sorted(self._refused_by.items()) if counts[code]},
             states[FAILED] + states[REFUNDED],
-            states[PENDING] + states[RETRY],
+            states[NOT_KNOWN],
+            states[PENDING] + states[RETRY] + states[UNSURE],
             audience - sum(states),
         )
 
@@ -198,6 +206,17 @@ def report_of(ledger: Ledger) -> Report:
         tally.add(rows)
     state = "finished" if ledger.is_finished else "running" if ledger.is_running else "stopped"
     return tally.report(ledger.facts, state, ledger.elapsed_us)
+
+
+def _count_reasons(counts: dict[str, int], rows: BatchRows, where: NDArray[np.bool_]) -> None:
+    for index, count in enumerate(np.bincount(rows.reason[where], minlength=1).tolist()):
+        if count and index:
+            reason = rows.reasons[index - 1]
+            counts[reason] = counts.get(reason, 0) + count
+
+
+def _most_first(counts: dict[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _text(instant_us: int) -> str:

@@ -12,7 +12,8 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from capline.campaign.ledger import Ledger
-from capline.campaign.senders.protocol import RunInfo
+from capline.campaign.rows import NOT_KNOWN
+from capline.campaign.senders.protocol import RunInfo, asks_again
 from capline.campaign.settle import AGAIN, Settling, as_campaign_errors
 from capline.model.errors import StoreError
 
@@ -53,11 +54,13 @@ def run(
 ) -> None:
     """Bring a run to its end, from wherever it stands; the report is then in the ledger.
 
-    `progress` is called with the number of subjects whose batch is settled. `pause` (default: the stop's wait) and
-    `jitter` (0 to 1) are for tests. Raises `CampaignStopped` when that was asked, and a `CaplineError` for what cannot
-    go on; after both, and after kill -9, `run` goes on where it was.
+    What an earlier call left as not known is asked about once more, by the messages' keys. `progress` is called with
+    the number of subjects whose batch is settled. `pause` (default: the stop's wait) and `jitter` (0 to 1) are for
+    tests. Raises `CampaignStopped` when that was asked, and a `CaplineError` for what cannot go on; after both, and
+    after kill -9, `run` goes on where it was.
     """
-    if ledger.is_finished:
+    unknown = _unknown(ledger) if asks_again(job.file.sender.sender) else []
+    if ledger.is_finished and not unknown:
         return
     info = RunInfo(job.file.campaign, ledger.facts.run_id, job.file.channel, tuple(job.audience.texts))
     sender = job.file.sender.sender
@@ -67,6 +70,11 @@ def run(
     try:
         with as_campaign_errors(job.file.sender.name):
             sender.open(info)
+        for number in unknown:
+            stop.check()
+            rows = ledger.batch(number)
+            if rows is not None and rows.ask_again():
+                settling.settle(job.part(number), rows)
         for number in range(ledger.next_batch(), job.batches):
             stop.check()
             settling.settle(job.part(number), ledger.batch(number))
@@ -77,6 +85,11 @@ def run(
         raise type(error)(f"{error}; {AGAIN}") from None
     finally:
         sender.close()
+
+
+def _unknown(ledger: Ledger) -> list[int]:
+    """The batches in which something is not known."""
+    return [rows.number for rows in ledger.batches() if rows.where(NOT_KNOWN).size]
 
 
 class _Steps:

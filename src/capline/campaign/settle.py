@@ -4,6 +4,9 @@ The rule: a step is in the record before the next one acts, and every step can b
 handing over by the messages' keys, giving back by the hits' stamps. So it does not matter where a process is killed;
 the next one takes the first step that is not written down (again). `ledger` shows each place and what follows.
 
+Only what the far side surely has not taken is given back. That a message is about to be handed over is in the record
+too: what was under way when a process was killed may have been taken.
+
 Where the steps are written is the `Record`'s: a ledger on disk (`run`), or the queue (`worker`).
 """
 
@@ -17,8 +20,17 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from capline.campaign.prepare import limiter_kinds
-from capline.campaign.rows import FAILED, REFUNDED, RETRY, BatchRows
-from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, Messages, Outcomes, RunInfo
+from capline.campaign.rows import FAILED, REFUNDED, RETRY, UNSURE, BatchRows
+from capline.campaign.senders.protocol import (
+    DELIVERED,
+    PERMANENT,
+    TRANSIENT,
+    UNKNOWN,
+    Messages,
+    Outcomes,
+    RunInfo,
+    asks_again,
+)
 from capline.model.errors import CampaignError, CaplineError
 
 if TYPE_CHECKING:
@@ -78,6 +90,8 @@ class Settling:
         if rows is None:
             rows = self._decide(part)
         everyone = Messages(self.info, part.number, rows.ids, rows.codes, self.segments, part.columns)
+        if rows.where(UNSURE).size and self._keep_doubt(rows):
+            self.record.save(rows)
         self._give_back(rows)
         while (due := rows.due()).size:
             asked_s = 0.0
@@ -86,7 +100,7 @@ class Settling:
                 self.record.check()
                 asked_s = max(asked_s, self._hand_over(rows, due[start : start + most], everyone))
                 self._give_back(rows)
-            tries = rows.attempts[rows.where(RETRY)]
+            tries = rows.attempts[np.isin(rows.state, (RETRY, UNSURE))]
             if tries.size:
                 self.pause(backoff_s(int(tries.max()), self.file.retry, asked_s, self.jitter()))
         return rows
@@ -114,21 +128,32 @@ class Settling:
         return decided
 
     def _hand_over(self, rows: BatchRows, due: NDArray[np.intp], everyone: Messages) -> float:
+        unsure = rows.hand_over(due)
+        self.record.save(rows)
         outcomes = self._send(everyone.take(due))
-        rows.take_outcomes(due, outcomes, self.file.retry.attempts)
+        rows.take_outcomes(due, outcomes, self.file.retry.attempts, unsure)
+        self._keep_doubt(rows)
         self.record.save(rows)
         return outcomes.wait_s
+
+    def _keep_doubt(self, rows: BatchRows) -> bool:
+        """Leave what is unsure as it is, where asking again could bring a message twice; whether that is so."""
+        if asks_again(self.file.sender.sender):
+            return False
+        rows.ask_no_more()
+        return True
 
     def _send(self, messages: Messages) -> Outcomes:
         name = self.file.sender.name
         with as_campaign_errors(name):
             outcomes = self.file.sender.sender.send(messages)
-        known = np.isin(outcomes.codes, (DELIVERED, PERMANENT, TRANSIENT))
+        known = np.isin(outcomes.codes, (DELIVERED, PERMANENT, TRANSIENT, UNKNOWN))
         if len(outcomes.codes) != len(messages) or not known.all():
             raise CampaignError(f"sender {name!r} gave no sound outcome for each of {len(messages)} messages; {AGAIN}")
         return outcomes
 
     def _give_back(self, rows: BatchRows) -> None:
+        """Give back the hits of what surely was not taken."""
         failed = rows.where(FAILED)
         if failed.size:
             # False for a hit means that a killed process gave it back already, or that it has left every window.

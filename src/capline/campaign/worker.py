@@ -32,7 +32,7 @@ from capline.campaign.part import Part
 from capline.campaign.prepare import open_limiter, pick_policy
 from capline.campaign.queue import Aside, Over, Queue, QueuedRun, Taken, Waiting
 from capline.campaign.queue_server import QueueServer
-from capline.campaign.rows import DELIVERED, REFUNDED, REFUSED, STATES, BatchRows
+from capline.campaign.rows import DELIVERED, NOT_KNOWN, REFUNDED, REFUSED, STATES, BatchRows
 from capline.campaign.senders.protocol import RunInfo
 from capline.campaign.settle import AGAIN, Settling, as_campaign_errors
 from capline.campaign.stop import CampaignStopped
@@ -65,11 +65,12 @@ class Settled(msgspec.Struct, frozen=True):
     sent: int
     refused: int
     failed: int
+    not_known: int
     elapsed_s: float
 
 
 class Worked(msgspec.Struct):
-    """What a worker did. `sent`, `refused` and `failed` are of the batches that it brought to their end.
+    """What a worker did. `sent`, `refused`, `failed` and `not_known` are of the batches that it brought to their end.
 
     `lost` batches went to another worker, `aside` were set aside; `trouble` counts campaigns that it could not open.
     """
@@ -80,6 +81,7 @@ class Worked(msgspec.Struct):
     sent: int = 0
     refused: int = 0
     failed: int = 0
+    not_known: int = 0
     lost: int = 0
     aside: int = 0
     trouble: int = 0
@@ -91,6 +93,7 @@ class Worked(msgspec.Struct):
         self.sent += batch.sent
         self.refused += batch.refused
         self.failed += batch.failed
+        self.not_known += batch.not_known
 
 
 class Worker:
@@ -357,5 +360,6 @@ def _settled(campaign: str, rows: BatchRows, elapsed_s: float) -> Settled:
         states[DELIVERED],
         states[REFUSED],
         states[REFUNDED],
+        states[NOT_KNOWN],
         round(elapsed_s, 3),
     )

@@ -333,10 +333,11 @@ def _answer(report: Report, *, as_json: bool) -> None:
     channel = f", channel {report.channel}" if report.channel else ""
     out.print(f"[bold]{report.campaign}[/] under policy {report.policy}{channel}: {_STATES[report.state]}")
     _print_segments(report, out)
-    if report.failures:
-        listed = [f"{reason} ({count:,})" for reason, count in list(report.failures.items())[:_MOST_REASONS]]
-        more = ", …" if len(report.failures) > _MOST_REASONS else ""
-        out.print(f"failed and given back: {', '.join(listed)}{more}", markup=False, soft_wrap=True)
+    for what, reasons in (("failed and given back", report.failures), ("not known, and kept", report.doubts)):
+        if reasons:
+            listed = [f"{reason} ({count:,})" for reason, count in list(reasons.items())[:_MOST_REASONS]]
+            more = ", …" if len(reasons) > _MOST_REASONS else ""
+            out.print(f"{what}: {', '.join(listed)}{more}", markup=False, soft_wrap=True)
     if report.next_eligible is not None:
         _print_eligible(report.next_eligible, with_table=report.state == "planned")
     if report.state != "planned":
@@ -354,6 +355,7 @@ def _print_segments(report: Report, console: Console) -> None:
         "would send" if report.state == "planned" else "sent",
         *(f"refused by {limit}" for limit in limits),
         *(() if report.state == "planned" else ("failed",)),
+        *(("not known",) if report.total.not_known else ()),
         *(("under way", "to come") if later else ()),
     ]
     for title in titles:
@@ -363,6 +365,8 @@ def _print_segments(report: Report, console: Console) -> None:
         numbers = [part.audience, part.sent, *(part.refused_by.get(limit, 0) for limit in limits)]
         if report.state != "planned":
             numbers.append(part.failed)
+        if report.total.not_known:
+            numbers.append(part.not_known)
         if later:
             numbers += [part.pending, part.undecided]
         table.add_row(name, *(f"{number:,}" for number in numbers), style=style)

@@ -79,7 +79,7 @@ def worker(
         if not quiet:
             note.print(
                 f"{batch.campaign}: batch {batch.batch}: {batch.sent:,} sent, {batch.refused:,} refused, "
-                f"{batch.failed:,} failed, {batch.elapsed_s:,.1f} s",
+                f"{batch.failed:,} failed, {batch.not_known:,} not known, {batch.elapsed_s:,.1f} s",
                 style="dim",
                 markup=False,
                 soft_wrap=True,
@@ -112,7 +112,7 @@ def _answer(worked: Worked, *, as_json: bool) -> None:
         return
     out.print(
         f"{worked.settled:,} batches, {worked.subjects:,} subjects: {worked.sent:,} sent, {worked.refused:,} refused, "
-        f"{worked.failed:,} failed",
+        f"{worked.failed:,} failed, {worked.not_known:,} not known",
         soft_wrap=True,
     )
 

@@ -1,15 +1,16 @@
 """The `webhook` sender: one HTTP POST for each message, many at a time.
 
-    POST /push                                          any 2xx           delivered
-    Content-Type: application/json                      408 425 429 5xx   transient; Retry-After is heeded
-    Idempotency-Key: summer-sale/4f0c…/42               no answer         transient
-    {"campaign": "summer-sale", "run": "4f0c…",         anything else     permanent (3xx too: name the final URL)
-     "key": "summer-sale/4f0c…/42", "id": 42,
-     "segment": "active", "channel": "push",
+    POST /push                                          any 2xx              delivered
+    Content-Type: application/json                      408 425 429 503      transient; Retry-After is heeded
+    Idempotency-Key: summer-sale/4f0c…/42               no connection        transient
+    {"campaign": "summer-sale", "run": "4f0c…",         other 3xx 4xx        permanent (3xx: name the final URL)
+     "key": "summer-sale/4f0c…/42", "id": 42,           no answer, other     not known, and asked again by the key;
+     "segment": "active", "channel": "push",            5xx, 409, 303        Retry-After is heeded
      "fields": {"email": "a@example.org"}}
 
 The rule: the key is the same each time a message is sent, after a timeout, a 503 or a kill. A far side that keeps keys
-takes each message once; one that does not may take again what was under way when the campaign was killed.
+takes each message once; one that does not may take again what was under way when the campaign was killed. `http_post`
+says what is known of a request that went wrong.
 
 One event loop with bounded concurrency, in the calling thread: about 0.6 ms of CPU a message.
 """
@@ -22,7 +23,8 @@ from typing import TYPE_CHECKING, ClassVar
 import httpx
 import msgspec
 
-from capline.campaign.senders.protocol import PERMANENT, TRANSIENT, Message, Messages, Outcomes, RunInfo
+from capline.campaign.senders.http_post import clients, post
+from capline.campaign.senders.protocol import DELIVERED, Message, Messages, Outcomes, RunInfo
 from capline.campaign.senders.template import from_environment
 from capline.model.errors import CampaignError
 
@@ -31,19 +33,16 @@ if TYPE_CHECKING:
 
 __all__ = ["WebhookSender"]
 
-_TRANSIENT_STATUS = frozenset({408, 425, 429})
-_SERVER_ERROR = 500
 _HAND_OVER = 8
 """Messages for each connection at one hand-over: long enough to keep them all busy, short enough to stop soon."""
 _LONGEST_BODY_BYTES = 1 << 16
-_LONGEST_PAUSE_S = 3600.0
 _RESERVED = ("idempotency-key", "content-type", "content-length", "host")
 
 
 class WebhookSender:
     """See the module's text.
 
-    Options: `url`; `concurrency` (16), requests at a time; `timeout` (10), seconds for each step of a request;
+    Options: `url`; `concurrency` (16), requests at a time; `timeout` (10), seconds for a whole request;
     `headers`, in which `${NAME}` stands for an environment variable.
     """
 
@@ -67,18 +66,7 @@ class WebhookSender:
         """Make the loop and the clients; nothing is sent."""
         self._run = run
         self._runner = asyncio.Runner()
-        # A client for each connection: httpx's pool looks through all of its connections at every request, which for 32
-        # of them takes longer than the request. The TLS context is what costs to make, and is shared.
-        context = httpx.create_ssl_context()
-        self._clients = [
-            httpx.AsyncClient(
-                headers=self._headers,
-                timeout=httpx.Timeout(self._timeout_s, pool=None),
-                limits=httpx.Limits(max_connections=1, max_keepalive_connections=1),
-                verify=context,
-            )
-            for _ in range(self._concurrency)
-        ]
+        self._clients = clients(self._concurrency, self._timeout_s, self._headers)
 
     def send(self, messages: Messages) -> Outcomes:
         """Send them all, and wait for every answer or its timeout."""
@@ -124,32 +112,11 @@ class WebhookSender:
             "fields": message.fields,
         }
         headers = {"Content-Type": "application/json", "Idempotency-Key": message.key}
-        try:
-            async with client.stream("POST", self._url, content=msgspec.json.encode(body), headers=headers) as response:
-                await _drain(response)
-        except httpx.RequestError as error:
-            outcomes.fail(row, TRANSIENT, f"no answer ({type(error).__name__})")
-            return
-        status = response.status_code
-        if status in _TRANSIENT_STATUS or status >= _SERVER_ERROR:
-            outcomes.fail(row, TRANSIENT, f"HTTP {status}")
-            outcomes.wait_s = max(outcomes.wait_s, _pause_s(response.headers.get("Retry-After", "")))
-        elif not response.is_success:
-            outcomes.fail(row, PERMANENT, f"HTTP {status}")
-
-
-async def _drain(response: httpx.Response) -> None:
-    """Read a short body, so that the connection can be used again; leave a long one, which closes it."""
-    size_bytes = 0
-    async for piece in response.aiter_raw():
-        size_bytes += len(piece)
-        if size_bytes > _LONGEST_BODY_BYTES:
-            return
-
-
-def _pause_s(retry_after: str) -> float:
-    """`Retry-After` in seconds; its other form, a date, is left to the growing wait."""
-    return min(float(retry_after), _LONGEST_PAUSE_S) if retry_after.isascii() and retry_after.isdecimal() else 0.0
+        data = msgspec.json.encode(body)
+        answer = await post(client, self._url, data, headers, self._timeout_s, _LONGEST_BODY_BYTES)
+        if answer.code != DELIVERED:
+            outcomes.fail(row, answer.code, answer.reason)
+            outcomes.wait_s = max(outcomes.wait_s, answer.wait_s)
 
 
 def _why_no_url(text: str) -> str | None:

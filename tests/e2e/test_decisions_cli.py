@@ -62,6 +62,18 @@ def test_a_subjects_day() -> None:
     assert answer("sweep") == {"removed_logs": 0}
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["peek", "promo", "42"], ["explain", "promo", "42"], ["refund", "promo", "42", "1"], ["erase", "42"], ["sweep"]],
+    ids=lambda words: words[0],
+)
+def test_looking_makes_no_store(tmp_path: Path, words: list[str]) -> None:
+    done = capline(*words, "--store", "lmdb://below/store")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("capline: there is no store at below/store")
+    assert not (tmp_path / "below").exists()
+
+
 def test_digits_are_an_integer_unless_said_to_be_text() -> None:
     assert answer("decide", "promo", "42")["allowed"]
     assert answer("decide", "promo", "42", "--text")["allowed"]

@@ -16,6 +16,7 @@ import lmdb
 import pytest
 
 from capline import (
+    CaplineError,
     InvalidValueError,
     Limiter,
     ManualClock,
@@ -25,13 +26,14 @@ from capline import (
     StoreFullError,
     StoreVersionError,
 )
-from capline.store import lmdb_env, packed
+from capline.store import lmdb_checks, lmdb_env, packed
 from capline.store.log import ColumnLog
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 POLICY = Policy("p", ["5/day", "9/week"])
+KEY = b"\0\0\0\1tsomebody"
 
 
 def opened(path: Path, options: str = "", policy: Policy = POLICY) -> Limiter:
@@ -153,9 +155,9 @@ def test_another_programs_lmdb_file_is_refused_and_not_touched(tmp_path: Path) -
 
 def test_a_store_of_another_version_is_refused_and_not_touched(tmp_path: Path) -> None:
     data = filled(tmp_path)
-    set_meta(tmp_path, b"format", b"capline lmdb 2")
+    set_meta(tmp_path, b"format", b"capline lmdb 1")
     before = data.read_bytes()
-    with pytest.raises(StoreVersionError, match="capline lmdb 2"):
+    with pytest.raises(StoreVersionError, match=r"capline lmdb 1.*capline export"):
         opened(tmp_path)
     assert data.read_bytes() == before
 
@@ -173,25 +175,72 @@ def test_an_lmdb_data_version_of_another_kind_is_refused(tmp_path: Path) -> None
 @pytest.mark.parametrize("keep", [0.02, 0.3, 0.0001])
 def test_a_file_that_was_cut_off_is_refused_before_it_is_mapped(tmp_path: Path, keep: float) -> None:
     data = filled(tmp_path)
-    last_page = lmdb_env.META.unpack(data.read_bytes()[: lmdb_env.META.size])[5]
+    last_page = lmdb_checks.META.unpack(data.read_bytes()[: lmdb_checks.META.size])[5]
     os.truncate(data, int((last_page + 1) * 4096 * keep))
     with pytest.raises(StoreDamagedError, match=r"cut off|too short"):
         opened(tmp_path)
 
 
 def test_a_damaged_value_is_an_error_and_never_an_admission(tmp_path: Path) -> None:
-    data = filled(tmp_path)
+    filled(tmp_path)
     log = ColumnLog()
     log.record(10**15, 1, 10**15)
-    value = packed.pack_log(log)
-    content = bytearray(data.read_bytes())
-    broken = value[:9] + bytes([value[9] ^ 1]) + value[10:]
-    data.write_bytes(content.replace(value, broken))
+    with lmdb.open(str(tmp_path), max_dbs=8) as env, env.begin(write=True) as txn:
+        logs = env.open_db(b"logs", txn)
+        for key, value in list(txn.cursor(logs)):
+            assert value == packed.pack_log(log, key)
+            txn.put(key, value[:9] + bytes([value[9] ^ 1]) + value[10:], db=logs)
     with opened(tmp_path) as limiter:
         assert {limiter_answer(limiter, subject) for subject in range(2000)} == {"damaged"}
         assert limiter_answer(limiter, 2000) == "allowed"
         with pytest.raises(StoreDamagedError, match="nothing is decided on it"):
             limiter.decide_many("p", range(2000))
+
+
+def test_a_log_that_turns_up_under_another_key_is_an_error(tmp_path: Path) -> None:
+    filled(tmp_path)
+    with lmdb.open(str(tmp_path), max_dbs=8) as env, env.begin(write=True) as txn:
+        logs = env.open_db(b"logs", txn)
+        for key, value in list(txn.cursor(logs)):
+            if key.endswith((7).to_bytes(8)):
+                txn.put(key[:-1] + b"\x08", value, db=logs)
+    with opened(tmp_path) as limiter:
+        assert [limiter_answer(limiter, subject) for subject in (7, 8, 9)] == ["allowed", "damaged", "allowed"]
+
+
+@pytest.mark.parametrize("table", [b"meta", b"receipts"])
+def test_a_damaged_note_of_the_store_itself_is_an_error(tmp_path: Path, table: bytes) -> None:
+    with opened(tmp_path) as limiter:
+        limiter.decide_many("p", range(10), receipt="r")
+    with lmdb.open(str(tmp_path), max_dbs=8) as env, env.begin(write=True) as txn:
+        found = env.open_db(table, txn)
+        for key, value in list(txn.cursor(found)):
+            if key != b"format":
+                txn.put(key, value[:-1] + bytes([value[-1] ^ 1]), db=found)
+
+    def ask() -> None:
+        with opened(tmp_path) as limiter:
+            assert limiter.sweep() == 0
+            limiter.decide_many("p", range(10), receipt="r")
+
+    with pytest.raises(StoreDamagedError, match="checksum"):
+        ask()
+    with opened(tmp_path, policy=Policy("other", ["1/day"])) as limiter:
+        assert limiter.sweep() == 0
+        assert limiter.decide("other", 1)
+
+
+@pytest.mark.parametrize("tail", [b"", b"i", b"i123456789", b"t\xff", b"x", b"h12"])
+def test_a_key_that_names_no_subject_is_reported_by_an_export_and_left_out(tmp_path: Path, tail: bytes) -> None:
+    filled(tmp_path)
+    with lmdb.open(str(tmp_path), max_dbs=8) as env, env.begin(write=True) as txn:
+        logs = env.open_db(b"logs", txn)
+        prefix = next(iter(txn.cursor(logs)))[0][:4]
+        txn.put(prefix + tail, b"x", db=logs)
+    faults: list[CaplineError] = []
+    with opened(tmp_path) as limiter:
+        assert len(list(limiter.export(on_fault=faults.append))) == 2000
+    assert len(faults) == 1
 
 
 def limiter_answer(limiter: Limiter, subject: int) -> str:
@@ -205,7 +254,7 @@ def test_every_single_flipped_bit_of_a_packed_log_is_noticed() -> None:
     log = ColumnLog()
     for stamp, units, fingerprint in ((5, 1, 0), (9, 7, 12345), (20, 2, 0)):
         log.record(stamp, units, stamp, fingerprint)
-    for value in (packed.pack_log(log), packed.pack_unit_log(log.stamps)):
+    for value in (packed.pack_log(log, KEY), packed.pack_unit_log(log.stamps, KEY)):
         for bit in range(len(value) * 8):
             broken = bytearray(value)
             broken[bit // 8] ^= 1 << bit % 8
@@ -218,12 +267,12 @@ def test_every_single_flipped_bit_of_a_packed_log_is_noticed() -> None:
 
 
 def read_any_log(value: bytes) -> None:
-    packed.unpack_log(*packed.read_words(value))
+    packed.unpack_log(*packed.read_words(value, KEY))
 
 
 def read_short_way(value: bytes) -> None:
     """Read as the stores do: the usual kind at once, another kind as what it is."""
-    if packed.read_plain(value) is None:
+    if packed.read_plain(value, KEY) is None:
         read_any_log(value)
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 POLICY = Policy("p", ["3/day"])
+KEY = b"\0\0\0\1tsomebody"
 FULL, ELSE = "full", "else"
 
 
@@ -27,12 +28,12 @@ def values(draw: st.DrawFn) -> bytes:
     for _ in range(draw(st.integers(1, 12))):
         stamp += draw(st.integers(1, 10**9))
         log.record(stamp, draw(st.integers(1, 10**6)), stamp, draw(st.integers(0, 2**63)))
-    return draw(st.sampled_from([packed.pack_log(log), packed.pack_unit_log(log.stamps)]))
+    return draw(st.sampled_from([packed.pack_log(log, KEY), packed.pack_unit_log(log.stamps, KEY)]))
 
 
-def read_any(value: bytes) -> None:
-    if packed.read_plain(value) is None:
-        packed.unpack_log(*packed.read_words(value))
+def read_any(value: bytes, key: bytes = KEY) -> None:
+    if packed.read_plain(value, key) is None:
+        packed.unpack_log(*packed.read_words(value, key))
 
 
 @given(st.binary(max_size=200))
@@ -51,6 +52,25 @@ def test_a_log_that_was_changed_is_no_log(value: bytes, data: st.DataObject) -> 
     if broken != value:
         with pytest.raises(StoreError):
             read_any(broken)
+
+
+@given(values(), st.integers(0, len(KEY) * 8 - 1))
+def test_a_log_under_another_key_is_no_log(value: bytes, bit: int) -> None:
+    other = bytearray(KEY)
+    other[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(StoreDamagedError):
+        read_any(value, bytes(other))
+
+
+@given(st.binary(max_size=40), st.integers(0, 319))
+def test_a_sealed_value_is_read_under_its_key_only_and_only_unchanged(value: bytes, bit: int) -> None:
+    sealed = packed.seal(KEY, value)
+    assert packed.unseal(KEY, sealed) == value
+    broken = bytearray(sealed)
+    broken[bit // 8 % len(sealed)] ^= 1 << bit % 8
+    for key, found in ((KEY, bytes(broken)), (KEY + b"x", sealed), (KEY, sealed[:3])):
+        with pytest.raises(StoreDamagedError):
+            packed.unseal(key, found)
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,12 @@ SEEN: dict[int, paged.SeenPages] = {}
 """Kept over all examples, as a process keeps it: only the epoch tells whose pages they are."""
 
 
+KEY = b"log"
+
+
 class Shelf:
+    key = KEY
+
     def __init__(self) -> None:
         self.values: dict[int, bytes] = {}
 
@@ -55,7 +60,7 @@ class Shelf:
 
 
 def reopened(value: bytes, shelf: Shelf) -> paged.PagedLog:
-    kind, words = read_words(value)
+    kind, words = read_words(value, KEY)
     if kind & PAGED:
         tail, lead = unpack_log(kind, words, paged.LEAD_WORDS)
         return paged.PagedLog(tail, shelf, lead)
@@ -63,7 +68,7 @@ def reopened(value: bytes, shelf: Shelf) -> paged.PagedLog:
 
 
 def check_unit_pages(value: bytes, shelf: Shelf, plain: window.Log) -> None:
-    kind, words = read_words(value)
+    kind, words = read_words(value, KEY)
     if kind == PAGED and not words[paged.MIXED_WORD]:
         epoch = words[paged.EPOCH_WORD]
         seen = SEEN.setdefault(epoch, paged.SeenPages(epoch, shelf))
@@ -84,7 +89,7 @@ def apply(
         now_us += n
         fingerprint = now_us if units > 1 or now_us % 5 == 0 else 0
         hit = window.Hit(now_us, units, fingerprint)
-        kind, head = read_words(log.value())
+        kind, head = read_words(log.value(), KEY)
         if units == 1 and not fingerprint and kind == PAGED and not head[paged.MIXED_WORD]:
             seen = paged.SeenPages(head[paged.EPOCH_WORD], shelf)
             short_way = paged.UnitPages(head, seen, plain.hits[0].stamp_us - 1)
@@ -154,4 +159,4 @@ def test_a_short_log_stays_one_value_of_eight_bytes_a_hit() -> None:
     log = ColumnLog()
     for stamp in range(10):
         log.record(stamp, 1, stamp)
-    assert len(pack_log(log)) == 8 + 10 * 8
+    assert len(pack_log(log, KEY)) == 8 + 10 * 8

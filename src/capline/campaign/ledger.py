@@ -42,6 +42,7 @@ import msgspec
 from capline.campaign.ledger_file import FILE, commits, connect, is_locked, sqlite_errors, take_lock
 from capline.campaign.rows import BatchRows
 from capline.model.errors import CampaignError
+from capline.model.private import create_private_file, make_private_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -91,7 +92,8 @@ class Ledger:
         written. A run in which nothing was decided yet takes over new inputs.
         """
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_private_directory(directory)
+            create_private_file(directory / FILE)
             lock = take_lock(directory)
         except OSError as error:
             raise CampaignError(f"{directory}: the ledger cannot be kept here: {_reason(error)}") from None

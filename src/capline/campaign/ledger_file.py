@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 from capline.model.errors import CampaignError
+from capline.model.private import PRIVATE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -42,7 +43,7 @@ _LOCK_PAUSE_S = 0.05
 
 def take_lock(directory: Path, pause: Callable[[float], object] = time.sleep) -> int:
     """Be the one process in this run, for as long as the handle is open; `CampaignError` where another one is."""
-    handle = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    handle = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
     for left in reversed(range(_LOCK_TRIES)):
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -98,7 +98,7 @@ def decide(
     channel, zone and cost are those of the first; the id is for each.
     """
     first = Attempt(policy, _subject(subject, text=text), cost, id, segment, channel, zone)
-    with _limiter(policies, store) as limiter:
+    with _limiter(policies, store, create=True) as limiter:
         near = _zone(limiter, policy, zone)
         if also:
             asked = [first, *_others(also, id, text=text)]
@@ -237,8 +237,9 @@ def sweep(
 
 
 @contextmanager
-def _limiter(policies: Path, store: str) -> Generator[Limiter]:
-    with Limiter.from_file(policies, store) as limiter:
+def _limiter(policies: Path, store: str, *, create: bool = False) -> Generator[Limiter]:
+    """Only a decision makes a store where there is none: whoever looks, or gives back, has mistaken the place."""
+    with Limiter.from_file(policies, store, create=create) as limiter:
         yield limiter
 
 

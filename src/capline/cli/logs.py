@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from capline.cli.decisions import DEFAULT_POLICIES, PoliciesOption, StoreOption
 from capline.limiter.limiter import DEFAULT_URL, Limiter
 from capline.limiter.records import MOST_LINE_BYTES, line_of, read_line
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError
+from capline.model.private import private_opener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -72,7 +74,7 @@ def export_logs(
         note.print(f"left out: {error}", style="yellow", markup=False, soft_wrap=True)
 
     with (
-        Limiter.from_file(policies, store) as limiter,
+        Limiter.from_file(policies, store, create=False) as limiter,
         _written(file) as target,
         _bar("exporting", None, progress) as advance,
     ):
@@ -164,9 +166,11 @@ def _written(file: Path) -> Generator[BinaryIO]:
         return
     part = file.with_name(f"{file.name}.part-{os.getpid()}")
     try:
-        with part.open("wb") as target:
+        with open(part, "wb", opener=private_opener) as target:
             yield target
             target.flush()
+            if file.exists():
+                os.fchmod(target.fileno(), stat.S_IMODE(file.stat().st_mode))
             os.fsync(target.fileno())
         part.replace(file)
     except OSError as error:

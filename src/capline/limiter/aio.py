@@ -47,8 +47,8 @@ class AsyncLimiter(Desk[AsyncStore]):
     """
 
     @staticmethod
-    def _open(url: str, clock: Clock | None) -> AsyncStore:
-        return open_async_store(url, clock)
+    def _open(url: str, clock: Clock | None, *, create: bool) -> AsyncStore:
+        return open_async_store(url, clock, create=create)
 
     async def now_us(self) -> int:
         """See `Limiter.now_us`."""

@@ -63,6 +63,10 @@ class Binder(Protocol):
         """See `Store`."""
         ...
 
+    def stats(self) -> dict[str, int]:
+        """See `Store`."""
+        ...
+
 
 S = TypeVar("S", bound=Binder)
 
@@ -97,6 +101,7 @@ class Desk(ABC, Generic[S]):
         deny_cache: int = 0,
         subject_key: bytes | None = None,
         observers: Iterable[Observer] = (),
+        create: bool = True,
     ) -> None:
         rules = Rules(policies, namespace)
         self._guard = Guard(on_store_error, rules, clock)
@@ -106,7 +111,7 @@ class Desk(ABC, Generic[S]):
         # A way past all checks that a store's own short way does not need, where nobody else has or wants to look.
         self._has_short_ways = not deny_cache and self._keyed is None and not self._observers
         self._watch: PolicyWatch | None = None
-        self._store: S = self._open(url, clock)
+        self._store: S = self._open(url, clock, create=create)
         self._take(rules)
 
     @classmethod
@@ -120,6 +125,7 @@ class Desk(ABC, Generic[S]):
         deny_cache: int = 0,
         subject_key: bytes | None = None,
         observers: Iterable[Observer] = (),
+        create: bool = True,
     ) -> Self:
         """A limiter of the policies in a YAML file, in its namespace; `reload` takes over what was changed there."""
         watch = PolicyWatch(Path(path))
@@ -133,13 +139,14 @@ class Desk(ABC, Generic[S]):
             deny_cache=deny_cache,
             subject_key=subject_key,
             observers=observers,
+            create=create,
         )
         limiter._watch = watch
         return limiter
 
     @staticmethod
     @abstractmethod
-    def _open(url: str, clock: Clock | None) -> S: ...
+    def _open(url: str, clock: Clock | None, *, create: bool) -> S: ...
 
     @property
     def policies(self) -> dict[str, Policy]:
@@ -155,6 +162,15 @@ class Desk(ABC, Generic[S]):
     def observer_errors(self) -> int:
         """How often an observer of this limiter raised; the decisions went on."""
         return self._observers.failed
+
+    def stats(self) -> dict[str, int]:
+        """Figures of the store itself, by name; {} for memory and servers, which have none or tell their own.
+
+        The embedded store's: `logs` (subjects with a log), `begun_us` (when it was made), `identity` (drawn then),
+        `readers`, `oldest_reader` (transactions ago), `used_pages`, `free_pages`, `page_bytes`, `file_bytes`. It takes
+        some twenty microseconds, between two transactions.
+        """
+        return self._store.stats()
 
     def use(self, policies: Iterable[Policy]) -> None:
         """Put other policies in force, as one: a decision sees all of the old or all of the new; histories stay."""

@@ -49,6 +49,7 @@ class Limiter(Desk[Store]):
                       (origin "deny-cache"); 0 for none. `decide` and `decide_batch` look at it, other verbs do not
     `subject_key`     16 bytes or more: the store knows subjects by a keyed hash only; keep it as long as the logs
     `observers`       told of every decision, but never of its subject; see `capline.observe`
+    `create`          whether a store in a file is made where there is none; off, that is a `NoStoreError`
 
     A limiter may be shared by threads, and on lmdb the file by processes. Bad input raises a `CaplineError` that is
     also a `ValueError` or a `TypeError`. Use it as a context manager, or `close` it.
@@ -60,8 +61,8 @@ class Limiter(Desk[Store]):
     """
 
     @staticmethod
-    def _open(url: str, clock: Clock | None) -> Store:
-        return open_store(url, clock)
+    def _open(url: str, clock: Clock | None, *, create: bool) -> Store:
+        return open_store(url, clock, create=create)
 
     def now_us(self) -> int:
         """The instant that the store would decide at."""

@@ -13,6 +13,7 @@ __all__ = [
     "InvalidTypeError",
     "InvalidValueError",
     "LimitExceeded",
+    "NoStoreError",
     "PolicyError",
     "SegmentConflictError",
     "SegmentError",
@@ -81,6 +82,10 @@ class IdConflictError(InvalidValueError):
 
 class StoreError(CaplineError):
     """A store could not answer. Whether the attempt was recorded is said in the message."""
+
+
+class NoStoreError(StoreError):
+    """There is no store at this place, and none was to be made."""
 
 
 class StoreFullError(StoreError):

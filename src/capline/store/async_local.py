@@ -109,6 +109,10 @@ class AsyncLocalStore:
         """See `Store`."""
         return await asyncio.to_thread(self._store.sweep)
 
+    def stats(self) -> dict[str, int]:
+        """See `Store`."""
+        return self._store.stats()
+
     async def now_us(self) -> int:
         """See `Store`."""
         return self._store.now_us()

@@ -2,11 +2,15 @@
 
     table     key                                              value
     meta      "format"                                         which layout this is
+              "begun"                                          u64 when the store was made (us), u64 drawn then
               "log:" + name                                    u32 number of that log, u64 longest window on it (us)
     logs      u32 log, subject                                 a packed log (`capline.store.packed`), or the head of a
     paged one
     pages     u32 log, subject, u32 page                       sealed pages of long logs (`capline.store.paged`)
     receipts  16-byte hash of the receipt's name               u64 expiry, then the answers
+
+    Every value but "format" carries a checksum of itself and its key: logs and pages in their heads, the others before
+    the value (`seal`).
 
     subject   "i" + u64 for an integer; "t" + UTF-8 for text; "h" + 32-byte hash for text longer than 400 bytes
 
@@ -16,6 +20,7 @@ A decision is one write transaction, so exact among processes; LMDB's lock is ro
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import struct
 from array import array
@@ -24,13 +29,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from capline.model.errors import CaplineError, StoreError
+from capline.model.errors import CaplineError, StoreDamagedError, StoreError
 from capline.model.subject import Subject, check_subject
 from capline.store.lmdb_env import Environment, Transaction, open_environment
 from capline.store.local import ROWS_A_TRANSACTION, Books, LocalStore, LocalTerms, LogRef, StoredLog, rows_of
 from capline.store.log import ColumnLog
-from capline.store.packed import PAGED, pack_log, pack_unit_log, read_plain, read_words, unpack_log
-from capline.store.paged import EPOCH_WORD, LEAD_WORDS, MIXED_WORD, TAIL_HITS, PagedLog, SeenPages, UnitPages
+from capline.store.packed import (
+    PAGED,
+    pack_first_hit,
+    pack_log,
+    pack_unit_log,
+    read_plain,
+    read_words,
+    seal,
+    unpack_log,
+    unseal,
+)
+from capline.store.paged import EPOCH_WORD, LEAD_WORDS, MIXED_WORD, TAIL_HITS, PagedLog, SeenPages, UnitPages, page_key
 from capline.store.protocol import Ask, Batch
 from capline.store.unit import UnitTerms, decide_unit, first_unit
 
@@ -68,9 +83,10 @@ class LmdbStore(LocalStore):
         *,
         durability: str = "relaxed",
         most_bytes: int | None = None,
+        create: bool = True,
     ) -> None:
         super().__init__(clock)
-        self._environment: Environment | None = open_environment(path, durability, most_bytes)
+        self._environment: Environment | None = open_environment(path, durability, most_bytes, create=create)
         self._path = path
         self._fresh = 0
         self._sweep_from = b""
@@ -106,9 +122,9 @@ class LmdbStore(LocalStore):
         def work(txn: Transaction) -> bytes:
             meta = self.table(b"meta")
             found = txn.get(key, db=meta)
-            number, kept_us = _LOG_META.unpack(found) if found else (txn.stat(meta)["entries"], 0)
+            number, kept_us = _LOG_META.unpack(unseal(key, found)) if found else (txn.stat(meta)["entries"], 0)
             if keep_us > kept_us:
-                txn.put(key, _LOG_META.pack(number, keep_us), db=meta)
+                txn.put(key, seal(key, _LOG_META.pack(number, keep_us)), db=meta)
             return _U32.pack(number)
 
         return self._run(work)
@@ -134,10 +150,10 @@ class LmdbStore(LocalStore):
         value = txn.get(key, None, logs)
         now_us = self._clock.now_us()
         if value is None:
-            txn.put(key, pack_unit_log(array("Q", (now_us,))), True, True, False, logs)
+            txn.put(key, pack_unit_log(array("Q", (now_us,)), key), True, True, False, logs)
             self._fresh += 1
             return first_unit(unit, now_us)
-        stamps = read_plain(value)
+        stamps = read_plain(value, key)
         if stamps is None:
             decision = self._paged_unit(txn, unit, keep_us, key, value, now_us)
             return self._step(_LmdbBooks(self, txn), Ask(terms, subject)) if decision is None else decision
@@ -153,7 +169,7 @@ class LmdbStore(LocalStore):
                 log.stamps, log.floor_us = stamps, stamp_us
                 _LmdbBooks(self, txn).save(terms.refs[0], subject, log)
             else:
-                txn.put(key, pack_unit_log(stamps), True, True, False, logs)
+                txn.put(key, pack_unit_log(stamps, key), True, True, False, logs)
         return decision
 
     def _paged_unit(
@@ -166,7 +182,7 @@ class LmdbStore(LocalStore):
         now_us: int,
     ) -> Decision | None:
         """`_unit` on a paged log of single units; None where the log is another."""
-        head = read_plain(value, PAGED)
+        head = read_plain(value, key, PAGED)
         if head is None or head[MIXED_WORD]:
             return None
         seen = self._seen_pages(txn, key, head[EPOCH_WORD])
@@ -189,14 +205,14 @@ class LmdbStore(LocalStore):
         return seen
 
     def _rows(self, books: Books, batch: Batch, rows: slice, *, record: bool) -> list[Decision]:
-        """Many rows of one unit in one transaction, so at one instant: then all first hits are the same few bytes."""
+        """Many rows of one unit in one transaction, so at one instant: then all first hits are the same."""
         bound = batch.terms
         if not isinstance(books, _LmdbBooks) or batch.cost != 1 or any(terms.unit is None for terms in bound):
             return super()._rows(books, batch, rows, record=record)
         txn, logs, now_us = books.txn, self.table(b"logs"), self._clock.now_us()
         prefix, keep_us = _prefix(bound[0].refs[0]), bound[0].refs[0].keep_us
         firsts = [first_unit(terms.unit, now_us) for terms in bound]
-        first_value = pack_unit_log(array("Q", (now_us,)))
+        first_value = pack_first_hit(now_us)
         # A cursor stays on its page: neighbouring subjects, as campaigns ask for them, cost half a search each.
         cursor = txn.cursor(logs)
         get, put, integer_key = cursor.get, cursor.put, _INTEGER_KEY.pack
@@ -207,11 +223,11 @@ class LmdbStore(LocalStore):
             value = get(key)
             if value is None:
                 if record:
-                    put(key, first_value)
+                    put(key, first_value(key))
                     fresh += 1
                 answers.append(firsts[code])
                 continue
-            stamps = read_plain(value)
+            stamps = read_plain(value, key)
             if stamps is None or len(stamps) >= TAIL_HITS:
                 ask = Ask(bound[code], subject)
                 answers.append(self._step(books, ask) if record else self._look(books, ask))
@@ -223,7 +239,7 @@ class LmdbStore(LocalStore):
                 if oldest_us <= stamp_us - keep_us:
                     del stamps[: bisect_right(stamps, max(now_us, last_us) - keep_us)]
                 stamps.append(stamp_us)
-                put(key, pack_unit_log(stamps))
+                put(key, pack_unit_log(stamps, key))
             answers.append(decision)
         if record:
             self._fresh += fresh
@@ -271,14 +287,15 @@ class LmdbStore(LocalStore):
         keep_us: dict[bytes, int] = {}
         for key, value in txn.cursor(self.table(b"meta")):
             if key.startswith(b"log:"):
-                number, kept_us = _LOG_META.unpack(value)
-                keep_us[_U32.pack(number)] = kept_us
+                with contextlib.suppress(StoreDamagedError):  # whoever uses that log is told; here it is left alone
+                    number, kept_us = _LOG_META.unpack(unseal(key, value))
+                    keep_us[_U32.pack(number)] = kept_us
         stale: list[bytes] = []
         seen, cursor = 0, txn.cursor(self.table(b"logs"))
         more = cursor.set_range(self._sweep_from)
         while more and seen < rows:
             key, value = cursor.item()
-            if is_stale(value, now_us - windows * keep_us.get(key[:4], now_us)):
+            if is_stale(key, value, now_us - windows * keep_us.get(key[:4], now_us)):
                 stale.append(key)
             seen, more = seen + 1, cursor.next()
         self._sweep_from = cursor.key() if more else b""
@@ -286,10 +303,16 @@ class LmdbStore(LocalStore):
             books.remove_at(key)
         if not more:
             receipts = self.table(b"receipts")
-            expired = [key for key, value in txn.cursor(receipts) if _U64.unpack_from(value)[0] <= now_us]
+            expired = [key for key, value in txn.cursor(receipts) if _has_expired(key, value, now_us)]
             for key in expired:
                 txn.delete(key, db=receipts)
         return len(stale)
+
+    def stats(self) -> dict[str, int]:
+        """See `Store` and `Environment.stats`."""
+        if self._environment is None:
+            raise StoreError(f"{self._path}: this limiter was closed; make a new one")
+        return self._environment.stats()
 
     def close(self) -> None:
         """See `Store`; what was decided is then on disk."""
@@ -319,7 +342,7 @@ class _LmdbBooks:
         if isinstance(log, ColumnLog) and len(log) > TAIL_HITS:
             log.pack()
             log = PagedLog(log, _LmdbPages(self.txn, self._store.table(b"pages"), key))
-        value = log.value() if isinstance(log, PagedLog) else pack_log(log)  # pyright: ignore[reportArgumentType] - the two
+        value = log.value() if isinstance(log, PagedLog) else pack_log(log, key)  # pyright: ignore[reportArgumentType] - the two
         self.txn.put(key, value, db=self._store.table(b"logs"))
         if len(value) == ONE_HIT_BYTES:
             self._store.note_fresh()
@@ -341,14 +364,15 @@ class _LmdbBooks:
 
     def receipt(self, name: bytes) -> bytes | None:
         """See `Books`."""
-        value = self.txn.get(name, db=self._store.table(b"receipts"))
-        if value is None or _U64.unpack_from(value)[0] <= self._store.now_us():
+        kept = self.txn.get(name, db=self._store.table(b"receipts"))
+        if kept is None:
             return None
-        return value[_U64.size :]
+        value = unseal(name, kept)
+        return value[_U64.size :] if _U64.unpack_from(value)[0] > self._store.now_us() else None
 
     def keep_receipt(self, name: bytes, value: bytes, expires_us: int) -> None:
         """See `Books`."""
-        self.txn.put(name, _U64.pack(expires_us) + value, db=self._store.table(b"receipts"))
+        self.txn.put(name, seal(name, _U64.pack(expires_us) + value), db=self._store.table(b"receipts"))
 
     def read(self, key: bytes, value: bytes) -> StoredLog | CaplineError:
         """The log that this value of this key is, or why it is none."""
@@ -358,7 +382,7 @@ class _LmdbBooks:
             return error
 
     def _open(self, key: bytes, value: bytes) -> StoredLog:
-        kind, words = read_words(value)
+        kind, words = read_words(value, key)
         if not kind & PAGED:
             return unpack_log(kind, words)[0]
         tail, lead = unpack_log(kind, words, LEAD_WORDS)
@@ -368,10 +392,10 @@ class _LmdbBooks:
 class _LmdbPages:
     """The pages of the log with this key."""
 
-    __slots__ = ("_key", "_table", "_txn")
+    __slots__ = ("_table", "_txn", "key")
 
     def __init__(self, txn: Transaction, table: Any, key: bytes) -> None:
-        self._key = key
+        self.key = key
         self.within(txn, table)
 
     def within(self, txn: Transaction, table: Any) -> None:
@@ -381,11 +405,11 @@ class _LmdbPages:
 
     def read(self, number: int) -> bytes | None:
         """See `Pages`."""
-        return self._txn.get(self._key + _U32.pack(number), None, self._table)
+        return self._txn.get(page_key(self.key, number), None, self._table)
 
     def write(self, number: int, value: bytes | None) -> None:
         """See `Pages`."""
-        key = self._key + _U32.pack(number)
+        key = page_key(self.key, number)
         if value is None:
             self._txn.delete(key, db=self._table)
         else:
@@ -401,12 +425,19 @@ def subject_key(subject: Subject) -> bytes:
 
 
 def subject_of(tail: bytes) -> Subject:
-    """The subject that `subject_key` made this of; raises `StoreError` where it kept the hash only."""
-    if tail[:1] == b"i":
+    """The subject that `subject_key` made this of.
+
+    Raises `StoreError` where it kept the hash only, and `StoreDamagedError` where it made no such key.
+    """
+    kind = tail[:1]
+    if kind == b"i" and len(tail) == _INTEGER.size:
         return _INTEGER.unpack(tail)[1]
-    if tail[:1] == b"t":
-        return tail[1:].decode()
-    raise StoreError(f"a subject of more than {LONGEST_PLAIN_BYTES} bytes is kept as a hash: it cannot be told")
+    if kind == b"t":
+        with contextlib.suppress(UnicodeDecodeError):
+            return tail[1:].decode()
+    if kind == b"h":
+        raise StoreError(f"a subject of more than {LONGEST_PLAIN_BYTES} bytes is kept as a hash: it cannot be told")
+    raise StoreDamagedError(f"the key {tail.hex()} of a stored log is damaged: it names no subject")
 
 
 def log_key(ref: LogRef, subject: Subject) -> bytes:
@@ -418,14 +449,22 @@ def _prefix(ref: LogRef) -> bytes:
     return ref.place  # pyright: ignore[reportReturnType] - what `_place` put there
 
 
-def is_stale(value: bytes, cutoff_us: int) -> bool:
+def is_stale(key: bytes, value: bytes, cutoff_us: int) -> bool:
     """Tell whether every hit is as old as the cutoff, and the log's time not ahead of it.
 
     A damaged value is left for its reader to report.
     """
     try:
-        kind, words = read_words(value)
+        kind, words = read_words(value, key)
         log, _ = unpack_log(kind, words, LEAD_WORDS if kind & PAGED else 0)
     except StoreError:
         return False
     return max(log.last_us(), log.floor_us) <= cutoff_us
+
+
+def _has_expired(key: bytes, value: bytes, now_us: int) -> bool:
+    """Tell whether a receipt may go; a damaged one is left for its reader to report."""
+    try:
+        return _U64.unpack_from(unseal(key, value))[0] <= now_us
+    except StoreError:
+        return False

@@ -3,11 +3,14 @@
 What LMDB itself leaves to its user:
 
 - **Damage.** A file that is not ours, of another version, or shorter than it says is refused before it is mapped,
-untouched.
+  untouched.
 - **Room.** The map is written through memory (half the cost of a decision), so its room is allocated before it is used:
-a full
-  disk is an error at the time of growing, never a SIGBUS. A map that fills up grows by doubling, then by a gigabyte.
+  a full disk is an error at the time of growing, never a SIGBUS. A map that fills up grows by doubling, then by a
+  gigabyte.
 - **Sharing.** Another process may have grown it: the new size is taken over. Threads take turns, as writers do anyway.
+- **Readers.** A process that is killed while it opens the file leaves a reader's slot that keeps every later page from
+  being used again. Such slots are cleared at opening, now and then, and before the map grows.
+- **Locks.** Nobody opens the file while its `lock.mdb` is missing and others use it (`capline.store.lmdb_guard`).
 - **Forks.** A child must not use its parent's environment: it is closed there, and opened anew when used.
 
 Durability: `relaxed` leaves writing to the kernel. A killed process loses nothing. After a power loss, what the kernel
@@ -20,10 +23,10 @@ nor the file itself, whose name is synced with its directory before anything is 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import struct
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import lmdb
@@ -33,8 +36,11 @@ from capline.model.errors import (
     StoreDamagedError,
     StoreError,
     StoreFullError,
-    StoreVersionError,
 )
+from capline.model.private import PRIVATE_FILE, create_private_file, make_private_directory
+from capline.store.lmdb_checks import DATABASES, FORMAT, check_file, check_format, find_store, sync_directory
+from capline.store.lmdb_guard import Guard
+from capline.store.packed import seal, unseal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,17 +50,12 @@ __all__ = ["Environment", "Transaction", "open_environment"]
 
 _T = TypeVar("_T")
 
-FORMAT = b"capline lmdb 1"
 FIRST_BYTES = 16 << 20
 MOST_GROWTH_BYTES = 1 << 30
 LEAST_GROWTH_BYTES = 1 << 20
-DATABASES = (b"meta", b"logs", b"pages", b"receipts")
-
-# LMDB's meta page: a 16-byte page header, then magic, version, address, map size, two tables (the first one's first
-# field is the page size), the last page's number and the transaction's.
-META = struct.Struct("<16xIIQQI92xQQ")
-_MAGIC = 0xBEEFC0DE
-_DATA_VERSION = 1
+_BEGUN = struct.Struct(">QQ")
+LOOK_EVERY = 1024
+"""Transactions of a process between two looks at the readers' table and at whose files these are."""
 
 
 class Transaction(Protocol):
@@ -100,14 +101,17 @@ _opening = threading.Lock()
 class Environment:
     """An open environment with its tables; `run` is the only way in. Made by `open_environment`."""
 
-    def __init__(self, path: Path, durability: str, most_bytes: int | None) -> None:
+    def __init__(self, path: Path, durability: str, most_bytes: int | None, *, create: bool = True) -> None:
         self.path = path
+        self._create = create
         self.durability = durability
         self.users = 0
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._env: lmdb.Environment | None = None
+        self._guard: Guard | None = None
         self._synced = 0
+        self._since_look = 0
         self.tables: dict[bytes, lmdb._Database] = {}  # pyright: ignore[reportPrivateUsage] - its only name
         self._enter()
 
@@ -118,7 +122,7 @@ class Environment:
         """
         with self._lock:
             while True:
-                env = self._env or self._enter()
+                env = self._ready()
                 try:
                     txn: Any = env.begin(write=True)
                     try:
@@ -166,8 +170,7 @@ class Environment:
                     if self._env is not None:
                         with contextlib.suppress(lmdb.Error):
                             self._env.sync(True)
-                        self._env.close()
-                        self._env = None
+                        self._shut()
                 for key, environment in list(_open.items()):
                     if environment is self:
                         del _open[key]
@@ -175,8 +178,59 @@ class Environment:
     def drop_in_child(self) -> None:
         """In a child after a fork: close what the parent mapped, touching nothing shared; the next use opens anew."""
         if self._env is not None:
+            self._shut()
+
+    def stats(self) -> dict[str, int]:
+        """Figures of the file; some twenty microseconds.
+
+        `logs` are subjects with a log; `begun_us` is when the store was made, and `identity` a number drawn then.
+        `readers` have a snapshot now and keep what is younger from being used again; `oldest_reader` is how many
+        transactions ago its snapshot was taken. `free_pages` are used before the file grows.
+        """
+
+        def work(txn: Transaction) -> dict[str, int]:
+            env = self._env
+            if env is None:
+                raise StoreError(f"{self.path}: was closed")
+            info, tables = env.info(), {name: txn.stat(table) for name, table in self.tables.items()}
+            used = 2 + _pages(env.stat()) + sum(map(_pages, tables.values()))
+            last = info["last_txnid"]
+            readers = [words[-1] for words in map(str.split, env.readers().splitlines()[1:])]
+            taken = [int(number) for number in readers if number.isdecimal()]
+            begun_us, identity = _BEGUN.unpack(unseal(b"begun", txn.get(b"begun", b"", self.tables[b"meta"]) or b""))
+            return {
+                "logs": tables[b"logs"]["entries"],
+                "begun_us": begun_us,
+                "identity": identity,
+                "readers": len(taken),
+                "oldest_reader": last - min(taken, default=last),
+                "used_pages": used,
+                "free_pages": info["last_pgno"] + 1 - used,
+                "page_bytes": env.stat()["psize"],
+                "file_bytes": info["map_size"],
+            }
+
+        return self.run(work)
+
+    def _ready(self) -> lmdb.Environment:
+        """The open environment, looked after now and then: an error there is found again by the next transaction."""
+        env = self._env or self._enter()
+        self._since_look += 1
+        if self._since_look >= LOOK_EVERY:
+            if self._guard is not None:
+                self._guard.check()
+            with contextlib.suppress(lmdb.Error):
+                env.reader_check()
+            self._since_look = 0
+        return env
+
+    def _shut(self) -> None:
+        if self._env is not None:
             self._env.close()
             self._env = None
+        if self._guard is not None:
+            self._guard.leave()
+            self._guard = None
 
     def hold(self) -> None:
         """Keep every transaction out until `let_go`."""
@@ -187,16 +241,27 @@ class Environment:
         self._lock.release()
 
     def _enter(self) -> lmdb.Environment:
+        while True:
+            env = self._open()
+            if self._guard is not None and self._guard.share():
+                self._synced = self._since_look = 0
+                return env
+            self._shut()
+
+    def _open(self) -> lmdb.Environment:
         data = self.path / "data.mdb"
-        made = [directory for directory in (self.path, *self.path.parents) if not directory.exists()]
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            size_bytes = _check_file(data)
+            check_file(data) if self._create else find_store(self.path)
+            made = make_private_directory(self.path)
+            create_private_file(data)
+            self._guard = Guard(self.path)
+            size_bytes = check_file(data)
             if size_bytes:
-                _check_format(self.path)
-            env = lmdb.open(
+                check_format(self.path)
+            env = self._env = lmdb.open(
                 str(self.path),
                 map_size=max(size_bytes, FIRST_BYTES),
+                mode=PRIVATE_FILE,
                 max_dbs=len(DATABASES),
                 max_readers=512,
                 writemap=True,
@@ -204,23 +269,27 @@ class Environment:
                 sync=self.durability == "full",
                 metasync=self.durability == "full",
             )
-        except OSError as error:
-            raise StoreError(f"{self.path}: {error.strerror or error}; name a directory that can be written") from None
-        except (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError) as error:
-            raise StoreDamagedError(f"{data}: not a readable store ({error}); it is left as it is") from None
-        except lmdb.Error as error:
-            raise StoreError(f"{self.path}: cannot be opened ({error})") from None
-        try:
+            env.reader_check()
             self._allocate(env.info()["map_size"])
             self.tables = {name: env.open_db(name) for name in DATABASES}
             with env.begin(write=True, db=self.tables[b"meta"]) as txn:
                 txn.put(b"format", FORMAT, overwrite=False)
+                begun = _BEGUN.pack(time.time_ns() // 1000, int.from_bytes(os.urandom(8)))
+                txn.put(b"begun", seal(b"begun", begun), overwrite=False)
             if self.durability == "full":
                 self._sync_names(made)
+        except OSError as error:
+            self._shut()
+            raise StoreError(f"{self.path}: {error.strerror or error}; name a directory that can be written") from None
+        except (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError) as error:
+            self._shut()
+            raise StoreDamagedError(f"{data}: not a readable store ({error}); it is left as it is") from None
+        except lmdb.Error as error:
+            self._shut()
+            raise StoreError(f"{self.path}: cannot be opened ({error})") from None
         except BaseException:
-            env.close()
+            self._shut()
             raise
-        self._env, self._synced = env, 0
         return env
 
     def _sync_names(self, made: list[Path]) -> None:
@@ -230,7 +299,7 @@ class Environment:
         """
         for directory in {self.path, self.path.parent, *(one.parent for one in made)}:
             try:
-                _sync_directory(directory)
+                sync_directory(directory)
             except PermissionError as error:
                 # A directory that others look after, and that may only be passed through.
                 if directory == self.path or self.path in made:
@@ -239,6 +308,8 @@ class Environment:
                 raise StoreError(f"{directory}: cannot be synced ({error.strerror}); nothing was recorded") from None
 
     def _grow(self, env: lmdb.Environment) -> None:
+        if env.reader_check():
+            return  # what dead readers kept may be used again
         now_bytes: int = env.info()["map_size"]
         step = min(now_bytes, MOST_GROWTH_BYTES)
         while True:
@@ -264,8 +335,8 @@ class Environment:
         """Give every byte of the map its place on the disk, so that no write through memory can find the disk full."""
         fd = os.open(self.path / "data.mdb", os.O_RDWR)
         try:
-            stat = os.fstat(fd)
-            if stat.st_size < size_bytes or stat.st_blocks * 512 < size_bytes:
+            held = os.fstat(fd)
+            if held.st_size < size_bytes or held.st_blocks * 512 < size_bytes:
                 os.posix_fallocate(fd, 0, size_bytes)
         except OSError as error:
             raise StoreFullError(
@@ -276,17 +347,17 @@ class Environment:
             os.close(fd)
 
 
-def open_environment(path: Path, durability: str, most_bytes: int | None = None) -> Environment:
-    """The environment at this directory, made if there is none; each caller lets go with `leave`.
+def open_environment(path: Path, durability: str, most_bytes: int | None = None, *, create: bool = True) -> Environment:
+    """The environment at this directory; each caller lets go with `leave`.
 
-    Raises `StoreDamagedError`, `StoreVersionError`, `StoreFullError` or `StoreError`; a file that is refused is not
-    touched.
+    Where there is none it is made, or with `create` off `NoStoreError` is raised and nothing is made. Raises also
+    `StoreDamagedError`, `StoreVersionError`, `StoreFullError` or `StoreError`; a file that is refused is not touched.
     """
     with _opening:
         key = _identity(path)
         environment = _open.get(key) if key else None
         if environment is None:
-            environment = Environment(path, durability, most_bytes)
+            environment = Environment(path, durability, most_bytes, create=create)
             key = _identity(path)
             if key is None:
                 raise StoreError(f"{path}: vanished while it was opened")
@@ -299,73 +370,16 @@ def open_environment(path: Path, durability: str, most_bytes: int | None = None)
         return environment
 
 
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        # Some file systems sync no directories, and say so.
-        if error.errno != errno.EINVAL:
-            raise
-    finally:
-        os.close(fd)
+def _pages(stat: Any) -> int:
+    return stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        stat = (path / "data.mdb").stat()
+        found = (path / "data.mdb").stat()
     except OSError:
         return None
-    return stat.st_dev, stat.st_ino
-
-
-def _check_format(path: Path) -> None:
-    """Read, as a reader beside whoever writes, whether the file is of our format or has nothing in it yet."""
-    with lmdb.open(str(path), readonly=True, max_dbs=len(DATABASES)) as env, env.begin() as txn:
-        if not env.stat()["entries"]:
-            return
-        try:
-            found = bytes(txn.get(b"format", db=env.open_db(b"meta", txn, create=False)) or b"")
-        except lmdb.NotFoundError:
-            raise StoreVersionError(f"{path}: an LMDB file of something else; it is left as it is") from None
-    # A process that is making the file at this moment has made its tables, and writes the format next.
-    if found and found != FORMAT:
-        raise StoreVersionError(
-            f"{path}: written as {found.decode('ascii', 'replace')!r}, this capline reads {FORMAT.decode()!r}; "
-            "it is left as it is",
-        )
-
-
-def _check_file(data: Path) -> int:
-    """The file's size if it is a whole LMDB file, 0 if there is none; raises before anything maps it."""
-    try:
-        with data.open("rb") as file:
-            size_bytes = os.fstat(file.fileno()).st_size
-            head = file.read(META.size)
-            if not head and not size_bytes:
-                return 0
-            if len(head) < META.size:
-                raise StoreDamagedError(f"{data}: {size_bytes} bytes are too short for a store; it is left as it is")
-            page_bytes = META.unpack(head)[4]
-            file.seek(page_bytes if page_bytes in (4096, 8192, 16384, 32768, 65536) else 4096)
-            second = file.read(META.size)
-    except FileNotFoundError:
-        return 0
-    metas = [META.unpack(meta) for meta in (head, second) if len(meta) == META.size]
-    for magic, version, _, _, _, _, _ in metas:
-        if magic != _MAGIC:
-            raise StoreDamagedError(f"{data}: not an LMDB file, or its head is damaged; it is left as it is")
-        if version != _DATA_VERSION:
-            raise StoreVersionError(
-                f"{data}: LMDB data version {version}, this capline reads {_DATA_VERSION}; it is left as it is"
-            )
-    last_page = max(metas, key=lambda meta: meta[6])[5]
-    if size_bytes < (last_page + 1) * page_bytes:
-        raise StoreDamagedError(
-            f"{data}: {size_bytes} bytes, but its last page ends at {(last_page + 1) * page_bytes}: it was cut off; "
-            "it is left as it is",
-        )
-    return size_bytes
+    return found.st_dev, found.st_ino
 
 
 def _before_fork() -> None:

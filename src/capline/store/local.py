@@ -141,6 +141,10 @@ class LocalStore(ABC):
     def _place(self, name: str, keep_us: int) -> object:
         """The store's own handle of a log, whose hits are to be kept so long."""
 
+    def stats(self) -> dict[str, int]:
+        """See `Store`."""
+        return {}
+
     def now_us(self) -> int:
         """The clock's now."""
         return self._clock.now_us()

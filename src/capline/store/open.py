@@ -1,5 +1,7 @@
 """From a URL to a store: `memory://`, `lmdb:///absolute/path`, `lmdb://relative/path`, `redis://host:port` and its kin.
 
+lmdb://~/capline is below the home directory.
+
 lmdb:///var/lib/capline?durability=full&max_bytes=8_000_000_000
 redis+cluster://h1:7000,h2:7000,h3:7000?deadline=50ms        (see `capline.store.redis.url`)
 """
@@ -20,16 +22,17 @@ if TYPE_CHECKING:
     from capline.store.protocol import AsyncStore, Store
     from capline.store.redis.url import Settings
 
-__all__ = ["open_async_store", "open_store"]
+__all__ = ["lmdb_path", "open_async_store", "open_store"]
 
 LEAST_MOST_BYTES = 16 << 20
 
 
-def open_store(url: str, clock: Clock | None = None) -> Store:
+def open_store(url: str, clock: Clock | None = None, *, create: bool = True) -> Store:
     """Open the store that the URL names; its time is the clock's, or without one the store's own.
 
-    The stores of this machine go by its wall clock then. Raises `InvalidValueError` for a URL that names no store, and
-    `StoreError` for a store that cannot be opened.
+    The stores of this machine go by its wall clock then. A store in a file is made where there is none; with `create`
+    off that is a `NoStoreError`, and not even a directory is made. Raises `InvalidValueError` for a URL that names no
+    store, and `StoreError` for a store that cannot be opened.
     """
     settings = _server(url)
     if settings is not None:
@@ -37,10 +40,10 @@ def open_store(url: str, clock: Clock | None = None) -> Store:
 
         return RedisStore(settings, clock)
     kind, options = _read(url)
-    return _open_local(url, kind, options, clock or SystemClock())
+    return _open_local(url, kind, options, clock or SystemClock(), create=create)
 
 
-def open_async_store(url: str, clock: Clock | None = None) -> AsyncStore:
+def open_async_store(url: str, clock: Clock | None = None, *, create: bool = True) -> AsyncStore:
     """`open_store` for a store whose verbs are awaited."""
     settings = _server(url)
     if settings is not None:
@@ -48,7 +51,7 @@ def open_async_store(url: str, clock: Clock | None = None) -> AsyncStore:
 
         return AsyncRedisStore(settings, clock)
     kind, options = _read(url)
-    local = _open_local(url, kind, options, clock or SystemClock())
+    local = _open_local(url, kind, options, clock or SystemClock(), create=create)
     from capline.store.async_local import AsyncLocalStore  # noqa: PLC0415 - asyncio only where it is asked for
 
     return AsyncLocalStore(local)
@@ -73,10 +76,17 @@ def _read(url: str) -> tuple[str, dict[str, str]]:
         raise InvalidValueError(
             f"store URL {safe_url(url)!r}: cannot be read; write it like 'lmdb:///path?durability=full'"
         ) from None
+    if parts.scheme in ("lmdb", "memory") and not url.lower().startswith(f"{parts.scheme}://"):
+        raise InvalidValueError(
+            f"store URL {url!r}: {parts.scheme}: is followed by two slashes, like lmdb:///var/lib/capline for a path "
+            "from the root, lmdb://relative/path for one from here, or memory://"
+        )
+    if parts.fragment or url.endswith("#"):
+        raise InvalidValueError(f"store URL {safe_url(url)!r}: write a # in it as %23")
     return parts.scheme, options
 
 
-def _open_local(url: str, kind: str, options: dict[str, str], clock: Clock) -> LocalStore:
+def _open_local(url: str, kind: str, options: dict[str, str], clock: Clock, *, create: bool) -> LocalStore:
     parts = urlsplit(url)
     if kind == "memory":
         _refuse_rest(url, options, ())
@@ -87,20 +97,36 @@ def _open_local(url: str, kind: str, options: dict[str, str], clock: Clock) -> L
         return MemoryStore(clock)
     if kind == "lmdb":
         _refuse_rest(url, options, ("durability", "max_bytes"))
-        path = unquote(parts.netloc + parts.path)
-        if not path:
-            raise InvalidValueError(f"store URL {url!r}: name a directory, like 'lmdb:///var/lib/capline'")
         from capline.store.lmdb import LmdbStore  # noqa: PLC0415 - only the store that is named is loaded
 
         return LmdbStore(
-            Path(path),
+            lmdb_path(url),
             clock,
             durability=_durability(url, options.get("durability", "relaxed")),
             most_bytes=_most_bytes(url, options.get("max_bytes")),
+            create=create,
         )
     raise InvalidValueError(
         f"store URL {safe_url(url)!r}: unknown kind {kind!r}; use memory://, lmdb:///path or redis://host:port"
     )
+
+
+def lmdb_path(url: str) -> Path:
+    """The directory that a URL of the embedded store names, `lmdb://~/path` below a home directory."""
+    parts = urlsplit(url)
+    path = unquote(parts.netloc + parts.path)
+    if not path:
+        raise InvalidValueError(f"store URL {url!r}: name a directory, like 'lmdb:///var/lib/capline'")
+    if path.startswith("/~"):
+        raise InvalidValueError(
+            f"store URL {url!r}: a path from a home directory has two slashes, like lmdb://~/capline"
+        )
+    if "\0" in path:
+        raise InvalidValueError(f"store URL {url!r}: a path holds no NUL")
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise InvalidValueError(f"store URL {url!r}: {path.partition('/')[0]} has no home directory here") from None
 
 
 def _durability(url: str, value: str) -> str:

@@ -37,6 +37,7 @@ __all__ = [
     "Pages",
     "SeenPages",
     "UnitPages",
+    "page_key",
 ]
 
 PAGE_HITS = 32
@@ -51,7 +52,12 @@ MOST_SEEN = 64
 
 
 class Pages(Protocol):
-    """Where the sealed pages of one log are kept."""
+    """Where the sealed pages of one log are kept; `key` is the log's, which checksums cover."""
+
+    @property
+    def key(self) -> bytes:
+        """The log's."""
+        ...
 
     def read(self, number: int) -> bytes | None:
         """The value of a page."""
@@ -193,8 +199,10 @@ class PagedLog:
         while len(self.tail) > TAIL_HITS:
             self._seal()
         if self._first == self._next:
-            return pack_log(self.tail)
-        return pack_log(self.tail, PAGED, (self._first, self._next, self._sealed, self._mixed, self._epoch))
+            return pack_log(self.tail, self._pages.key)
+        return pack_log(
+            self.tail, self._pages.key, PAGED, (self._first, self._next, self._sealed, self._mixed, self._epoch)
+        )
 
     def remove_pages(self) -> None:
         """Remove every page, for a log that is erased or swept."""
@@ -221,7 +229,7 @@ class PagedLog:
             tail.ids = {fingerprint: us for fingerprint, us in tail.ids.items() if us > cut_us} or None
         del tail.stamps[:PAGE_HITS]
         self._epoch = self._epoch or int.from_bytes(os.urandom(8)) or 1
-        self._pages.write(self._next, pack_log(page, lead=(self._sealed,)))
+        self._pages.write(self._next, pack_log(page, page_key(self._pages.key, self._next), lead=(self._sealed,)))
         self._next += 1
         self._sealed += units
 
@@ -321,7 +329,7 @@ class UnitPages:
         head.append(stamp_us)
         if len(head) > LEAD_WORDS + TAIL_HITS:
             page = array("Q", (head[2],)) + head[LEAD_WORDS : LEAD_WORDS + PAGE_HITS]
-            seen.pages.write(head[1], pack_words(0, page))
+            seen.pages.write(head[1], pack_words(0, page, page_key(seen.pages.key, head[1])))
             del head[LEAD_WORDS : LEAD_WORDS + PAGE_HITS]
             head[1] += 1
             head[2] += PAGE_HITS
@@ -329,7 +337,7 @@ class UnitPages:
                 seen.pages.write(number, None)
                 seen.words.pop(number, None)
             head[0] = self._first
-        return pack_words(PAGED, head)
+        return pack_words(PAGED, head, seen.pages.key)
 
     def __len__(self) -> int:
         return self.ends[0]
@@ -371,11 +379,16 @@ class UnitPages:
         return low
 
 
+def page_key(key: bytes, number: int) -> bytes:
+    """The key of a page: the log's, then the page's number, big-endian."""
+    return key + number.to_bytes(4)
+
+
 def _page_words(pages: Pages, number: int) -> tuple[int, array[int]]:
     value = pages.read(number)
     if value is None:
         raise StoreDamagedError(f"a stored log is damaged: page {number} is missing; nothing is decided on it")
-    kind, words = read_words(value)
+    kind, words = read_words(value, page_key(pages.key, number))
     if len(words) < 1 + PAGE_HITS or kind & ~(UNITS | IDS):
         raise StoreDamagedError(f"a stored log is damaged: page {number} is not one; nothing is decided on it")
     return kind, words

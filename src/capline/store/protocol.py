@@ -177,6 +177,10 @@ class Store(Protocol):
         """Remove every log whose last hit is older than the widest window on it; returns how many."""
         ...
 
+    def stats(self) -> dict[str, int]:
+        """Figures of the store itself, by name; empty where it has none to tell. Waits for no server."""
+        ...
+
     def now_us(self) -> int:
         """The instant that the store would decide at."""
         ...
@@ -261,6 +265,10 @@ class AsyncStore(Protocol):
 
     async def sweep(self) -> int:
         """See `Store`."""
+        ...
+
+    def stats(self) -> dict[str, int]:
+        """See `Store`; it waits for nobody."""
         ...
 
     async def now_us(self) -> int:

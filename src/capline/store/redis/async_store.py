@@ -192,6 +192,10 @@ class AsyncRedisStore:
         """See `AsyncStore`."""
         return await self._drive(self._upkeep.sweep())
 
+    def stats(self) -> dict[str, int]:
+        """See `Store`; a server has its own."""
+        return {}
+
     async def now_us(self) -> int:
         """See `AsyncStore`."""
         return await self._drive(self._upkeep.now_us())

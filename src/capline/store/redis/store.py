@@ -193,6 +193,10 @@ class RedisStore:
         """See `Store`. Keys expire by themselves; this is for a caller's own clock."""
         return self._drive(self._upkeep.sweep())
 
+    def stats(self) -> dict[str, int]:
+        """See `Store`; a server has its own."""
+        return {}
+
     def now_us(self) -> int:
         """See `Store`."""
         return self._drive(self._upkeep.now_us())

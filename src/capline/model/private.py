@@ -1,0 +1,42 @@
+"""Directories and files that only their owner may look into, like an ssh key.
+
+Logs, ledgers and exports say who was reached and when. So what capline makes has mode 0700 or 0600, less what the umask
+takes away. What exists keeps its mode: whoever shares a store with a group has set it so.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["PRIVATE_FILE", "create_private_file", "make_private_directory", "private_opener"]
+
+PRIVATE_FILE = 0o600
+_PRIVATE_DIRECTORY = 0o700
+
+
+def make_private_directory(path: Path) -> list[Path]:
+    """Make the directory and those above it that are missing; the ones made, lowest first. Raises `OSError`."""
+    made: list[Path] = []
+    for directory in (path, *path.parents):
+        if directory.exists():
+            break
+        made.append(directory)
+    for directory in reversed(made):
+        directory.mkdir(mode=_PRIVATE_DIRECTORY, exist_ok=True)  # another process may be making it as well
+    if not path.is_dir():
+        raise NotADirectoryError(f"{path}: Not a directory")
+    return made
+
+
+def create_private_file(path: Path) -> None:
+    """Make an empty file where there is none. Raises `OSError`."""
+    os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, PRIVATE_FILE))
+
+
+def private_opener(path: str, flags: int) -> int:
+    """An `opener` for `open`: a file that is made by it is private."""
+    return os.open(path, flags, PRIVATE_FILE)

@@ -1,7 +1,7 @@
 """Campaigns across workers: real servers, real processes, real signals, against `campaign run` of the same campaign.
 
-The clock stands still (`as_of:`), so both decide at one instant, and what is compared is all there is: who got a message,
-the report, and every hit in the store with its stamp.
+The clock stands still (`as_of:`), so both decide at one instant, and what is compared is all there is: who got a
+message, the report, and every hit in the store with its stamp.
 """
 
 from __future__ import annotations

@@ -61,6 +61,20 @@ def test_plan_then_run_then_status(site: Site) -> None:
     assert (again.returncode, "finished before" in again.stderr) == (0, True)
 
 
+def test_caps_do_not_vanish_with_cd(tmp_path: Path) -> None:
+    directory = tmp_path / "shop"
+    directory.mkdir()
+    site = Site(directory)
+    site.seed()
+    site.write(store="lmdb://store")
+    outside = answer("campaign", "plan", "shop/campaign.yaml", cwd=tmp_path)
+    inside = answer("campaign", "plan", "campaign.yaml", cwd=directory)
+    assert outside == inside
+    assert inside["total"]["refused"] > 0
+    assert answer("campaign", "run", "shop/campaign.yaml", cwd=tmp_path)["total"] == inside["total"]
+    assert not (tmp_path / "store").exists()
+
+
 def test_for_people(site: Site) -> None:
     plan = capline("campaign", "plan", site.file)
     run = capline("campaign", "run", site.file)

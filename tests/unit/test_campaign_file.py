@@ -181,7 +181,8 @@ def test_a_relative_store_starts_at_the_file_from_any_directory(
     directory = tmp_path / "campaigns"
     directory.mkdir()
     (directory / "c.yaml").write_text(
-        f"campaign: c\npolicies: p.yaml\npolicy: p\nstore: {store}\naudience: {{bitmap: a.roaring}}\nsender: {{file: out}}\n"
+        f"campaign: c\npolicies: p.yaml\npolicy: p\nstore: {store}\n"
+        "audience: {bitmap: a.roaring}\nsender: {file: out}\n"
     )
     found: set[str] = set()
     for where, name in ((tmp_path, "campaigns/c.yaml"), (directory, "c.yaml"), (directory, directory / "c.yaml")):

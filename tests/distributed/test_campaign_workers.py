@@ -34,6 +34,9 @@ from tests.campaign_kit import (
     stored,
 )
 
+from capline.campaign.ledger import Input
+from capline.campaign.queue import Queue
+from capline.campaign.queue_server import QueueServer
 from capline.testing.servers import KINDS, certificates, single
 
 if TYPE_CHECKING:
@@ -555,6 +558,23 @@ def test_a_worker_may_be_given_another_store(redis_server: Server, site: Site, t
 
 
 # ---- looking
+
+
+def test_workers_of_one_run_decide_on_one_store(redis_server: Server, site: Site, tmp_path: Path) -> None:
+    enqueue(site, redis_server)
+    with QueueServer(redis_server.url) as opened:
+        theirs = Input("store identity", "a store of", "another host")
+        assert Queue(opened).fix_store("summer-sale", theirs) == theirs
+    told = ended(start(redis_server), 2)[1]
+    assert "its other workers decide on another store identity (was another host, is made " in told
+    told = ended(start(redis_server, "--store", f"lmdb://{tmp_path}/other"), 2)[1]
+    assert "there is no store at" in told
+    assert not (tmp_path / "other").exists()
+    assert redis_server.command("HKEYS", STEPS) == []
+    redis_server.command("HDEL", RUN, "store_identity")
+    ended(start(redis_server))
+    assert finished(redis_server)["total"]["sent"] > 0
+    assert everything_expires(redis_server)
 
 
 def test_status_shows_who_has_what(redis_server: Server, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from capline.campaign.report import SegmentReport
 
 SUBJECTS = list(range(60))
-STEPS = ("decide_many", "refund_many", "add", "save", "finish", "send")
+STEPS = ("decide_many", "refund_many", "add", "save", "finish", "fix_inputs", "send")
 
 
 class Killed(BaseException):
@@ -103,7 +103,7 @@ def _once(job: Job, limiter: Limiter, directory: Path, fate: Fate) -> Report:
     stop = Stop()
     try:
         with ledger_of(job, directory) as ledger:
-            for name in ("add", "save", "finish"):
+            for name in ("add", "save", "finish", "fix_inputs"):
                 setattr(ledger, name, fate.over(getattr(ledger, name)))
             run(job, limiter, ledger, stop, pause=lambda _s: None)
             return report_of(ledger)

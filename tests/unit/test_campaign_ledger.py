@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 FACTS = RunFacts("sale", "promo", None, 1, 5, ((None, 3), ("new", 2)), 1_000_000)
 INPUTS = (Input("audience", "aaaa", "5 ids"), Input("snapshot", "ssss", "day-1"))
+STORE = Input("store identity", "1", "made 1")
 
 
 def batch(number: int = 0) -> BatchRows:
@@ -122,18 +123,23 @@ def test_looking_takes_nothing_from_the_one_who_runs(tmp_path: Path) -> None:
         assert [rows.number for rows in looking.batches()] == [0, 1]
 
 
-def test_other_inputs_are_refused_by_name_once_something_was_decided(tmp_path: Path) -> None:
+def test_other_inputs_are_refused_by_name_once_something_may_be_decided(tmp_path: Path) -> None:
     other = (replace(INPUTS[0], digest="bbbb"), replace(INPUTS[1], digest="tttt", shown="day-2"))
     with begin(tmp_path / "run") as ledger:
         run_id = ledger.facts.run_id
     with begin(tmp_path / "run", other) as ledger:
         assert ledger.facts.run_id == run_id
-        ledger.add(batch())
+        assert not ledger.is_fixed
+        ledger.fix_inputs(STORE)
     with pytest.raises(
         CampaignError, match=r"begun with another audience, another snapshot \(was day-2, is day-1\); put it back"
     ):
         begin(tmp_path / "run")
-    begin(tmp_path / "run", other).close()
+    with begin(tmp_path / "run", other) as ledger:
+        assert ledger.is_fixed
+        ledger.fix_inputs(STORE)
+        with pytest.raises(CampaignError, match=r"begun with another store identity \(was made 1, is made 2\)"):
+            ledger.fix_inputs(replace(STORE, digest="2", shown="made 2"))
 
 
 def test_no_ledger(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@
     └── ledger.sqlite    SQLite, write-ahead log, synced at each commit: what it says survives a power loss
 
     run     key, value            campaign, run_id, policy, channel, cost, audience, segments (JSON: name and number of
-                                  subjects, those in none first), begun_us, elapsed_us, finished
-    input   name, digest, shown   what the run was begun with; a resume with something else is refused
+                                  subjects, those in none first), begun_us, elapsed_us, finished, fixed (1: from here
+                                  on something may be decided)
+    input   name, digest, shown   what the run was begun with; once that is fixed, a resume with something else is
+                                  refused
     batch   number                a row comes when the batch was decided
             settled               1 when nothing is left to do for it
             at_us, rows, limits   when it was decided, how many subjects, JSON: the limits that bind
@@ -16,6 +18,7 @@
 
     the way of a batch                           killed before the next line, the next process
     ───────────────────────────────────────────  ──────────────────────────────────────────────────────────────────
+    inputs: fixed, with the store's identity     takes other inputs
     limiter.decide_many(receipt="…/run id/7")    asks again: the receipt gives the same answers, nothing is consumed
     batch 7: decided
     outcome: about to be handed over
@@ -89,7 +92,7 @@ class Ledger:
         """Begin a run in this directory, or take up the one that is there.
 
         `CampaignError` where another process is in it, where it was begun with other inputs, or where it cannot be
-        written. A run in which nothing was decided yet takes over new inputs.
+        written. A run in which nothing can have been decided yet takes over new inputs.
         """
         try:
             make_private_directory(directory)
@@ -152,6 +155,24 @@ class Ledger:
     def is_running(self) -> bool:
         """Whether a process is in the run now."""
         return is_locked(self.directory)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether something may have been decided: the inputs are then what they are."""
+        with self._errors():
+            return bool(self._value("fixed"))
+
+    def fix_inputs(self, store: Input) -> None:
+        """Fix the inputs, with the identity of the store: written before anything is decided.
+
+        `CampaignError` where they were fixed with another store.
+        """
+        with self._errors(), commits(self._db):
+            if self._value("fixed"):
+                _refuse_changes(self._db, self.directory, (store,))
+                return
+            self._db.execute("INSERT OR REPLACE INTO input VALUES (?, ?, ?)", (store.name, store.digest, store.shown))
+            self._db.execute("INSERT OR REPLACE INTO run VALUES ('fixed', 1)")
 
     def next_batch(self) -> int:
         """The number of the first batch that is not settled; batches are taken in order."""
@@ -263,10 +284,10 @@ def _settle_inputs(connection: sqlite3.Connection, directory: Path, facts: RunFa
     """Write down what the run is begun with, or hold it against what was written."""
     with commits(connection):
         run: Mapping[str, Any] = dict(connection.execute("SELECT key, value FROM run"))
-        if run and connection.execute("SELECT count(*) FROM batch").fetchone()[0]:
+        if run.get("fixed"):
             _refuse_changes(connection, directory, inputs)
             return
-        # Nothing was decided under the old inputs, so a mend needs no new run.
+        # Nothing was decided under the old inputs, so a file that was fixed needs no new run.
         values = {
             "campaign": facts.campaign,
             "policy": facts.policy,

@@ -79,15 +79,18 @@ class Job:
         now_us = SystemClock().now_us() if file.as_of_us is None else file.as_of_us
         return RunFacts(file.campaign, file.policy, file.channel, file.cost, len(self.audience), sizes, now_us)
 
-    def open_limiter(self, url: str | None = None) -> Limiter:
-        """The limiter of this campaign, on its store and with its clock."""
-        return open_limiter(self.file, self.policies, url)
+    def open_limiter(self, url: str | None = None, *, create: bool = True) -> Limiter:
+        """The limiter of this campaign, on its store and with its clock; see `open_limiter`."""
+        return open_limiter(self.file, self.policies, url, create=create)
 
 
-def open_limiter(file: CampaignFile, policies: PolicyFile, url: str | None = None) -> Limiter:
-    """The limiter of a campaign on its store or another one; its clock is the real one, or stands still at `as_of`."""
+def open_limiter(file: CampaignFile, policies: PolicyFile, url: str | None = None, *, create: bool = True) -> Limiter:
+    """The limiter of a campaign on its store or another one; its clock is the real one, or stands still at `as_of`.
+
+    With `create` off a store that is not there is a `NoStoreError`, and is not made.
+    """
     clock = None if file.as_of_us is None else ManualClock(start_us=file.as_of_us)
-    return Limiter(url or file.store, policies.policies, clock=clock, namespace=policies.namespace)
+    return Limiter(url or file.store, policies.policies, clock=clock, namespace=policies.namespace, create=create)
 
 
 def limiter_kinds(

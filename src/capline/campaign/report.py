@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from capline.campaign.ledger import Ledger, RunFacts
     from capline.campaign.rows import BatchRows
 
-__all__ = ["Eligible", "Report", "SegmentReport", "Tally", "report_of"]
+__all__ = ["Eligible", "Report", "SegmentReport", "Tally", "instant_text", "report_of"]
 
 _HOUR_US = 3_600_000_000
 _DAY_US = 24 * _HOUR_US
@@ -190,12 +190,15 @@ class Tally:
             earliest_us,
             median_us,
             latest_us,
-            _text(earliest_us),
-            _text(median_us),
-            _text(latest_us),
+            instant_text(earliest_us),
+            instant_text(median_us),
+            instant_text(latest_us),
             self._never,
             "hour" if by_hour else "day",
-            [(_text(start * unit_us), count) for start, count in zip(starts.tolist(), counts.tolist(), strict=True)],
+            [
+                (instant_text(start * unit_us), count)
+                for start, count in zip(starts.tolist(), counts.tolist(), strict=True)
+            ],
         )
 
 
@@ -219,7 +222,8 @@ def _most_first(counts: dict[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _text(instant_us: int) -> str:
+def instant_text(instant_us: int) -> str:
+    """An instant as text, in UTC, like 2026-11-21T16:00:00Z."""
     second, micros = divmod(instant_us, 1_000_000)
     text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{micros:06d}Z" if micros else f"{text}Z"

@@ -15,6 +15,7 @@ from capline.campaign.ledger import Ledger
 from capline.campaign.rows import NOT_KNOWN
 from capline.campaign.senders.protocol import RunInfo, asks_again
 from capline.campaign.settle import AGAIN, Settling, as_campaign_errors
+from capline.campaign.store_facts import store_input
 from capline.model.errors import StoreError
 
 if TYPE_CHECKING:
@@ -34,11 +35,11 @@ def open_run(job: Job, directory: Path) -> Generator[tuple[Limiter, Ledger]]:
     """Open the store and the ledger of a run, the one that is in this directory or a new one.
 
     A `CaplineError` where either cannot be had; a run that was begun with something else is refused before another
-    store is touched, and a new run leaves no ledger where there is no store.
+    store is touched, one whose store is gone makes no new one, and a new run leaves no ledger where there is no store.
     """
     with ExitStack() as stack:
         ledger = stack.enter_context(Ledger.begin(directory, job.facts(), job.inputs)) if directory.exists() else None
-        limiter = stack.enter_context(job.open_limiter())
+        limiter = stack.enter_context(job.open_limiter(create=ledger is None or not ledger.is_fixed))
         yield limiter, ledger or stack.enter_context(Ledger.begin(directory, job.facts(), job.inputs))
 
 
@@ -70,6 +71,7 @@ def run(
     try:
         with as_campaign_errors(job.file.sender.name):
             sender.open(info)
+        ledger.fix_inputs(store_input(limiter))
         for number in unknown:
             stop.check()
             rows = ledger.batch(number)

@@ -324,3 +324,19 @@ def test_progress_of_a_killed_run(site: Site) -> None:
         assert 0 < total["sent"] < 400
         assert total["undecided"] > 0
         assert sum(total[key] for key in ("sent", "refused", "failed", "pending", "undecided")) == 400
+
+
+def test_a_dead_receiver_is_exit_1_and_the_failed_are_tried_again(site: Site) -> None:
+    site.write(sender="{webhook: 'http://127.0.0.1:9/push', breaker: 100000}", retry="{attempts: 1}")
+    again = ["campaign", "run", site.file, "--retry-failed"]
+    assert "no run here, so nobody failed" in refusal(*again)
+    done = capline("campaign", "run", site.file)
+    assert done.returncode == 1
+    assert "failed; try these again with: capline campaign run" in done.stderr
+    assert "--retry-failed" in done.stderr
+    report = answer("campaign", "run", site.file)
+    assert (report["state"], report["total"]["sent"]) == ("finished", 0)
+    assert report["total"]["failed"] > 0
+    assert capline("campaign", "run", site.file).returncode == 1, "also where only the report is printed again"
+    assert capline(*again).returncode == 1
+    assert answer("campaign", "status", site.file)["total"] == report["total"]

@@ -175,7 +175,7 @@ def _other_version(path: Path) -> None:
     ("damage", "said"),
     [
         (_flip, "the ledger is damaged: batch 0 is not what was written"),
-        (_other_version, "a ledger of version 99, this capline reads 1"),
+        (_other_version, "a ledger of version 99, this capline reads 2"),
         (_overwrite, "not a database"),
     ],
 )

@@ -12,9 +12,13 @@
     batch   number                a row comes when the batch was decided
             settled               1 when nothing is left to do for it
             at_us, rows, limits   when it was decided, how many subjects, JSON: the limits that bind
+            retried               how many of them are left to a later batch
+            lowest, highest       subjects: the first and the last one
             decided BLOB          ids, segments, binding limits, hits, retry_after: never changed
             outcome BLOB          states, attempts, reasons, as `rows` has them: changed at each step
             reasons               JSON: the texts that the column of reasons points into
+    retry   number, first, last   a further batch: the rows RETRIED of the batches from `first` to `last`; written in
+                                  one step with that state
 
     the way of a batch                           killed before the next line, the next process
     ───────────────────────────────────────────  ──────────────────────────────────────────────────────────────────
@@ -41,15 +45,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
+import numpy as np
 
 from capline.campaign.ledger_file import FILE, commits, connect, is_locked, sqlite_errors, take_lock
-from capline.campaign.rows import BatchRows
+from capline.campaign.ledger_retry import put_retries
+from capline.campaign.rows import RETRIED, BatchRows
 from capline.model.errors import CampaignError
 from capline.model.private import create_private_file, make_private_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
 __all__ = ["Input", "Ledger", "RunFacts", "changed_inputs", "default_directory"]
 
@@ -184,8 +192,30 @@ class Ledger:
     def settled_rows(self) -> int:
         """How many subjects are in settled batches."""
         with self._errors():
-            row = self._db.execute("SELECT coalesce(sum(rows), 0) FROM batch WHERE settled").fetchone()
+            row = self._db.execute("SELECT coalesce(sum(rows - retried), 0) FROM batch WHERE settled").fetchone()
             return int(row[0])
+
+    def retries(self) -> int:
+        """How many further batches there are, of rows that failed before."""
+        with self._errors():
+            return int(self._db.execute("SELECT count(*) FROM retry").fetchone()[0])
+
+    def retried_ids(self, number: int) -> NDArray[np.uint32]:
+        """The subjects of a further batch, ascending."""
+        with self._errors():
+            first, last = self._db.execute("SELECT first, last FROM retry WHERE number = ?", (number,)).fetchone()
+            found = self._db.execute(
+                f"{_SELECT} WHERE number BETWEEN ? AND ? AND retried ORDER BY number", (first, last)
+            )
+            parts = [rows.ids[rows.where(RETRIED)] for rows in (_rows(self.directory, row) for row in found)]
+            return np.concatenate(parts)
+
+    def retry_failed(self, number: int, most: int) -> int:
+        """Put all rows that failed, of a finished run, into further batches (`put_retries`); gives how many rows."""
+        with self._errors(), commits(self._db):
+            numbers = self._db.execute("SELECT number FROM batch ORDER BY number").fetchall()
+            found = (self._db.execute(f"{_SELECT} WHERE number = ?", key).fetchone() for key in numbers)
+            return put_retries(self._db, (_rows(self.directory, row) for row in found), number, most)
 
     def batch(self, number: int) -> BatchRows | None:
         """The batch as it was last written; None where it was not decided yet."""
@@ -199,6 +229,13 @@ class Ledger:
             for found in self._db.execute(f"{_SELECT} ORDER BY number"):
                 yield _rows(self.directory, found)
 
+    def batches_of(self, subject: int) -> Iterator[BatchRows]:
+        """The decided batches that may hold this subject, the newest first; a look at two numbers of each batch."""
+        with self._errors():
+            query = f"{_SELECT} WHERE lowest <= ? AND highest >= ? ORDER BY number DESC"
+            for found in self._db.execute(query, (subject, subject)):
+                yield _rows(self.directory, found)
+
     def add(self, rows: BatchRows) -> None:
         """Write a batch that was just decided."""
         halves = rows.pack_decided(), rows.pack_outcome()
@@ -207,12 +244,15 @@ class Ledger:
             int(rows.is_settled),
             rows.at_us,
             len(rows),
+            0,
+            int(rows.ids[0]),
+            int(rows.ids[-1]),
             _json(rows.limits),
             *halves,
             _json(rows.reasons),
         )
         with self._errors(), commits(self._db):
-            self._db.execute("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            self._db.execute("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     def save(self, rows: BatchRows, elapsed_us: int) -> None:
         """Write how far a batch has come, and how long processes were in the run by now."""

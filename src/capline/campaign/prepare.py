@@ -68,7 +68,15 @@ class Job:
 
     def part(self, number: int, *, texts: bool = True) -> Part:
         """The subjects of this batch, with their further columns, or without."""
-        rows, audience = self.rows(number), self.audience
+        rows = self.rows(number)
+        return self._part(number, np.arange(rows.start, rows.stop, dtype=np.intp), texts=texts)
+
+    def part_of(self, number: int, ids: NDArray[np.uint32]) -> Part:
+        """A further batch: these subjects of the audience, ascending, with their columns."""
+        return self._part(number, np.asarray(np.searchsorted(self.audience.ids, ids), np.intp), texts=True)
+
+    def _part(self, number: int, rows: NDArray[np.intp], *, texts: bool) -> Part:
+        audience = self.audience
         zone_codes = None if audience.zone_codes is None else audience.zone_codes[rows]
         columns = audience.columns(rows) if texts else {}
         return Part(number, audience.ids[rows], audience.codes[rows], columns, zone_codes)

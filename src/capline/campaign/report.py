@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from capline.campaign.rows import DELIVERED, FAILED, NOT_KNOWN, PENDING, REFUNDED, REFUSED, RETRY, STATES, UNSURE
+from capline.campaign.rows import (
+    DELIVERED,
+    FAILED,
+    NOT_KNOWN,
+    PENDING,
+    REFUNDED,
+    REFUSED,
+    RETRIED,
+    RETRY,
+    STATES,
+    UNSURE,
+)
 from capline.store.columns import NEVER_US
 
 if TYPE_CHECKING:
@@ -103,7 +114,9 @@ class Tally:
     def add(self, rows: BatchRows) -> None:
         """Count a batch."""
         size = len(self._segments)
-        kinds = rows.codes.astype(np.int64) * STATES + rows.state
+        # Rows that are tried anew count in the batch that does so, or as still to come.
+        counted = rows.state != RETRIED
+        kinds = rows.codes[counted].astype(np.int64) * STATES + rows.state[counted]
         self._states += np.bincount(kinds, minlength=size * STATES).reshape(size, STATES)
         refused = rows.state == REFUSED
         for index, limit in enumerate(rows.limits):

@@ -12,6 +12,7 @@
       ┌───────────^     ├─> UNSURE ─> NOT_KNOWN  perhaps taken: asked again till the attempts are used up; the hit stays
     RETRY <─────────────┤                        surely not taken: handed over again, till the attempts are used up
                         └─> FAILED ─> REFUNDED   surely not taken, for good: the hit is to be given back; it was
+                                      └> RETRIED the row is decided anew, in a later batch: there it counts
 
 UNSURE is on disk before the sender is called: whatever was under way when a process was killed may have been taken.
 FAILED is on disk before the refund, REFUNDED after it: a refund that a kill cut off is done again, and is once by its
@@ -43,14 +44,15 @@ __all__ = [
     "PENDING",
     "REFUNDED",
     "REFUSED",
+    "RETRIED",
     "RETRY",
     "STATES",
     "UNSURE",
     "BatchRows",
 ]
 
-REFUSED, PENDING, DELIVERED, RETRY, FAILED, REFUNDED, UNSURE, NOT_KNOWN = range(8)
-STATES = 8
+REFUSED, PENDING, DELIVERED, RETRY, FAILED, REFUNDED, UNSURE, NOT_KNOWN, RETRIED = range(9)
+STATES = 9
 
 _DECIDED = ("<u4", "<u2", "<i2", "<i8", "<i8")
 _OUTCOME = ("u1", "u1", "u1")
@@ -150,6 +152,12 @@ class BatchRows:
         self.state[rows] = UNSURE
         self.attempts[rows] = 0
         return bool(rows.size)
+
+    def retry_failed(self) -> int:
+        """Leave what failed, and was given back, to a later batch; how many rows."""
+        rows = self.where(REFUNDED)
+        self.state[rows] = RETRIED
+        return rows.size
 
     def ask_no_more(self) -> None:
         """Leave what may have been taken as not known: for a far side that would take it twice."""

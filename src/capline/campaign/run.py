@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
+    from capline.campaign.part import Part
     from capline.campaign.prepare import Job
     from capline.campaign.rows import BatchRows
     from capline.campaign.stop import Stop
@@ -49,18 +50,27 @@ def run(
     ledger: Ledger,
     stop: Stop,
     *,
+    retry_failed: bool = False,
     progress: Callable[[int], object] | None = None,
     pause: Callable[[float], object] | None = None,
     jitter: Callable[[], float] = random.random,
 ) -> None:
     """Bring a run to its end, from wherever it stands; the report is then in the ledger.
 
-    What an earlier call left as not known is asked about once more, by the messages' keys. `progress` is called with
-    the number of subjects whose batch is settled. `pause` (default: the stop's wait) and `jitter` (0 to 1) are for
-    tests. Raises `CampaignStopped` when that was asked, and a `CaplineError` for what cannot go on; after both, and
-    after kill -9, `run` goes on where it was.
+    With `retry_failed` those that failed are then decided anew and handed over again, once: in further batches, with
+    receipts of their own and the messages' same keys. A retry that was cut off is gone on with instead. What an
+    earlier call left as not known is asked about once more, by the messages' keys.
+
+    `progress` is called with the number of subjects whose batch is settled. `pause` (default: the stop's wait) and
+    `jitter` (0 to 1) are for tests. Raises `CampaignStopped` when that was asked, and a `CaplineError` for what cannot
+    go on; after both, and after kill -9, `run` goes on where it was.
     """
     unknown = _unknown(ledger) if asks_again(job.file.sender.sender) else []
+    was_cut_off = not ledger.is_finished and ledger.retries() > 0
+    retry = retry_failed and not was_cut_off
+    if retry and ledger.is_finished:
+        ledger.retry_failed(job.batches, job.file.batch)
+        retry = False
     if ledger.is_finished and not unknown:
         return
     info = RunInfo(job.file.campaign, ledger.facts.run_id, job.file.channel, tuple(job.audience.texts))
@@ -76,17 +86,26 @@ def run(
             stop.check()
             rows = ledger.batch(number)
             if rows is not None and rows.ask_again():
-                settling.settle(job.part(number), rows)
-        for number in range(ledger.next_batch(), job.batches):
-            stop.check()
-            settling.settle(job.part(number), ledger.batch(number))
-            if progress is not None:
-                progress(job.rows(number).stop)
-        steps.finish()
+                settling.settle(_part(job, ledger, number), rows)
+        while True:
+            for number in range(ledger.next_batch(), job.batches + ledger.retries()):
+                stop.check()
+                settling.settle(_part(job, ledger, number), ledger.batch(number))
+                if progress is not None:
+                    progress(ledger.settled_rows())
+            steps.finish()
+            if not retry or not ledger.retry_failed(job.batches, job.file.batch):
+                break
+            retry = False
     except StoreError as error:
         raise type(error)(f"{error}; {AGAIN}") from None
     finally:
         sender.close()
+
+
+def _part(job: Job, ledger: Ledger, number: int) -> Part:
+    """A batch of the audience, or a further one of those who failed in batches before."""
+    return job.part(number) if number < job.batches else job.part_of(number, ledger.retried_ids(number))
 
 
 def _unknown(ledger: Ledger) -> list[int]:

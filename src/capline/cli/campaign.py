@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.cli.common import JsonOption, answer_json, note, out
+from capline.cli.common import FAILED, JsonOption, answer_json, note, out
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
@@ -91,10 +91,16 @@ _STATES = {
 def run(
     campaign: CampaignArgument,
     ledger: LedgerOption = None,
+    retry_failed: Annotated[
+        bool,
+        typer.Option("--retry-failed", help="Decide and hand over anew, once, exactly those whose delivery failed."),
+    ] = False,
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Decide, deliver and report; stopped or killed at any point, the same command goes on where it was.
+
+    Exit code 1 where a delivery failed or is not known, also where the run was finished before.
 
     Ctrl-C finishes the step under way (exit code 130), a second one ends at once. Both can be resumed.
     """
@@ -102,35 +108,49 @@ def run(
     from capline.campaign import run as run_job
 
     directory = ledger or default_directory(campaign)
+    if retry_failed and not directory.exists():
+        raise CampaignError(f"{directory}: no run here, so nobody failed; begin it without --retry-failed")
     job = prepare(load_campaign(campaign))
+    again = ["capline", "campaign", "run", str(campaign), *(["--ledger", str(ledger)] if ledger else [])]
     with open_run(job, directory) as (limiter, opened), closing(Stop()) as stop:
-        if opened.is_finished:
+        if opened.is_finished and not retry_failed:
             note.print(
                 f"{directory}: finished before; this is its report (a new run: --ledger DIR)",
                 style="yellow",
                 markup=False,
             )
-        elif opened.next_batch():
+        elif opened.next_batch() and not opened.is_finished:
+            batches = job.batches + opened.retries()
             note.print(
-                f"{directory}: going on at batch {opened.next_batch() + 1} of {job.batches}", style="dim", markup=False
+                f"{directory}: going on at batch {opened.next_batch() + 1} of {batches}", style="dim", markup=False
             )
         try:
             with (
                 stop.on_signals(_say_stopping, _say_ending),
                 _progress("sending", len(job.audience), progress, opened.settled_rows()) as advance,
             ):
-                run_job(job, limiter, opened, stop, progress=advance)
+                run_job(job, limiter, opened, stop, retry_failed=retry_failed, progress=advance)
         except CampaignStopped as stopped:
-            again = ["capline", "campaign", "run", str(campaign), *(["--ledger", str(ledger)] if ledger else [])]
+            resume = [*again, *(["--retry-failed"] if retry_failed else [])]
             done = f"{opened.settled_rows():,} of {len(job.audience):,} subjects are done"
             note.print(
-                f"stopped; {done}, nothing is lost. Resume with: {shlex.join(again)}",
+                f"stopped; {done}, nothing is lost. Resume with: {shlex.join(resume)}",
                 style="yellow",
                 markup=False,
                 soft_wrap=True,
             )
             raise typer.Exit(128 + stopped.signum) from None
-        _answer(report_of(opened), as_json=as_json)
+        report = report_of(opened)
+    _answer(report, as_json=as_json)
+    if report.total.failed:
+        note.print(
+            f"{report.total.failed:,} failed; try these again with: {shlex.join([*again, '--retry-failed'])}",
+            style="yellow",
+            markup=False,
+            soft_wrap=True,
+        )
+    if report.total.failed or report.total.not_known:
+        raise typer.Exit(FAILED)
 
 
 @app.command(

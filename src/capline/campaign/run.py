@@ -11,6 +11,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+from capline.campaign.breaker import Breaker
 from capline.campaign.ledger import Ledger
 from capline.campaign.rows import NOT_KNOWN
 from capline.campaign.senders.protocol import RunInfo, asks_again
@@ -55,9 +56,9 @@ def run(
     """Bring a run to its end, from wherever it stands; the report is then in the ledger.
 
     What an earlier call left as not known is asked about once more, by the messages' keys. `progress` is called with
-    the number of subjects whose batch is settled. `pause` (default: the stop's wait) and `jitter` (0 to 1) are for
-    tests. Raises `CampaignStopped` when that was asked, and a `CaplineError` for what cannot go on; after both, and
-    after kill -9, `run` goes on where it was.
+    the number of subjects that have come to their end. `pause` (default: the stop's wait) and `jitter` (0 to 1) are for
+    tests. Raises `CampaignStopped` when that was asked, `SenderFailingError` where the far side takes nothing, and
+    another `CaplineError` for what cannot go on; after all of them, and after kill -9, `run` goes on where it was.
     """
     unknown = _unknown(ledger) if asks_again(job.file.sender.sender) else []
     if ledger.is_finished and not unknown:
@@ -66,7 +67,14 @@ def run(
     sender = job.file.sender.sender
     steps = _Steps(ledger, stop)
     kinds = job.audience.segments, job.audience.zones
-    settling = Settling(job.file, job.policy, *kinds, limiter, info, steps, pause or stop.wait, jitter)
+    first = ledger.next_batch()
+
+    def done(batch: int, subjects: int) -> None:
+        if progress is not None and batch >= first:
+            progress(job.rows(batch).start + subjects)
+
+    breaker = Breaker(job.file.sender.breaker)
+    settling = Settling(job.file, job.policy, *kinds, limiter, info, steps, breaker, pause or stop.wait, done, jitter)
     try:
         with as_campaign_errors(job.file.sender.name):
             sender.open(info)
@@ -78,8 +86,6 @@ def run(
         for number in range(ledger.next_batch(), job.batches):
             stop.check()
             settling.settle(job.part(number), ledger.batch(number))
-            if progress is not None:
-                progress(job.rows(number).stop)
         steps.finish()
     except StoreError as error:
         raise type(error)(f"{error}; {AGAIN}") from None

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.cli.common import JsonOption, answer_json, note, out
+from capline.cli.common import FAILED, JsonOption, answer_json, note, out
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
@@ -96,10 +96,14 @@ def run(
 ) -> None:
     """Decide, deliver and report; stopped or killed at any point, the same command goes on where it was.
 
-    Ctrl-C finishes the step under way (exit code 130), a second one ends at once. Both can be resumed.
+    Ctrl-C finishes the step under way (exit code 130), a second one ends at once. Where the receiver takes nothing, the
+    run stops early (exit code 1). All can be resumed.
     """
+    from rich.markup import escape
+
     from capline.campaign import CampaignStopped, Stop, default_directory, load_campaign, open_run, prepare, report_of
     from capline.campaign import run as run_job
+    from capline.campaign.breaker import SenderFailingError
 
     directory = ledger or default_directory(campaign)
     job = prepare(load_campaign(campaign))
@@ -130,6 +134,10 @@ def run(
                 soft_wrap=True,
             )
             raise typer.Exit(128 + stopped.signum) from None
+        except SenderFailingError as error:
+            note.print(f"[bold red]capline:[/] {escape(str(error))}", soft_wrap=True)
+            _answer(report_of(opened), as_json=as_json)
+            raise typer.Exit(FAILED) from None
         _answer(report_of(opened), as_json=as_json)
 
 

@@ -372,8 +372,8 @@ def mixed(subject: int, tries: int) -> int:
 MIXED_STATUS = {DELIVERED: 200, PERMANENT: 410, TRANSIENT: 503}
 
 
-def with_sender(job: Job, far: Far) -> Job:
-    return replace(job, file=replace(job.file, sender=BuiltSender("far", far, "far")))
+def with_sender(job: Job, far: Far, breaker: int = 0) -> Job:
+    return replace(job, file=replace(job.file, sender=BuiltSender("far", far, "far", breaker)))
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+from capline.campaign.breaker import Breaker
 from capline.campaign.ledger import Ledger
 from capline.campaign.rows import NOT_KNOWN
 from capline.campaign.senders.protocol import RunInfo, asks_again
@@ -61,9 +62,10 @@ def run(
     receipts of their own and the messages' same keys. A retry that was cut off is gone on with instead. What an
     earlier call left as not known is asked about once more, by the messages' keys.
 
-    `progress` is called with the number of subjects whose batch is settled. `pause` (default: the stop's wait) and
-    `jitter` (0 to 1) are for tests. Raises `CampaignStopped` when that was asked, and a `CaplineError` for what cannot
-    go on; after both, and after kill -9, `run` goes on where it was.
+    `progress` is called with the number of subjects that have come to their end. `pause` (default: the stop's wait) and
+    `jitter` (0 to 1) are for tests. Raises `CampaignStopped` when that was asked, `SenderFailingError` where the far
+    side takes nothing, and another `CaplineError` for what cannot go on; after all of them, and after kill -9, `run`
+    goes on where it was.
     """
     unknown = _unknown(ledger) if asks_again(job.file.sender.sender) else []
     was_cut_off = not ledger.is_finished and ledger.retries() > 0
@@ -77,7 +79,15 @@ def run(
     sender = job.file.sender.sender
     steps = _Steps(ledger, stop)
     kinds = job.audience.segments, job.audience.zones
-    settling = Settling(job.file, job.policy, *kinds, limiter, info, steps, pause or stop.wait, jitter)
+    first = ledger.next_batch()
+
+    def done(batch: int, subjects: int) -> None:
+        if progress is not None and batch >= first:
+            before = job.rows(batch).start if batch < job.batches else ledger.settled_rows()
+            progress(before + subjects)
+
+    breaker = Breaker(job.file.sender.breaker)
+    settling = Settling(job.file, job.policy, *kinds, limiter, info, steps, breaker, pause or stop.wait, done, jitter)
     try:
         with as_campaign_errors(job.file.sender.name):
             sender.open(info)
@@ -88,11 +98,7 @@ def run(
             if rows is not None and rows.ask_again():
                 settling.settle(_part(job, ledger, number), rows)
         while True:
-            for number in range(ledger.next_batch(), job.batches + ledger.retries()):
-                stop.check()
-                settling.settle(_part(job, ledger, number), ledger.batch(number))
-                if progress is not None:
-                    progress(ledger.settled_rows())
+            _settle_all(job, ledger, settling, stop)
             steps.finish()
             if not retry or not ledger.retry_failed(job.batches, job.file.batch):
                 break
@@ -101,6 +107,13 @@ def run(
         raise type(error)(f"{error}; {AGAIN}") from None
     finally:
         sender.close()
+
+
+def _settle_all(job: Job, ledger: Ledger, settling: Settling, stop: Stop) -> None:
+    """Bring every batch that is not settled to its end, in order."""
+    for number in range(ledger.next_batch(), job.batches + ledger.retries()):
+        stop.check()
+        settling.settle(_part(job, ledger, number), ledger.batch(number))
 
 
 def _part(job: Job, ledger: Ledger, number: int) -> Part:

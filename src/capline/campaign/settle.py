@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from capline.campaign.breaker import SenderFailingError
 from capline.campaign.prepare import limiter_kinds
-from capline.campaign.rows import FAILED, REFUNDED, RETRY, UNSURE, BatchRows
+from capline.campaign.rows import FAILED, NOT_KNOWN, REFUNDED, RETRY, UNSURE, BatchRows
 from capline.campaign.senders.protocol import (
     DELIVERED,
     PERMANENT,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from capline.campaign.breaker import Breaker
     from capline.campaign.file import CampaignFile, Retry
     from capline.campaign.part import Part
     from capline.limiter.limiter import Limiter
@@ -69,7 +71,8 @@ class Settling:
     """What brings batches of one run to their end, one at a time, each with all its retries.
 
     `segments` and `zones` are those that the codes of the parts point into. `pause` is called with the seconds between
-    two tries, `jitter` gives a number from 0 to 1.
+    two tries, `jitter` gives a number from 0 to 1. `progress` is called, when a batch is decided and after each
+    hand-over, with its number and how many of its subjects have come to their end.
     """
 
     file: CampaignFile
@@ -79,13 +82,16 @@ class Settling:
     limiter: Limiter
     info: RunInfo
     record: Record
+    breaker: Breaker
     pause: Callable[[float], object]
+    progress: Callable[[int, int], object] = lambda _batch, _rows: None
     jitter: Callable[[], float] = random.random
 
     def settle(self, part: Part, rows: BatchRows | None) -> BatchRows:
         """Bring a batch to its end from where the record has it; `rows` is None where it was not decided yet.
 
-        Handed over until no row is due, giving back what failed for good as soon as that is known.
+        Handed over until no row is due, giving back what failed for good as soon as that is known. Raises
+        `SenderFailingError` where too many in a row were not sent, however often they were tried.
         """
         if rows is None:
             rows = self._decide(part)
@@ -93,13 +99,19 @@ class Settling:
         if rows.where(UNSURE).size and self._keep_doubt(rows):
             self.record.save(rows)
         self._give_back(rows)
+        self.progress(part.number, len(rows) - rows.due().size)
         while (due := rows.due()).size:
             asked_s = 0.0
             most = self.file.sender.sender.most or due.size
             for start in range(0, due.size, most):
                 self.record.check()
-                asked_s = max(asked_s, self._hand_over(rows, due[start : start + most], everyone))
+                some = due[start : start + most]
+                asked_s = max(asked_s, self._hand_over(rows, some, everyone))
                 self._give_back(rows)
+                self.progress(part.number, len(rows) - rows.due().size)
+                if self.breaker.is_failing:
+                    self._look_at_failing(rows, some)
+                    break
             tries = rows.attempts[np.isin(rows.state, (RETRY, UNSURE))]
             if tries.size:
                 self.pause(backoff_s(int(tries.max()), self.file.retry, asked_s, self.jitter()))
@@ -128,13 +140,27 @@ class Settling:
         return decided
 
     def _hand_over(self, rows: BatchRows, due: NDArray[np.intp], everyone: Messages) -> float:
+        first = rows.attempts[due] == 0
         unsure = rows.hand_over(due)
         self.record.save(rows)
         outcomes = self._send(everyone.take(due))
         rows.take_outcomes(due, outcomes, self.file.retry.attempts, unsure)
         self._keep_doubt(rows)
         self.record.save(rows)
+        self.breaker.count(rows.state[due], first & ~unsure)
         return outcomes.wait_s
+
+    def _look_at_failing(self, rows: BatchRows, some: NDArray[np.intp]) -> None:
+        """Stop the campaign where messages of the last hand-over have come to their end without being sent."""
+        ended = some[np.isin(rows.state[some], (REFUNDED, NOT_KNOWN))]
+        if ended.size:
+            reason = int(rows.reason[ended[-1]])
+            why = rows.reasons[reason - 1] if reason else "no reason given"
+            raise SenderFailingError(
+                f"stopped early: {self.breaker.in_a_row:,} messages in a row were not sent by {self.file.sender.name} "
+                f"({why}); fix that and run the same command again; the sender's option 'breaker' "
+                f"({self.breaker.threshold}, 0 for never) says after how many"
+            )
 
     def _keep_doubt(self, rows: BatchRows) -> bool:
         """Leave what is unsure as it is, where asking again could bring a message twice; whether that is so."""

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from capline.campaign.breaker import Breaker
 from capline.campaign.file import loads_campaign
 from capline.campaign.ledger import changed_inputs
 from capline.campaign.part import Part
@@ -285,6 +286,7 @@ class _Run:
         self._file = replace(self._file, store=store or run.store or self._file.store)
         policies = loads(run.policies, name=str(self._file.policies))
         self._policy: Policy = pick_policy(self._file, policies)
+        self._breaker = Breaker(self._file.sender.breaker)
         self._segments = tuple(name for name, _ in run.facts.segments)
         self.info = RunInfo(run.facts.campaign, run.facts.run_id, run.facts.channel, run.columns)
         with ExitStack() as stack:
@@ -312,7 +314,9 @@ class _Run:
     def settling(self, steps: _Steps) -> Settling:
         """What brings a batch of this run to its end."""
         kinds = self._segments, self._run.zones
-        return Settling(self._file, self._policy, *kinds, self._limiter, self.info, steps, steps.stop.wait)
+        return Settling(
+            self._file, self._policy, *kinds, self._limiter, self.info, steps, self._breaker, steps.stop.wait
+        )
 
 
 def _same_store(fixed: Input, found: Input) -> None:

@@ -100,12 +100,16 @@ def run(
 ) -> None:
     """Decide, deliver and report; stopped or killed at any point, the same command goes on where it was.
 
-    Exit code 1 where a delivery failed or is not known, also where the run was finished before.
+    Exit code 1 where a delivery failed or is not known, also where the run was finished before, and where the run stops
+    early because the receiver takes nothing.
 
-    Ctrl-C finishes the step under way (exit code 130), a second one ends at once. Both can be resumed.
+    Ctrl-C finishes the step under way (exit code 130), a second one ends at once. All can be resumed.
     """
+    from rich.markup import escape
+
     from capline.campaign import CampaignStopped, Stop, default_directory, load_campaign, open_run, prepare, report_of
     from capline.campaign import run as run_job
+    from capline.campaign.breaker import SenderFailingError
 
     directory = ledger or default_directory(campaign)
     if retry_failed and not directory.exists():
@@ -140,6 +144,10 @@ def run(
                 soft_wrap=True,
             )
             raise typer.Exit(128 + stopped.signum) from None
+        except SenderFailingError as error:
+            note.print(f"[bold red]capline:[/] {escape(str(error))}", soft_wrap=True)
+            _answer(report_of(opened), as_json=as_json)
+            raise typer.Exit(FAILED) from None
         report = report_of(opened)
     _answer(report, as_json=as_json)
     if report.total.failed:

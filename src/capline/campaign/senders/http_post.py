@@ -70,7 +70,7 @@ def clients(count: int, timeout_s: float, headers: Mapping[str, str]) -> list[ht
     context = httpx.create_ssl_context()
     return [
         httpx.AsyncClient(
-            headers=headers,
+            headers={"Accept-Encoding": "identity", **headers},
             timeout=httpx.Timeout(timeout_s, pool=None),
             limits=httpx.Limits(max_connections=1, max_keepalive_connections=1),
             verify=context,
@@ -103,7 +103,7 @@ async def post(
     if response is None:
         return Answer(UNKNOWN if given.is_given else TRANSIENT, reason)
     code = outcome_of(response.status_code)
-    wait_s = _pause_s(response.headers.get("Retry-After", "")) if code in (TRANSIENT, UNKNOWN) else 0.0
+    wait_s = _pause_s(response.headers.get("Retry-After", ""))
     return Answer(code, "" if code == DELIVERED else f"HTTP {response.status_code}", wait_s, received)
 
 

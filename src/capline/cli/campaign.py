@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from capline.cli import outcomes
 from capline.cli.common import FAILED, JsonOption, answer_json, note, out
 from capline.model.errors import CampaignError
 
@@ -41,6 +42,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+outcomes.register(app)
 
 CampaignArgument = Annotated[
     Path, typer.Argument(metavar="CAMPAIGN.YAML", help="The campaign file.", show_default=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -18,16 +18,23 @@ from capline.campaign.senders.protocol import PERMANENT, TRANSIENT, UNKNOWN
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from capline import Limiter
 
 
-def go(job: Job, limiter: Limiter, directory: Path, **more: Any) -> Report:
+def go(
+    job: Job,
+    limiter: Limiter,
+    directory: Path,
+    pause: Callable[[float], object] = lambda _s: None,
+    progress: Callable[[int], object] | None = None,
+) -> Report:
     stop = Stop()
     with ledger_of(job, directory) as ledger:
         try:
-            run(job, limiter, ledger, stop, jitter=lambda: 0.0, **{"pause": lambda _s: None, **more})
+            run(job, limiter, ledger, stop, pause=pause, progress=progress, jitter=lambda: 0.0)
         finally:
             stop.close()
         return report_of(ledger)

@@ -18,6 +18,7 @@ the ledger: after a kill, so many may be not known.
 from __future__ import annotations
 
 import contextlib
+import re
 import smtplib  # its exceptions are all OSErrors
 import ssl
 from email.errors import MessageError
@@ -25,6 +26,7 @@ from email.message import EmailMessage
 from email.utils import formatdate, parseaddr
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from capline.campaign.senders.address import parse_address
 from capline.campaign.senders.protocol import (
     DELIVERED,
     PERMANENT,
@@ -46,6 +48,7 @@ __all__ = ["SmtpSender"]
 _TLS_PORTS = {"none": 25, "starttls": 587, "tls": 465}
 _LAST_LINE = b"\r\n.\r\n"
 _TAKEN, _TRANSIENT_FROM, _PERMANENT_FROM, _BEYOND = range(200, 300), 400, 500, 600
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LARGEST_PORT = 65535
 
 
@@ -143,19 +146,19 @@ class SmtpSender:
 
     def _mail(self, message: Message) -> tuple[EmailMessage, str]:
         run_id = "" if self._run is None else self._run.run_id
-        address = self._to.fill(message)
-        plain = parseaddr(address)[1]
-        if plain.count("@") != 1 or plain.startswith("@") or plain.endswith("@") or not plain.isascii():
-            raise ValueError("the address is none")
+        address = parse_address(self._to.fill(message))
+        subject, text = self._subject.fill(message), self._text.fill(message)
+        if _CONTROL.search(subject) or "\0" in text:
+            raise ValueError("the subject or text has a control character")
         mail = EmailMessage()
         mail["From"] = self._from
         mail["To"] = address
-        mail["Subject"] = self._subject.fill(message)
+        mail["Subject"] = subject
         mail["Date"] = formatdate()
         mail["Message-ID"] = f"<{run_id}.{message.id}@{self._domain}>"
         mail["X-Capline-Key"] = message.key
-        mail.set_content(self._text.fill(message))
-        return mail, plain
+        mail.set_content(text)
+        return mail, f"{address.username}@{address.domain}"
 
     def _connect(self) -> _Smtp:
         context = ssl.create_default_context()
@@ -180,8 +183,9 @@ class SmtpSender:
 
 
 def _answered(error: Exception) -> bool:
-    """Whether the server itself said no (then the connection is good)."""
-    return isinstance(error, (smtplib.SMTPResponseException, smtplib.SMTPRecipientsRefused))
+    """Whether the server itself said no, or was not asked (then the connection is good)."""
+    good = smtplib.SMTPResponseException, smtplib.SMTPRecipientsRefused, smtplib.SMTPNotSupportedError
+    return isinstance(error, good)
 
 
 def _status(error: Exception) -> int | None:
@@ -206,6 +210,8 @@ def _code(error: Exception, *, mail_is_out: bool) -> int:
 
 def _reason(error: Exception) -> str:
     status = _status(error)
+    if isinstance(error, smtplib.SMTPNotSupportedError):
+        return "the address needs SMTPUTF8, which the server does not have"
     if status is not None:
         return f"SMTP {status}"
     return f"no answer ({getattr(error, 'strerror', None) or type(error).__name__})"

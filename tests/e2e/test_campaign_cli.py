@@ -56,7 +56,7 @@ def test_plan_then_run_then_status(site: Site) -> None:
     assert {row["key"] for row in rows} == {f"summer-sale/{report['run']}/{row['id']}" for row in rows}
     assert {row["segment"] for row in rows} == {"", "active", "churned", "new"}
     for target in (site.file, site.path / "campaign.run"):
-        assert answer("campaign", "status", target) == report
+        assert answer("campaign", "status", target) == {**report, "store": None}
     again = capline("campaign", "run", site.file)
     assert (again.returncode, "finished before" in again.stderr) == (0, True)
 
@@ -73,6 +73,26 @@ def test_caps_do_not_vanish_with_cd(tmp_path: Path) -> None:
     assert inside["total"]["refused"] > 0
     assert answer("campaign", "run", "shop/campaign.yaml", cwd=tmp_path)["total"] == inside["total"]
     assert not (tmp_path / "store").exists()
+
+
+def test_plan_and_run_say_what_the_store_holds_and_whether_it_is_new(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    planned = capline("campaign", "plan", site.file)
+    assert "is new: nobody is counted in it yet" in planned.stderr
+    assert f"store {site.store}: 0 logs, not there yet" in planned.stdout
+    assert answer("campaign", "plan", site.file)["store"] == {
+        "url": site.store,
+        "logs": 0,
+        "begun": None,
+        "is_new": True,
+    }
+    assert not (tmp_path / "store").exists()
+    ran = capline("campaign", "run", site.file)
+    assert "is new: nobody is counted in it yet" in ran.stderr
+    assert f"store {site.store}: 0 logs, begun 20" in ran.stdout
+    planned = capline("campaign", "plan", site.file)
+    assert planned.stderr == ""
+    assert f"store {site.store}: 400 logs, begun 20" in planned.stdout
 
 
 def test_for_people(site: Site) -> None:

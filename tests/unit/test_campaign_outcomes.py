@@ -13,7 +13,7 @@ from tests.campaign_kit import AT_US, HOUR_US, Far, Site, capline, ledger_of, wi
 
 from capline.campaign import Ledger, Stop, report_of, run
 from capline.campaign.outcomes import export_outcomes, outcome_of
-from capline.campaign.senders.protocol import DELIVERED, PERMANENT, UNKNOWN
+from capline.campaign.senders.protocol import DELIVERED, PERMANENT, UNKNOWN, Messages, Outcomes
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
@@ -132,3 +132,24 @@ def test_by_the_command(site: Site) -> None:
         done = capline("campaign", "outcome", site.file, recipient)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert words in done.stderr
+
+
+def test_a_csv_file_of_outcomes_holds_no_formula(tmp_path: Path) -> None:
+    class Hostile(Far):
+        def send(self, messages: Messages) -> Outcomes:
+            outcomes = Outcomes.delivered(len(messages))
+            outcomes.fail(0, PERMANENT, '=HYPERLINK("http://evil.example")')
+            return outcomes
+
+    site = Site(tmp_path)
+    site.audience([7])
+    job = with_sender(site.job(), Hostile())
+    stop = Stop()
+    with site.limiter() as limiter, ledger_of(job, tmp_path / "campaign.run") as ledger:
+        run(job, limiter, ledger, stop)
+        for name in ("all.csv", "all.parquet"):
+            export_outcomes(ledger.facts, ledger.batches(), tmp_path / name)
+    stop.close()
+    with (tmp_path / "all.csv").open(newline="") as lines:
+        assert [row["reason"] for row in csv.DictReader(lines)] == ['\'=HYPERLINK("http://evil.example")']
+    assert parquet.read_table(tmp_path / "all.parquet")["reason"].to_pylist() == ['=HYPERLINK("http://evil.example")']

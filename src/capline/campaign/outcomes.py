@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from capline.campaign.csv_cells import csv_cell
 from capline.campaign.report import instant_text
 from capline.campaign.rows import DELIVERED, FAILED, NOT_KNOWN, REFUNDED, REFUSED, RETRIED, STATES
 from capline.model.errors import CampaignError
@@ -27,7 +28,7 @@ from capline.model.private import private_opener
 from capline.store.columns import NEVER_US
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from capline.campaign.ledger import Ledger, RunFacts
@@ -98,8 +99,8 @@ def _outcome(facts: RunFacts, rows: BatchRows, row: int) -> Outcome:
 def export_outcomes(facts: RunFacts, batches: Iterable[BatchRows], path: Path) -> int:
     """Write the outcomes of these batches as Parquet or CSV, by the file's name; gives how many.
 
-    One row for each recipient that was decided, whole or not at all: written beside, then renamed. `CampaignError`
-    for another name, and where it cannot be written.
+    One row for each recipient that was decided, whole or not at all: written beside, then renamed. CSV holds no
+    formulas (`csv_cells`). `CampaignError` for another name, and where it cannot be written.
     """
     if path.suffix not in (".parquet", ".csv"):
         raise CampaignError(f"{path}: the name of an outcomes file ends in .parquet or .csv")
@@ -146,26 +147,26 @@ def _write(facts: RunFacts, batches: Iterable[BatchRows], target: Any, *, csv: b
     count = 0
     with closing(writer):
         for rows in batches:
-            table = _table(pa, facts, rows, schema)
+            table = _table(pa, facts, rows, schema, csv_cell if csv else str)
             writer.write_table(table)
             count += len(table)
     return count
 
 
-def _table(pa: Any, facts: RunFacts, rows: BatchRows, schema: Any) -> Any:
+def _table(pa: Any, facts: RunFacts, rows: BatchRows, schema: Any, cell: Callable[[str], str]) -> Any:
     last = np.flatnonzero(rows.state != RETRIED)
     state, hits = rows.state[last], rows.hit[last]
     refused = state == REFUSED
     limits = np.where(refused, rows.limit[last], -1)
     fits = refused & (rows.retry_us[last] != NEVER_US)
     ids = rows.ids[last]
-    prefix = f"{facts.campaign}/{facts.run_id}/"
+    prefix = cell(f"{facts.campaign}/{facts.run_id}/")
     columns = {
         "id": pa.array(ids),
-        "segment": _texts(pa, rows.codes[last], [name or "" for name, _ in facts.segments]),
+        "segment": _texts(pa, rows.codes[last], [cell(name or "") for name, _ in facts.segments]),
         "outcome": _texts(pa, _OF_STATE[state], OUTCOMES),
-        "reason": _texts(pa, rows.reason[last].astype(np.int16) - 1, rows.reasons),
-        "limit": _texts(pa, limits, rows.limits),
+        "reason": _texts(pa, rows.reason[last].astype(np.int16) - 1, [cell(reason) for reason in rows.reasons]),
+        "limit": _texts(pa, limits, [cell(limit) for limit in rows.limits]),
         "until": pa.array(rows.at_us + rows.retry_us[last], mask=~fits),
         "given_back": pa.array(state == REFUNDED),
         "attempts": pa.array(rows.attempts[last]),

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from capline.campaign.ledger import Ledger, RunFacts
     from capline.campaign.rows import BatchRows
 
-__all__ = ["Eligible", "Report", "SegmentReport", "Tally", "instant_text", "report_of"]
+__all__ = ["Eligible", "Report", "SegmentReport", "StoreFacts", "Tally", "instant_text", "report_of"]
 
 _HOUR_US = 3_600_000_000
 _DAY_US = 24 * _HOUR_US
@@ -78,10 +78,23 @@ class Eligible(msgspec.Struct, frozen=True):
     by_time: list[tuple[str, int]]
 
 
+class StoreFacts(msgspec.Struct, frozen=True):
+    """The store as a plan or a run found it: its URL without a password, how many logs it held, when it was begun.
+
+    `is_new`: nobody is counted in it yet. What a store cannot tell is None.
+    """
+
+    url: str
+    logs: int | None
+    begun: str | None
+    is_new: bool | None
+
+
 class Report(msgspec.Struct, frozen=True):
     """What became of a campaign so far, or of a forecast (`state` "planned"; then `sent` is who would be sent to).
 
-    `failures` and `doubts` are reasons and how many there are of each: of the failed, and of what is not known.
+    `failures` and `doubts` are reasons and how many there are of each: of the failed, and of what is not known. `store`
+    is told by a plan and by a run: the store as it was before.
     """
 
     campaign: str
@@ -97,6 +110,7 @@ class Report(msgspec.Struct, frozen=True):
     next_eligible: Eligible | None
     elapsed_s: float
     per_s: float
+    store: StoreFacts | None = None
 
 
 class Tally:

@@ -9,28 +9,14 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from capline.campaign.ledger import Input
-from capline.campaign.report import instant_text
+from capline.campaign.report import StoreFacts, instant_text
 from capline.store.redis.url import safe_url
 
 if TYPE_CHECKING:
     from capline.limiter.limiter import Limiter
 
-__all__ = ["StoreFacts", "new_store", "store_facts", "store_input"]
-
-
-class StoreFacts(msgspec.Struct, frozen=True):
-    """A store as a campaign found it: its URL without a password, how many logs it holds, when it was begun.
-
-    `is_new`: nobody is counted in it yet. What a store cannot tell is None.
-    """
-
-    url: str
-    logs: int | None
-    begun: str | None
-    is_new: bool | None
+__all__ = ["new_store", "store_facts", "store_input"]
 
 
 def store_facts(url: str, limiter: Limiter) -> StoreFacts:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from capline.campaign import Report
     from capline.campaign.queue_status import QueueProgress
-    from capline.campaign.report import Eligible, SegmentReport
+    from capline.campaign.report import Eligible, SegmentReport, StoreFacts
 
 __all__ = ["app"]
 
@@ -108,11 +108,13 @@ def run(
 
     Ctrl-C finishes the step under way (exit code 130), a second one ends at once. All can be resumed.
     """
+    from msgspec.structs import replace
     from rich.markup import escape
 
     from capline.campaign import CampaignStopped, Stop, default_directory, load_campaign, open_run, prepare, report_of
     from capline.campaign import run as run_job
     from capline.campaign.breaker import SenderFailingError
+    from capline.campaign.store_facts import store_facts
 
     directory = ledger or default_directory(campaign)
     if retry_failed and not directory.exists():
@@ -120,6 +122,8 @@ def run(
     job = prepare(load_campaign(campaign))
     again = ["capline", "campaign", "run", str(campaign), *(["--ledger", str(ledger)] if ledger else [])]
     with open_run(job, directory) as (limiter, opened), closing(Stop()) as stop:
+        store = store_facts(job.file.store, limiter)
+        _warn_of_new(store)
         if opened.is_finished and not retry_failed:
             note.print(
                 f"{directory}: finished before; this is its report (a new run: --ledger DIR)",
@@ -149,9 +153,9 @@ def run(
             raise typer.Exit(128 + stopped.signum) from None
         except SenderFailingError as error:
             note.print(f"[bold red]capline:[/] {escape(str(error))}", soft_wrap=True)
-            _answer(report_of(opened), as_json=as_json)
+            _answer(replace(report_of(opened), store=store), as_json=as_json)
             raise typer.Exit(FAILED) from None
-        report = report_of(opened)
+        report = replace(report_of(opened), store=store)
     _answer(report, as_json=as_json)
     if report.total.failed:
         note.print(
@@ -177,6 +181,7 @@ def plan(campaign: CampaignArgument, progress: ProgressOption = None, as_json: J
     job = prepare(load_campaign(campaign))
     with _progress("peeking", len(job.audience), progress, 0) as advance:
         report = plan_job(job, advance)
+    _warn_of_new(report.store)
     _answer(report, as_json=as_json)
 
 
@@ -339,6 +344,17 @@ def _progress(doing: str, total: int, wanted: bool | None, done: int) -> Generat
         yield advance
 
 
+def _warn_of_new(store: StoreFacts | None) -> None:
+    if store is not None and store.is_new:
+        note.print(
+            f"warning: the store {store.url} is new: nobody is counted in it yet, so no earlier message caps anyone; "
+            "look at 'store:' in the campaign file if that is not meant",
+            style="bold yellow",
+            markup=False,
+            soft_wrap=True,
+        )
+
+
 def _say_stopping(signum: int) -> None:
     name = "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
     _say_now(f"{name}: finishing the step under way; again to end at once")
@@ -371,8 +387,17 @@ def _answer(report: Report, *, as_json: bool) -> None:
             out.print(f"{what}: {', '.join(listed)}{more}", markup=False, soft_wrap=True)
     if report.next_eligible is not None:
         _print_eligible(report.next_eligible, with_table=report.state == "planned")
+    if report.store is not None:
+        out.print(f"store {_store_words(report.store)}", markup=False, soft_wrap=True)
     if report.state != "planned":
         out.print(f"{report.elapsed_s:,.1f} s, {report.per_s:,.0f} subjects/s")
+
+
+def _store_words(store: StoreFacts) -> str:
+    if store.logs is None:
+        return store.url
+    begun = f", begun {store.begun}" if store.begun else ", not there yet"
+    return f"{store.url}: {store.logs:,} logs{begun}"
 
 
 def _print_segments(report: Report, console: Console) -> None:

@@ -104,15 +104,19 @@ def run(
     from capline.campaign import CampaignStopped, Stop, default_directory, load_campaign, open_run, prepare, report_of
     from capline.campaign import run as run_job
     from capline.campaign.breaker import SenderFailingError
+    from capline.campaign.senders.protocol import asks_again
 
     directory = ledger or default_directory(campaign)
     job = prepare(load_campaign(campaign))
     with open_run(job, directory) as (limiter, opened), closing(Stop()) as stop:
         if opened.is_finished:
+            doubts = report_of(opened).total.not_known if asks_again(job.file.sender.sender) else 0
+            what = f"asking again about {doubts:,} messages that are not known" if doubts else "this is its report"
             note.print(
-                f"{directory}: finished before; this is its report (a new run: --ledger DIR)",
+                f"{directory}: finished before; {what} (a new run: --ledger DIR)",
                 style="yellow",
                 markup=False,
+                soft_wrap=True,
             )
         elif opened.next_batch():
             note.print(

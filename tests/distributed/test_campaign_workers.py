@@ -506,6 +506,26 @@ def test_a_worker_that_cannot_go_on_says_why_and_the_next_one_does(redis_server:
     assert finished(redis_server)["total"]["sent"] == sum(len(ids) for _, ids in parts(site))
 
 
+def test_a_worker_whose_receiver_takes_nothing_ends_with_exit_1_and_the_next_goes_on(
+    redis_server: Server, tmp_path: Path
+) -> None:
+    site = make_site(tmp_path / "site", 160)
+    said = {"status": 401}
+    with receiver(lambda _id, _tries: said["status"]) as far:
+        by_webhook(site, far)
+        enqueue(site, redis_server)
+        _, told = ended(start(redis_server), 1)
+        assert "stopped early: 32 messages in a row were not sent by webhook (HTTP 401)" in told
+        assert "Traceback" not in told
+        report = status(redis_server)
+        assert (report["total"]["sent"], report["total"]["failed"]) == (0, 32)
+        said["status"] = 200
+        ended(start(redis_server))
+    total = finished(redis_server)["total"]
+    assert (total["failed"], total["sent"]) == (32, len(far.taken))
+    assert total["sent"] + total["refused"] + 32 == 160
+
+
 def test_secrets_stay_in_the_environment(redis_server: Server, site: Site) -> None:
     secret = "swordfish-7"  # noqa: S105 - made up
     with receiver() as far:

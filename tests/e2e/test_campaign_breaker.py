@@ -24,3 +24,21 @@ def test_a_dead_receiver_is_exit_1_and_the_same_command_goes_on(tmp_path: Path) 
     assert (total["sent"], total["failed"], total["pending"], total["undecided"]) == (0, 32, 68, 300)
     assert json.loads(done.stdout)["total"]["sent"] == 368
     assert len(far.taken) == 368
+
+
+def test_what_is_not_known_is_said_and_asked_again_by_the_same_command(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.audience(range(12))
+    said = {"status": 502}
+    with receiver(lambda subject, _tries: said["status"] if subject < 3 else 200) as far:
+        site.write(sender=f"{{webhook: '{far.url}'}}")
+        first = capline("campaign", "run", site.file)
+        said["status"] = 200
+        second = capline("campaign", "run", site.file, "--json")
+        third = capline("campaign", "run", site.file, "--json")
+    assert "not known, and kept: HTTP 502 (3)" in first.stdout
+    assert "not known" in first.stdout.splitlines()[1]
+    assert "finished before; asking again about 3 messages that are not known" in second.stderr
+    assert json.loads(second.stdout)["total"]["sent"] == 12
+    assert "finished before; this is its report" in third.stderr
+    assert {len(keys) for keys in far.keys.values()} == {1}

@@ -4,6 +4,7 @@
     prepare    the files that it names, read and checked: a `Job`; nothing is consumed or written before it is whole
     plan       a job's exact forecast, by peeking
     settle     the way of one batch: decide, deliver, refund; each step is in the record before the next one acts
+    breaker    whether the far side takes anything at all; where it does not, a campaign stops early
     run        a job in one process, batch by batch, with a ledger as the record
     ledger     the steps, in a run directory; what makes a killed run go on to the same end; `ledger_retry`: further
                batches of those who failed

@@ -114,6 +114,7 @@ def run(
     from capline.campaign import CampaignStopped, Stop, default_directory, load_campaign, open_run, prepare, report_of
     from capline.campaign import run as run_job
     from capline.campaign.breaker import SenderFailingError
+    from capline.campaign.senders.protocol import asks_again
     from capline.campaign.store_facts import store_facts
 
     directory = ledger or default_directory(campaign)
@@ -125,10 +126,13 @@ def run(
         store = store_facts(job.file.store, limiter)
         _warn_of_new(store)
         if opened.is_finished and not retry_failed:
+            doubts = report_of(opened).total.not_known if asks_again(job.file.sender.sender) else 0
+            what = f"asking again about {doubts:,} messages that are not known" if doubts else "this is its report"
             note.print(
-                f"{directory}: finished before; this is its report (a new run: --ledger DIR)",
+                f"{directory}: finished before; {what} (a new run: --ledger DIR)",
                 style="yellow",
                 markup=False,
+                soft_wrap=True,
             )
         elif opened.next_batch() and not opened.is_finished:
             batches = job.batches + opened.retries()

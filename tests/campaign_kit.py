@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from capline import Limiter, ManualClock
 from capline.campaign import Job, Ledger, load_campaign, prepare
 from capline.campaign.senders.find import BuiltSender
-from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, Messages, Outcomes, RunInfo
+from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, UNKNOWN, Messages, Outcomes, RunInfo
 from capline.segment import IdSet, Snapshot, write_snapshot
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Site:
             "store": self.store,
             "segments": "segments",
             "audience": "{csv: users.csv, column: id}",
-            "at": AT,
+            "as_of": AT,
             "batch": "100",
             "retry": "{attempts: 4, wait: 0.001, longest: 0.002}",
             "sender": "{file: out}",
@@ -134,15 +134,61 @@ def capline(*args: str | Path, cwd: Path | None = None, **more: str) -> subproce
 
 
 def answer(*args: str | Path, cwd: Path | None = None) -> Any:
-    """The command's JSON; fails where it does not succeed, or says more than that on standard output."""
+    """The command's JSON; fails where it does not succeed, or says more than that on standard output.
+
+    A run in which something failed ends with 1.
+    """
     done = capline(*args, "--json", cwd=cwd)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    assert done.returncode in (0, 1), done.stderr
+    found = json.loads(done.stdout)
+    failed = args[:2] == ("campaign", "run") and found["total"]["failed"] + found["total"]["not_known"]
+    assert done.returncode == (1 if failed else 0), done.stderr
+    return found
 
 
 def comparable(report: Mapping[str, Any]) -> dict[str, Any]:
     """A report without what differs between two equal runs."""
-    return {key: value for key, value in report.items() if key not in ("run", "state", "elapsed_s", "per_s")}
+    return {key: value for key, value in report.items() if key not in ("run", "state", "elapsed_s", "per_s", "store")}
+
+
+def folded(report: Mapping[str, Any]) -> dict[str, Any]:
+    """A report in which "not known" counts as failed, and no reasons.
+
+    Of a campaign that is killed, what was under way and was never delivered is not known: it keeps its hit. Else it
+    ends as one that was not killed.
+    """
+
+    def fold(part: dict[str, Any]) -> dict[str, Any]:
+        return {**part, "failed": part["failed"] + part["not_known"], "not_known": 0}
+
+    same = comparable(report)
+    counts = {"total": fold(same["total"]), "segments": [fold(part) for part in same["segments"]]}
+    return {key: value for key, value in {**same, **counts}.items() if key not in ("failures", "doubts")}
+
+
+Stored = tuple[list[Any], list[list[int]]]
+
+
+def stored(site: Site, subjects: int) -> Stored:
+    """All hits of so many subjects, and what each would be answered next."""
+    with site.limiter() as limiter:
+        many = limiter.peek_many("promo", list(range(subjects)), channel="push")
+        answers = [column.tolist() for column in (many.allowed, many.remaining, many.retry_after_us, many.limit_index)]
+    return site.content(range(subjects)), answers
+
+
+def kept_in_doubt(killed: Stored, unkilled: Stored) -> set[int]:
+    """Who keeps a hit that was given back where nobody was killed; nothing else may differ."""
+    differing: set[int] = set()
+    for subject, (mine, theirs) in enumerate(zip(killed[0], unkilled[0], strict=True)):
+        if mine == theirs:
+            assert [row[subject] for row in killed[1]] == [row[subject] for row in unkilled[1]]
+            continue
+        differing.add(subject)
+        for mine_of_one, theirs_of_one in zip(mine, theirs, strict=True):
+            pairs = list(zip(mine_of_one, theirs_of_one, strict=True))
+            assert all((a.stamp_us, a.units) == (b.stamp_us, b.units or 1) for a, b in pairs)
+    return differing
 
 
 @dataclass
@@ -274,6 +320,9 @@ def mail_server() -> Generator[tuple[Mailbox, int]]:
         loop.close()
 
 
+_WHY = {PERMANENT: "gone", TRANSIENT: "busy", UNKNOWN: "no answer"}
+
+
 @dataclass
 class Far:
     """A sender for tests in one process: keeps keys as a good far side does. `said(id, tries)` is an outcome's code."""
@@ -285,6 +334,7 @@ class Far:
     keys: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     tries: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     taken: dict[str, int] = field(default_factory=dict[str, int])
+    asks_again: bool = True
 
     def open(self, run: RunInfo) -> None:
         pass
@@ -303,7 +353,7 @@ class Far:
             if code == DELIVERED:
                 self.taken[key] = subject
             else:
-                outcomes.fail(row, code, "gone" if code == PERMANENT else "busy")
+                outcomes.fail(row, code, _WHY[code])
         return outcomes
 
     def delivered(self) -> list[int]:
@@ -322,8 +372,8 @@ def mixed(subject: int, tries: int) -> int:
 MIXED_STATUS = {DELIVERED: 200, PERMANENT: 410, TRANSIENT: 503}
 
 
-def with_sender(job: Job, far: Far) -> Job:
-    return replace(job, file=replace(job.file, sender=BuiltSender("far", far, "far")))
+def with_sender(job: Job, far: Far, breaker: int = 0) -> Job:
+    return replace(job, file=replace(job.file, sender=BuiltSender("far", far, "far", breaker)))
 
 
 @contextmanager

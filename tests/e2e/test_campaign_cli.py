@@ -56,9 +56,43 @@ def test_plan_then_run_then_status(site: Site) -> None:
     assert {row["key"] for row in rows} == {f"summer-sale/{report['run']}/{row['id']}" for row in rows}
     assert {row["segment"] for row in rows} == {"", "active", "churned", "new"}
     for target in (site.file, site.path / "campaign.run"):
-        assert answer("campaign", "status", target) == report
+        assert answer("campaign", "status", target) == {**report, "store": None}
     again = capline("campaign", "run", site.file)
     assert (again.returncode, "finished before" in again.stderr) == (0, True)
+
+
+def test_caps_do_not_vanish_with_cd(tmp_path: Path) -> None:
+    directory = tmp_path / "shop"
+    directory.mkdir()
+    site = Site(directory)
+    site.seed()
+    site.write(store="lmdb://store")
+    outside = answer("campaign", "plan", "shop/campaign.yaml", cwd=tmp_path)
+    inside = answer("campaign", "plan", "campaign.yaml", cwd=directory)
+    assert outside == inside
+    assert inside["total"]["refused"] > 0
+    assert answer("campaign", "run", "shop/campaign.yaml", cwd=tmp_path)["total"] == inside["total"]
+    assert not (tmp_path / "store").exists()
+
+
+def test_plan_and_run_say_what_the_store_holds_and_whether_it_is_new(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    planned = capline("campaign", "plan", site.file)
+    assert "is new: nobody is counted in it yet" in planned.stderr
+    assert f"store {site.store}: 0 logs, not there yet" in planned.stdout
+    assert answer("campaign", "plan", site.file)["store"] == {
+        "url": site.store,
+        "logs": 0,
+        "begun": None,
+        "is_new": True,
+    }
+    assert not (tmp_path / "store").exists()
+    ran = capline("campaign", "run", site.file)
+    assert "is new: nobody is counted in it yet" in ran.stderr
+    assert f"store {site.store}: 0 logs, begun 20" in ran.stdout
+    planned = capline("campaign", "plan", site.file)
+    assert planned.stderr == ""
+    assert f"store {site.store}: 400 logs, begun 20" in planned.stdout
 
 
 def test_for_people(site: Site) -> None:
@@ -310,3 +344,19 @@ def test_progress_of_a_killed_run(site: Site) -> None:
         assert 0 < total["sent"] < 400
         assert total["undecided"] > 0
         assert sum(total[key] for key in ("sent", "refused", "failed", "pending", "undecided")) == 400
+
+
+def test_a_dead_receiver_is_exit_1_and_the_failed_are_tried_again(site: Site) -> None:
+    site.write(sender="{webhook: 'http://127.0.0.1:9/push', breaker: 100000}", retry="{attempts: 1}")
+    again = ["campaign", "run", site.file, "--retry-failed"]
+    assert "no run here, so nobody failed" in refusal(*again)
+    done = capline("campaign", "run", site.file)
+    assert done.returncode == 1
+    assert "failed; try these again with: capline campaign run" in done.stderr
+    assert "--retry-failed" in done.stderr
+    report = answer("campaign", "run", site.file)
+    assert (report["state"], report["total"]["sent"]) == ("finished", 0)
+    assert report["total"]["failed"] > 0
+    assert capline("campaign", "run", site.file).returncode == 1, "also where only the report is printed again"
+    assert capline(*again).returncode == 1
+    assert answer("campaign", "status", site.file)["total"] == report["total"]

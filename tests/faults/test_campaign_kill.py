@@ -2,7 +2,7 @@
 
 The points are chosen by what can be seen from outside: so many requests at the far side, so many changes of the
 ledger's log or of the parts, each with a small random delay, so that they fall into all steps: deciding, writing
-down, delivering, giving back. (`test_campaign_crash` goes through every step by number.) The clock is fixed (`at:`),
+down, delivering, giving back. (`test_campaign_crash` goes through every step by number.) The clock is fixed (`as_of:`),
 so both runs decide at one instant.
 """
 
@@ -18,7 +18,20 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tests.campaign_kit import MIXED_STATUS, Receiver, Site, answer, command, comparable, environment, mixed, receiver
+from tests.campaign_kit import (
+    MIXED_STATUS,
+    Receiver,
+    Site,
+    answer,
+    command,
+    comparable,
+    environment,
+    folded,
+    kept_in_doubt,
+    mixed,
+    receiver,
+    stored,
+)
 
 from capline.campaign import Ledger
 
@@ -93,14 +106,6 @@ def requests_trigger(far: Receiver, count: int) -> Trigger:
     return lambda: far.requests >= target
 
 
-def store_of(site: Site) -> tuple[list[object], list[list[int]]]:
-    """All hits of everyone, and what each would be answered next."""
-    with site.limiter() as limiter:
-        many = limiter.peek_many("promo", list(range(SUBJECTS)), channel="push")
-        answers = [column.tolist() for column in (many.allowed, many.remaining, many.retry_after_us, many.limit_index)]
-    return site.content(range(SUBJECTS)), answers
-
-
 def test_killed_at_twenty_points_it_ends_as_if_it_was_not(tmp_path: Path) -> None:
     chance = random.Random(20_261_121)
     (tmp_path / "unkilled").mkdir()
@@ -133,17 +138,18 @@ def test_killed_at_twenty_points_it_ends_as_if_it_was_not(tmp_path: Path) -> Non
         assert progress["state"] == "stopped"
         report = answer("campaign", "run", killed.file)
 
-    assert comparable(report) == comparable(expected)
+    assert folded(report) == folded(expected)
     assert far.delivered() == expected_delivered
     assert len(far.taken) == report["total"]["sent"]
     assert {len(keys) for keys in far.keys.values()} == {1}
-    assert store_of(killed) == store_of(unkilled)
-    # And not only the same, but right: whoever got it has a hit, whoever was given up on has it back.
-    gone = set(far.keys) - set(far.delivered())
+    doubted = kept_in_doubt(stored(killed, SUBJECTS), stored(unkilled, SUBJECTS))
+    assert len(doubted) == report["total"]["not_known"] <= KILLS * 4 * 8
+    # And not only the same, but right: whoever got it has a hit, whoever surely did not has it back.
+    not_sent = set(far.keys) - set(far.delivered())
     with killed.limiter() as limiter:
         units = {subject: limiter.explain("promo", subject, channel="push").hits[-1].units for subject in far.keys}
-    assert {subject for subject, left in units.items() if left == 0} == gone
-    assert len(gone) == report["total"]["failed"]
+    assert {subject for subject, left in units.items() if left == 0} == not_sent - doubted
+    assert len(not_sent - doubted) == report["total"]["failed"]
 
 
 def test_killed_while_it_writes_parts_the_parts_are_the_same(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ GOOD: dict[str, Any] = {
     "segments": "segments/2026-11-21",
     "audience": {"csv": "a.csv", "column": "user", "columns": ["email"], "duplicates": "drop"},
     "cost": 2,
-    "at": "2026-11-21T17:00:00Z",
+    "as_of": "2026-11-21T17:00:00Z",
     "batch": 5000,
     "retry": {"attempts": 7, "wait": 0.5},
     "sender": {"file": "out/", "format": "parquet"},

@@ -20,7 +20,7 @@ store: lmdb:///var/lib/capline
 segments: segments/2026-11-21
 audience: {parquet: [a.parquet, 'b-*.pq'], column: user, columns: [email], duplicates: drop}
 cost: 2
-at: 2026-11-21T17:00:00.25+01:00
+as_of: 2026-11-21T17:00:00.25+01:00
 batch: 5_000
 retry: {attempts: 7, wait: 0.5}
 sender: {webhook: {url: 'https://push.example.org/send', headers: {X-Shop: 'seven'}}}
@@ -34,7 +34,7 @@ def test_everything_is_read_and_paths_start_at_the_file(tmp_path: Path) -> None:
     assert campaign.policies == tmp_path / "policies.yaml"
     assert campaign.segments == tmp_path / "segments/2026-11-21"
     assert (campaign.policy, campaign.channel, campaign.cost, campaign.batch) == ("promo", "push", 2, 5000)
-    assert campaign.at_us == AT_US + 250_000
+    assert campaign.as_of_us == AT_US + 250_000
     assert campaign.audience.paths == (str(tmp_path / "a.parquet"), str(tmp_path / "b-*.pq"))
     assert campaign.audience.column == "user"
     assert campaign.audience.columns == ("email",)
@@ -48,8 +48,8 @@ def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
         "campaign: c\npolicies: p.yaml\npolicy: p\naudience: {bitmap: a.roaring}\nsender: {file: out}\n"
     )
     campaign = load_campaign(tmp_path / "c.yaml")
-    assert campaign.store == "lmdb://.capline/store"
-    assert (campaign.channel, campaign.segments, campaign.at_us) == (None, None, None)
+    assert campaign.store == f"lmdb://{tmp_path}/.capline/store"
+    assert (campaign.channel, campaign.segments, campaign.as_of_us) == (None, None, None)
     assert (campaign.cost, campaign.batch) == (1, 10_000)
 
 
@@ -72,9 +72,16 @@ def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
         (8, "cost: 0", "a cost is 1 to"),
         (8, "cost: -1", "cost: expected a whole number"),
         (8, "cost: 1.5", "cost: expected a whole number"),
-        (9, "at: yesterday", "'yesterday' is not an instant; write it like 2026-11-21T16:00:00Z"),
-        (9, "at: 2026-11-21T16:00:00", "does not say in which time zone"),
-        (9, "at: 1969-01-01T00:00:00Z", "not between 1970 and 2255"),
+        (
+            9,
+            "at: 2026-11-21T16:00:00Z",
+            "at: nothing waits for an instant: write 'as_of:' for a rehearsal, whose clock",
+        ),
+        (9, "at: 2026-11-21T16:00:00Z", "'send_at:', to start at an instant, comes with a scheduler"),
+        (9, "send_at: 2026-11-21T16:00:00Z", "send_at: there is no scheduler yet"),
+        (9, "as_of: yesterday", "'yesterday' is not an instant; write it like 2026-11-21T16:00:00Z"),
+        (9, "as_of: 2026-11-21T16:00:00", "does not say in which time zone"),
+        (9, "as_of: 1969-01-01T00:00:00Z", "not between 1970 and 2255"),
         (10, "batch: 0", "batch: expected a whole number from 1 to 100000"),
         (10, "batch: 1000000", "batch: expected a whole number from 1 to 100000"),
         (11, "retry: {attempts: 0}", "attempts: expected a whole number from 1"),
@@ -101,7 +108,7 @@ def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
         (12, "sender: {smtp: {server: a, from: a@b.c, to: '{0.x}', subject: s, text: t}}", "a place is a plain name"),
         (12, "sender: {smtp: {server: a, from: a@b.c, to: '{id', subject: s, text: t}}", "write places like {id}"),
         (12, "sender: {smtp: {server: a, from: a@b.c, to: t, subject: s, text: t, username: u}}", "give username and"),
-        (9, "at: 2026-11-21T16:00:00Z\nx: 1", "unknown key 'x'; the keys are: campaign,"),
+        (9, "as_of: 2026-11-21T16:00:00Z\nx: 1", "unknown key 'x'; the keys are: campaign,"),
     ],
 )
 def test_a_bad_line_is_named_with_its_mend(tmp_path: Path, line: int, instead: str, said: str) -> None:
@@ -152,3 +159,33 @@ def test_an_expression_needs_a_snapshot(tmp_path: Path) -> None:
     site = Site(tmp_path)
     with pytest.raises(CampaignError, match="needs a snapshot; add 'segments: DIR'"):
         load_campaign(site.write(segments=None, audience="{segments: active - churned}"))
+
+
+@pytest.mark.parametrize(
+    ("store", "seen"),
+    [
+        ("lmdb://store", "lmdb://{}/store"),
+        ("lmdb://a%20b/../caps?durability=full", "lmdb://{}/caps?durability=full"),
+        ("lmdb://../caps", "lmdb://{}/caps"),
+        ("lmdb://${CAPS}", "lmdb://{}/from-environment"),
+        ("lmdb:///var/lib/capline", "lmdb:///var/lib/capline"),
+        ("lmdb://~/caps", "lmdb://~/caps"),
+        ("redis://127.0.0.1:6379/0", "redis://127.0.0.1:6379/0"),
+        ("memory://", "memory://"),
+    ],
+)
+def test_a_relative_store_starts_at_the_file_from_any_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, seen: str
+) -> None:
+    monkeypatch.setenv("CAPS", "from-environment")
+    directory = tmp_path / "campaigns"
+    directory.mkdir()
+    (directory / "c.yaml").write_text(
+        f"campaign: c\npolicies: p.yaml\npolicy: p\nstore: {store}\n"
+        "audience: {bitmap: a.roaring}\nsender: {file: out}\n"
+    )
+    found: set[str] = set()
+    for where, name in ((tmp_path, "campaigns/c.yaml"), (directory, "c.yaml"), (directory, directory / "c.yaml")):
+        monkeypatch.chdir(where)
+        found.add(load_campaign(name).store)
+    assert found == {seen.format(tmp_path if store == "lmdb://../caps" else directory)}

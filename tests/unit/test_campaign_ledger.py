@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 FACTS = RunFacts("sale", "promo", None, 1, 5, ((None, 3), ("new", 2)), 1_000_000)
 INPUTS = (Input("audience", "aaaa", "5 ids"), Input("snapshot", "ssss", "day-1"))
+STORE = Input("store identity", "1", "made 1")
 
 
 def batch(number: int = 0) -> BatchRows:
@@ -60,7 +61,8 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         assert (ledger.next_batch(), ledger.settled_rows()) == (0, 0)
         outcomes = Outcomes.delivered(3)
         outcomes.fail(1, PERMANENT, "HTTP 410")
-        rows.take_outcomes(rows.due(), outcomes, 3)
+        due = rows.due()
+        rows.take_outcomes(due, outcomes, 3, rows.hand_over(due))
         ledger.save(rows, 5_000)
     with begin(tmp_path / "run") as ledger:
         assert ledger.facts == replace(FACTS, run_id=run_id)
@@ -82,7 +84,7 @@ def test_a_transient_failure_is_final_after_the_last_attempt() -> None:
     for attempt in range(1, 4):
         due = rows.due()
         outcomes = Outcomes(np.full(due.size, TRANSIENT, np.uint8), dict.fromkeys(range(due.size), "HTTP 503"))
-        rows.take_outcomes(due, outcomes, 3)
+        rows.take_outcomes(due, outcomes, 3, rows.hand_over(due))
         assert rows.state[:3].tolist() == [RETRY if attempt < 3 else FAILED] * 3
         assert rows.attempts[:3].tolist() == [attempt] * 3
     assert rows.reasons == ["HTTP 503"]
@@ -92,7 +94,7 @@ def test_reasons_without_end_are_kept_within_bounds() -> None:
     rows = batch()
     for number in range(400):
         outcomes = Outcomes(np.array([TRANSIENT], np.uint8), {0: f"no such address: {number}\n{'x' * 500}"})
-        rows.take_outcomes(np.array([0]), outcomes, 1000)
+        rows.take_outcomes(np.array([0]), outcomes, 1000, np.array([False]))
     assert len(rows.reasons) == 255
     assert rows.reasons[-1] == "other reasons"
     assert rows.attempts[0] == 255
@@ -121,18 +123,23 @@ def test_looking_takes_nothing_from_the_one_who_runs(tmp_path: Path) -> None:
         assert [rows.number for rows in looking.batches()] == [0, 1]
 
 
-def test_other_inputs_are_refused_by_name_once_something_was_decided(tmp_path: Path) -> None:
+def test_other_inputs_are_refused_by_name_once_something_may_be_decided(tmp_path: Path) -> None:
     other = (replace(INPUTS[0], digest="bbbb"), replace(INPUTS[1], digest="tttt", shown="day-2"))
     with begin(tmp_path / "run") as ledger:
         run_id = ledger.facts.run_id
     with begin(tmp_path / "run", other) as ledger:
         assert ledger.facts.run_id == run_id
-        ledger.add(batch())
+        assert not ledger.is_fixed
+        ledger.fix_inputs(STORE)
     with pytest.raises(
         CampaignError, match=r"begun with another audience, another snapshot \(was day-2, is day-1\); put it back"
     ):
         begin(tmp_path / "run")
-    begin(tmp_path / "run", other).close()
+    with begin(tmp_path / "run", other) as ledger:
+        assert ledger.is_fixed
+        ledger.fix_inputs(STORE)
+        with pytest.raises(CampaignError, match=r"begun with another store identity \(was made 1, is made 2\)"):
+            ledger.fix_inputs(replace(STORE, digest="2", shown="made 2"))
 
 
 def test_no_ledger(tmp_path: Path) -> None:
@@ -168,7 +175,7 @@ def _other_version(path: Path) -> None:
     ("damage", "said"),
     [
         (_flip, "the ledger is damaged: batch 0 is not what was written"),
-        (_other_version, "a ledger of version 99, this capline reads 1"),
+        (_other_version, "a ledger of version 99, this capline reads 2"),
         (_overwrite, "not a database"),
     ],
 )

@@ -8,7 +8,17 @@ from hypothesis import strategies as st
 
 from capline.campaign.ledger import RunFacts
 from capline.campaign.report import Tally
-from capline.campaign.rows import DELIVERED, FAILED, PENDING, REFUNDED, REFUSED, RETRY, BatchRows
+from capline.campaign.rows import (
+    DELIVERED,
+    FAILED,
+    NOT_KNOWN,
+    PENDING,
+    REFUNDED,
+    REFUSED,
+    RETRY,
+    UNSURE,
+    BatchRows,
+)
 
 SEGMENTS = (None, "active", "new")
 LIMITS = ("1/day", "2/week")
@@ -17,7 +27,7 @@ HOUR_US = 3_600_000_000
 rows = st.lists(
     st.tuples(
         st.integers(0, 2),
-        st.sampled_from([REFUSED, PENDING, DELIVERED, RETRY, FAILED, REFUNDED]),
+        st.sampled_from([REFUSED, PENDING, DELIVERED, RETRY, FAILED, REFUNDED, UNSURE, NOT_KNOWN]),
         st.integers(0, 1),
         st.sampled_from([-1, 1, HOUR_US, 50 * HOUR_US, 7 * 24 * HOUR_US]),
         st.integers(0, 2),
@@ -62,13 +72,17 @@ def test_a_tally_counts_as_one_would_by_hand(batches: list[list[tuple[int, int, 
         assert (part.audience, part.undecided) == (len(mine) + 10, 10)
         assert (part.sent, part.refused) == (states[DELIVERED], states[REFUSED])
         assert part.failed == states[FAILED] + states[REFUNDED]
-        assert part.pending == states[PENDING] + states[RETRY]
+        assert part.pending == states[PENDING] + states[RETRY] + states[UNSURE]
+        assert part.not_known == states[NOT_KNOWN]
         assert part.refused_by == Counter(LIMITS[row[2]] for row in mine if row[1] == REFUSED)
-        assert part.audience == part.sent + part.refused + part.failed + part.pending + part.undecided
+        assert part.audience == part.sent + part.refused + part.failed + part.not_known + part.pending + part.undecided
     assert report.total.sent == sum(row[1] == DELIVERED for row in everyone)
     failed = [row[4] for row in everyone if row[1] in (FAILED, REFUNDED) and row[4]]
     assert report.failures == Counter(("", "HTTP 410", "HTTP 503")[reason] for reason in failed)
-    assert report.per_s == (report.total.sent + report.total.refused + report.total.failed) / 2
+    doubted = [row[4] for row in everyone if row[1] == NOT_KNOWN and row[4]]
+    assert report.doubts == Counter(("", "HTTP 410", "HTTP 503")[reason] for reason in doubted)
+    total = report.total
+    assert report.per_s == (total.sent + total.refused + total.failed + total.not_known) / 2
 
     refused = [(number, row[3]) for number, part in enumerate(batches) for row in part if row[1] == REFUSED]
     at_us = sorted(1_000 * number + retry_us for number, retry_us in refused if retry_us >= 0)

@@ -80,7 +80,7 @@ def test_without_a_column_there_are_no_zones(tmp_path: Path) -> None:
 def test_a_column_may_be_both_the_zone_and_a_text_for_the_sender(tmp_path: Path) -> None:
     found = zoned("id,zone,name\n2,UTC,b\n1,,a\n", tmp_path / "a.csv", columns=("name", "zone"))
     assert named(found) == [None, "UTC"]
-    assert found.columns(slice(0, 2)) == {"name": ["a", "b"], "zone": ["", "UTC"]}
+    assert found.columns(np.arange(0, 2)) == {"name": ["a", "b"], "zone": ["", "UTC"]}
 
 
 def test_of_a_duplicate_the_first_rows_zone_counts(tmp_path: Path) -> None:

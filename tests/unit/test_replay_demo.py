@@ -294,8 +294,9 @@ def test_the_next_blast_is_a_campaign_that_capline_reads(tmp_path: Path) -> None
     run_demo(data, tmp_path / "out")
     campaign = load_campaign(tmp_path / "out/campaign.yaml")
     assert campaign.policy == "promo"
-    assert campaign.at_us is not None
-    at = datetime.fromtimestamp(campaign.at_us / 1e6, UTC)
+    assert campaign.store == f"lmdb://{tmp_path}/out/store"
+    assert campaign.as_of_us is not None
+    at = datetime.fromtimestamp(campaign.as_of_us / 1e6, UTC)
     assert f"{at:%A %H:%M}" == "Thursday 16:00"
 
 

@@ -4,9 +4,12 @@
     prepare    the files that it names, read and checked: a `Job`; nothing is consumed or written before it is whole
     plan       a job's exact forecast, by peeking
     settle     the way of one batch: decide, deliver, refund; each step is in the record before the next one acts
+    breaker    whether the far side takes anything at all; where it does not, a campaign stops early
     run        a job in one process, batch by batch, with a ledger as the record
-    ledger     the steps, in a run directory; what makes a killed run go on to the same end
-    report     the counts, from a ledger or a forecast
+    ledger     the steps, in a run directory; what makes a killed run go on to the same end; `ledger_retry`: further
+               batches of those who failed
+    report     the counts, from a ledger or a forecast; `store_facts`: the store that they rest on
+    outcomes   what became of one recipient, or of all as a file
     enqueue    a job to the queue, for workers on any hosts; `worker` is one of them, `queue_status` looks at all
     queue      the batches and their record on a Redis or Valkey server; `lua/` has each verb, `part` a batch as bytes
     senders    who takes the messages: file, webhook, smtp, or a third party's

@@ -58,13 +58,9 @@ class Audience:
         counts = np.bincount(self.codes, minlength=len(self.segments)).tolist()
         return tuple(zip(self.segments, counts, strict=True))
 
-    def columns(self, rows: slice) -> dict[str, Sequence[str]]:
+    def columns(self, rows: NDArray[np.integer[Any]]) -> dict[str, Sequence[str]]:
         """The further columns of some subjects, as texts; a null is an empty text."""
-        count = rows.stop - rows.start
-        return {
-            name: [text or "" for text in values.slice(rows.start, count).to_pylist()]
-            for name, values in self.texts.items()
-        }
+        return {name: [text or "" for text in values.take(rows).to_pylist()] for name, values in self.texts.items()}
 
     def digest(self) -> str:
         """SHA-256 over everything in it but the segments, which the snapshot's version stands for."""

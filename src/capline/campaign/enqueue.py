@@ -24,6 +24,7 @@ from capline.model.errors import CampaignError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from capline.campaign.file import CampaignFile
     from capline.campaign.prepare import Job
     from capline.campaign.queue import Queue
 
@@ -83,7 +84,7 @@ def _run_of(job: Job) -> QueuedRun:
         job.inputs,
         file.text,
         os.path.abspath(file.path),  # noqa: PTH100 - `resolve` would follow links, and paths start where the file is
-        _store_for_workers(file.store_text),
+        _store_for_workers(file),
         job.policies_text,
         tuple(job.audience.texts),
         () if job.audience.zone_codes is None else job.audience.zones,
@@ -91,9 +92,9 @@ def _run_of(job: Job) -> QueuedRun:
     )
 
 
-def _store_for_workers(text: str) -> str:
-    """What stands for the file's store elsewhere: an lmdb path from the root; empty where the text will do."""
-    parts = urlsplit(text)
+def _store_for_workers(file: CampaignFile) -> str:
+    """What stands for the file's store elsewhere: an lmdb path without links; empty where the text will do."""
+    parts = urlsplit(file.store_text)
     if parts.scheme == "memory":
         raise CampaignError(
             "store memory:// is one process's own; workers need one that they share: redis:// or lmdb://"
@@ -103,7 +104,8 @@ def _store_for_workers(text: str) -> str:
             "the store's password would stand in the queue; write it as ${NAME} in the campaign file's 'store:', "
             "and set that variable for enqueue and for each worker",
         )
-    if parts.scheme != "lmdb" or "${" in text:
+    if parts.scheme != "lmdb" or "${" in file.store_text:
         return ""
+    parts = urlsplit(file.store)
     path = os.path.realpath(unquote(parts.netloc + parts.path))
     return f"lmdb://{quote(path)}{'?' + parts.query if parts.query else ''}"

@@ -4,28 +4,31 @@
     policies: policies.yaml                   the policy file, and the policy of it that caps this campaign
     policy: promo
     channel: push                             optional
-    store: lmdb:///var/lib/capline            optional; a relative one starts at the working directory, as everywhere;
-                                              `${NAME}` in it stands for an environment variable
+    store: lmdb:///var/lib/capline            optional; default lmdb://.capline/store beside the file; `${NAME}` in it
+                                              stands for an environment variable
     segments: segments/2026-11-21             optional: a snapshot; without it nobody is in a segment
     audience: {csv: users.csv, column: id, columns: [email], duplicates: error}
                                               or parquet:, or bitmap:, or segments: "active - churned"
                                               rows may have a `zone_column:`, where each subject is
     cost: 1                                   optional: units of each message
-    at: 2026-11-21T16:00:00Z                  optional: a clock that stands still, for tests and replays
+    as_of: 2026-11-21T16:00:00Z               optional: a clock that stands still there, for rehearsals: nothing waits
+                                              for that instant
     batch: 10000                              optional: messages decided, and kept in the ledger, as one step
     retry: {attempts: 4, wait: 1, longest: 60}  optional, in seconds: for deliveries that failed and may yet succeed
     sender: {file: out/, format: parquet}     or webhook: {url: …}, smtp: {…}, or a third party's
 
-The rule: taken whole or not at all, nothing guessed, unknown keys refused. Paths are relative to the file. What stands
-in the files that it names is for `prepare` to judge.
+The rule: taken whole or not at all, nothing guessed, unknown keys refused. Paths are relative to the file, the store's
+too. What stands in the files that it names is for `prepare` to judge.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote, urlsplit
 
 from capline.campaign.fields import Fields
 from capline.campaign.senders.find import build_sender
@@ -41,8 +44,6 @@ from capline.policy.tree import read_tree, shown
 from capline.segment.files import read
 
 if TYPE_CHECKING:
-    import os
-
     from capline.campaign.senders.find import BuiltSender
 
 __all__ = ["LARGEST_BATCH", "AudienceSource", "CampaignFile", "Retry", "load_campaign", "loads_campaign"]
@@ -54,6 +55,11 @@ LARGEST_BATCH = 100_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SUFFIXES = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet", ".pq"), "bitmap": (".roaring", ".bitmap")}
 _SOURCES = (*_SUFFIXES, "segments")
+_NO_INSTANTS = {
+    "at": "nothing waits for an instant: write 'as_of:' for a rehearsal, whose clock stands still there; 'send_at:', "
+    "to start at an instant, comes with a scheduler",
+    "send_at": "there is no scheduler yet: start the campaign when it is to be sent; 'as_of:' is for rehearsals only",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,8 @@ class Retry:
 class CampaignFile:
     """What a campaign file says; paths are resolved, the sender is made (its options are good) and not yet opened.
 
-    `text` is the file's own; `store_text` is its store with each `${NAME}` as it was written.
+    `text` is the file's own; `store_text` is its store with each `${NAME}` as it was written; `as_of_us` is the instant
+    of a rehearsal, None for the real clock.
     """
 
     path: Path
@@ -99,7 +106,7 @@ class CampaignFile:
     segments: Path | None
     audience: AudienceSource
     cost: int
-    at_us: int | None
+    as_of_us: int | None
     batch: int
     retry: Retry
     sender: BuiltSender
@@ -142,11 +149,11 @@ def _read(fields: Fields, path: Path, text: str) -> CampaignFile:
         policy=fields.text("policy", like="promo"),
         channel=fields.text("channel") if fields.has("channel") else _unset(fields, "channel"),
         store_text=(store := fields.text("store", DEFAULT_URL)),
-        store=_from_environment(fields, "store", store),
+        store=_beside(path, _from_environment(fields, "store", store)),
         segments=fields.path("segments") if fields.has("segments") else _unset(fields, "segments"),
         audience=_audience(fields),
         cost=_cost(fields),
-        at_us=_instant(fields),
+        as_of_us=_as_of(fields),
         batch=fields.whole("batch", 10_000, 1, LARGEST_BATCH),
         retry=_retry(fields),
         sender=build_sender(fields.section("sender", "{file: out/}"), fields),
@@ -161,6 +168,15 @@ def _from_environment(fields: Fields, key: str, text: str) -> str:
     except CampaignError as error:
         fields.fault(key, str(error))
         return text
+
+
+def _beside(path: Path, store: str) -> str:
+    """The store's URL, with an lmdb path that is relative to the file made absolute: the same from any directory."""
+    parts = urlsplit(store)
+    if parts.scheme != "lmdb" or not parts.netloc or parts.netloc.startswith("~"):
+        return store
+    where = os.path.abspath(path.parent / unquote(parts.netloc + parts.path))  # noqa: PTH100 - links are not followed
+    return f"lmdb://{quote(where)}{'?' + parts.query if parts.query else ''}"
 
 
 def _unset(fields: Fields, key: str) -> None:
@@ -221,24 +237,28 @@ def _cost(fields: Fields) -> int:
         return 1
 
 
-def _instant(fields: Fields) -> int | None:
+def _as_of(fields: Fields) -> int | None:
     like = "write it like 2026-11-21T16:00:00Z"
-    if not fields.has("at"):
-        return _unset(fields, "at")
-    text = fields.text("at")
+    for key, why in _NO_INSTANTS.items():
+        if fields.has(key):
+            fields.node(key)
+            fields.fault(key, why)
+    if not fields.has("as_of"):
+        return _unset(fields, "as_of")
+    text = fields.text("as_of")
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
         if text:
-            fields.fault("at", f"{shown(text)} is not an instant; {like}")
+            fields.fault("as_of", f"{shown(text)} is not an instant; {like}")
         return None
     if instant.tzinfo is None:
-        fields.fault("at", f"{shown(text)} does not say in which time zone; {like}")
+        fields.fault("as_of", f"{shown(text)} does not say in which time zone; {like}")
         return None
-    at_us = (instant - _EPOCH) // timedelta(microseconds=1)
-    if not 0 <= at_us <= LATEST_US:
-        fields.fault("at", f"{shown(text)} is not between 1970 and 2255")
-    return at_us
+    as_of_us = (instant - _EPOCH) // timedelta(microseconds=1)
+    if not 0 <= as_of_us <= LATEST_US:
+        fields.fault("as_of", f"{shown(text)} is not between 1970 and 2255")
+    return as_of_us
 
 
 def _retry(fields: Fields) -> Retry:

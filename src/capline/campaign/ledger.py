@@ -5,25 +5,33 @@
     └── ledger.sqlite    SQLite, write-ahead log, synced at each commit: what it says survives a power loss
 
     run     key, value            campaign, run_id, policy, channel, cost, audience, segments (JSON: name and number of
-                                  subjects, those in none first), begun_us, elapsed_us, finished
-    input   name, digest, shown   what the run was begun with; a resume with something else is refused
+                                  subjects, those in none first), begun_us, elapsed_us, finished, fixed (1: from here
+                                  on something may be decided)
+    input   name, digest, shown   what the run was begun with; once that is fixed, a resume with something else is
+                                  refused
     batch   number                a row comes when the batch was decided
             settled               1 when nothing is left to do for it
             at_us, rows, limits   when it was decided, how many subjects, JSON: the limits that bind
+            retried               how many of them are left to a later batch
+            lowest, highest       subjects: the first and the last one
             decided BLOB          ids, segments, binding limits, hits, retry_after: never changed
             outcome BLOB          states, attempts, reasons, as `rows` has them: changed at each step
             reasons               JSON: the texts that the column of reasons points into
+    retry   number, first, last   a further batch: the rows RETRIED of the batches from `first` to `last`; written in
+                                  one step with that state
 
     the way of a batch                           killed before the next line, the next process
     ───────────────────────────────────────────  ──────────────────────────────────────────────────────────────────
+    inputs: fixed, with the store's identity     takes other inputs
     limiter.decide_many(receipt="…/run id/7")    asks again: the receipt gives the same answers, nothing is consumed
     batch 7: decided
-    sender.send(messages with their keys)        hands over again, with the same keys
-    outcome: delivered, retry or failed
+    outcome: about to be handed over
+    sender.send(messages with their keys)        hands over again, with the same keys; gives back none of these
+    outcome: delivered, retry, unsure or failed
     limiter.refund_many(the failed)              refunds again: once by stamp
     outcome: refunded; settled
 
-Readers (`status`) see the last commit, also while the run goes on. Cost: two or three commits a batch, 2 to 10 bytes a
+Readers (`status`) see the last commit, also while the run goes on. Cost: three commits a batch or more, 2 to 10 bytes a
 subject.
 """
 
@@ -37,15 +45,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
+import numpy as np
 
 from capline.campaign.ledger_file import FILE, commits, connect, is_locked, sqlite_errors, take_lock
-from capline.campaign.rows import BatchRows
+from capline.campaign.ledger_retry import put_retries
+from capline.campaign.rows import RETRIED, BatchRows
 from capline.model.errors import CampaignError
 from capline.model.private import create_private_file, make_private_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
 __all__ = ["Input", "Ledger", "RunFacts", "changed_inputs", "default_directory"]
 
@@ -88,7 +100,7 @@ class Ledger:
         """Begin a run in this directory, or take up the one that is there.
 
         `CampaignError` where another process is in it, where it was begun with other inputs, or where it cannot be
-        written. A run in which nothing was decided yet takes over new inputs.
+        written. A run in which nothing can have been decided yet takes over new inputs.
         """
         try:
             make_private_directory(directory)
@@ -137,9 +149,9 @@ class Ledger:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every batch is settled."""
+        """Whether every batch is settled, and none is being asked about again."""
         with self._errors():
-            return bool(self._value("finished"))
+            return bool(self._value("finished")) and self._first_unsettled() is None
 
     @property
     def elapsed_us(self) -> int:
@@ -152,17 +164,58 @@ class Ledger:
         """Whether a process is in the run now."""
         return is_locked(self.directory)
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether something may have been decided: the inputs are then what they are."""
+        with self._errors():
+            return bool(self._value("fixed"))
+
+    def fix_inputs(self, store: Input) -> None:
+        """Fix the inputs, with the identity of the store: written before anything is decided.
+
+        `CampaignError` where they were fixed with another store.
+        """
+        with self._errors(), commits(self._db):
+            if self._value("fixed"):
+                _refuse_changes(self._db, self.directory, (store,))
+                return
+            self._db.execute("INSERT OR REPLACE INTO input VALUES (?, ?, ?)", (store.name, store.digest, store.shown))
+            self._db.execute("INSERT OR REPLACE INTO run VALUES ('fixed', 1)")
+
     def next_batch(self) -> int:
         """The number of the first batch that is not settled; batches are taken in order."""
         with self._errors():
-            row = self._db.execute("SELECT count(*) FROM batch WHERE settled").fetchone()
-            return int(row[0])
+            first = self._first_unsettled()
+            row = self._db.execute("SELECT count(*) FROM batch").fetchone()
+            return int(row[0]) if first is None else first
 
     def settled_rows(self) -> int:
         """How many subjects are in settled batches."""
         with self._errors():
-            row = self._db.execute("SELECT coalesce(sum(rows), 0) FROM batch WHERE settled").fetchone()
+            row = self._db.execute("SELECT coalesce(sum(rows - retried), 0) FROM batch WHERE settled").fetchone()
             return int(row[0])
+
+    def retries(self) -> int:
+        """How many further batches there are, of rows that failed before."""
+        with self._errors():
+            return int(self._db.execute("SELECT count(*) FROM retry").fetchone()[0])
+
+    def retried_ids(self, number: int) -> NDArray[np.uint32]:
+        """The subjects of a further batch, ascending."""
+        with self._errors():
+            first, last = self._db.execute("SELECT first, last FROM retry WHERE number = ?", (number,)).fetchone()
+            found = self._db.execute(
+                f"{_SELECT} WHERE number BETWEEN ? AND ? AND retried ORDER BY number", (first, last)
+            )
+            parts = [rows.ids[rows.where(RETRIED)] for rows in (_rows(self.directory, row) for row in found)]
+            return np.concatenate(parts)
+
+    def retry_failed(self, number: int, most: int) -> int:
+        """Put all rows that failed, of a finished run, into further batches (`put_retries`); gives how many rows."""
+        with self._errors(), commits(self._db):
+            numbers = self._db.execute("SELECT number FROM batch ORDER BY number").fetchall()
+            found = (self._db.execute(f"{_SELECT} WHERE number = ?", key).fetchone() for key in numbers)
+            return put_retries(self._db, (_rows(self.directory, row) for row in found), number, most)
 
     def batch(self, number: int) -> BatchRows | None:
         """The batch as it was last written; None where it was not decided yet."""
@@ -176,6 +229,13 @@ class Ledger:
             for found in self._db.execute(f"{_SELECT} ORDER BY number"):
                 yield _rows(self.directory, found)
 
+    def batches_of(self, subject: int) -> Iterator[BatchRows]:
+        """The decided batches that may hold this subject, the newest first; a look at two numbers of each batch."""
+        with self._errors():
+            query = f"{_SELECT} WHERE lowest <= ? AND highest >= ? ORDER BY number DESC"
+            for found in self._db.execute(query, (subject, subject)):
+                yield _rows(self.directory, found)
+
     def add(self, rows: BatchRows) -> None:
         """Write a batch that was just decided."""
         halves = rows.pack_decided(), rows.pack_outcome()
@@ -184,12 +244,15 @@ class Ledger:
             int(rows.is_settled),
             rows.at_us,
             len(rows),
+            0,
+            int(rows.ids[0]),
+            int(rows.ids[-1]),
             _json(rows.limits),
             *halves,
             _json(rows.reasons),
         )
         with self._errors(), commits(self._db):
-            self._db.execute("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            self._db.execute("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     def save(self, rows: BatchRows, elapsed_us: int) -> None:
         """Write how far a batch has come, and how long processes were in the run by now."""
@@ -203,6 +266,10 @@ class Ledger:
         with self._errors(), commits(self._db):
             self._db.execute("INSERT OR REPLACE INTO run VALUES ('elapsed_us', ?)", (elapsed_us,))
             self._db.execute("INSERT OR REPLACE INTO run VALUES ('finished', 1)")
+
+    def _first_unsettled(self) -> int | None:
+        row = self._db.execute("SELECT min(number) FROM batch WHERE NOT settled").fetchone()
+        return row[0]
 
     def _value(self, key: str) -> Any:
         found = self._db.execute("SELECT value FROM run WHERE key = ?", (key,)).fetchone()
@@ -257,10 +324,10 @@ def _settle_inputs(connection: sqlite3.Connection, directory: Path, facts: RunFa
     """Write down what the run is begun with, or hold it against what was written."""
     with commits(connection):
         run: Mapping[str, Any] = dict(connection.execute("SELECT key, value FROM run"))
-        if run and connection.execute("SELECT count(*) FROM batch").fetchone()[0]:
+        if run.get("fixed"):
             _refuse_changes(connection, directory, inputs)
             return
-        # Nothing was decided under the old inputs, so a mend needs no new run.
+        # Nothing was decided under the old inputs, so a file that was fixed needs no new run.
         values = {
             "campaign": facts.campaign,
             "policy": facts.policy,

@@ -27,14 +27,16 @@ FILE = "ledger.sqlite"
 _LOCK = "lock"
 _APPLICATION = 0x6361706C
 """SQLite's application_id: "capl"."""
-_VERSION = 1
+_VERSION = 2
 _SCHEMA = """
 CREATE TABLE run (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE input (name TEXT PRIMARY KEY, digest TEXT NOT NULL, shown TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE batch (
-  number INTEGER PRIMARY KEY, settled INTEGER NOT NULL, at_us INTEGER NOT NULL, rows INTEGER NOT NULL, limits TEXT NOT
-  NULL, decided BLOB NOT NULL, outcome BLOB NOT NULL, reasons TEXT NOT NULL
+  number INTEGER PRIMARY KEY, settled INTEGER NOT NULL, at_us INTEGER NOT NULL, rows INTEGER NOT NULL, retried INTEGER
+  NOT NULL, lowest INTEGER NOT NULL, highest INTEGER NOT NULL, limits TEXT NOT NULL, decided BLOB NOT NULL, outcome BLOB
+  NOT NULL, reasons TEXT NOT NULL
 );
+CREATE TABLE retry (number INTEGER PRIMARY KEY, first INTEGER NOT NULL, last INTEGER NOT NULL);
 """
 _BUSY_S = 10.0
 _LOCK_TRIES = 5
@@ -95,7 +97,8 @@ def _prove(connection: sqlite3.Connection, path: Path, *, write: bool) -> None:
         raise CampaignError(f"{path}: not a capline ledger; name another directory with --ledger")
     elif version != _VERSION:
         raise CampaignError(
-            f"{path}: a ledger of version {version}, this capline reads {_VERSION}; it is left as it is"
+            f"{path}: a ledger of version {version}, this capline reads {_VERSION}; it is left as it is: finish the "
+            "run with the capline that began it, or begin a new one with --ledger DIR"
         )
 
 

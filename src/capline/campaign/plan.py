@@ -6,13 +6,16 @@ messages will be delivered it cannot know.
 
 from __future__ import annotations
 
-from pathlib import Path
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+
+import msgspec
 
 from capline.campaign.prepare import limiter_kinds
 from capline.campaign.report import Report, Tally
 from capline.campaign.rows import DELIVERED, PENDING, BatchRows
+from capline.campaign.store_facts import new_store, store_facts
+from capline.model.errors import NoStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +29,14 @@ def plan(job: Job, progress: Callable[[int], object] | None = None) -> Report:
     """Forecast a campaign as if it were begun now; `progress` is called with the subjects so far."""
     file = job.file
     tally = Tally(job.audience.sizes())
-    with job.open_limiter(_existing(file.store)) as limiter:
+    with ExitStack() as stack:
+        try:
+            limiter = stack.enter_context(job.open_limiter(create=False))
+            store = store_facts(file.store, limiter)
+        except NoStoreError:
+            # One that is not there yet is as empty as `memory://`, and looking must not make it.
+            limiter = stack.enter_context(job.open_limiter("memory://"))
+            store = new_store(file.store)
         for number in range(job.batches):
             part = job.part(number, texts=False)
             names, zones, codes = limiter_kinds(job.policy, part, job.audience.segments, job.audience.zones)
@@ -39,12 +49,4 @@ def plan(job: Job, progress: Callable[[int], object] | None = None) -> Report:
             tally.add(peeked)
             if progress is not None:
                 progress(job.rows(number).stop)
-    return tally.report(job.facts(), "planned", 0)
-
-
-def _existing(url: str) -> str:
-    """The store to peek into: one that is not there yet is as empty as `memory://`, and must not be made by looking."""
-    parts = urlsplit(url)
-    if parts.scheme == "lmdb" and not Path(unquote(parts.netloc + parts.path), "data.mdb").exists():
-        return "memory://"
-    return url
+    return msgspec.structs.replace(tally.report(job.facts(), "planned", 0), store=store)

@@ -68,7 +68,15 @@ class Job:
 
     def part(self, number: int, *, texts: bool = True) -> Part:
         """The subjects of this batch, with their further columns, or without."""
-        rows, audience = self.rows(number), self.audience
+        rows = self.rows(number)
+        return self._part(number, np.arange(rows.start, rows.stop, dtype=np.intp), texts=texts)
+
+    def part_of(self, number: int, ids: NDArray[np.uint32]) -> Part:
+        """A further batch: these subjects of the audience, ascending, with their columns."""
+        return self._part(number, np.asarray(np.searchsorted(self.audience.ids, ids), np.intp), texts=True)
+
+    def _part(self, number: int, rows: NDArray[np.intp], *, texts: bool) -> Part:
+        audience = self.audience
         zone_codes = None if audience.zone_codes is None else audience.zone_codes[rows]
         columns = audience.columns(rows) if texts else {}
         return Part(number, audience.ids[rows], audience.codes[rows], columns, zone_codes)
@@ -76,18 +84,21 @@ class Job:
     def facts(self) -> RunFacts:
         """What a ledger keeps of a run that begins now."""
         file, sizes = self.file, self.audience.sizes()
-        now_us = SystemClock().now_us() if file.at_us is None else file.at_us
+        now_us = SystemClock().now_us() if file.as_of_us is None else file.as_of_us
         return RunFacts(file.campaign, file.policy, file.channel, file.cost, len(self.audience), sizes, now_us)
 
-    def open_limiter(self, url: str | None = None) -> Limiter:
-        """The limiter of this campaign, on its store and with its clock."""
-        return open_limiter(self.file, self.policies, url)
+    def open_limiter(self, url: str | None = None, *, create: bool = True) -> Limiter:
+        """The limiter of this campaign, on its store and with its clock; see `open_limiter`."""
+        return open_limiter(self.file, self.policies, url, create=create)
 
 
-def open_limiter(file: CampaignFile, policies: PolicyFile, url: str | None = None) -> Limiter:
-    """The limiter of a campaign on its store or another one; its clock is the real one, or stands still at `at`."""
-    clock = None if file.at_us is None else ManualClock(start_us=file.at_us)
-    return Limiter(url or file.store, policies.policies, clock=clock, namespace=policies.namespace)
+def open_limiter(file: CampaignFile, policies: PolicyFile, url: str | None = None, *, create: bool = True) -> Limiter:
+    """The limiter of a campaign on its store or another one; its clock is the real one, or stands still at `as_of`.
+
+    With `create` off a store that is not there is a `NoStoreError`, and is not made.
+    """
+    clock = None if file.as_of_us is None else ManualClock(start_us=file.as_of_us)
+    return Limiter(url or file.store, policies.policies, clock=clock, namespace=policies.namespace, create=create)
 
 
 def limiter_kinds(
@@ -186,7 +197,11 @@ def _inputs(
         Input("snapshot", _digest(members), "none" if snapshot is None else snapshot.version),
         Input("audience", audience.digest(), f"{len(audience)} ids"),
         Input("cost", _digest(file.cost), str(file.cost)),
-        Input("instant (at)", _digest(file.at_us), "the real clock" if file.at_us is None else f"{file.at_us} us"),
+        Input(
+            "instant (as_of)",
+            _digest(file.as_of_us),
+            "the real clock" if file.as_of_us is None else f"{file.as_of_us} us",
+        ),
         Input("batch size", _digest(file.batch), str(file.batch)),
         Input("sender", _digest([file.sender.name, file.sender.digest]), file.sender.name),
     )

@@ -5,7 +5,7 @@ for, and every verb that writes a step looks there first, in the same script (`l
 nothing.
 
     enqueue   begin, put …                                     see `enqueue`
-    worker    open_campaigns, take, hold, record, leave        see `worker`
+    worker    open_campaigns, store, take, hold, record, leave see `worker`
     status    run, state, steps                                see `queue_status`
 
 Everything may be asked twice, and everything expires: 30 days after the last step.
@@ -187,6 +187,16 @@ class Queue:
     def open_campaigns(self) -> list[str]:
         """The campaigns that are not finished, the oldest first."""
         return [name.decode() for name in self.server.call("ZRANGE", _OPEN, 0, -1)]
+
+    def store(self, campaign: str) -> Input | None:
+        """The identity of the store that the run decides on; None before the first worker opened it."""
+        found = self.server.call("HGET", _keys(campaign)[0], "store_identity")
+        return None if found is None else msgspec.json.decode(found, type=Input)
+
+    def fix_store(self, campaign: str, store: Input) -> Input:
+        """Fix the store that the run decides on; gives the one that it is fixed to, which may be another."""
+        found = self._run("store", campaign, msgspec.json.encode(store))
+        return store if found is None else msgspec.json.decode(found, type=Input)
 
     def take(self, campaign: str, worker: str, takeover_s: float) -> Taken | Aside | Waiting | Over:
         """A batch for this worker: its own, else one whose holder gave no sign for so long, else a new one."""

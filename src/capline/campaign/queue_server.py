@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["QueueServer", "parse_queue_url"]
 
-_SCRIPTS = ("begin", "put", "take", "hold", "record", "leave")
+_SCRIPTS = ("begin", "put", "take", "hold", "record", "leave", "store")
 _TIMEOUT_S = 10.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 1.0
 PATIENCE_S = 30.0

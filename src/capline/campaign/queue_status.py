@@ -48,7 +48,7 @@ class QueueProgress(msgspec.Struct, frozen=True):
     set_aside: dict[int, str]
 
 
-class QueueReport(Report, frozen=True):
+class QueueReport(Report, frozen=True, kw_only=True):
     """A report, and how far the queue is."""
 
     queue: QueueProgress

@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from capline.campaign.rows import DELIVERED, FAILED, PENDING, REFUNDED, REFUSED, RETRY, STATES
+from capline.campaign.rows import (
+    DELIVERED,
+    FAILED,
+    NOT_KNOWN,
+    PENDING,
+    REFUNDED,
+    REFUSED,
+    RETRIED,
+    RETRY,
+    STATES,
+    UNSURE,
+)
 from capline.store.columns import NEVER_US
 
 if TYPE_CHECKING:
@@ -24,7 +35,7 @@ if TYPE_CHECKING:
     from capline.campaign.ledger import Ledger, RunFacts
     from capline.campaign.rows import BatchRows
 
-__all__ = ["Eligible", "Report", "SegmentReport", "Tally", "report_of"]
+__all__ = ["Eligible", "Report", "SegmentReport", "StoreFacts", "Tally", "instant_text", "report_of"]
 
 _HOUR_US = 3_600_000_000
 _DAY_US = 24 * _HOUR_US
@@ -32,10 +43,11 @@ _MOST_HOURS = 48
 
 
 class SegmentReport(msgspec.Struct, frozen=True):
-    """One segment (`segment` None: those in none). audience = sent + refused + failed + pending + undecided.
+    """One segment (`segment` None: those in none).
 
-    `failed` counts those whose delivery failed for good: their hits were given back (or, of a killed run, are about to
-    be).
+    audience = sent + refused + failed + not_known + pending + undecided. `failed` counts those whose delivery failed
+    for good: their hits were given back (or, of a killed run, are about to be). `not_known` were asked as often as is
+    allowed, and may have been taken: they keep their hits.
     """
 
     segment: str | None
@@ -44,6 +56,7 @@ class SegmentReport(msgspec.Struct, frozen=True):
     refused: int
     refused_by: dict[str, int]
     failed: int
+    not_known: int
     pending: int
     undecided: int
 
@@ -65,8 +78,24 @@ class Eligible(msgspec.Struct, frozen=True):
     by_time: list[tuple[str, int]]
 
 
+class StoreFacts(msgspec.Struct, frozen=True):
+    """The store as a plan or a run found it: its URL without a password, how many logs it held, when it was begun.
+
+    `is_new`: nobody is counted in it yet. What a store cannot tell is None.
+    """
+
+    url: str
+    logs: int | None
+    begun: str | None
+    is_new: bool | None
+
+
 class Report(msgspec.Struct, frozen=True):
-    """What became of a campaign so far, or of a forecast (`state` "planned"; then `sent` is who would be sent to)."""
+    """What became of a campaign so far, or of a forecast (`state` "planned"; then `sent` is who would be sent to).
+
+    `failures` and `doubts` are reasons and how many there are of each: of the failed, and of what is not known. `store`
+    is told by a plan and by a run: the store as it was before.
+    """
 
     campaign: str
     run: str | None
@@ -77,9 +106,11 @@ class Report(msgspec.Struct, frozen=True):
     total: SegmentReport
     segments: list[SegmentReport]
     failures: dict[str, int]
+    doubts: dict[str, int]
     next_eligible: Eligible | None
     elapsed_s: float
     per_s: float
+    store: StoreFacts | None = None
 
 
 class Tally:
@@ -90,13 +121,16 @@ class Tally:
         self._states = np.zeros((len(segments), STATES), np.int64)
         self._refused_by: dict[str, NDArray[np.int64]] = {}
         self._failures: dict[str, int] = {}
+        self._doubts: dict[str, int] = {}
         self._eligible_us: list[NDArray[np.int64]] = []
         self._never = 0
 
     def add(self, rows: BatchRows) -> None:
         """Count a batch."""
         size = len(self._segments)
-        kinds = rows.codes.astype(np.int64) * STATES + rows.state
+        # Rows that are tried anew count in the batch that does so, or as still to come.
+        counted = rows.state != RETRIED
+        kinds = rows.codes[counted].astype(np.int64) * STATES + rows.state[counted]
         self._states += np.bincount(kinds, minlength=size * STATES).reshape(size, STATES)
         refused = rows.state == REFUSED
         for index, limit in enumerate(rows.limits):
@@ -104,11 +138,8 @@ class Tally:
             if counts.any():
                 # Two limits with the same text (a channel's and the policy's own) are one line to a reader.
                 self._refused_by[limit] = self._refused_by.get(limit, np.zeros(size, np.int64)) + counts
-        failed = (rows.state == FAILED) | (rows.state == REFUNDED)
-        for index, count in enumerate(np.bincount(rows.reason[failed], minlength=1).tolist()):
-            if count and index:
-                reason = rows.reasons[index - 1]
-                self._failures[reason] = self._failures.get(reason, 0) + count
+        _count_reasons(self._failures, rows, (rows.state == FAILED) | (rows.state == REFUNDED))
+        _count_reasons(self._doubts, rows, rows.state == NOT_KNOWN)
         retry_us = rows.retry_us[refused]
         fits = retry_us != NEVER_US
         self._never += int(retry_us.size - fits.sum())
@@ -119,8 +150,9 @@ class Tally:
         self._states += other._states
         for limit, counts in other._refused_by.items():
             self._refused_by[limit] = self._refused_by.get(limit, np.zeros_like(counts)) + counts
-        for reason, count in other._failures.items():
-            self._failures[reason] = self._failures.get(reason, 0) + count
+        for mine, theirs in ((self._failures, other._failures), (self._doubts, other._doubts)):
+            for reason, count in theirs.items():
+                mine[reason] = mine.get(reason, 0) + count
         self._eligible_us += other._eligible_us
         self._never += other._never
 
@@ -134,6 +166,7 @@ class Tally:
             sum(part.refused for part in segments),
             {limit: int(counts.sum()) for limit, counts in sorted(self._refused_by.items())},
             sum(part.failed for part in segments),
+            sum(part.not_known for part in segments),
             sum(part.pending for part in segments),
             sum(part.undecided for part in segments),
         )
@@ -148,7 +181,8 @@ class Tally:
             facts.cost,
             total,
             [part for part in segments if part.segment is not None or part.audience],
-            dict(sorted(self._failures.items(), key=lambda item: (-item[1], item[0]))),
+            _most_first(self._failures),
+            _most_first(self._doubts),
             self._eligible(),
             round(seconds, 3),
             round(done / seconds, 1) if seconds else 0.0,
@@ -164,7 +198,8 @@ class Tally:
             states[REFUSED],
             {limit: int(counts[code]) for limit, counts in sorted(self._refused_by.items()) if counts[code]},
             states[FAILED] + states[REFUNDED],
-            states[PENDING] + states[RETRY],
+            states[NOT_KNOWN],
+            states[PENDING] + states[RETRY] + states[UNSURE],
             audience - sum(states),
         )
 
@@ -182,12 +217,15 @@ class Tally:
             earliest_us,
             median_us,
             latest_us,
-            _text(earliest_us),
-            _text(median_us),
-            _text(latest_us),
+            instant_text(earliest_us),
+            instant_text(median_us),
+            instant_text(latest_us),
             self._never,
             "hour" if by_hour else "day",
-            [(_text(start * unit_us), count) for start, count in zip(starts.tolist(), counts.tolist(), strict=True)],
+            [
+                (instant_text(start * unit_us), count)
+                for start, count in zip(starts.tolist(), counts.tolist(), strict=True)
+            ],
         )
 
 
@@ -200,7 +238,19 @@ def report_of(ledger: Ledger) -> Report:
     return tally.report(ledger.facts, state, ledger.elapsed_us)
 
 
-def _text(instant_us: int) -> str:
+def _count_reasons(counts: dict[str, int], rows: BatchRows, where: NDArray[np.bool_]) -> None:
+    for index, count in enumerate(np.bincount(rows.reason[where], minlength=1).tolist()):
+        if count and index:
+            reason = rows.reasons[index - 1]
+            counts[reason] = counts.get(reason, 0) + count
+
+
+def _most_first(counts: dict[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def instant_text(instant_us: int) -> str:
+    """An instant as text, in UTC, like 2026-11-21T16:00:00Z."""
     second, micros = divmod(instant_us, 1_000_000)
     text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{micros:06d}Z" if micros else f"{text}Z"

@@ -7,11 +7,14 @@
     hit     i64   the stamp to refund, -1 for none
     retry   i64   microseconds from `at_us`, -1 for never
 
-    REFUSED                                     the limiter said no
-    PENDING ─┬─> DELIVERED                      allowed; the sender has it, or not yet
-             ├─> RETRY ─┬─> …                   a transient failure; handed over again, until the attempts are used up
-             └──────────┴─> FAILED ─> REFUNDED  the hit is to be given back; it was
+    REFUSED                                      the limiter said no
+    PENDING ──> UNSURE ─┬─> DELIVERED            allowed; being handed over; the far side has it
+      ┌───────────^     ├─> UNSURE ─> NOT_KNOWN  perhaps taken: asked again till the attempts are used up; the hit stays
+    RETRY <─────────────┤                        surely not taken: handed over again, till the attempts are used up
+                        └─> FAILED ─> REFUNDED   surely not taken, for good: the hit is to be given back; it was
+                                      └> RETRIED the row is decided anew, in a later batch: there it counts
 
+UNSURE is on disk before the sender is called: whatever was under way when a process was killed may have been taken.
 FAILED is on disk before the refund, REFUNDED after it: a refund that a kill cut off is done again, and is once by its
 stamp. The bytes are the columns one after the other, little-endian, deflated: 2 to 10 bytes a row.
 """
@@ -25,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from capline.campaign.senders.protocol import PERMANENT, TRANSIENT
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
@@ -33,16 +37,29 @@ if TYPE_CHECKING:
     from capline.campaign.senders.protocol import Outcomes
     from capline.store.columns import Decisions
 
-__all__ = ["DELIVERED", "FAILED", "PENDING", "REFUNDED", "REFUSED", "RETRY", "STATES", "BatchRows"]
+__all__ = [
+    "DELIVERED",
+    "FAILED",
+    "NOT_KNOWN",
+    "PENDING",
+    "REFUNDED",
+    "REFUSED",
+    "RETRIED",
+    "RETRY",
+    "STATES",
+    "UNSURE",
+    "BatchRows",
+]
 
-REFUSED, PENDING, DELIVERED, RETRY, FAILED, REFUNDED = range(6)
-STATES = 6
+REFUSED, PENDING, DELIVERED, RETRY, FAILED, REFUNDED, UNSURE, NOT_KNOWN, RETRIED = range(9)
+STATES = 9
 
 _DECIDED = ("<u4", "<u2", "<i2", "<i8", "<i8")
 _OUTCOME = ("u1", "u1", "u1")
 _MOST_REASONS = 255
 _LONGEST_REASON = 160
 _LAST_REASON = "other reasons"
+_CUT_OFF = "the process ended before an answer was written down"
 _MOST_ATTEMPTS = 255
 
 
@@ -93,25 +110,62 @@ class BatchRows:
     @property
     def is_settled(self) -> bool:
         """Whether nothing is left to do."""
-        return not np.isin(self.state, (PENDING, RETRY, FAILED)).any()
+        return not np.isin(self.state, (PENDING, RETRY, UNSURE, FAILED)).any()
 
     def due(self) -> NDArray[np.intp]:
         """The rows that a sender has to be handed, again or for the first time."""
-        return np.flatnonzero((self.state == PENDING) | (self.state == RETRY))
+        return np.flatnonzero(np.isin(self.state, (PENDING, RETRY, UNSURE)))
 
     def where(self, state: int) -> NDArray[np.intp]:
         """The rows in this state."""
         return np.flatnonzero(self.state == state)
 
-    def take_outcomes(self, rows: NDArray[np.intp], outcomes: Outcomes, most_attempts: int) -> None:
-        """Move the rows on by what the sender said of them; a transient failure after the last attempt is final."""
+    def hand_over(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Mark rows that are about to be handed over; which of them may have been taken before."""
+        unsure = self.state[rows] == UNSURE
+        self.state[rows] = UNSURE
+        return unsure
+
+    def take_outcomes(
+        self, rows: NDArray[np.intp], outcomes: Outcomes, most_attempts: int, unsure: NDArray[np.bool_]
+    ) -> None:
+        """Move the rows on by what the sender said of them; what is not delivered at the last attempt has failed.
+
+        Where it was `unsure`, it is not known instead: only "delivered" ends the doubt.
+        """
         self.attempts[rows] = np.minimum(self.attempts[rows].astype(np.uint16) + 1, _MOST_ATTEMPTS)
-        next_states = np.array((DELIVERED, FAILED, RETRY), np.uint8)[outcomes.codes]
-        next_states[(next_states == RETRY) & (self.attempts[rows] >= most_attempts)] = FAILED
+        sure = np.array((DELIVERED, FAILED, RETRY, UNSURE), np.uint8)[outcomes.codes]
+        doubtful = np.array((DELIVERED, NOT_KNOWN, UNSURE, UNSURE), np.uint8)[outcomes.codes]
+        next_states = np.where(unsure, doubtful, sure)
+        is_last = self.attempts[rows] >= most_attempts
+        next_states[is_last & (next_states == RETRY)] = FAILED
+        next_states[is_last & (next_states == UNSURE)] = NOT_KNOWN
         self.state[rows] = next_states
         self.reason[rows] = 0
         for place, reason in outcomes.reasons.items():
-            self.reason[rows[place]] = self._reason_index(reason)
+            again = unsure[place] and outcomes.codes[place] in (PERMANENT, TRANSIENT)
+            self.reason[rows[place]] = self._reason_index(f"perhaps taken before, then {reason}" if again else reason)
+
+    def ask_again(self) -> bool:
+        """Make due what is not known, with all its attempts; whether there is any."""
+        rows = self.where(NOT_KNOWN)
+        self.state[rows] = UNSURE
+        self.attempts[rows] = 0
+        return bool(rows.size)
+
+    def retry_failed(self) -> int:
+        """Leave what failed, and was given back, to a later batch; how many rows."""
+        rows = self.where(REFUNDED)
+        self.state[rows] = RETRIED
+        return rows.size
+
+    def ask_no_more(self) -> None:
+        """Leave what may have been taken as not known: for a far side that would take it twice."""
+        rows = self.where(UNSURE)
+        self.state[rows] = NOT_KNOWN
+        without = rows[self.reason[rows] == 0]
+        if without.size:
+            self.reason[without] = self._reason_index(_CUT_OFF)
 
     def pack_decided(self) -> bytes:
         """The half that never changes."""

@@ -11,15 +11,19 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+from capline.campaign.breaker import Breaker
 from capline.campaign.ledger import Ledger
-from capline.campaign.senders.protocol import RunInfo
+from capline.campaign.rows import NOT_KNOWN
+from capline.campaign.senders.protocol import RunInfo, asks_again
 from capline.campaign.settle import AGAIN, Settling, as_campaign_errors
+from capline.campaign.store_facts import store_input
 from capline.model.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
+    from capline.campaign.part import Part
     from capline.campaign.prepare import Job
     from capline.campaign.rows import BatchRows
     from capline.campaign.stop import Stop
@@ -33,11 +37,11 @@ def open_run(job: Job, directory: Path) -> Generator[tuple[Limiter, Ledger]]:
     """Open the store and the ledger of a run, the one that is in this directory or a new one.
 
     A `CaplineError` where either cannot be had; a run that was begun with something else is refused before another
-    store is touched, and a new run leaves no ledger where there is no store.
+    store is touched, one whose store is gone makes no new one, and a new run leaves no ledger where there is no store.
     """
     with ExitStack() as stack:
         ledger = stack.enter_context(Ledger.begin(directory, job.facts(), job.inputs)) if directory.exists() else None
-        limiter = stack.enter_context(job.open_limiter())
+        limiter = stack.enter_context(job.open_limiter(create=ledger is None or not ledger.is_fixed))
         yield limiter, ledger or stack.enter_context(Ledger.begin(directory, job.facts(), job.inputs))
 
 
@@ -47,36 +51,79 @@ def run(
     ledger: Ledger,
     stop: Stop,
     *,
+    retry_failed: bool = False,
     progress: Callable[[int], object] | None = None,
     pause: Callable[[float], object] | None = None,
     jitter: Callable[[], float] = random.random,
 ) -> None:
     """Bring a run to its end, from wherever it stands; the report is then in the ledger.
 
-    `progress` is called with the number of subjects whose batch is settled. `pause` (default: the stop's wait) and
-    `jitter` (0 to 1) are for tests. Raises `CampaignStopped` when that was asked, and a `CaplineError` for what cannot
-    go on; after both, and after kill -9, `run` goes on where it was.
+    With `retry_failed` those that failed are then decided anew and handed over again, once: in further batches, with
+    receipts of their own and the messages' same keys. A retry that was cut off is gone on with instead. What an
+    earlier call left as not known is asked about once more, by the messages' keys.
+
+    `progress` is called with the number of subjects that have come to their end. `pause` (default: the stop's wait) and
+    `jitter` (0 to 1) are for tests. Raises `CampaignStopped` when that was asked, `SenderFailingError` where the far
+    side takes nothing, and another `CaplineError` for what cannot go on; after all of them, and after kill -9, `run`
+    goes on where it was.
     """
-    if ledger.is_finished:
+    unknown = _unknown(ledger) if asks_again(job.file.sender.sender) else []
+    was_cut_off = not ledger.is_finished and ledger.retries() > 0
+    retry = retry_failed and not was_cut_off
+    if retry and ledger.is_finished:
+        ledger.retry_failed(job.batches, job.file.batch)
+        retry = False
+    if ledger.is_finished and not unknown:
         return
     info = RunInfo(job.file.campaign, ledger.facts.run_id, job.file.channel, tuple(job.audience.texts))
     sender = job.file.sender.sender
     steps = _Steps(ledger, stop)
     kinds = job.audience.segments, job.audience.zones
-    settling = Settling(job.file, job.policy, *kinds, limiter, info, steps, pause or stop.wait, jitter)
+    first = ledger.next_batch()
+
+    def done(batch: int, subjects: int) -> None:
+        if progress is not None and batch >= first:
+            before = job.rows(batch).start if batch < job.batches else ledger.settled_rows()
+            progress(before + subjects)
+
+    breaker = Breaker(job.file.sender.breaker)
+    settling = Settling(job.file, job.policy, *kinds, limiter, info, steps, breaker, pause or stop.wait, done, jitter)
     try:
         with as_campaign_errors(job.file.sender.name):
             sender.open(info)
-        for number in range(ledger.next_batch(), job.batches):
+        ledger.fix_inputs(store_input(limiter))
+        for number in unknown:
             stop.check()
-            settling.settle(job.part(number), ledger.batch(number))
-            if progress is not None:
-                progress(job.rows(number).stop)
-        steps.finish()
+            rows = ledger.batch(number)
+            if rows is not None and rows.ask_again():
+                settling.settle(_part(job, ledger, number), rows)
+        while True:
+            _settle_all(job, ledger, settling, stop)
+            steps.finish()
+            if not retry or not ledger.retry_failed(job.batches, job.file.batch):
+                break
+            retry = False
     except StoreError as error:
         raise type(error)(f"{error}; {AGAIN}") from None
     finally:
         sender.close()
+
+
+def _settle_all(job: Job, ledger: Ledger, settling: Settling, stop: Stop) -> None:
+    """Bring every batch that is not settled to its end, in order."""
+    for number in range(ledger.next_batch(), job.batches + ledger.retries()):
+        stop.check()
+        settling.settle(_part(job, ledger, number), ledger.batch(number))
+
+
+def _part(job: Job, ledger: Ledger, number: int) -> Part:
+    """A batch of the audience, or a further one of those who failed in batches before."""
+    return job.part(number) if number < job.batches else job.part_of(number, ledger.retried_ids(number))
+
+
+def _unknown(ledger: Ledger) -> list[int]:
+    """The batches in which something is not known."""
+    return [rows.number for rows in ledger.batches() if rows.where(NOT_KNOWN).size]
 
 
 class _Steps:

@@ -4,6 +4,9 @@ The rule: a step is in the record before the next one acts, and every step can b
 handing over by the messages' keys, giving back by the hits' stamps. So it does not matter where a process is killed;
 the next one takes the first step that is not written down (again). `ledger` shows each place and what follows.
 
+Only what the far side surely has not taken is given back. That a message is about to be handed over is in the record
+too: what was under way when a process was killed may have been taken.
+
 Where the steps are written is the `Record`'s: a ledger on disk (`run`), or the queue (`worker`).
 """
 
@@ -16,9 +19,19 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from capline.campaign.breaker import SenderFailingError
 from capline.campaign.prepare import limiter_kinds
-from capline.campaign.rows import FAILED, REFUNDED, RETRY, BatchRows
-from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, Messages, Outcomes, RunInfo
+from capline.campaign.rows import FAILED, NOT_KNOWN, REFUNDED, RETRY, UNSURE, BatchRows
+from capline.campaign.senders.protocol import (
+    DELIVERED,
+    PERMANENT,
+    TRANSIENT,
+    UNKNOWN,
+    Messages,
+    Outcomes,
+    RunInfo,
+    asks_again,
+)
 from capline.model.errors import CampaignError, CaplineError
 
 if TYPE_CHECKING:
@@ -26,6 +39,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from capline.campaign.breaker import Breaker
     from capline.campaign.file import CampaignFile, Retry
     from capline.campaign.part import Part
     from capline.limiter.limiter import Limiter
@@ -57,7 +71,8 @@ class Settling:
     """What brings batches of one run to their end, one at a time, each with all its retries.
 
     `segments` and `zones` are those that the codes of the parts point into. `pause` is called with the seconds between
-    two tries, `jitter` gives a number from 0 to 1.
+    two tries, `jitter` gives a number from 0 to 1. `progress` is called, when a batch is decided and after each
+    hand-over, with its number and how many of its subjects have come to their end.
     """
 
     file: CampaignFile
@@ -67,26 +82,37 @@ class Settling:
     limiter: Limiter
     info: RunInfo
     record: Record
+    breaker: Breaker
     pause: Callable[[float], object]
+    progress: Callable[[int, int], object] = lambda _batch, _rows: None
     jitter: Callable[[], float] = random.random
 
     def settle(self, part: Part, rows: BatchRows | None) -> BatchRows:
         """Bring a batch to its end from where the record has it; `rows` is None where it was not decided yet.
 
-        Handed over until no row is due, giving back what failed for good as soon as that is known.
+        Handed over until no row is due, giving back what failed for good as soon as that is known. Raises
+        `SenderFailingError` where too many in a row were not sent, however often they were tried.
         """
         if rows is None:
             rows = self._decide(part)
         everyone = Messages(self.info, part.number, rows.ids, rows.codes, self.segments, part.columns)
+        if rows.where(UNSURE).size and self._keep_doubt(rows):
+            self.record.save(rows)
         self._give_back(rows)
+        self.progress(part.number, len(rows) - rows.due().size)
         while (due := rows.due()).size:
             asked_s = 0.0
             most = self.file.sender.sender.most or due.size
             for start in range(0, due.size, most):
                 self.record.check()
-                asked_s = max(asked_s, self._hand_over(rows, due[start : start + most], everyone))
+                some = due[start : start + most]
+                asked_s = max(asked_s, self._hand_over(rows, some, everyone))
                 self._give_back(rows)
-            tries = rows.attempts[rows.where(RETRY)]
+                self.progress(part.number, len(rows) - rows.due().size)
+                if self.breaker.is_failing:
+                    self._look_at_failing(rows, some)
+                    break
+            tries = rows.attempts[np.isin(rows.state, (RETRY, UNSURE))]
             if tries.size:
                 self.pause(backoff_s(int(tries.max()), self.file.retry, asked_s, self.jitter()))
         return rows
@@ -114,21 +140,46 @@ class Settling:
         return decided
 
     def _hand_over(self, rows: BatchRows, due: NDArray[np.intp], everyone: Messages) -> float:
-        outcomes = self._send(everyone.take(due))
-        rows.take_outcomes(due, outcomes, self.file.retry.attempts)
+        first = rows.attempts[due] == 0
+        unsure = rows.hand_over(due)
         self.record.save(rows)
+        outcomes = self._send(everyone.take(due))
+        rows.take_outcomes(due, outcomes, self.file.retry.attempts, unsure)
+        self._keep_doubt(rows)
+        self.record.save(rows)
+        self.breaker.count(rows.state[due], first & ~unsure)
         return outcomes.wait_s
+
+    def _look_at_failing(self, rows: BatchRows, some: NDArray[np.intp]) -> None:
+        """Stop the campaign where messages of the last hand-over have come to their end without being sent."""
+        ended = some[np.isin(rows.state[some], (REFUNDED, NOT_KNOWN))]
+        if ended.size:
+            reason = int(rows.reason[ended[-1]])
+            why = rows.reasons[reason - 1] if reason else "no reason given"
+            raise SenderFailingError(
+                f"stopped early: {self.breaker.in_a_row:,} messages in a row were not sent by {self.file.sender.name} "
+                f"({why}); fix that and run the same command again; the sender's option 'breaker' "
+                f"({self.breaker.threshold}, 0 for never) says after how many"
+            )
+
+    def _keep_doubt(self, rows: BatchRows) -> bool:
+        """Leave what is unsure as it is, where asking again could bring a message twice; whether that is so."""
+        if asks_again(self.file.sender.sender):
+            return False
+        rows.ask_no_more()
+        return True
 
     def _send(self, messages: Messages) -> Outcomes:
         name = self.file.sender.name
         with as_campaign_errors(name):
             outcomes = self.file.sender.sender.send(messages)
-        known = np.isin(outcomes.codes, (DELIVERED, PERMANENT, TRANSIENT))
+        known = np.isin(outcomes.codes, (DELIVERED, PERMANENT, TRANSIENT, UNKNOWN))
         if len(outcomes.codes) != len(messages) or not known.all():
             raise CampaignError(f"sender {name!r} gave no sound outcome for each of {len(messages)} messages; {AGAIN}")
         return outcomes
 
     def _give_back(self, rows: BatchRows) -> None:
+        """Give back the hits of what surely was not taken."""
         failed = rows.where(FAILED)
         if failed.size:
             # False for a hit means that a killed process gave it back already, or that it has left every window.

@@ -27,15 +27,18 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from capline.campaign.breaker import Breaker
 from capline.campaign.file import loads_campaign
+from capline.campaign.ledger import changed_inputs
 from capline.campaign.part import Part
 from capline.campaign.prepare import open_limiter, pick_policy
 from capline.campaign.queue import Aside, Over, Queue, QueuedRun, Taken, Waiting
 from capline.campaign.queue_server import QueueServer
-from capline.campaign.rows import DELIVERED, REFUNDED, REFUSED, STATES, BatchRows
+from capline.campaign.rows import DELIVERED, NOT_KNOWN, REFUNDED, REFUSED, STATES, BatchRows
 from capline.campaign.senders.protocol import RunInfo
 from capline.campaign.settle import AGAIN, Settling, as_campaign_errors
 from capline.campaign.stop import CampaignStopped
+from capline.campaign.store_facts import store_input
 from capline.model.errors import CampaignError, CaplineError, StoreError
 from capline.policy.file import loads
 
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from capline.campaign.file import CampaignFile
+    from capline.campaign.ledger import Input
     from capline.campaign.stop import Stop
     from capline.limiter.limiter import Limiter
     from capline.model.policy import Policy
@@ -65,11 +69,12 @@ class Settled(msgspec.Struct, frozen=True):
     sent: int
     refused: int
     failed: int
+    not_known: int
     elapsed_s: float
 
 
 class Worked(msgspec.Struct):
-    """What a worker did. `sent`, `refused` and `failed` are of the batches that it brought to their end.
+    """What a worker did. `sent`, `refused`, `failed` and `not_known` are of the batches that it brought to their end.
 
     `lost` batches went to another worker, `aside` were set aside; `trouble` counts campaigns that it could not open.
     """
@@ -80,6 +85,7 @@ class Worked(msgspec.Struct):
     sent: int = 0
     refused: int = 0
     failed: int = 0
+    not_known: int = 0
     lost: int = 0
     aside: int = 0
     trouble: int = 0
@@ -91,6 +97,7 @@ class Worked(msgspec.Struct):
         self.sent += batch.sent
         self.refused += batch.refused
         self.failed += batch.failed
+        self.not_known += batch.not_known
 
 
 class Worker:
@@ -178,7 +185,7 @@ class Worker:
         if run is None:
             return True  # expired: `take` says that it is over, and forgets its name
         try:
-            self._runs[campaign] = _Run(run, self._store)
+            self._runs[campaign] = _Run(run, self._store, self._queue)
         except CaplineError as error:
             # Other campaigns go on; this one may be mended meanwhile.
             if campaign not in self._shut_until:
@@ -273,20 +280,23 @@ class _Steps:
 class _Run:
     """A run that is open here: its limiter and its sender."""
 
-    def __init__(self, run: QueuedRun, store: str | None) -> None:
+    def __init__(self, run: QueuedRun, store: str | None, queue: Queue) -> None:
         self._run = run
         self._file: CampaignFile = loads_campaign(run.text, Path(run.path))
         self._file = replace(self._file, store=store or run.store or self._file.store)
         policies = loads(run.policies, name=str(self._file.policies))
         self._policy: Policy = pick_policy(self._file, policies)
+        self._breaker = Breaker(self._file.sender.breaker)
         self._segments = tuple(name for name, _ in run.facts.segments)
         self.info = RunInfo(run.facts.campaign, run.facts.run_id, run.facts.channel, run.columns)
         with ExitStack() as stack:
-            self._limiter: Limiter = stack.enter_context(open_limiter(self._file, policies))
+            known = queue.store(run.facts.campaign)
+            self._limiter: Limiter = stack.enter_context(open_limiter(self._file, policies, create=known is None))
             sender = self._file.sender.sender
             stack.callback(sender.close)
             with as_campaign_errors(self._file.sender.name):
                 sender.open(self.info)
+            _same_store(queue.fix_store(run.facts.campaign, found := store_input(self._limiter)), found)
             self._stack = stack.pop_all()
 
     def close(self) -> None:
@@ -304,7 +314,19 @@ class _Run:
     def settling(self, steps: _Steps) -> Settling:
         """What brings a batch of this run to its end."""
         kinds = self._segments, self._run.zones
-        return Settling(self._file, self._policy, *kinds, self._limiter, self.info, steps, steps.stop.wait)
+        return Settling(
+            self._file, self._policy, *kinds, self._limiter, self.info, steps, self._breaker, steps.stop.wait
+        )
+
+
+def _same_store(fixed: Input, found: Input) -> None:
+    """Every worker of a run decides on one store; `CampaignError` where this one found another."""
+    changed = changed_inputs([fixed], [found])
+    if changed:
+        raise CampaignError(
+            f"its other workers decide on another {changed[0]}; name theirs with --store URL, "
+            "or enqueue the campaign under another name"
+        )
 
 
 class _Heart:
@@ -357,5 +379,6 @@ def _settled(campaign: str, rows: BatchRows, elapsed_s: float) -> Settled:
         states[DELIVERED],
         states[REFUSED],
         states[REFUNDED],
+        states[NOT_KNOWN],
         round(elapsed_s, 3),
     )

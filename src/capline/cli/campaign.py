@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.cli.common import JsonOption, answer_json, note, out
+from capline.cli import outcomes
+from capline.cli.common import FAILED, JsonOption, answer_json, note, out
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from capline.campaign import Report
     from capline.campaign.queue_status import QueueProgress
-    from capline.campaign.report import Eligible, SegmentReport
+    from capline.campaign.report import Eligible, SegmentReport, StoreFacts
 
 __all__ = ["app"]
 
@@ -41,6 +42,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+outcomes.register(app)
 
 CampaignArgument = Annotated[
     Path, typer.Argument(metavar="CAMPAIGN.YAML", help="The campaign file.", show_default=False)
@@ -91,46 +94,82 @@ _STATES = {
 def run(
     campaign: CampaignArgument,
     ledger: LedgerOption = None,
+    retry_failed: Annotated[
+        bool,
+        typer.Option("--retry-failed", help="Decide and hand over anew, once, exactly those whose delivery failed."),
+    ] = False,
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Decide, deliver and report; stopped or killed at any point, the same command goes on where it was.
 
-    Ctrl-C finishes the step under way (exit code 130), a second one ends at once. Both can be resumed.
+    Exit code 1 where a delivery failed or is not known, also where the run was finished before, and where the run stops
+    early because the receiver takes nothing.
+
+    Ctrl-C finishes the step under way (exit code 130), a second one ends at once. All can be resumed.
     """
+    from msgspec.structs import replace
+    from rich.markup import escape
+
     from capline.campaign import CampaignStopped, Stop, default_directory, load_campaign, open_run, prepare, report_of
     from capline.campaign import run as run_job
+    from capline.campaign.breaker import SenderFailingError
+    from capline.campaign.senders.protocol import asks_again
+    from capline.campaign.store_facts import store_facts
 
     directory = ledger or default_directory(campaign)
+    if retry_failed and not directory.exists():
+        raise CampaignError(f"{directory}: no run here, so nobody failed; begin it without --retry-failed")
     job = prepare(load_campaign(campaign))
+    again = ["capline", "campaign", "run", str(campaign), *(["--ledger", str(ledger)] if ledger else [])]
     with open_run(job, directory) as (limiter, opened), closing(Stop()) as stop:
-        if opened.is_finished:
+        store = store_facts(job.file.store, limiter)
+        _warn_of_new(store)
+        if opened.is_finished and not retry_failed:
+            doubts = report_of(opened).total.not_known if asks_again(job.file.sender.sender) else 0
+            what = f"asking again about {doubts:,} messages that are not known" if doubts else "this is its report"
             note.print(
-                f"{directory}: finished before; this is its report (a new run: --ledger DIR)",
+                f"{directory}: finished before; {what} (a new run: --ledger DIR)",
                 style="yellow",
                 markup=False,
+                soft_wrap=True,
             )
-        elif opened.next_batch():
+        elif opened.next_batch() and not opened.is_finished:
+            batches = job.batches + opened.retries()
             note.print(
-                f"{directory}: going on at batch {opened.next_batch() + 1} of {job.batches}", style="dim", markup=False
+                f"{directory}: going on at batch {opened.next_batch() + 1} of {batches}", style="dim", markup=False
             )
         try:
             with (
                 stop.on_signals(_say_stopping, _say_ending),
                 _progress("sending", len(job.audience), progress, opened.settled_rows()) as advance,
             ):
-                run_job(job, limiter, opened, stop, progress=advance)
+                run_job(job, limiter, opened, stop, retry_failed=retry_failed, progress=advance)
         except CampaignStopped as stopped:
-            again = ["capline", "campaign", "run", str(campaign), *(["--ledger", str(ledger)] if ledger else [])]
+            resume = [*again, *(["--retry-failed"] if retry_failed else [])]
             done = f"{opened.settled_rows():,} of {len(job.audience):,} subjects are done"
             note.print(
-                f"stopped; {done}, nothing is lost. Resume with: {shlex.join(again)}",
+                f"stopped; {done}, nothing is lost. Resume with: {shlex.join(resume)}",
                 style="yellow",
                 markup=False,
                 soft_wrap=True,
             )
             raise typer.Exit(128 + stopped.signum) from None
-        _answer(report_of(opened), as_json=as_json)
+        except SenderFailingError as error:
+            note.print(f"[bold red]capline:[/] {escape(str(error))}", soft_wrap=True)
+            _answer(replace(report_of(opened), store=store), as_json=as_json)
+            raise typer.Exit(FAILED) from None
+        report = replace(report_of(opened), store=store)
+    _answer(report, as_json=as_json)
+    if report.total.failed:
+        note.print(
+            f"{report.total.failed:,} failed; try these again with: {shlex.join([*again, '--retry-failed'])}",
+            style="yellow",
+            markup=False,
+            soft_wrap=True,
+        )
+    if report.total.failed or report.total.not_known:
+        raise typer.Exit(FAILED)
 
 
 @app.command(
@@ -146,6 +185,7 @@ def plan(campaign: CampaignArgument, progress: ProgressOption = None, as_json: J
     job = prepare(load_campaign(campaign))
     with _progress("peeking", len(job.audience), progress, 0) as advance:
         report = plan_job(job, advance)
+    _warn_of_new(report.store)
     _answer(report, as_json=as_json)
 
 
@@ -308,6 +348,17 @@ def _progress(doing: str, total: int, wanted: bool | None, done: int) -> Generat
         yield advance
 
 
+def _warn_of_new(store: StoreFacts | None) -> None:
+    if store is not None and store.is_new:
+        note.print(
+            f"warning: the store {store.url} is new: nobody is counted in it yet, so no earlier message caps anyone; "
+            "look at 'store:' in the campaign file if that is not meant",
+            style="bold yellow",
+            markup=False,
+            soft_wrap=True,
+        )
+
+
 def _say_stopping(signum: int) -> None:
     name = "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
     _say_now(f"{name}: finishing the step under way; again to end at once")
@@ -333,14 +384,24 @@ def _answer(report: Report, *, as_json: bool) -> None:
     channel = f", channel {report.channel}" if report.channel else ""
     out.print(f"[bold]{report.campaign}[/] under policy {report.policy}{channel}: {_STATES[report.state]}")
     _print_segments(report, out)
-    if report.failures:
-        listed = [f"{reason} ({count:,})" for reason, count in list(report.failures.items())[:_MOST_REASONS]]
-        more = ", …" if len(report.failures) > _MOST_REASONS else ""
-        out.print(f"failed and given back: {', '.join(listed)}{more}", markup=False, soft_wrap=True)
+    for what, reasons in (("failed and given back", report.failures), ("not known, and kept", report.doubts)):
+        if reasons:
+            listed = [f"{reason} ({count:,})" for reason, count in list(reasons.items())[:_MOST_REASONS]]
+            more = ", …" if len(reasons) > _MOST_REASONS else ""
+            out.print(f"{what}: {', '.join(listed)}{more}", markup=False, soft_wrap=True)
     if report.next_eligible is not None:
         _print_eligible(report.next_eligible, with_table=report.state == "planned")
+    if report.store is not None:
+        out.print(f"store {_store_words(report.store)}", markup=False, soft_wrap=True)
     if report.state != "planned":
         out.print(f"{report.elapsed_s:,.1f} s, {report.per_s:,.0f} subjects/s")
+
+
+def _store_words(store: StoreFacts) -> str:
+    if store.logs is None:
+        return store.url
+    begun = f", begun {store.begun}" if store.begun else ", not there yet"
+    return f"{store.url}: {store.logs:,} logs{begun}"
 
 
 def _print_segments(report: Report, console: Console) -> None:
@@ -354,6 +415,7 @@ def _print_segments(report: Report, console: Console) -> None:
         "would send" if report.state == "planned" else "sent",
         *(f"refused by {limit}" for limit in limits),
         *(() if report.state == "planned" else ("failed",)),
+        *(("not known",) if report.total.not_known else ()),
         *(("under way", "to come") if later else ()),
     ]
     for title in titles:
@@ -363,6 +425,8 @@ def _print_segments(report: Report, console: Console) -> None:
         numbers = [part.audience, part.sent, *(part.refused_by.get(limit, 0) for limit in limits)]
         if report.state != "planned":
             numbers.append(part.failed)
+        if report.total.not_known:
+            numbers.append(part.not_known)
         if later:
             numbers += [part.pending, part.undecided]
         table.add_row(name, *(f"{number:,}" for number in numbers), style=style)

@@ -9,8 +9,9 @@ import msgspec
 import typer
 from rich.console import Console
 
-__all__ = ["BAD_INPUT", "INTERRUPTED", "JsonOption", "answer_json", "note", "out"]
+__all__ = ["BAD_INPUT", "FAILED", "INTERRUPTED", "JsonOption", "answer_json", "note", "out"]
 
+FAILED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
 

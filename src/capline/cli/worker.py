@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.cli.common import BAD_INPUT, JsonOption, answer_json, note, out
+from capline.cli.common import BAD_INPUT, FAILED, JsonOption, answer_json, note, out
 
 if TYPE_CHECKING:
     from capline.campaign.worker import Settled, Worked
@@ -72,6 +72,7 @@ def worker(
 
     Killed, its batch goes to another worker, and nobody is counted twice.
     """
+    from capline.campaign.breaker import SenderFailingError
     from capline.campaign.stop import CampaignStopped, Stop
     from capline.campaign.worker import Worker
 
@@ -79,7 +80,7 @@ def worker(
         if not quiet:
             note.print(
                 f"{batch.campaign}: batch {batch.batch}: {batch.sent:,} sent, {batch.refused:,} refused, "
-                f"{batch.failed:,} failed, {batch.elapsed_s:,.1f} s",
+                f"{batch.failed:,} failed, {batch.not_known:,} not known, {batch.elapsed_s:,.1f} s",
                 style="dim",
                 markup=False,
                 soft_wrap=True,
@@ -101,6 +102,10 @@ def worker(
             say("stopped; nothing is lost, and a batch that was under way is given back")
             _answer(working.worked, as_json=as_json)
             raise typer.Exit(128 + stopped.signum) from None
+        except SenderFailingError as error:
+            say(str(error))
+            _answer(working.worked, as_json=as_json)
+            raise typer.Exit(FAILED) from None
         _answer(working.worked, as_json=as_json)
         if working.worked.trouble or working.worked.aside:
             raise typer.Exit(BAD_INPUT)
@@ -112,7 +117,7 @@ def _answer(worked: Worked, *, as_json: bool) -> None:
         return
     out.print(
         f"{worked.settled:,} batches, {worked.subjects:,} subjects: {worked.sent:,} sent, {worked.refused:,} refused, "
-        f"{worked.failed:,} failed",
+        f"{worked.failed:,} failed, {worked.not_known:,} not known",
         soft_wrap=True,
     )
 

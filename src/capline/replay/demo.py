@@ -128,7 +128,7 @@ def run_demo(
 
     record = recorder.done()
     write_snapshot(last_morning[0], out / "segments", replace=True)
-    _write_campaign(out / "campaign.yaml", url, policy, purchases.last_day)
+    _write_campaign(out / "campaign.yaml", policy, purchases.last_day)
     with Limiter.from_file(policy_file, url, clock=clock) as reopened:
         checks = (
             _asked(purchases, record),
@@ -186,7 +186,7 @@ def _make_room(out: Path, store: Path) -> None:
         ) from None
 
 
-def _write_campaign(path: Path, url: str, policy: Policy, last_day: int) -> None:
+def _write_campaign(path: Path, policy: Policy, last_day: int) -> None:
     """Write the next blast as a campaign file; none where the policy does not know every segment of its audience."""
     if policy.by_segment and not policy.by_segment.keys() >= set(SEGMENTS):
         path.unlink(missing_ok=True)
@@ -200,10 +200,10 @@ def _write_campaign(path: Path, url: str, policy: Policy, last_day: int) -> None
         f"campaign: blast-{day_text(thursday)}\n"
         "policies: policies.yaml\n"
         f"policy: {POLICY}\n"
-        f"store: {msgspec.json.encode(url).decode()}\n"
+        "store: lmdb://store\n"
         "segments: segments\n"
         f'audience: {{segments: "{" | ".join(SEGMENTS)}"}}\n'
-        f"at: {day_text(thursday)}T{BLAST_HOUR}:00:00Z\n"
+        f"as_of: {day_text(thursday)}T{BLAST_HOUR}:00:00Z\n"
         "sender: {file: sent, format: csv}\n",
         encoding="utf-8",
     )

@@ -10,6 +10,8 @@ batch that is handed over again replaces its own part, so a resumed campaign lea
 workers of which one was late: the bytes are the same. Parts of another run are never mixed in: such a directory is
 refused before anything is consumed.
 
+In CSV, a text that a spreadsheet would take for a formula gets an apostrophe before it (`csv_cells`).
+
 Cost: about 3 ms for a batch of 10,000, most of it the disk's.
 """
 
@@ -20,6 +22,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from capline.campaign.csv_cells import csv_cell
 from capline.campaign.senders.protocol import Messages, Outcomes, RunInfo
 from capline.model.errors import CampaignError
 from capline.segment.files import beside, create, fsync_directory
@@ -89,13 +92,14 @@ class FileSender:
 
     def _encode(self, messages: Messages) -> bytes:
         pa = self._pa
-        names = pa.array([name or "" for name in messages.segments], pa.string())
+        cell = csv_cell if self._format == "csv" else str
+        names = pa.array([cell(name or "") for name in messages.segments], pa.string())
         segment = pa.DictionaryArray.from_arrays(pa.array(messages.codes, pa.int32()), names)
         columns: dict[str, Any] = {
             "id": pa.array(messages.ids, pa.uint32()),
             "segment": segment if self._format == "parquet" else segment.dictionary_decode(),
-            "key": pa.array(messages.keys(), pa.string()),
-            **{name: pa.array(values, pa.string()) for name, values in messages.columns.items()},
+            "key": pa.array(list(map(cell, messages.keys())), pa.string()),
+            **{cell(name): pa.array(list(map(cell, texts)), pa.string()) for name, texts in messages.columns.items()},
         }
         table = pa.table(columns)
         buffer = io.BytesIO()

@@ -2,6 +2,8 @@
 
 sender: {webhook: {url: "https://…", concurrency: 64}}    a name, and its options
 sender: {file: out/, format: csv}                         a bare value is the main option; others stand beside it
+
+Every sender has the option `breaker` (20): see `breaker`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
+from capline.campaign.breaker import DEFAULT_THRESHOLD
 from capline.campaign.fields import Fields
 from capline.model.errors import CampaignError
 from capline.policy.tree import Items, Node, Table, Text, Unusable
@@ -24,17 +27,22 @@ if TYPE_CHECKING:
 __all__ = ["BuiltSender", "build_sender"]
 
 _GROUP = "capline.senders"
+_LARGEST_THRESHOLD = 1_000_000
 _OURS = {"file": "FileSender", "webhook": "WebhookSender", "smtp": "SmtpSender"}
 """Known by name, so that they are there without installed metadata, and no other package can stand in for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltSender:
-    """A sender that is ready to be opened, its name, and a digest of every option that changes what is delivered."""
+    """A sender that is ready to be opened, its name, and a digest of every option that changes what is delivered.
+
+    `breaker`: after so many messages in a row that were not sent the campaign stops early; 0 for never.
+    """
 
     name: str
     sender: Sender
     digest: str
+    breaker: int = 0
 
 
 class _Nobody:
@@ -74,13 +82,14 @@ def build_sender(section: Fields | None, file: Fields) -> BuiltSender:
     try:
         kind = _load(name)
         options = _options(section, name, getattr(kind, "main", "path"))
-        digest = _digest(name, options, getattr(kind, "tuning", frozenset()))
+        digest = _digest(name, options, {*getattr(kind, "tuning", ()), "breaker"})
         sender = kind(options)
+        breaker = options.whole("breaker", DEFAULT_THRESHOLD, 0, _LARGEST_THRESHOLD)
     except CampaignError as error:
         section.fault(name, str(error))
         return _NONE
     options.close()
-    return BuiltSender(name, sender, digest) if len(section.faults) == faults else _NONE
+    return BuiltSender(name, sender, digest, breaker) if len(section.faults) == faults else _NONE
 
 
 def _options(section: Fields, name: str, main: str) -> Fields:
@@ -104,7 +113,7 @@ def _load(name: str) -> SenderType:
         raise CampaignError(f"it cannot be loaded ({type(error).__name__}: {error})") from None
 
 
-def _digest(name: str, options: Fields, tuning: frozenset[str]) -> str:
+def _digest(name: str, options: Fields, tuning: set[str]) -> str:
     written = {key: _plain(value) for key, value in options.written() if key not in tuning}
     return hashlib.sha256(msgspec.json.encode([name, written], order="sorted")).hexdigest()
 

@@ -1,8 +1,12 @@
 """What a campaign asks of a sender: take some messages, say of each what became of it.
 
     delivered   it is there, or whoever took it promised to bring it: the hit stays
-    permanent   it will never be (unknown address, 4xx): the hit is given back at once
-    transient   it may yet be (busy, unreachable, 5xx): tried again with a growing wait, then given back
+    permanent   surely not taken, and never will be (unknown address, 4xx): the hit is given back at once
+    transient   surely not taken, but may yet be (busy, unreachable): tried again with a growing wait, then given back
+    unknown     perhaps taken (the answer was lost): asked again by its key, and the hit stays
+
+The rule: "permanent" and "transient" are said only of what the far side cannot have taken. Once a message is unknown,
+only "delivered" ends the doubt: what is said later ("gone", "busy") may be said by someone who knows nothing of it.
 
 The same message may be handed over again, after a transient failure or when a killed campaign is resumed; it then has
 the same key. A sender that passes the key on lets the far side see that (`Idempotency-Key`); one that writes under
@@ -32,9 +36,21 @@ if TYPE_CHECKING:
 
     from capline.campaign.fields import Fields
 
-__all__ = ["DELIVERED", "PERMANENT", "TRANSIENT", "Message", "Messages", "Outcomes", "RunInfo", "Sender", "SenderType"]
+__all__ = [
+    "DELIVERED",
+    "PERMANENT",
+    "TRANSIENT",
+    "UNKNOWN",
+    "Message",
+    "Messages",
+    "Outcomes",
+    "RunInfo",
+    "Sender",
+    "SenderType",
+    "asks_again",
+]
 
-DELIVERED, PERMANENT, TRANSIENT = range(3)
+DELIVERED, PERMANENT, TRANSIENT, UNKNOWN = range(4)
 """What became of a message: the values of `Outcomes.codes`."""
 
 
@@ -133,6 +149,14 @@ class Sender(Protocol):
     def close(self) -> None:
         """Let go of files and connections. Called once, also after a failed `open`."""
         ...
+
+
+def asks_again(sender: Sender) -> bool:
+    """Whether the far side drops a message that it has by its key, so that an unknown one may be asked again.
+
+    A sender says no by an attribute `asks_again = False`: what is unknown then stays so, and nobody gets it twice.
+    """
+    return bool(getattr(sender, "asks_again", True))
 
 
 class SenderType(Protocol):

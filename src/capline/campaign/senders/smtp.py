@@ -4,26 +4,39 @@
     Message-ID  <run id.subject id@domain of `from`>: the same each time a message is sent
     X-Capline-Key  the message's key
 
-    250            delivered: the server has taken it on
-    4xx, no answer transient
-    5xx            permanent; so is an address that is none
+    250                                   delivered: the server has taken it on
+    4xx, no connection, no answer before  transient: the server cannot have the whole mail
+    the last line of the mail
+    5xx                                   permanent; so is an address that is none
+    no answer, or half of one, after it   not known: the server may have taken it on
 
-The rule: SMTP has no idempotency. A server that took a mail and whose answer was lost gets it again, with the same
-Message-ID, by which mailboxes that look will drop it. So only `most` mails are under way between two entries in the
-ledger.
+The rule: SMTP has no idempotency, so what is not known is not sent again, unless `again: true` says so: then with the
+same Message-ID, by which mailboxes that look will drop it. At most `most` mails are under way between two entries in
+the ledger: after a kill, so many may be not known.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 import smtplib  # its exceptions are all OSErrors
 import ssl
 from email.errors import MessageError
 from email.message import EmailMessage
 from email.utils import formatdate, parseaddr
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from capline.campaign.senders.protocol import PERMANENT, TRANSIENT, Message, Messages, Outcomes, RunInfo
+from capline.campaign.senders.address import parse_address
+from capline.campaign.senders.protocol import (
+    DELIVERED,
+    PERMANENT,
+    TRANSIENT,
+    UNKNOWN,
+    Message,
+    Messages,
+    Outcomes,
+    RunInfo,
+)
 from capline.campaign.senders.template import Template, from_environment
 from capline.model.errors import CampaignError
 
@@ -33,8 +46,26 @@ if TYPE_CHECKING:
 __all__ = ["SmtpSender"]
 
 _TLS_PORTS = {"none": 25, "starttls": 587, "tls": 465}
-_PERMANENT_FROM = 500
+_LAST_LINE = b"\r\n.\r\n"
+_TAKEN, _TRANSIENT_FROM, _PERMANENT_FROM, _BEYOND = range(200, 300), 400, 500, 600
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LARGEST_PORT = 65535
+
+
+class _Smtp(smtplib.SMTP):
+    """A connection that knows whether the last line of a mail is out: from then on the server may have taken it on."""
+
+    mail_is_out = False
+
+    def send(self, s: Any) -> None:
+        """Send bytes or a text, as `smtplib` does for each line and for the mail itself."""
+        if s[-5:] in (_LAST_LINE, _LAST_LINE.decode()):
+            self.mail_is_out = True
+        super().send(s)
+
+
+class _SmtpOverTls(_Smtp, smtplib.SMTP_SSL):
+    pass
 
 
 class SmtpSender:
@@ -42,17 +73,18 @@ class SmtpSender:
 
     Options: `server` (host, or host:port); `from`; `to`, `subject` and `text`, templates; `tls`: starttls (default),
     tls or none; `username` and `password`, in which `${NAME}` stands for an environment variable; `timeout` (10), in
-    seconds.
+    seconds; `again` (false), whether a mail that may have been taken is sent again.
     """
 
     main: ClassVar[str] = "server"
-    tuning: ClassVar[frozenset[str]] = frozenset({"timeout"})
+    tuning: ClassVar[frozenset[str]] = frozenset({"timeout", "again"})
     most: int | None = 50
 
     def __init__(self, options: Fields) -> None:
         self._tls = options.one_of("tls", tuple(_TLS_PORTS), "starttls")
         self._host, self._port = _server(options, _TLS_PORTS.get(self._tls, 25))
         self._timeout_s = options.seconds("timeout", 10.0, 600)
+        self.asks_again = options.flag("again", default=False)
         self._from = options.text("from", like="Shop <news@example.org>")
         self._to = _template(options, "to", "'{email}'")
         self._subject = _template(options, "subject", "Summer sale")
@@ -60,7 +92,7 @@ class SmtpSender:
         self._user = _secret(options, "username")
         self._password = _secret(options, "password")
         self._run: RunInfo | None = None
-        self._smtp: smtplib.SMTP | None = None
+        self._smtp: _Smtp | None = None
         address = parseaddr(self._from)[1]
         self._domain = address.rpartition("@")[2]
         if self._from and (address.count("@") != 1 or not self._domain or not address.isascii()):
@@ -95,10 +127,13 @@ class SmtpSender:
                     outcomes.fail(left, TRANSIENT, _reason(error))
                 break
             try:
+                self._smtp.mail_is_out = False
                 self._smtp.send_message(mail, to_addrs=[address])
             except OSError as error:
-                outcomes.fail(row, _code(error), _reason(error))
-                if not _answered(error):
+                code = _code(error, mail_is_out=self._smtp.mail_is_out)
+                if code != DELIVERED:
+                    outcomes.fail(row, code, _reason(error))
+                if not _answered(error) or code == UNKNOWN:
                     self._drop()
         return outcomes
 
@@ -111,26 +146,26 @@ class SmtpSender:
 
     def _mail(self, message: Message) -> tuple[EmailMessage, str]:
         run_id = "" if self._run is None else self._run.run_id
-        address = self._to.fill(message)
-        plain = parseaddr(address)[1]
-        if plain.count("@") != 1 or plain.startswith("@") or plain.endswith("@") or not plain.isascii():
-            raise ValueError("the address is none")
+        address = parse_address(self._to.fill(message))
+        subject, text = self._subject.fill(message), self._text.fill(message)
+        if _CONTROL.search(subject) or "\0" in text:
+            raise ValueError("the subject or text has a control character")
         mail = EmailMessage()
         mail["From"] = self._from
         mail["To"] = address
-        mail["Subject"] = self._subject.fill(message)
+        mail["Subject"] = subject
         mail["Date"] = formatdate()
         mail["Message-ID"] = f"<{run_id}.{message.id}@{self._domain}>"
         mail["X-Capline-Key"] = message.key
-        mail.set_content(self._text.fill(message))
-        return mail, plain
+        mail.set_content(text)
+        return mail, f"{address.username}@{address.domain}"
 
-    def _connect(self) -> smtplib.SMTP:
+    def _connect(self) -> _Smtp:
         context = ssl.create_default_context()
         if self._tls == "tls":
-            smtp: smtplib.SMTP = smtplib.SMTP_SSL(self._host, self._port, timeout=self._timeout_s, context=context)
+            smtp: _Smtp = _SmtpOverTls(self._host, self._port, timeout=self._timeout_s, context=context)
         else:
-            smtp = smtplib.SMTP(self._host, self._port, timeout=self._timeout_s)
+            smtp = _Smtp(self._host, self._port, timeout=self._timeout_s)
         try:
             if self._tls == "starttls":
                 smtp.starttls(context=context)
@@ -148,8 +183,9 @@ class SmtpSender:
 
 
 def _answered(error: Exception) -> bool:
-    """Whether the server itself said no (then the connection is good)."""
-    return isinstance(error, (smtplib.SMTPResponseException, smtplib.SMTPRecipientsRefused))
+    """Whether the server itself said no, or was not asked (then the connection is good)."""
+    good = smtplib.SMTPResponseException, smtplib.SMTPRecipientsRefused, smtplib.SMTPNotSupportedError
+    return isinstance(error, good)
 
 
 def _status(error: Exception) -> int | None:
@@ -162,15 +198,20 @@ def _status(error: Exception) -> int | None:
             return None
 
 
-def _code(error: Exception) -> int:
+def _code(error: Exception, *, mail_is_out: bool) -> int:
+    """A code of `protocol`. Once the mail is out, only a whole answer that refuses it says that it was not taken."""
     status = _status(error)
     if isinstance(error, smtplib.SMTPNotSupportedError):
         return PERMANENT
+    if mail_is_out and (status is None or not _TRANSIENT_FROM <= status < _BEYOND):
+        return DELIVERED if status in _TAKEN else UNKNOWN
     return PERMANENT if status is not None and status >= _PERMANENT_FROM else TRANSIENT
 
 
 def _reason(error: Exception) -> str:
     status = _status(error)
+    if isinstance(error, smtplib.SMTPNotSupportedError):
+        return "the address needs SMTPUTF8, which the server does not have"
     if status is not None:
         return f"SMTP {status}"
     return f"no answer ({getattr(error, 'strerror', None) or type(error).__name__})"

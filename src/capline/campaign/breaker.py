@@ -1,0 +1,51 @@
+"""A circuit breaker: whether the far side takes anything at all, by the messages in a row that it did not take.
+
+    closed    fewer than `threshold` messages in a row were not sent
+    failing   so many in a row: the rest of the batch waits, and the retries of these messages find out
+    open      and they have used up their attempts: the campaign stops early, and can be gone on with
+
+The rule: only first tries count, and any message that is sent starts anew. Those that are tried again are a selection
+of the worst: a batch of 10,000 in which 30 mailboxes are full is no outage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from capline.campaign.rows import DELIVERED
+from capline.model.errors import CampaignError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["DEFAULT_THRESHOLD", "Breaker", "SenderFailingError"]
+
+DEFAULT_THRESHOLD = 20
+
+
+class SenderFailingError(CampaignError):
+    """The breaker is open: so many messages in a row were not sent that the campaign stopped early."""
+
+
+@dataclass(slots=True)
+class Breaker:
+    """Counts over all batches of a run; a `threshold` of 0 never fails."""
+
+    threshold: int
+    in_a_row: int = 0
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether too many messages in a row were not sent."""
+        return 0 < self.threshold <= self.in_a_row
+
+    def count(self, states: NDArray[np.uint8], first: NDArray[np.bool_]) -> None:
+        """Count a hand-over: the states that its rows have now, and which of them were tried for the first time."""
+        sent = np.flatnonzero(states == DELIVERED)
+        if sent.size:
+            self.in_a_row = 0
+            first = first[int(sent[-1]) + 1 :]
+        self.in_a_row += int(first.sum())

@@ -1,0 +1,13 @@
+-- store: fix which store a run decides on, before anything is decided.
+--
+-- KEYS   1 run, 2 batches, 3 steps, 4 aside, 5 open campaigns
+-- ARGV   1 the store's identity as the worker found it, as JSON
+-- Reply  the identity that the run is fixed to: the first worker's; nil where there is no run
+--
+-- O(1).
+
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  return nil
+end
+redis.call('HSETNX', KEYS[1], 'store_identity', ARGV[1])
+return redis.call('HGET', KEYS[1], 'store_identity')

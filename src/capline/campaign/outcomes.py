@@ -1,0 +1,183 @@
+"""Outcomes: what became of each recipient, out of a run's ledger; of one, or of all as a file.
+
+    sent           the sender has it
+    refused        by which limit, and from when on it would fit, were nothing else recorded (None: never)
+    failed         why; `given_back` says whether the hit was given back yet (a killed run does so when it goes on)
+    not known      perhaps taken, and why that is in doubt: the hit stays
+    under way      decided, and not yet at one of these ends; also who is to be tried again
+
+A row that is tried anew has the outcome of its last batch. Cost: one recipient is found by the first and last subject
+of each batch, so one batch is unpacked; a file is written batch by batch, with one batch in memory.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing, suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from capline.campaign.csv_cells import csv_cell
+from capline.campaign.report import instant_text
+from capline.campaign.rows import DELIVERED, FAILED, NOT_KNOWN, REFUNDED, REFUSED, RETRIED, STATES
+from capline.model.errors import CampaignError
+from capline.model.private import private_opener
+from capline.store.columns import NEVER_US
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from capline.campaign.ledger import Ledger, RunFacts
+    from capline.campaign.rows import BatchRows
+
+__all__ = ["OUTCOMES", "Outcome", "export_outcomes", "outcome_of"]
+
+OUTCOMES = ("sent", "refused", "failed", "not known", "under way")
+_ENDS = {REFUSED: "refused", DELIVERED: "sent", FAILED: "failed", REFUNDED: "failed", NOT_KNOWN: "not known"}
+_OF_STATE = np.array([OUTCOMES.index(_ENDS.get(state, "under way")) for state in range(STATES)], np.int8)
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of one recipient. Instants are microseconds since 1970, and the same as text in UTC.
+
+    `key` is the message's; `hit_us` the stamp of its hit in the store, None where it was refused.
+    """
+
+    campaign: str
+    run: str
+    subject: int
+    segment: str | None
+    outcome: str
+    reason: str | None
+    limit: str | None
+    until_us: int | None
+    until: str | None
+    given_back: bool
+    attempts: int
+    decided_us: int
+    decided: str
+    hit_us: int | None
+    key: str
+
+
+def outcome_of(ledger: Ledger, subject: int) -> Outcome | None:
+    """What became of a subject; None where it was not decided (yet)."""
+    for rows in ledger.batches_of(subject):
+        row = int(np.searchsorted(rows.ids, subject))
+        if row < len(rows) and rows.ids[row] == subject:
+            return _outcome(ledger.facts, rows, row)
+    return None
+
+
+def _outcome(facts: RunFacts, rows: BatchRows, row: int) -> Outcome:
+    state, retry_us, hit_us = int(rows.state[row]), int(rows.retry_us[row]), int(rows.hit[row])
+    refused = state == REFUSED
+    until_us = rows.at_us + retry_us if refused and retry_us != NEVER_US else None
+    return Outcome(
+        facts.campaign,
+        facts.run_id,
+        int(rows.ids[row]),
+        facts.segments[int(rows.codes[row])][0],
+        OUTCOMES[int(_OF_STATE[state])],
+        rows.reasons[int(rows.reason[row]) - 1] if rows.reason[row] else None,
+        rows.limits[int(rows.limit[row])] if refused and rows.limit[row] >= 0 else None,
+        until_us,
+        None if until_us is None else instant_text(until_us),
+        state in (REFUNDED, RETRIED),
+        int(rows.attempts[row]),
+        rows.at_us,
+        instant_text(rows.at_us),
+        None if hit_us < 0 else hit_us,
+        f"{facts.campaign}/{facts.run_id}/{rows.ids[row]}",
+    )
+
+
+def export_outcomes(facts: RunFacts, batches: Iterable[BatchRows], path: Path) -> int:
+    """Write the outcomes of these batches as Parquet or CSV, by the file's name; gives how many.
+
+    One row for each recipient that was decided, whole or not at all: written beside, then renamed. CSV holds no
+    formulas (`csv_cells`). `CampaignError` for another name, and where it cannot be written.
+    """
+    if path.suffix not in (".parquet", ".csv"):
+        raise CampaignError(f"{path}: the name of an outcomes file ends in .parquet or .csv")
+    part = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(part, "wb", opener=private_opener) as target:
+            count = _write(facts, batches, target, csv=path.suffix == ".csv")
+            target.flush()
+            os.fsync(target.fileno())
+        part.replace(path)
+    except OSError as error:
+        raise CampaignError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from None
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+    return count
+
+
+def _write(facts: RunFacts, batches: Iterable[BatchRows], target: Any, *, csv: bool) -> int:
+    # pyarrow ships no types: imported by name it is Any.
+    pa: Any = import_module("pyarrow")
+    texts = pa.string() if csv else pa.dictionary(pa.int16(), pa.string())
+    instant = pa.timestamp("us", tz="UTC")
+    schema = pa.schema(
+        {
+            "id": pa.uint32(),
+            "segment": texts,
+            "outcome": texts,
+            "reason": texts,
+            "limit": texts,
+            "until": instant,
+            "given_back": pa.bool_(),
+            "attempts": pa.uint8(),
+            "decided": instant,
+            "hit_us": pa.int64(),
+            "key": pa.string(),
+        }
+    )
+    writer: Any = (
+        import_module("pyarrow.csv").CSVWriter(target, schema)
+        if csv
+        else import_module("pyarrow.parquet").ParquetWriter(target, schema)
+    )
+    count = 0
+    with closing(writer):
+        for rows in batches:
+            table = _table(pa, facts, rows, schema, csv_cell if csv else str)
+            writer.write_table(table)
+            count += len(table)
+    return count
+
+
+def _table(pa: Any, facts: RunFacts, rows: BatchRows, schema: Any, cell: Callable[[str], str]) -> Any:
+    last = np.flatnonzero(rows.state != RETRIED)
+    state, hits = rows.state[last], rows.hit[last]
+    refused = state == REFUSED
+    limits = np.where(refused, rows.limit[last], -1)
+    fits = refused & (rows.retry_us[last] != NEVER_US)
+    ids = rows.ids[last]
+    prefix = cell(f"{facts.campaign}/{facts.run_id}/")
+    columns = {
+        "id": pa.array(ids),
+        "segment": _texts(pa, rows.codes[last], [cell(name or "") for name, _ in facts.segments]),
+        "outcome": _texts(pa, _OF_STATE[state], OUTCOMES),
+        "reason": _texts(pa, rows.reason[last].astype(np.int16) - 1, [cell(reason) for reason in rows.reasons]),
+        "limit": _texts(pa, limits, [cell(limit) for limit in rows.limits]),
+        "until": pa.array(rows.at_us + rows.retry_us[last], mask=~fits),
+        "given_back": pa.array(state == REFUNDED),
+        "attempts": pa.array(rows.attempts[last]),
+        "decided": pa.array(np.full(len(last), rows.at_us, np.int64)),
+        "hit_us": pa.array(hits, mask=hits < 0),
+        "key": pa.array([f"{prefix}{subject}" for subject in ids.tolist()], pa.string()),
+    }
+    return pa.table({name: column.cast(schema.field(name).type) for name, column in columns.items()}, schema=schema)
+
+
+def _texts(pa: Any, codes: Any, texts: Any) -> Any:
+    """A column of texts by their numbers; those below 0 are none."""
+    numbers = pa.array(codes.astype(np.int16), mask=codes < 0)
+    return pa.DictionaryArray.from_arrays(numbers, pa.array(list(texts), pa.string()))

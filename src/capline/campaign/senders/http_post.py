@@ -1,0 +1,132 @@
+"""One HTTP POST, bounded as a whole, and what is known of it afterwards.
+
+    surely not taken   no connection, or it ended before the whole request was written; 408, 425, 429, 503 (try again),
+                       any other 3xx and 4xx, 501, 505 (for good)
+    taken              a 2xx whose status line and headers came whole, whatever became of its body
+    not known          everything else: no answer, half of one, an answer that is not HTTP; 303, which follows what was
+                       taken; 409, the key is in work; 500, the far side broke somewhere on its way; 502, 504 and other
+                       5xx, a gateway lost what is behind it
+
+The rule: "not taken" is said only where the receiver cannot have the whole request, or says itself that it did nothing.
+
+The time limit holds from the first step (looking the name up) to the last byte of the answer. Nothing is kept from one
+request to the next but the connection: no cookies. Redirects are not followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import TYPE_CHECKING
+
+import httpx
+
+from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping
+
+__all__ = ["Answer", "clients", "outcome_of", "post"]
+
+_NOT_NOW = frozenset({408, 425, 429, 503})
+_IN_DOUBT = frozenset({303, 409})
+_REFUSED_5XX = frozenset({501, 505})
+_OK, _REDIRECT, _SERVER_ERROR = 200, 300, 500
+_LONGEST_PAUSE_S = 3600.0
+
+
+@dataclass(slots=True)
+class Answer:
+    """What is known of a request: a code of `protocol`, why (empty where it was taken), the pause asked for.
+
+    `body` is None where it did not come whole, or was longer than asked for.
+    """
+
+    code: int
+    reason: str = ""
+    wait_s: float = 0.0
+    body: bytes | None = None
+
+
+class _Body:
+    """A request's body that knows whether it was asked for: before that, the far side cannot have the whole request."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.is_given = False
+
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        self.is_given = True
+        yield self._data
+
+
+def clients(count: int, timeout_s: float, headers: Mapping[str, str]) -> list[httpx.AsyncClient]:
+    """Clients of one connection each.
+
+    httpx's pool looks through all of its connections at every request, which for 32 of them takes longer than the
+    request. The TLS context is what costs to make, and is shared.
+    """
+    context = httpx.create_ssl_context()
+    return [
+        httpx.AsyncClient(
+            headers={"Accept-Encoding": "identity", **headers},
+            timeout=httpx.Timeout(timeout_s, pool=None),
+            limits=httpx.Limits(max_connections=1, max_keepalive_connections=1),
+            verify=context,
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+        )
+        for _ in range(count)
+    ]
+
+
+async def post(
+    client: httpx.AsyncClient, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float, longest_bytes: int
+) -> Answer:
+    """Post the body; never raises for what the network or the far side does. Reads `longest_bytes` of the answer."""
+    given = _Body(body)
+    response: httpx.Response | None = None
+    received: bytes | None = None
+    reason = ""
+    try:
+        async with (
+            asyncio.timeout(timeout_s),
+            client.stream(
+                "POST", url, content=given, headers={**headers, "Content-Length": str(len(body))}
+            ) as response,
+        ):
+            received = await _read(response, longest_bytes)
+    except TimeoutError:
+        reason = "no answer (timeout)"
+    except httpx.RequestError as error:
+        reason = f"no answer ({type(error).__name__})"
+    if response is None:
+        return Answer(UNKNOWN if given.is_given else TRANSIENT, reason)
+    code = outcome_of(response.status_code)
+    wait_s = _pause_s(response.headers.get("Retry-After", ""))
+    return Answer(code, "" if code == DELIVERED else f"HTTP {response.status_code}", wait_s, received)
+
+
+def outcome_of(status: int) -> int:
+    """What an HTTP status says of a message: a code of `protocol`."""
+    if _OK <= status < _REDIRECT:
+        return DELIVERED
+    if status in _NOT_NOW:
+        return TRANSIENT
+    refused = _REDIRECT <= status < _SERVER_ERROR or status in _REFUSED_5XX
+    return PERMANENT if refused and status not in _IN_DOUBT else UNKNOWN
+
+
+async def _read(response: httpx.Response, longest_bytes: int) -> bytes | None:
+    """Read a short body, so that the connection can be used again; leave a long one, which closes it."""
+    received = bytearray()
+    async for piece in response.aiter_raw():
+        received += piece
+        if len(received) > longest_bytes:
+            return None
+    return bytes(received)
+
+
+def _pause_s(retry_after: str) -> float:
+    """`Retry-After` in seconds; its other form, a date, is left to the growing wait."""
+    return min(float(retry_after), _LONGEST_PAUSE_S) if retry_after.isascii() and retry_after.isdecimal() else 0.0

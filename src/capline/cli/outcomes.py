@@ -1,0 +1,110 @@
+"""`capline campaign outcome | outcomes`: what became of one recipient, and of all of them as a file."""
+
+# ruff: noqa: PLC0415 - imports inside functions: `--help` stays instant
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from capline.cli.common import JsonOption, answer_json, out
+from capline.model.errors import CampaignError, InvalidValueError
+
+if TYPE_CHECKING:
+    from capline.campaign.outcomes import Outcome
+
+__all__ = ["register"]
+
+_LARGEST_ID = 0xFFFF_FFFF
+_MOST_DIGITS = 10
+
+TargetArgument = Annotated[
+    Path, typer.Argument(metavar="TARGET", help="The campaign file, or the directory of a run.", show_default=False)
+]
+LedgerOption = Annotated[
+    Path | None,
+    typer.Option("--ledger", metavar="DIR", help="The run's directory; NAME.run beside NAME.yaml, if left out."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(
+        "outcome",
+        epilog="[bold]Examples[/]\n\ncapline campaign outcome summer-sale.yaml 1001\n\n"
+        "capline campaign outcome summer-sale.run 1001 --json",
+    )(outcome)
+    app.command(
+        "outcomes",
+        epilog="[bold]Examples[/]\n\ncapline campaign outcomes summer-sale.yaml --to outcomes.parquet\n\n"
+        "capline campaign outcomes summer-sale.yaml --to outcomes.csv",
+    )(outcomes)
+
+
+def outcome(
+    target: TargetArgument,
+    recipient: Annotated[str, typer.Argument(metavar="ID", help="The recipient.", show_default=False)],
+    ledger: LedgerOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What became of one recipient: sent, refused by which limit until when, failed and why, not known, under way."""
+    from capline.campaign import Ledger
+    from capline.campaign.outcomes import outcome_of
+
+    if (
+        not recipient.isascii()
+        or not recipient.isdecimal()
+        or len(recipient) > _MOST_DIGITS
+        or int(recipient) > _LARGEST_ID
+    ):
+        raise InvalidValueError(f"recipient {recipient!r}: a campaign's ids are whole numbers from 0 to {_LARGEST_ID}")
+    with Ledger.read(_directory(target, ledger)) as opened:
+        found = outcome_of(opened, int(recipient))
+        if found is None:
+            end = "is not in its audience" if opened.is_finished else "was not decided yet, or is not in its audience"
+            raise CampaignError(f"{opened.directory}: {recipient} {end}")
+    if as_json:
+        answer_json(found)
+    else:
+        out.print(_sentence(found), markup=False, soft_wrap=True)
+
+
+def outcomes(
+    target: TargetArgument,
+    to: Annotated[
+        Path, typer.Option("--to", metavar="FILE", help="Where to write them: .parquet or .csv.", show_default=False)
+    ],
+    ledger: LedgerOption = None,
+) -> None:
+    """Write the outcome of every recipient that was decided so far: one row each, Parquet or CSV."""
+    from capline.campaign import Ledger
+    from capline.campaign.outcomes import export_outcomes
+
+    with Ledger.read(_directory(target, ledger)) as opened:
+        count = export_outcomes(opened.facts, opened.batches(), to)
+        left = opened.facts.audience - count
+    rest = f"; {left:,} are not decided yet" if left else ""
+    out.print(f"{to}: {count:,} recipients{rest}", markup=False, soft_wrap=True)
+
+
+def _directory(target: Path, ledger: Path | None) -> Path:
+    from capline.campaign import default_directory
+
+    if ledger is None and not target.exists():
+        raise CampaignError(f"{target}: no such file; name the campaign file or the directory of a run")
+    return ledger or (target if target.is_dir() else default_directory(target))
+
+
+def _sentence(found: Outcome) -> str:
+    words = f"{found.subject}: {found.outcome}"
+    if found.outcome == "refused":
+        until = "never fits: the cost is above the quota" if found.until is None else f"until {found.until}"
+        words += f" by {found.limit}, {until}" if found.limit else f", {until}"
+    if found.reason:
+        words += f": {found.reason}"
+    if found.given_back:
+        words += "; given back"
+    segment = f", segment {found.segment}" if found.segment else ""
+    return f"{words} (decided {found.decided}{segment}, key {found.key})"

@@ -19,7 +19,7 @@ import numpy as np
 from capline.campaign.prepare import limiter_kinds
 from capline.campaign.rows import FAILED, REFUNDED, RETRY, BatchRows
 from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, Messages, Outcomes, RunInfo
-from capline.model.errors import CampaignError, CaplineError
+from capline.model.errors import CampaignError, CaplineError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -105,7 +105,8 @@ class Settling:
             receipt=f"{self.info.campaign}/{self.info.run_id}/{part.number}",
         )
         for row, error in answers.errors.items():
-            raise CampaignError(f"subject {part.ids[row]} could not be decided: {error}; {AGAIN}")
+            kind = type(error) if isinstance(error, StoreError) else CampaignError
+            raise kind(f"subject {part.ids[row]} could not be decided: {error}; {AGAIN}")
         # Answers out of a receipt were given before a kill, and their `retry_after` counts from then: no hit is older.
         hits = answers.hit[answers.allowed]
         at_us = min(now_us, int(hits.max())) if hits.size else now_us

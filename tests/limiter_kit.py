@@ -41,6 +41,8 @@ class Door:
     In batches the rows of the subjects in `lost` were sent, and their answers did not come; their hits say nothing.
     """
 
+    may_lose_answers = False
+
     def __init__(self, store: LocalStore) -> None:
         self.store: Any = store
         self.down: StoreError | None = None

@@ -391,6 +391,38 @@ def test_the_server_may_be_killed_and_come_back(tmp_path: Path) -> None:
     assert len(kept_in_doubt(stored(site, SUBJECTS), stored(alone, SUBJECTS))) == report["total"]["not_known"]
 
 
+def test_a_worker_that_starts_while_its_server_restarts_waits_for_it(tmp_path: Path) -> None:
+    site = make_site(tmp_path / "site", 20)
+    with single("redis", "appendonly yes") as server, receiver() as far:
+        by_webhook(site, far)
+        enqueue(site, server)
+        server.kill()
+        process = start(server)
+        time.sleep(0.5)
+        server.restart()
+        ended(process)
+        assert finished(server)["total"]["sent"] == 20
+
+
+def test_a_store_that_goes_away_and_comes_back_ends_no_worker(tmp_path: Path) -> None:
+    with single("redis") as queue, single("redis", "appendonly yes") as store, receiver() as far:
+        site = make_site(tmp_path / "site", 200, store=store.url)
+        by_webhook(site, far)
+        enqueue(site, queue)
+        store.kill()
+        process = start(queue)
+        assert process.stderr is not None
+        while "the store does not answer" not in process.stderr.readline():
+            assert process.poll() is None
+        store.restart()
+        _, told = ended(process)
+        assert "the store does not answer" not in told  # said once
+        total = finished(queue)["total"]
+        assert total["sent"] == len(far.taken)
+        assert total["sent"] + total["refused"] == 200
+    assert {len(keys) for keys in far.keys.values()} == {1}
+
+
 # ---- enqueueing
 
 

@@ -98,9 +98,14 @@ class QueueServer:
         """Let go of the connection. Safe to call twice."""
         self._client.close()
 
-    def prove(self) -> list[str]:
-        """`CampaignError` where there is no server that can hold a queue; what speaks against this one, in words."""
-        lines = self._asked(lambda: self._client.execute_command("INFO", "everything"), 0.0).decode().splitlines()
+    def prove(self, patience_s: float = 0.0) -> list[str]:
+        """`CampaignError` where there is no server that can hold a queue; what speaks against this one, in words.
+
+        `patience_s` is how long it is waited for one: it may be restarting.
+        """
+        lines = (
+            self._asked(lambda: self._client.execute_command("INFO", "everything"), patience_s).decode().splitlines()
+        )
         info = dict(line.split(":", 1) for line in lines if ":" in line)
         if info.get("cluster_enabled") == "1":
             raise CampaignError(f"queue {self.url}: a cluster node; a queue needs a server of its own")

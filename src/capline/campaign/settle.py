@@ -32,7 +32,7 @@ from capline.campaign.senders.protocol import (
     RunInfo,
     asks_again,
 )
-from capline.model.errors import CampaignError, CaplineError
+from capline.model.errors import CampaignError, CaplineError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -131,7 +131,8 @@ class Settling:
             receipt=f"{self.info.campaign}/{self.info.run_id}/{part.number}",
         )
         for row, error in answers.errors.items():
-            raise CampaignError(f"subject {part.ids[row]} could not be decided: {error}; {AGAIN}")
+            kind = type(error) if isinstance(error, StoreError) else CampaignError
+            raise kind(f"subject {part.ids[row]} could not be decided: {error}; {AGAIN}")
         # Answers out of a receipt were given before a kill, and their `retry_after` counts from then: no hit is older.
         hits = answers.hit[answers.allowed]
         at_us = min(now_us, int(hits.max())) if hits.size else now_us

@@ -39,7 +39,13 @@ from capline.campaign.senders.protocol import RunInfo
 from capline.campaign.settle import AGAIN, Settling, as_campaign_errors
 from capline.campaign.stop import CampaignStopped
 from capline.campaign.store_facts import store_input
-from capline.model.errors import CampaignError, CaplineError, StoreError
+from capline.model.errors import (
+    CampaignError,
+    CaplineError,
+    StoreError,
+    StoreUnavailableError,
+    StoreUnknownError,
+)
 from capline.policy.file import loads
 
 if TYPE_CHECKING:
@@ -54,7 +60,12 @@ if TYPE_CHECKING:
 __all__ = ["LEAST_TAKEOVER_S", "Settled", "Worked", "Worker"]
 
 LEAST_TAKEOVER_S = 1.0
+START_S = 5.0
+"""How long a worker that starts waits for the queue's server: longer than a restart takes."""
+OUTAGE_S = 30.0
+"""How long a campaign's store may be silent before the worker ends with its error."""
 _POLL_S = 0.5
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _LONGEST_BEAT_S = 1.0
 _BEATS = 4
 """Signs of life in the time after which a batch is taken over; one a second at least, for others may wait less long."""
@@ -128,6 +139,7 @@ class Worker:
         self._queue = Queue(QueueServer(url, pause=stop.wait))
         self._heart = _Heart(url, self.name, min(takeover_s / _BEATS, _LONGEST_BEAT_S))
         self._runs: dict[str, _Run] = {}
+        self._outage: _Outage | None = None
         self._shut_until: dict[str, float] = {}
 
     def close(self) -> None:
@@ -139,7 +151,7 @@ class Worker:
 
     def warnings(self) -> list[str]:
         """What speaks against the queue's server; `CampaignError` where it cannot be used at all."""
-        return self._queue.server.prove()
+        return self._queue.server.prove(START_S)
 
     def work(self, *, until_idle: bool = False) -> None:
         """Take batches for as long as nobody asks to stop (`CampaignStopped`), or until there are none in any campaign.
@@ -213,6 +225,7 @@ class Worker:
         steps = _Steps(self._queue, taken, self.name, self._stop)
         with self._leaving(taken), self._heart.beating(taken):
             done = _settled(taken.campaign, run.settling(steps).settle(part, rows), time.monotonic() - began)
+            self._outage = None
             self.worked.add(done)
             self._tell(done)
 
@@ -226,13 +239,18 @@ class Worker:
         except CampaignStopped:
             self._queue.leave(taken, self.name, "release")
             raise
+        except (StoreUnavailableError, StoreUnknownError) as error:
+            # Every step of a batch may be taken again: it is given back, and taken when the store answers.
+            self._queue.leave(taken, self.name, "release")
+            self._outage = self._outage or _Outage(time.monotonic() + OUTAGE_S)
+            self._stop.wait(self._outage.pause(error, self._say))
         except CaplineError as error:
             with suppress(CampaignError):
                 if not self._queue.leave(taken, self.name, "fail", str(error)):
                     # What a late holder meets may come of the new one's work: a part that was replaced meanwhile.
                     self._lose(taken)
                     return
-            if isinstance(error, StoreError):
+            if isinstance(error, StoreError) and AGAIN not in str(error):
                 raise type(error)(f"{error}; {AGAIN}") from None
             raise
 
@@ -246,6 +264,23 @@ class Worker:
             f"{campaign}: batch {number} is set aside: {why}; the others go on; "
             "to put it back: capline campaign enqueue, as before"
         )
+
+
+class _Outage:
+    """A campaign's store does not answer: pauses that double, until it has been silent for too long."""
+
+    def __init__(self, until: float) -> None:
+        self._until = until
+        self._pause_s = 0.0
+
+    def pause(self, error: StoreError, say: Callable[[str], object]) -> float:
+        """How long to wait; raises the error after the time that an outage may take. Said once."""
+        if not self._pause_s:
+            say(f"the store does not answer ({error}); waiting for it")
+        if time.monotonic() > self._until:
+            raise error
+        self._pause_s = min(2 * self._pause_s or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        return self._pause_s
 
 
 class _Lost(Exception):  # noqa: N818 - not an error: another one has the batch

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from capline.limiter.checks import check_iterable, count_of, refusal_text, seconds_us, stamp, typed
 from capline.limiter.desk import Desk
+from capline.limiter.patience import Patience
 from capline.limiter.records import RECORDS_A_ROUND, Tally
 from capline.model.attempt import check_cost
 from capline.model.errors import CaplineError, LimitExceeded, StoreError
@@ -158,13 +159,14 @@ class AsyncLimiter(Desk[AsyncStore]):
 
         The giving back is waited for, so a cancelled caller goes on when the store has answered.
         """
+        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers)
         # A task of its own: a call that is cut off in the middle may have taken a slot that nobody knows of.
         taking = asyncio.create_task(
-            self.schedule(
+            self._take_slot(
                 policy,
                 subject,
                 cost,
-                max_wait=timeout,
+                patience,
                 not_before=not_before,
                 segment=segment,
                 channel=channel,
@@ -176,11 +178,29 @@ class AsyncLimiter(Desk[AsyncStore]):
             if slot.allowed:
                 await asyncio.sleep(slot.wait)
         except asyncio.CancelledError as stopped:
+            patience.give_up()
             await _through(asyncio.create_task(self._give_back(policy, subject, cost, taking, stopped)))
             raise
         if not slot.allowed:
             raise LimitExceeded(refusal_text(policy, subject, slot), slot)
         yield slot
+
+    async def _take_slot(
+        self, policy: str, subject: Subject, cost: int, patience: Patience, *, not_before: float, **names: str | None
+    ) -> Decision:
+        while True:
+            try:
+                return await self.schedule(
+                    policy,
+                    subject,
+                    cost,
+                    patience.id,
+                    max_wait=patience.left(),
+                    not_before=patience.not_before(not_before),
+                    **names,
+                )
+            except StoreError as error:
+                await asyncio.sleep(patience.pause(error))
 
     async def _give_back(
         self, policy: str, subject: Subject, cost: int, taking: asyncio.Task[Decision], stopped: BaseException

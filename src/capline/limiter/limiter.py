@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from capline.limiter.checks import check_iterable, refusal_text, seconds_us, stamp, typed
 from capline.limiter.desk import DEFAULT_URL, Desk
+from capline.limiter.patience import Patience
 from capline.limiter.records import RECORDS_A_ROUND, Tally
 from capline.model.attempt import check_cost
 from capline.model.errors import LimitExceeded, StoreError
@@ -194,11 +195,27 @@ class Limiter(Desk[Store]):
     ) -> Generator[Decision]:
         """`schedule`, then sleep until the slot; raises `LimitExceeded` at once where it lies past the timeout.
 
+        A store that cannot be reached, or does not answer, is asked again until the timeout (30 s where there is none):
+        then its `StoreError` is raised. With `on_store_error` "allow" or "deny" that answers at once instead.
         An interrupted sleep gives the slot back. What happens inside the block does not: the call was made.
         """
-        slot = self.schedule(
-            policy, subject, cost, max_wait=timeout, not_before=not_before, segment=segment, channel=channel, zone=zone
-        )
+        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers)
+        while True:
+            try:
+                slot = self.schedule(
+                    policy,
+                    subject,
+                    cost,
+                    patience.id,
+                    max_wait=patience.left(),
+                    not_before=patience.not_before(not_before),
+                    segment=segment,
+                    channel=channel,
+                    zone=zone,
+                )
+                break
+            except StoreError as error:
+                time.sleep(patience.pause(error))
         if not slot.allowed:
             raise LimitExceeded(refusal_text(policy, subject, slot), slot)
         try:

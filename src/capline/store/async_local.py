@@ -30,6 +30,8 @@ __all__ = ["AsyncLocalStore"]
 class AsyncLocalStore:
     """See the module's text, and `Store` for what each verb does."""
 
+    may_lose_answers = False
+
     def __init__(self, store: LocalStore) -> None:
         self._store = store
 

@@ -111,6 +111,8 @@ class Books(Protocol):
 class LocalStore(ABC):
     """Every verb of `Store`, over `_transact`, `_ref`, `sweep` and `close`, which a store adds."""
 
+    may_lose_answers = False
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 

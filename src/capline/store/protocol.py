@@ -94,6 +94,9 @@ class Page(msgspec.Struct, frozen=True):
 class Store(Protocol):
     """The verbs. Subjects and costs come checked; a store raises `StoreError` where it cannot answer."""
 
+    may_lose_answers: bool
+    """Whether a call may have run though its answer never came: where the store is behind a network."""
+
     def terms(self, rule: Rule) -> Terms:
         """The rule in the store's own form; called once for each rule, and again when policies are reloaded."""
         ...
@@ -193,6 +196,9 @@ class Store(Protocol):
 
 class AsyncStore(Protocol):
     """The verbs of `Store`, awaited; each means what it means there. Binding terms waits for nobody."""
+
+    may_lose_answers: bool
+    """See `Store`."""
 
     def terms(self, rule: Rule) -> Terms:
         """See `Store`; an asynchronous store's terms have no short way that is of use."""

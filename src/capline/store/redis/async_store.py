@@ -45,6 +45,8 @@ _Waiting = list[tuple[Ask, "asyncio.Future[Decision]"]]
 class AsyncRedisStore:
     """See `AsyncStore`. Of one event loop at a time."""
 
+    may_lose_answers = True
+
     def __init__(self, settings: Settings, clock: Clock | None) -> None:
         self._session = Session(settings, clock)
         self._verbs = Verbs(self._session)

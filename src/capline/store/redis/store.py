@@ -49,6 +49,8 @@ class _Unit(Protocol):
 class RedisStore:
     """See `Store`. Threads share it; a forked child makes its own connections."""
 
+    may_lose_answers = True
+
     def __init__(self, settings: Settings, clock: Clock | None) -> None:
         self._session = Session(settings, clock)
         self._verbs = Verbs(self._session)

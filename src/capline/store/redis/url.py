@@ -1,6 +1,6 @@
 """The URL of a server store, taken apart: which servers, how they are found, what a call may take.
 
-    redis://user:password@host:6379/0?deadline=50ms
+    redis://user:password@host:6379/0?deadline=250ms
     redis+sentinel://s1:26379,s2:26379,s3:26379/mymaster/0
     redis+cluster://h1:7000,h2:7000,h3:7000
     rediss://…, rediss+sentinel://…, rediss+cluster://…       the same through TLS; the certificate is checked
@@ -8,7 +8,7 @@
 
 Options, all with defaults:
 
-    deadline=50ms           what one call may take, with every redirect and retry
+    deadline=250ms          what one call may take, with every redirect and retry
     bulk_deadline=10s       what one round trip of a batch may take
     max_connections=128     to each server
     ca=, cert=, key=        PEM files: whom to trust instead of the system's authorities; what to show
@@ -50,7 +50,7 @@ class Settings(msgspec.Struct, frozen=True):
     ca: str | None = None
     cert: str | None = None
     key: str | None = None
-    deadline_s: float = 0.05
+    deadline_s: float = 0.25
     bulk_deadline_s: float = 10.0
     max_connections: int = 128
 
@@ -114,7 +114,7 @@ def parse_url(url: str) -> Settings:
         options.get("ca"),
         options.get("cert"),
         options.get("key"),
-        _seconds(options.get("deadline"), "deadline", 0.05, where),
+        _seconds(options.get("deadline"), "deadline", 0.25, where),
         _seconds(options.get("bulk_deadline"), "bulk_deadline", 10.0, where),
         _connections(options.get("max_connections"), where),
     )

@@ -1,0 +1,59 @@
+"""How long `acquire` goes on asking a store that does not answer: a wait of 30 s must not fail on one call's deadline.
+
+The slot is asked for with an id, so that asking again takes no second one. What was waited for the store counts towards
+the caller's own timeout.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+
+from capline.model.errors import StoreError, StoreUnavailableError, StoreUnknownError
+
+__all__ = ["OUTAGE_S", "Patience"]
+
+OUTAGE_S = 30.0
+"""How long a store may be silent where the caller set no timeout."""
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+
+
+class Patience:
+    """One `acquire`: the seconds left of its timeout, and the pauses between two tries. `id` names its slot.
+
+    `may_lose_answers` says whether the store is behind a network: only there an id is needed, which costs some bytes.
+    """
+
+    def __init__(self, timeout: float | None, *, may_lose_answers: bool) -> None:
+        self.id = secrets.token_hex(12) if may_lose_answers else None
+        self._timeout = timeout
+        self._began = time.monotonic()
+        self._pause_s = _FIRST_PAUSE_S
+        self._given_up = False
+
+    def give_up(self) -> None:
+        """From now on the first failure is the last."""
+        self._given_up = True
+
+    def left(self) -> float | None:
+        """What is left of the timeout, in seconds; None where there is none."""
+        return None if self._timeout is None else max(0.0, self._timeout - self._waited())
+
+    def pause(self, error: StoreError) -> float:
+        """How long to wait before asking again; raises the error where that would be past the timeout."""
+        if self._given_up or not isinstance(error, StoreUnavailableError | StoreUnknownError):
+            raise error
+        pause_s = self._pause_s * random.uniform(0.5, 1)  # noqa: S311 - so that waiting hosts do not ask all at once
+        if self._waited() + pause_s > (OUTAGE_S if self._timeout is None else self._timeout):
+            raise error
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        return pause_s
+
+    def not_before(self, seconds: float) -> float:
+        """What is left of a wait that the caller asked for when it began."""
+        return max(0.0, seconds - self._waited())
+
+    def _waited(self) -> float:
+        return time.monotonic() - self._began

@@ -73,10 +73,12 @@ def test_a_dead_receiver_stops_the_campaign_early_and_the_same_command_goes_on(
             go(job, limiter, tmp_path / "run", pause=pauses.append)
         assert sum(map(len, far.hand_overs)) == 30 * tries, "the rest of the batch is not burnt"
         assert len(pauses) == tries - 1
+        with pytest.raises(SenderFailingError):
+            go(job, limiter, tmp_path / "run")
         said["code"] = TAKEN
         report = go(job, limiter, tmp_path / "run")
         left = limiter.peek_many("promo", list(range(30)), segment="active").remaining + 1
-    failed = 0 if code == UNKNOWN else 30
+    failed = 60 if code == PERMANENT else 0  # two stops; what may yet be sent has not failed
     assert (report.total.sent, report.total.failed, report.total.not_known) == (400 - failed, failed, 0)
     assert set(left.tolist()) == ({3} if failed else {2})
 

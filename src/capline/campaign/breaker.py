@@ -2,7 +2,8 @@
 
     closed    fewer than `threshold` messages in a row were not sent
     failing   so many in a row: the rest of the batch waits, and the retries of these messages find out
-    open      and they have used up their attempts: the campaign stops early, and can be gone on with
+    open      and they have used up their attempts: the campaign stops early, and can be gone on with; what may yet be
+              sent has not failed
 
 The rule: only first tries count, and any message that is sent starts anew. Those that are tried again are a selection
 of the worst: a batch of 10,000 in which 30 mailboxes are full is no outage.

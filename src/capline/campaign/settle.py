@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AGAIN", "Record", "Settling", "as_campaign_errors", "backoff_s"]
 
+_WITHOUT_END = 1 << 16
 AGAIN = "nothing is lost: mend it and run the same command again"
 
 
@@ -145,17 +146,24 @@ class Settling:
         unsure = rows.hand_over(due)
         self.record.save(rows)
         outcomes = self._send(everyone.take(due))
-        rows.take_outcomes(due, outcomes, self.file.retry.attempts, unsure)
+        most = _WITHOUT_END if self.breaker.is_failing else self.file.retry.attempts
+        rows.take_outcomes(due, outcomes, most, unsure)
         self._keep_doubt(rows)
         self.record.save(rows)
         self.breaker.count(rows.state[due], first & ~unsure)
         return outcomes.wait_s
 
     def _look_at_failing(self, rows: BatchRows, some: NDArray[np.intp]) -> None:
-        """Stop the campaign where messages of the last hand-over have come to their end without being sent."""
-        ended = some[np.isin(rows.state[some], (REFUNDED, NOT_KNOWN))]
-        if ended.size:
-            reason = int(rows.reason[ended[-1]])
+        """Stop the campaign where messages of the last hand-over have come to their end, or are out of attempts.
+
+        Attempts at a far side that takes nothing do not count: whoever goes on has all of them.
+        """
+        states = rows.state[some]
+        due = some[np.isin(states, (RETRY, UNSURE))]
+        if np.isin(states, (REFUNDED, NOT_KNOWN)).any() or (rows.attempts[due] >= self.file.retry.attempts).any():
+            rows.attempts[due] = 0
+            self.record.save(rows)
+            reason = int(rows.reason[some[-1]])
             why = rows.reasons[reason - 1] if reason else "no reason given"
             raise SenderFailingError(
                 f"stopped early: {self.breaker.in_a_row:,} messages in a row were not sent by {self.file.sender.name} "

@@ -1,8 +1,8 @@
 """`capline decide | peek | refund | explain | erase | sweep`: one subject at a time, on the store of everyone else.
 
-A subject of digits alone is an integer, as campaigns have them; `--text` makes it text. A refusal is an answer, so exit
-0; with `--exit-code` a refused `decide` or `peek` exits 1, for shell scripts. `--and` asks for several subjects in one
-attempt.
+A subject of digits alone is an integer, as campaigns have them; `s:42` or `--text` makes it text. A refusal is an
+answer, so exit 0; with `--exit-code` a refused `decide` or `peek` exits 1, for shell scripts. `--and` asks for several
+subjects in one attempt.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import typer
 
 from capline.cli.answers import show, show_explanation, show_joint
 from capline.cli.common import JsonOption, answer_json, out
+from capline.cli.subjects import read_also
 from capline.limiter.limiter import DEFAULT_URL, Limiter
 from capline.model.attempt import Attempt
-from capline.model.errors import InvalidValueError
-from capline.model.subject import LARGEST_ID, Subject
+from capline.model.subject import parse_subject
 from capline.model.zone import UTC_ZONE
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator
 
 __all__ = ["register"]
 
@@ -33,9 +33,9 @@ PoliciesOption = Annotated[
 StoreOption = Annotated[str, typer.Option("--store", "-s", envvar="CAPLINE_STORE", help="The store's URL.")]
 PolicyArgument = Annotated[str, typer.Argument(help="The policy's name.", show_default=False)]
 SubjectArgument = Annotated[
-    str, typer.Argument(help="Who is limited: text, or digits for an integer.", show_default=False)
+    str, typer.Argument(help="Who is limited: text, or digits for an integer; s:42 is the text 42.", show_default=False)
 ]
-TextOption = Annotated[bool, typer.Option("--text", help="Take a subject of digits as text.")]
+TextOption = Annotated[bool, typer.Option("--text", help="Take the subject as text, as it stands.")]
 SegmentOption = Annotated[str | None, typer.Option("--segment", help="The subject's segment.")]
 ChannelOption = Annotated[str | None, typer.Option("--channel", help="The channel of the attempt.")]
 ZoneOption = Annotated[
@@ -97,11 +97,11 @@ def decide(
     The last one asks for a unit of the user, one of the campaign and 2 of the tenant: all of them or none. Segment,
     channel, zone and cost are those of the first; the id is for each.
     """
-    first = Attempt(policy, _subject(subject, text=text), cost, id, segment, channel, zone)
+    first = Attempt(policy, parse_subject(subject, as_text=text), cost, id, segment, channel, zone)
     with _limiter(policies, store) as limiter:
         near = _zone(limiter, policy, zone)
         if also:
-            asked = [first, *_others(also, id, text=text)]
+            asked = [first, *read_also(also, id, as_text=text)]
             joint = limiter.decide_all(asked)
             show_joint(joint, asked, limiter.now_us(), near, json=json, exit_code=exit_code)
             return
@@ -130,11 +130,11 @@ def peek(
 
       capline peek promo 42 --segment active
     """
-    first = Attempt(policy, _subject(subject, text=text), cost, id, segment, channel, zone)
+    first = Attempt(policy, parse_subject(subject, as_text=text), cost, id, segment, channel, zone)
     with _limiter(policies, store) as limiter:
         near = _zone(limiter, policy, zone)
         if also:
-            asked = [first, *_others(also, id, text=text)]
+            asked = [first, *read_also(also, id, as_text=text)]
             joint = limiter.peek_all(asked)
             show_joint(joint, asked, limiter.now_us(), near, json=json, exit_code=exit_code)
             return
@@ -162,7 +162,7 @@ def refund(
       capline refund promo 42 1767225600000000
     """
     with _limiter(policies, store) as limiter:
-        done = limiter.refund(policy, _subject(subject, text=text), hit, cost)
+        done = limiter.refund(policy, parse_subject(subject, as_text=text), hit, cost)
     if json:
         answer_json({"refunded": done})
     else:
@@ -191,7 +191,7 @@ def explain(
       capline explain promo 42 --id message-1 --id message-2
     """
     with _limiter(policies, store) as limiter:
-        named = _subject(subject, text=text)
+        named = parse_subject(subject, as_text=text)
         why = limiter.explain(policy, named, segment=segment, channel=channel, zone=zone, ids=ids or ())
     show_explanation(why, json=json)
 
@@ -210,7 +210,7 @@ def erase(
       capline erase user:42
     """
     with _limiter(policies, store) as limiter:
-        held = limiter.erase(_subject(subject, text=text))
+        held = limiter.erase(parse_subject(subject, as_text=text))
     if json:
         answer_json({"erased_logs": held})
     else:
@@ -240,28 +240,6 @@ def sweep(
 def _limiter(policies: Path, store: str) -> Generator[Limiter]:
     with Limiter.from_file(policies, store) as limiter:
         yield limiter
-
-
-def _subject(given: str, *, text: bool) -> Subject:
-    if text or not given.isascii() or not given.isdecimal():
-        return given
-    if int(given) > LARGEST_ID:
-        raise InvalidValueError(f"subject {given} is above 2^64-1; give --text to take it as text")
-    return int(given)
-
-
-def _others(also: Sequence[str], id: str | None, *, text: bool) -> list[Attempt]:
-    """The further parts of a joint attempt. A policy's name has no `=` and no colon, so the first ones are ours."""
-    attempts: list[Attempt] = []
-    for words in also:
-        named, equals, subject = words.partition("=")
-        policy, colon, cost = named.partition(":")
-        if not equals or (colon and not (cost.isascii() and cost.isdecimal())):
-            raise InvalidValueError(
-                f"--and {words!r}: write policy=subject, or policy:cost=subject, like tenant:2=acme"
-            )
-        attempts.append(Attempt(policy, _subject(subject, text=text), int(cost or 1), id))
-    return attempts
 
 
 def _zone(limiter: Limiter, policy: str, zone: str | None) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from capline import __version__
-from capline.cli import campaign, decisions, logs, replay, segments, worker
+from capline.cli import campaign, decisions, logs, policies, replay, segments, worker
 from capline.cli.common import BAD_INPUT, INTERRUPTED, note, plain
 from capline.model.errors import CaplineError
 
@@ -24,6 +24,7 @@ app = typer.Typer(
 )
 app.add_typer(campaign.app, name="campaign")
 app.add_typer(segments.app, name="segments")
+app.add_typer(policies.app, name="policies")
 decisions.register(app)
 logs.register(app)
 replay.register(app)

@@ -36,6 +36,8 @@ _OPTIONS = ("deadline", "bulk_deadline", "max_connections", "ca", "cert", "key")
 _SHAPES = ("single", "sentinel", "cluster")
 MOST_SEEDS = 64
 _NUMBER = re.compile(r"[0-9]{1,9}")
+_OPTION = re.compile(r"([?&])([^=&]*)=[^&]*")
+_SHOWN = {*_OPTIONS, "durability", "max_bytes"}
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -69,16 +71,19 @@ def server_schemes() -> dict[str, tuple[str, bool]]:
 
 
 def safe_url(url: str) -> str:
-    """The URL without its password, to be shown."""
+    """The URL without its secrets, to be shown: no password, no token, no option that is not ours."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         scheme, rest = "", url
     # Up to the last @, whatever it holds: a password with a slash in it is not shown either.
     credentials, at, place = rest.rpartition("@")
-    user = credentials.split(":", 1)[0]
-    # Some clients take it as an option; we do not, and do not repeat it.
-    place = re.sub(r"([?&]pass[^=&]*=)[^&]*", r"\1***", place, flags=re.IGNORECASE)
-    return f"{scheme}{separator}{f'{user}:***' if at else ''}{at}{place}"
+    user, colon, _ = credentials.partition(":")
+    # Without a colon it may well be a token and no name.
+    known = f"{user}:***" if colon else "***" if at else ""
+    # Some clients take secrets as options; we do not, and repeat those that we know alone.
+    place, _, _ = place.partition("#")
+    place = _OPTION.sub(lambda found: found[0] if found[2].lower() in _SHOWN else f"{found[1]}{found[2]}=***", place)
+    return f"{scheme}{separator}{known}{at}{place}"
 
 
 def parse_url(url: str) -> Settings:

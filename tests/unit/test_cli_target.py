@@ -39,7 +39,9 @@ def capline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         {name: segments.IdSet(ids) for name, ids in {"active": [42], "new": [7], "churned": [8]}.items()}
     )
     segments.write_snapshot(snapshot, tmp_path / "segments/today")
-    return CommandLine(tmp_path, monkeypatch, capsys)
+    made = CommandLine(tmp_path, monkeypatch, capsys)
+    assert made("decide", "plain", "somebody").returncode == 0, "so that there is a store to look into"
+    return made
 
 
 @pytest.fixture

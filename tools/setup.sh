@@ -6,6 +6,8 @@
 #   test    the system packages that only tests use, and build/ministack: the S3 server of tests in a venv of its own, from
 #           tools/ministack.lock
 #
+# It is quiet but for its own lines, and ends by saying how to get at capline.
+#
 # System packages are listed in tools/system-packages.txt; as root they are installed by apt, else a line says what to type.
 #
 # .venv/.capline-setup tells what .venv was made from. It is removed before the first change and written after the last, so
@@ -28,6 +30,19 @@ export PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignor
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
+
+# What a tool says is shown only where it fails.
+quietly() { # command
+  local said status=0
+  said=$("$@" 2>&1 </dev/null) || status=$?
+  [[ $status -eq 0 ]] || printf '%s\n' "$said" >&2
+  return $status
+}
+
+say_how() {
+  [[ $(command -v capline) == "$PWD/$venv/bin/capline" ]] ||
+    say "capline is ready; to have it here, type: source $venv/bin/activate"
+}
 
 # Two setups in one folder (`make demo` beside `make test`) take turns; the lock goes when this process does.
 if command -v flock >/dev/null; then
@@ -78,8 +93,8 @@ there() { # probe
 apt_install() { # packages
   export DEBIAN_FRONTEND=noninteractive
   say "installing by apt: $*"
-  apt-get -qq -o DPkg::Lock::Timeout=300 update </dev/null >&2 9<&- &&
-    apt-get -qq -y -o DPkg::Lock::Timeout=300 --no-install-recommends install "$@" </dev/null >/dev/null 9<&-
+  quietly apt-get -qq -o DPkg::Lock::Timeout=300 update 9<&- &&
+    quietly apt-get -qq -y -o DPkg::Lock::Timeout=300 --no-install-recommends install "$@" 9<&-
 }
 
 system_packages() { # goal
@@ -130,7 +145,7 @@ venv_is_current() {
 
 # From what is installed and nothing else: a dependency that the lock does not know is an error here, not a download.
 install_capline() {
-  $venv/bin/python -m pip install --quiet --no-index --no-build-isolation --editable '.[dev]' </dev/null ||
+  quietly $venv/bin/python -m pip install --quiet --no-index --no-build-isolation --editable '.[dev]' ||
     die "capline did not install from what requirements.lock names; if pyproject.toml asks for more now, type: make lock"
 }
 
@@ -149,11 +164,11 @@ make_venv() {
   say "making .venv with $python ($("$python" -c 'import platform; print(platform.python_version())')); a minute or so the first time"
   rm -f $stamp # first, and alone: a removal that is interrupted must not leave it behind
   rm -rf $venv
-  "$python" -m venv $venv </dev/null
-  $venv/bin/python -m pip install --quiet --progress-bar off --require-hashes -r requirements.lock </dev/null
+  quietly "$python" -m venv $venv || die "$python made no .venv; its words are above"
+  quietly $venv/bin/python -m pip install --quiet --progress-bar off --require-hashes -r requirements.lock ||
+    die "the packages of requirements.lock did not install; pip's words are above"
   install_capline
   write_stamp
-  say "done"
 }
 
 # ---- the S3 server of tests ------------------------------------------------------------------------------------------
@@ -166,13 +181,17 @@ make_ministack() {
   say "making $place, the S3 server of tests"
   rm -f $place/.capline-setup
   rm -rf $place
-  $venv/bin/python -m venv $place </dev/null
-  $place/bin/python -m pip install --quiet --progress-bar off --require-hashes -r tools/ministack.lock </dev/null
+  quietly $venv/bin/python -m venv $place || die "$place could not be made; the words are above"
+  quietly $place/bin/python -m pip install --quiet --progress-bar off --require-hashes -r tools/ministack.lock ||
+    die "the packages of tools/ministack.lock did not install; pip's words are above"
   printf '%s\n' "$now" >$place/.capline-setup
 }
 
 case $goal in
-  setup) make_venv ;;
+  setup)
+    make_venv
+    say_how
+    ;;
   test)
     system_packages test
     make_ministack

@@ -202,7 +202,7 @@ BAD: dict[str, tuple[dict[str, str], Callable[[Site], object], str]] = {
         "users.parquet: cannot be read",
     ),
     "no sender": ({"sender": "{pigeon: {}}"}, lambda _: None, "no such sender; there are: file, smtp, webhook"),
-    "bad options": ({"sender": "{webhook: {url: nowhere}}"}, lambda _: None, "'nowhere' is not a URL"),
+    "bad options": ({"sender": "{webhook: {url: nowhere}}"}, lambda _: None, "it is not a URL like"),
     "no file": ({}, lambda site: site.file.unlink(), "campaign.yaml: cannot read it"),
     "bad store": ({"store": "lmdb:///dev/null/x"}, lambda _: None, "/dev/null/x: Not a directory"),
     "unknown store": ({"store": "sqlite:///x"}, lambda _: None, "unknown kind 'sqlite'"),

@@ -78,6 +78,8 @@ def test_digits_are_an_integer_unless_said_to_be_text() -> None:
     assert answer("decide", "promo", "42")["allowed"]
     assert answer("decide", "promo", "42", "--text")["allowed"]
     assert not answer("decide", "promo", "42")["allowed"]
+    assert not answer("decide", "promo", "i:42")["allowed"]
+    assert not answer("decide", "promo", "s:42")["allowed"]
 
 
 def test_the_store_and_the_policies_may_come_from_the_environment(
@@ -98,7 +100,7 @@ def test_the_store_and_the_policies_may_come_from_the_environment(
         (["decide", "promo", "1", "--channel", "sms"], "has no channel 'sms'; it has: push"),
         (["decide", "promo", "1", "--cost", "0"], "a cost is 1 to"),
         (["decide", "promo", "1", "--cost", "x"], "Invalid value for '--cost'"),
-        (["decide", "promo", "18446744073709551616"], "above 2^64-1; give --text"),
+        (["decide", "promo", "18446744073709551616"], "above 2^64-1; put s: before it"),
         (["decide", "promo", ""], "a subject is 1 to 512 bytes"),
         (["decide", "promo"], "Missing argument"),
         (["decide", "promo", "1", "-p", "none.yaml"], "none.yaml"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,55 @@ def test_the_readme_prints_what_its_example_says(tmp_path: Path) -> None:
     code = str(BLOCKS[0].values[0]).replace("/tmp/capline-readme", str(tmp_path))  # noqa: S108 - as above
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["send it; 2 left under 3/day", "100000 of 100000 may be sent"]
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SHELL = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+
+
+def test_every_block_of_the_readme_is_of_a_kind_that_is_tried() -> None:
+    assert sorted(re.findall(r"```(\w+)", README)) == ["python", "sh", "sh", "sh"]
+    first_words = {block.split(maxsplit=1)[0] for block in SHELL}
+    assert first_words == {"pip", "make", "cat"}
+
+
+def test_the_readme_installs_extras_that_there_are() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    (block,) = (block for block in SHELL if block.startswith("pip"))
+    named = {extra for some in re.findall(r"capline\[([a-z,]+)\]", block) for extra in some.split(",")}
+    assert named <= set(extras)
+    assert named | {"report"} == set(extras) - {"dev"}, "what is not named there is in all"
+
+
+def test_the_readme_names_targets_that_there_are() -> None:
+    (block,) = (block for block in SHELL if block.startswith("make"))
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"^make (\S+)", block, re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_the_readmes_campaign_works_as_pasted_in_an_empty_folder(tmp_path: Path) -> None:
+    (block,) = (block for block in SHELL if block.startswith("cat"))
+    programs, empty = tmp_path / "bin", tmp_path / "empty"
+    programs.mkdir()
+    empty.mkdir()
+    (programs / "capline").write_text(f'#!/bin/sh\nexec {sys.executable} -m capline.cli "$@"\n', encoding="ascii")
+    (programs / "capline").chmod(0o755)
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euc", block],  # noqa: S607 - whichever bash is there
+        cwd=empty,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PATH": path, "NO_COLOR": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "policies.yaml: good, 1 policy" in done.stdout
+    assert "all" in done.stdout
+    assert "policy promo, subject 42, segment active" in done.stdout
+    assert "3/day" in done.stdout
+    assert "42 is in segment active" in done.stderr
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

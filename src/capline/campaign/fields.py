@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Fields"]
 
-_WHOLE = re.compile(r"[0-9][0-9_]{0,18}", re.ASCII)
+_WHOLE = re.compile(r"(?:[0-9]_?){0,18}[0-9]", re.ASCII)
 _DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 

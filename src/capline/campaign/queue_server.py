@@ -63,7 +63,7 @@ class QueueServer:
             # Loaded by name, and only here: whoever has no queue needs no client.
             redis: Any = import_module("redis")
         except ModuleNotFoundError:
-            raise CampaignError("a queue needs a Redis client: pip install 'capline[redis]'") from None
+            raise CampaignError('a queue needs a Redis client: pip install "capline[redis]"') from None
         self._errors: Any = redis.exceptions
         self._client: Any = redis.Redis(
             host=host,
@@ -170,6 +170,8 @@ class QueueServer:
     def _failed(self, error: Exception) -> CampaignError:
         text = " ".join(str(error).split())
         what = "it refuses the user or the password: " if isinstance(error, self._errors.AuthenticationError) else ""
+        tls = self.url.partition("://")[0].endswith("s") and not isinstance(error, self._errors.ResponseError)
+        what += "is it a server without TLS? then write redis:// for rediss://: " if tls else ""
         full = "; give it more memory" if isinstance(error, self._errors.OutOfMemoryError) else ""
         return CampaignError(
             f"queue {self.url}: {what}{text}{full}; what it holds is safe: mend it and run the same command again"

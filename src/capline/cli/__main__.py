@@ -1,5 +1,5 @@
 """`python -m capline.cli` is `capline`."""
 
-from capline.cli.main import main
+from capline.cli.start import main
 
 main()

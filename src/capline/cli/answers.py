@@ -12,9 +12,10 @@ from zoneinfo import ZoneInfo
 import typer
 from rich.table import Table
 
-from capline.cli.common import answer_json, note, out
+from capline.cli.common import answer_json, note, out, plain, printable
 from capline.model.limit import QuietHours, duration_text
 from capline.model.policy import LOGS
+from capline.model.subject import subject_text
 from capline.model.zone import UTC_ZONE
 
 if TYPE_CHECKING:
@@ -51,17 +52,19 @@ def show_joint(joint: Joint, asked: Sequence[Attempt], now_us: int, zone: str, *
     _end(joint, exit_code=exit_code)
 
 
-def show_explanation(why: Explanation, *, json: bool) -> None:
-    """Answer why: the decision, each limit as it stands, and the hits."""
+def show_explanation(why: Explanation, segment: str | None, *, json: bool) -> None:
+    """Answer why: the decision for a subject in this segment, each limit as it stands, and the hits."""
     if json:
-        answer_json(_explained(why))
+        answer_json(_explained(why, segment))
         return
     zone = why.zone or UTC_ZONE
     show(why.decision, why.now_us, zone, json=False, exit_code=False)
-    title = f"policy {why.policy}, subject {why.subject}"
+    title = f"policy {why.policy}, subject {subject_text(why.subject)}"
+    title += f", segment {segment}" if segment is not None else ""
     title += f", in {why.zone}" if why.zone else ""
     title += f", by {why.algorithm}" if why.algorithm != LOGS[0] else ""
-    table = Table(title=title.replace("[", r"\["), title_justify="left")
+    out.print(plain(title), style="italic", soft_wrap=True)
+    table = Table()
     for heading in ("limit", "counted in", "used", "remaining", "next unit frees"):
         table.add_column(heading, justify="right" if heading in ("used", "remaining") else "left")
     for state in why.limits:
@@ -71,15 +74,16 @@ def show_explanation(why: Explanation, *, json: bool) -> None:
         table.add_row(f"{state.limit}{binds}", *numbers, _frees(state, why, zone))
     out.print(table)
     for hit in why.hits:
-        told = f"{hit.units} unit(s){'' if hit.units else ', refunded'}{'' if hit.id is None else f', id {hit.id}'}"
+        told = f"{hit.units} unit(s){'' if hit.units else ', refunded'}"
+        told += "" if hit.id is None else f", id {printable(hit.id)}"
         out.print(f"  hit {hit.stamp_us}  {_when(hit.stamp_us, zone)}  {told}", markup=False)
     for line in _remarks(why):
         out.print(f"  {line}", style="dim")
 
 
 def _line(answer: Decision | Joint, now_us: int, zone: str, of: str = "") -> str:
-    """What was decided, in one line. A subject may hold anything, so its brackets are no markup."""
-    limit, of = answer.limit, of.replace("[", r"\[")
+    """What was decided, in one line."""
+    limit, of = answer.limit, plain(of)
     quiet = isinstance(limit, QuietHours)
     if answer.allowed:
         left = f"no quiet hours now ({limit}{of})" if quiet else f"{answer.remaining} left under {limit}{of}"
@@ -136,10 +140,11 @@ def _decided(decision: Decision) -> dict[str, object]:
     }
 
 
-def _explained(why: Explanation) -> dict[str, object]:
+def _explained(why: Explanation, segment: str | None) -> dict[str, object]:
     return {
         "policy": why.policy,
         "subject": why.subject,
+        "segment": segment,
         "algorithm": why.algorithm,
         "count_denied": why.count_denied,
         "zone": why.zone or None,
@@ -171,7 +176,7 @@ def _text(limit: Limit | None) -> str | None:
 
 
 def _named(attempt: Attempt) -> str:
-    return f"{attempt.policy} {attempt.subject}"
+    return printable(f"{attempt.policy} {subject_text(attempt.subject)}")
 
 
 def _when(instant_us: int, zone: str) -> str:

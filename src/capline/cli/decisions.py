@@ -1,8 +1,8 @@
 """`capline decide | peek | refund | explain | erase | sweep`: one subject at a time, on the store of everyone else.
 
-A subject of digits alone is an integer, as campaigns have them; `--text` makes it text. A refusal is an answer, so exit
-0; with `--exit-code` a refused `decide` or `peek` exits 1, for shell scripts. `--and` asks for several subjects in one
-attempt.
+A subject of digits alone is an integer, as campaigns have them; `s:42` or `--text` makes it text. A refusal is an
+answer, so exit 0; with `--exit-code` a refused `decide` or `peek` exits 1, for shell scripts. `--and` asks for several
+subjects in one attempt.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from capline.cli.answers import show, show_explanation, show_joint
-from capline.cli.common import JsonOption, answer_json, out
+from capline.cli.common import JsonOption, answer_json, examples, out
+from capline.cli.subjects import read_also
+from capline.cli.target import Words, refuse_beside_campaign, target
+from capline.cli.twin import is_empty, say_twin
 from capline.limiter.limiter import DEFAULT_URL, Limiter
-from capline.model.attempt import Attempt
-from capline.model.errors import InvalidValueError
-from capline.model.subject import LARGEST_ID, Subject
-from capline.model.zone import UTC_ZONE
+from capline.model.subject import parse_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator
 
 __all__ = ["register"]
 
@@ -33,10 +33,23 @@ PoliciesOption = Annotated[
 StoreOption = Annotated[str, typer.Option("--store", "-s", envvar="CAPLINE_STORE", help="The store's URL.")]
 PolicyArgument = Annotated[str, typer.Argument(help="The policy's name.", show_default=False)]
 SubjectArgument = Annotated[
-    str, typer.Argument(help="Who is limited: text, or digits for an integer.", show_default=False)
+    str,
+    typer.Argument(help="Who is limited: text, or digits for an integer; s:42 is the text 42.", show_default=False),
 ]
-TextOption = Annotated[bool, typer.Option("--text", help="Take a subject of digits as text.")]
+TextOption = Annotated[bool, typer.Option("--text", help="Take the subject as text, as it stands.")]
 SegmentOption = Annotated[str | None, typer.Option("--segment", help="The subject's segment.")]
+SegmentsOption = Annotated[
+    str | None,
+    typer.Option("--segments", metavar="DIR|URL", help="Look its segment up in this snapshot, or published there."),
+]
+CampaignOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--campaign",
+        metavar="CAMPAIGN.YAML",
+        help="Ask as this campaign does: its store, policies, segments, channel, zone and cost.",
+    ),
+]
 ChannelOption = Annotated[str | None, typer.Option("--channel", help="The channel of the attempt.")]
 ZoneOption = Annotated[
     str | None,
@@ -50,10 +63,15 @@ AndOption = Annotated[
         help="This subject too, in one attempt, all or nothing; may be given again, up to 16 subjects in all.",
     ),
 ]
-CostOption = Annotated[int, typer.Option("--cost", help="Units asked for.")]
+CostOption = Annotated[
+    int | None, typer.Option("--cost", help="Units asked for; 1, or the campaign's.", show_default=False)
+]
 IdOption = Annotated[str | None, typer.Option("--id", help="The attempt's id: a retry with it consumes nothing more.")]
 IdsOption = Annotated[
-    list[str] | None, typer.Option("--id", help="Mark the hits recorded under this id; may be given again.")
+    list[str] | None,
+    typer.Option(
+        "--id", help="Mark the hits of this id, or of this message key beside --campaign; may be given again."
+    ),
 ]
 ExitOption = Annotated[bool, typer.Option("--exit-code", help="Exit 1 when refused.")]
 
@@ -62,22 +80,50 @@ DEFAULT_POLICIES = Path("policies.yaml")
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("decide")(decide)
-    app.command("peek")(peek)
-    app.command("refund")(refund)
-    app.command("explain")(explain)
-    app.command("erase")(erase)
-    app.command("sweep")(sweep)
+    for command, lines in (
+        (
+            decide,
+            (
+                "capline decide promo user:42",
+                "capline decide promo 42 --segment active --channel push --json",
+                "capline decide promo 42 --zone Asia/Singapore",
+                "capline decide promo 42 --and campaign=spring --and tenant:2=acme:eu",
+            ),
+        ),
+        (
+            peek,
+            (
+                "capline peek promo 42 --segment active",
+                "capline peek promo 42 --segments segments/today",
+                "capline peek promo 42 --campaign spring.yaml",
+            ),
+        ),
+        (refund, ("capline refund promo 42 1767225600000000",)),
+        (
+            explain,
+            (
+                "capline explain promo 42 --segment active",
+                "capline explain promo 42 --campaign spring.yaml --id spring/3f9a01c2/42",
+                "capline explain promo s:42 --id message-1 --id message-2",
+            ),
+        ),
+        (erase, ("capline erase user:42",)),
+        (sweep, ("capline sweep --store lmdb:///var/lib/capline",)),
+    ):
+        app.command(command.__name__, epilog=examples(*lines))(command)
 
 
 def decide(
+    context: typer.Context,
     policy: PolicyArgument,
     subject: SubjectArgument,
     policies: PoliciesOption = DEFAULT_POLICIES,
     store: StoreOption = DEFAULT_URL,
-    cost: CostOption = 1,
+    cost: CostOption = None,
     id: IdOption = None,
     segment: SegmentOption = None,
+    segments: SegmentsOption = None,
+    campaign: CampaignOption = None,
     channel: ChannelOption = None,
     zone: ZoneOption = None,
     also: AndOption = None,
@@ -87,36 +133,26 @@ def decide(
 ) -> None:
     """May the subject have one more? Consumes when allowed.
 
-    [bold]Examples[/]
-
-      capline decide promo user:42
-      capline decide promo 42 --segment active --channel push --json
-      capline decide promo 42 --zone Asia/Singapore
-      capline decide promo 42 --and campaign=spring --and tenant:2=acme:eu
-
-    The last one asks for a unit of the user, one of the campaign and 2 of the tenant: all of them or none. Segment,
-    channel, zone and cost are those of the first; the id is for each.
+    With --and all of them are allowed or none: `--and campaign=spring --and tenant:2=acme` asks for a unit of the
+    campaign and 2 of the tenant too. Segment, channel, zone and cost are those of the first; the id is for each.
     """
-    first = Attempt(policy, _subject(subject, text=text), cost, id, segment, channel, zone)
-    with _limiter(policies, store, create=True) as limiter:
-        near = _zone(limiter, policy, zone)
-        if also:
-            asked = [first, *_others(also, id, text=text)]
-            joint = limiter.decide_all(asked)
-            show_joint(joint, asked, limiter.now_us(), near, json=json, exit_code=exit_code)
-            return
-        decision = limiter.decide(policy, first.subject, cost, id, segment=segment, channel=channel, zone=zone)
-        show(decision, limiter.now_us(), near, json=json, exit_code=exit_code)
+    words = Words(
+        policy, subject, policies, store, cost, id, segment, segments, campaign, channel, zone, text, create=True
+    )
+    _answer(context, words, also or (), consume=True, json=json, exit_code=exit_code)
 
 
 def peek(
+    context: typer.Context,
     policy: PolicyArgument,
     subject: SubjectArgument,
     policies: PoliciesOption = DEFAULT_POLICIES,
     store: StoreOption = DEFAULT_URL,
-    cost: CostOption = 1,
+    cost: CostOption = None,
     id: IdOption = None,
     segment: SegmentOption = None,
+    segments: SegmentsOption = None,
+    campaign: CampaignOption = None,
     channel: ChannelOption = None,
     zone: ZoneOption = None,
     also: AndOption = None,
@@ -124,22 +160,9 @@ def peek(
     exit_code: ExitOption = False,
     json: JsonOption = False,
 ) -> None:
-    """The answer that [bold]decide[/] would give; consumes nothing.
-
-    [bold]Example[/]
-
-      capline peek promo 42 --segment active
-    """
-    first = Attempt(policy, _subject(subject, text=text), cost, id, segment, channel, zone)
-    with _limiter(policies, store) as limiter:
-        near = _zone(limiter, policy, zone)
-        if also:
-            asked = [first, *_others(also, id, text=text)]
-            joint = limiter.peek_all(asked)
-            show_joint(joint, asked, limiter.now_us(), near, json=json, exit_code=exit_code)
-            return
-        decision = limiter.peek(policy, first.subject, cost, id, segment=segment, channel=channel, zone=zone)
-        show(decision, limiter.now_us(), near, json=json, exit_code=exit_code)
+    """The answer that [bold]decide[/] would give; consumes nothing."""
+    words = Words(policy, subject, policies, store, cost, id, segment, segments, campaign, channel, zone, text)
+    _answer(context, words, also or (), consume=False, json=json, exit_code=exit_code)
 
 
 def refund(
@@ -156,13 +179,12 @@ def refund(
 
     Where the policy's algorithm keeps sums or numbers instead of hits, a hit without an id is given back by its cost,
     and as often as it is asked.
-
-    [bold]Example[/]
-
-      capline refund promo 42 1767225600000000
     """
+    named = parse_subject(subject, as_text=text)
     with _limiter(policies, store) as limiter:
-        done = limiter.refund(policy, _subject(subject, text=text), hit, cost)
+        done = limiter.refund(policy, named, hit, cost)
+        if not done:
+            say_twin(limiter, named, policy)
     if json:
         answer_json({"refunded": done})
     else:
@@ -170,11 +192,14 @@ def refund(
 
 
 def explain(
+    context: typer.Context,
     policy: PolicyArgument,
     subject: SubjectArgument,
     policies: PoliciesOption = DEFAULT_POLICIES,
     store: StoreOption = DEFAULT_URL,
     segment: SegmentOption = None,
+    segments: SegmentsOption = None,
+    campaign: CampaignOption = None,
     channel: ChannelOption = None,
     zone: ZoneOption = None,
     ids: IdsOption = None,
@@ -183,17 +208,18 @@ def explain(
 ) -> None:
     """Why: the limits in force, which of them binds, the hits that count, and when each unit frees.
 
-    A log keeps a hash of a hit's id: with [bold]--id[/] the hits that were recorded under it are marked.
-
-    [bold]Examples[/]
-
-      capline explain promo 42 --segment active
-      capline explain promo 42 --id message-1 --id message-2
+    A log keeps a hash of a hit's id: with --id the hits that were recorded under it are marked.
     """
-    with _limiter(policies, store) as limiter:
-        named = _subject(subject, text=text)
-        why = limiter.explain(policy, named, segment=segment, channel=channel, zone=zone, ids=ids or ())
-    show_explanation(why, json=json)
+    words = Words(policy, subject, policies, store, None, None, segment, segments, campaign, channel, zone, text)
+    if campaign is not None:
+        refuse_beside_campaign(context)
+    with target(words) as asked:
+        why = asked.explain(ids or ())
+        asked.say()
+        other = say_twin(asked.limiter, why.subject, policy) if is_empty(why) else None
+        show_explanation(why, asked.attempt.segment, json=json)
+        if other is not None and not json:
+            show_explanation(asked.explain(ids or (), other), asked.attempt.segment, json=False)
 
 
 def erase(
@@ -203,14 +229,12 @@ def erase(
     text: TextOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Forget a subject in every policy of the file.
-
-    [bold]Example[/]
-
-      capline erase user:42
-    """
+    """Forget a subject in every policy of the file."""
+    named = parse_subject(subject, as_text=text)
     with _limiter(policies, store) as limiter:
-        held = limiter.erase(_subject(subject, text=text))
+        held = limiter.erase(named)
+        if not held:
+            say_twin(limiter, named)
     if json:
         answer_json({"erased_logs": held})
     else:
@@ -222,12 +246,7 @@ def sweep(
     store: StoreOption = DEFAULT_URL,
     json: JsonOption = False,
 ) -> None:
-    """Remove the logs of subjects whose every hit is out of every window; decisions go on meanwhile.
-
-    [bold]Example[/]
-
-      capline sweep --store lmdb:///var/lib/capline
-    """
+    """Remove the logs of subjects whose every hit is out of every window; decisions go on meanwhile."""
     with _limiter(policies, store) as limiter:
         removed = limiter.sweep()
     if json:
@@ -243,29 +262,29 @@ def _limiter(policies: Path, store: str, *, create: bool = False) -> Generator[L
         yield limiter
 
 
-def _subject(given: str, *, text: bool) -> Subject:
-    if text or not given.isascii() or not given.isdecimal():
-        return given
-    if int(given) > LARGEST_ID:
-        raise InvalidValueError(f"subject {given} is above 2^64-1; give --text to take it as text")
-    return int(given)
-
-
-def _others(also: Sequence[str], id: str | None, *, text: bool) -> list[Attempt]:
-    """The further parts of a joint attempt. A policy's name has no `=` and no colon, so the first ones are ours."""
-    attempts: list[Attempt] = []
-    for words in also:
-        named, equals, subject = words.partition("=")
-        policy, colon, cost = named.partition(":")
-        if not equals or (colon and not (cost.isascii() and cost.isdecimal())):
-            raise InvalidValueError(
-                f"--and {words!r}: write policy=subject, or policy:cost=subject, like tenant:2=acme"
-            )
-        attempts.append(Attempt(policy, _subject(subject, text=text), int(cost or 1), id))
-    return attempts
-
-
-def _zone(limiter: Limiter, policy: str, zone: str | None) -> str:
-    """Where instants are told: where the subject is, if a limit asks for that."""
-    known = limiter.policies.get(policy)
-    return (zone or known.zone) if known is not None and known.needs_zone else UTC_ZONE
+def _answer(
+    context: typer.Context, words: Words, also: list[str] | tuple[()], *, consume: bool, json: bool, exit_code: bool
+) -> None:
+    """Ask, of one subject or of several, and show the answer."""
+    if words.campaign is not None:
+        refuse_beside_campaign(context)
+    with target(words) as asked:
+        limiter, first = asked.limiter, asked.attempt
+        if also:
+            parts = [first, *read_also(also, first.id, as_text=words.as_text)]
+            joint = limiter.decide_all(parts) if consume else limiter.peek_all(parts)
+            asked.say()
+            show_joint(joint, parts, limiter.now_us(), asked.near, json=json, exit_code=exit_code)
+            return
+        ask = limiter.decide if consume else limiter.peek
+        decision = ask(
+            first.policy,
+            first.subject,
+            first.cost,
+            first.id,
+            segment=first.segment,
+            channel=first.channel,
+            zone=first.zone,
+        )
+        asked.say()
+        show(decision, limiter.now_us(), asked.near, json=json, exit_code=exit_code)

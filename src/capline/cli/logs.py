@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import msgspec
 import typer
 
-from capline.cli.common import BAD_INPUT, INTERRUPTED, JsonOption, answer_json, note, out
+from capline.cli.common import BAD_INPUT, INTERRUPTED, JsonOption, answer_json, examples, note, out
 from capline.cli.decisions import DEFAULT_POLICIES, PoliciesOption, StoreOption
 from capline.limiter.limiter import DEFAULT_URL, Limiter
 from capline.limiter.records import MOST_LINE_BYTES, line_of, read_line
@@ -44,8 +44,20 @@ ProgressOption = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("export")(export_logs)
-    app.command("import")(import_logs)
+    app.command(
+        "export",
+        epilog=examples(
+            "capline export logs.jsonl --store lmdb:///var/lib/capline",
+            "capline export --policy promo | zstd > promo.jsonl.zst",
+        ),
+    )(export_logs)
+    app.command(
+        "import",
+        epilog=examples(
+            "capline import past-sends.jsonl --store lmdb:///var/lib/capline",
+            "capline export --store lmdb://old | capline import - --store redis://127.0.0.1:6379/0",
+        ),
+    )(import_logs)
 
 
 def export_logs(
@@ -59,11 +71,6 @@ def export_logs(
     """Write every log to a file, a line of JSON each; decisions go on meanwhile.
 
     A log that is damaged is told and left out; then the command exits 1.
-
-    [bold]Examples[/]
-
-      capline export logs.jsonl --store lmdb:///var/lib/capline
-      capline export --policy promo | zstd > promo.jsonl.zst
     """
     if json and file == STDIO:
         raise InvalidValueError("--json answers on standard output, where the lines go; name a file for them")
@@ -107,11 +114,6 @@ def import_logs(
 
     Hits that are known or out of every window are left out. Exits 2 where a line is wrong or a hit lies in the future,
     1 where a log in the store is damaged.
-
-    [bold]Examples[/]
-
-      capline import past-sends.jsonl --store lmdb:///var/lib/capline
-      capline export --store lmdb://old | capline import - --store redis://127.0.0.1:6379/0
     """
     read = 0
 

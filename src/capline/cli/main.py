@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from capline import __version__
-from capline.cli import campaign, decisions, logs, replay, segments, store, worker
-from capline.cli.common import BAD_INPUT, INTERRUPTED, note
+from capline.cli import campaign, decisions, logs, policies, replay, segments, store, worker
+from capline.cli.common import BAD_INPUT, INTERRUPTED, note, plain
 from capline.model.errors import CaplineError
 
 __all__ = ["app", "main"]
@@ -25,6 +25,7 @@ app = typer.Typer(
 app.add_typer(campaign.app, name="campaign")
 app.add_typer(segments.app, name="segments")
 app.add_typer(store.app, name="store")
+app.add_typer(policies.app, name="policies")
 decisions.register(app)
 logs.register(app)
 replay.register(app)
@@ -50,7 +51,7 @@ def _options(  # pyright: ignore[reportUnusedFunction] - typer calls it
 def main() -> None:
     """Run the command line.
 
-    Exits 0 on success, 2 on bad input with one line that says what to mend, 130 on Ctrl-C.
+    Exits 0 on success, 2 on bad input with one line that says what to fix, 130 on Ctrl-C.
     """
     try:
         status = app(standalone_mode=False)
@@ -70,9 +71,9 @@ def main() -> None:
 
 
 def _refused(message: str) -> int:
-    """Say on one line what is wrong, with nothing in it read as markup."""
-    line = " ".join(message.replace("[", r"\[").split("\n"))
-    note.print(f"[bold red]capline:[/] {line}", soft_wrap=True)
+    """Say on one line what is wrong."""
+    line = " ".join(message.split("\n"))
+    note.print(f"[bold red]capline:[/] {plain(line)}", soft_wrap=True)
     return BAD_INPUT
 
 

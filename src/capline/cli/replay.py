@@ -12,7 +12,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from capline.cli.common import INTERRUPTED, JsonOption, answer_json, note, out
+from capline.cli.common import INTERRUPTED, NO_SEGMENT, JsonOption, answer_json, examples, note, out, plain
 from capline.limiter.limiter import Limiter
 from capline.model.clock import ManualClock
 from capline.replay.engine import Tally, batches_of, replay
@@ -34,8 +34,21 @@ DEFAULT_POLICIES = Path("policies.yaml")
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    app.command("replay")(replay_file)
-    app.command("demo")(demo)
+    app.command(
+        "replay",
+        epilog=examples(
+            "capline replay events.csv --policy promo --policies policies.yaml",
+            "capline replay calls.csv.gz --policy psp --subject-column provider --time-column ts --sort --json",
+            "capline replay sends.csv --policy promo --segment-column segment --zone-column zone",
+        ),
+    )(replay_file)
+    app.command(
+        "demo",
+        epilog=examples(
+            "capline demo",
+            "capline demo --policies my-policies.yaml --out build/mine --json",
+        ),
+    )(demo)
 
 
 def replay_file(
@@ -57,14 +70,6 @@ def replay_file(
     """Count what this policy would have done to these events; consumes nothing anywhere.
 
     Events are decided in order of time, in memory, each at its own time.
-
-    [bold]Examples[/]
-
-      capline replay events.csv --policy promo --policies policies.yaml
-
-      capline replay calls.csv.gz --policy psp --subject-column provider --time-column ts --sort --json
-
-      capline replay sends.csv --policy promo --segment-column segment --zone-column zone
     """
     clock = ManualClock()
     tally = Tally()
@@ -99,12 +104,6 @@ def demo(
     """See the main job done: eighteen months of real purchases, capped by segment, in seconds; with a report.
 
     Segments by recency are made each morning, each purchase makes messages due, and each week a blast goes to everyone.
-
-    [bold]Examples[/]
-
-      capline demo
-
-      capline demo --policies my-policies.yaml --out build/mine --json
     """
     # The demo brings roaring bitmaps and the report along: other commands should not wait for them.
     from capline.replay.demo import run_demo  # noqa: PLC0415
@@ -127,7 +126,7 @@ def demo(
         answer_json({"report": str(report), "holds": result.holds, "result": result})
     else:
         _show_demo(result)
-        out.print(f"\nReport: [bold]{_plain(str(report))}[/] ({size_text(report_bytes)}; open it in a browser)")
+        out.print(f"\nReport: [bold]{plain(str(report))}[/] ({size_text(report_bytes)}; open it in a browser)")
         _show_next(result, data, out_dir)
     if not result.holds:
         note.print("the check failed: these figures are wrong", style="bold red")
@@ -163,7 +162,7 @@ def _show_demo(result: DemoResult) -> None:
     checks = Table.grid(padding=(0, 2))
     for check in result.checks:
         mark = "[green]holds[/]" if check.holds else "[bold red]FAILS[/]"
-        checks.add_row(mark, f"{_plain(check.what)}\n[dim]{_plain(check.found)}[/]")
+        checks.add_row(mark, f"{plain(check.what)}\n[dim]{plain(check.found)}[/]")
     out.print(checks)
 
 
@@ -195,7 +194,7 @@ def _show_next(result: DemoResult, data: Path, out_dir: Path) -> None:
     out.print("\nNext, try:")
     for why, command in commands:
         out.print(f"  [dim]# {why}[/]")
-        out.print(f"  {_plain(f'{program} {command}')}", soft_wrap=True)
+        out.print(f"  {plain(f'{program} {command}')}", soft_wrap=True)
 
 
 def _program() -> str:
@@ -234,8 +233,8 @@ def _show_tally(policy: str, tally: Tally, segments: Sequence[str | None]) -> No
         counts = [tally.refused[code, limit] for limit in limits]
         refused = sum(counts)
         numbers = (asked, asked - refused, refused, *counts)
-        table.add_row(segments[code] or "(none)", *(f"{number:,}" for number in numbers))
-    out.print(f"policy {_plain(policy)}: {tally.asked.total():,} events, {tally.refused.total():,} of them refused")
+        table.add_row(plain(segments[code] or NO_SEGMENT), *(f"{number:,}" for number in numbers))
+    out.print(f"policy {plain(policy)}: {tally.asked.total():,} events, {tally.refused.total():,} of them refused")
     out.print(table)
 
 
@@ -246,8 +245,3 @@ def _table(words: Sequence[str], numbers: Sequence[str]) -> Table:
     for heading in numbers:
         table.add_column(heading, justify="right")
     return table
-
-
-def _plain(text: str) -> str:
-    """Text with nothing in it read as markup."""
-    return text.replace("[", r"\[")

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from capline import segment as segments
 from capline.cli import segments_publish
-from capline.cli.common import JsonOption, answer_json, note, out
+from capline.cli.common import NO_SEGMENT, JsonOption, answer_json, note, out, plain, printable
 from capline.model.errors import SegmentError
 from capline.segment import files
 from capline.segment.manifest import MANIFEST, Manifest, instant_text, read_manifest
@@ -289,9 +289,11 @@ def _list_directory(directory: Path, *, as_json: bool) -> None:
         if isinstance(each, Manifest):
             ids, size_bytes = _totals(each)
             created = instant_text(each.created_us)
-            table.add_row(path.name, each.version, created, f"{len(each.segments)}", f"{ids:,}", f"{size_bytes:,}")
+            table.add_row(
+                plain(path.name), each.version, created, f"{len(each.segments)}", f"{ids:,}", f"{size_bytes:,}"
+            )
         else:
-            table.add_row(path.name, "[red]damaged[/]", "", "", "", "")
+            table.add_row(plain(path.name), "[red]damaged[/]", "", "", "", "")
             note.print(str(each), style="red", markup=False, soft_wrap=True)
     _print_table(table)
 
@@ -314,7 +316,7 @@ def contains(
         answer_json({"version": snapshot.version, "ids": answers})
         return
     # Not through rich, here and below: it turns tabs into blanks, and is slow for a million lines.
-    lines = (f"{each['id']}\t{each['segment'] or '-'}" for each in answers)
+    lines = (f"{printable(each['id'])}\t{each['segment'] or NO_SEGMENT}" for each in answers)
     typer.echo(
         "\n".join(
             f"{line}\t{','.join(each.get('sets', ()))}".rstrip("\t") for line, each in zip(lines, answers, strict=True)
@@ -400,7 +402,7 @@ def classify(
             {"version": snapshot.version, "audience": len(ids) + unknown, "segments": sizes, "in_none": nowhere}
         )
         return
-    typer.echo("\n".join(f"{name}\t{size}" for name, size in {**sizes, "-": nowhere}.items()))
+    typer.echo("\n".join(f"{name}\t{size}" for name, size in {**sizes, NO_SEGMENT: nowhere}.items()))
 
 
 @app.command(
@@ -435,9 +437,9 @@ def members(
         answer_json({"version": snapshot.version, "cardinality": len(chosen), "ids": page, "next": following})
         return
     if page:
-        typer.echo("\n".join(map(str, page)))
+        typer.echo("\n".join(map(printable, page)))
     if following is not None:
-        note.print(f"{len(chosen):,} in all; the next page: --after {following}", style="dim")
+        note.print(f"{len(chosen):,} in all; the next page: --after {plain(following)}", style="dim")
 
 
 def _choose(snapshot: Snapshot, segment: str | None, expression: str | None) -> IdSet:

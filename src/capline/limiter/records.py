@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -228,7 +227,7 @@ def _instant_us(at: float | str) -> int:
         if instant is None or instant.tzinfo is None:
             raise InvalidValueError(f"at {at[:40]!r} is no instant; write it like 2026-01-31T16:00:00Z, with its zone")
         at = instant.timestamp()
-    if not isfinite(at) or not 0 <= at < LATEST_US / 1e6:
+    if not 0 <= at < LATEST_US / 1e6:  # not even where it is no number
         raise InvalidValueError(
             f"at {quoted(at)} is no number of seconds since 1970 (milliseconds and microseconds are not)"
         )

@@ -35,7 +35,7 @@ class Rules:
         self._channels: dict[str, set[str]] = {}
         self._denied: dict[str, int] = {}
         self._meters: dict[str, list[str]] = {}
-        first: dict[str, Policy] = {}
+        self._first: dict[str, Policy] = {}
         for policy in policies:
             if not isinstance(policy, Policy):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
                 raise PolicyError(
@@ -43,7 +43,7 @@ class Rules:
                 )
             if policy.name in self.policies:
                 raise PolicyError(f"two policies are named {policy.name!r}; a name is one policy")
-            _check_same_place(policy, first.setdefault(policy.log, policy))
+            _check_same_place(policy, self._first.setdefault(policy.log, policy))
             self.policies[policy.name] = policy
             widest_us = max(limit.reach_us for limit in policy.all_limits())
             if policy.algorithm == "sliding_counter":
@@ -56,6 +56,10 @@ class Rules:
             if not policy.keeps_log:
                 looks = _apart(f"{self.namespace}:{policy.log}", policy, 0)[1:]
                 self._meters.setdefault(policy.log, []).extend(look.log for look in looks)
+        self._channel_logs = {
+            log: tuple(f"{self.namespace}:{log}/{channel}" for channel in sorted(channels))
+            for log, channels in self._channels.items()
+        }
 
     def policy(self, name: str) -> Policy:
         """The policy of this name; raises `UnknownNameError` that lists those there are."""
@@ -98,7 +102,7 @@ class Rules:
         return Rule(
             name,
             looks,
-            tuple(f"{log}/{other}" for other in sorted(self._channels[policy.log])),
+            self._channel_logs[policy.log],
             policy.layout,
             policy.wait_replicas,
             policy.population,
@@ -110,11 +114,11 @@ class Rules:
     def log_rule(self, log: str) -> Rule:
         """A rule without limits that looks at one log alone, by its name without the namespace."""
         full = f"{self.namespace}:{log}"
-        if full not in self.logs():
+        own = log.partition("/")[0]
+        policy = self._first.get(own)
+        if policy is None or (log != own and full not in self._logs_of(own)):
             listed = ", ".join(name.partition(":")[2] for name in self.logs()) or "none"
             raise UnknownNameError(f"no policy has a log {quoted(log)}; there are: {listed}")
-        own = log.partition("/")[0]
-        policy = next(policy for policy in self.policies.values() if policy.log == own)
         if policy.algorithm != "sliding_log":
             raise PolicyError(
                 f"log {log!r} is of algorithm {policy.algorithm!r}, which does not keep every hit; "
@@ -129,12 +133,11 @@ class Rules:
 
     def logs(self) -> list[str]:
         """The name of every log that any policy writes."""
-        names: list[str] = []
-        for log, channels in self._channels.items():
-            names.append(f"{self.namespace}:{log}")
-            names += self._meters.get(log, ())
-            names += [f"{self.namespace}:{log}/{channel}" for channel in sorted(channels)]
-        return names
+        return [name for log in self._channels for name in self._logs_of(log)]
+
+    def _logs_of(self, log: str) -> list[str]:
+        """The full names of a log, and of what is kept under its name."""
+        return [f"{self.namespace}:{log}", *self._meters.get(log, ()), *self._channel_logs[log]]
 
 
 def _check_same_place(policy: Policy, other: Policy) -> None:

@@ -18,7 +18,7 @@ from capline.model.errors import CaplineError, StoreError
 try:
     import httpx
 except ImportError as error:
-    raise CaplineError("capline.middleware.httpx needs httpx: pip install 'capline[http]'") from error
+    raise CaplineError('capline.middleware.httpx needs httpx: pip install "capline[http]"') from error
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from capline.model.errors import CaplineError
 try:
     from requests.adapters import HTTPAdapter
 except ImportError as error:
-    raise CaplineError("capline.middleware.requests needs requests: pip install 'capline[requests]'") from error
+    raise CaplineError('capline.middleware.requests needs requests: pip install "capline[requests]"') from error
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -73,11 +73,13 @@ _SPELLINGS = {
     "w": "week",
 }
 _SHORT = {"second": "s", "minute": "min", "hour": "h"}
-_FORM = re.compile(r"\s*([0-9][0-9_]*)\s*(?:/|\bper\b)\s*([0-9][0-9_]*)?\s*([^\W\d_]+)\s*", re.IGNORECASE)
-_SPAN = re.compile(r"\s*([0-9][0-9_]*)?\s*([^\W\d_]+)\s*")
+_NUMBER = "([0-9]+(?:_[0-9]+)*)"
+"""Digits, and between two of them an underscore: exactly what `int` reads."""
+_FORM = re.compile(rf"\s*{_NUMBER}\s*(?:/|\bper\b)\s*{_NUMBER}?\s*([^\W\d_]+)\s*", re.IGNORECASE)
+_SPAN = re.compile(rf"\s*{_NUMBER}?\s*([^\W\d_]+)\s*")
 _GAP = re.compile(r"\s*(?:minimum\s+)?gap\s+(?:of\s+)?(.+)", re.IGNORECASE)
-_CALENDAR = re.compile(r"\s*([0-9][0-9_]*)\s*(?:/|\bper\b)\s*calendar[- ](day|week)\s*", re.IGNORECASE)
-_QUIET = re.compile(r"\s*not\s+between\s+(\d\d?):(\d\d)\s+and\s+(\d\d?):(\d\d)\s*", re.IGNORECASE)
+_CALENDAR = re.compile(rf"\s*{_NUMBER}\s*(?:/|\bper\b)\s*calendar[- ](day|week)\s*", re.IGNORECASE)
+_QUIET = re.compile(r"\s*not\s+between\s+([0-9]{1,2}):([0-9]{2})\s+and\s+([0-9]{1,2}):([0-9]{2})\s*", re.IGNORECASE)
 _LONGEST_TEXT = 64
 
 
@@ -220,7 +222,7 @@ def parse_span(text: str, what: str) -> int:
     """A span such as `30 minutes`, `1min` or `250ms` in microseconds; raises an error that names `what`."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
         raise InvalidTypeError(f"{what} is text like '1min', not {quoted(text)}")
-    span = _SPAN.fullmatch(text[:_LONGEST_TEXT])
+    span = _SPAN.fullmatch(text) if len(text) <= _LONGEST_TEXT else None
     if span is None:
         raise InvalidValueError(f"{what}: {text[:_LONGEST_TEXT]!r} is not a span; write it like '30 minutes' or '1min'")
     try:

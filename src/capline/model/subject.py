@@ -1,4 +1,10 @@
-"""A subject: text of 1 to 512 bytes of UTF-8, or an integer from 0 to 2^64-1. The two never meet: 42 is not "42"."""
+"""A subject: text of 1 to 512 bytes of UTF-8, or an integer from 0 to 2^64-1. The two never meet: 42 is not "42".
+
+Where a subject is typed or sent as a word, digits alone are the integer and anything else is text. A prefix says which
+is meant: `i:42` is the integer, `s:42` the text.
+
+    42  i:42  ->  42          s:42  ->  "42"          user:42  ->  "user:42"          s:s:42  ->  "s:42"
+"""
 
 from __future__ import annotations
 
@@ -6,12 +12,15 @@ from operator import index
 
 from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 
-__all__ = ["LARGEST_ID", "LONGEST_TEXT_BYTES", "Subject", "check_subject"]
+__all__ = ["LARGEST_ID", "LONGEST_TEXT_BYTES", "Subject", "check_subject", "parse_subject", "subject_text"]
 
 Subject = str | int
 
 LONGEST_TEXT_BYTES = 512
 LARGEST_ID = (1 << 64) - 1
+
+_MOST_DIGITS = len(str(LARGEST_ID))
+_INTEGER, _TEXT = "i:", "s:"
 
 
 def check_subject(subject: Subject) -> Subject:
@@ -35,3 +44,31 @@ def check_subject(subject: Subject) -> Subject:
     if 0 <= number <= LARGEST_ID:
         return number
     raise InvalidValueError(f"an integer subject is 0 to 2^64-1, not {quoted(number)}")
+
+
+def parse_subject(word: str, *, as_text: bool = False) -> Subject:
+    """The subject that a word means, see the module's text; with `as_text` the word itself, whatever it looks like."""
+    if not isinstance(word, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        raise InvalidTypeError(f"a subject is given as text, not {quoted(word)}")
+    if as_text:
+        return check_subject(word)
+    if word.startswith(_TEXT):
+        return check_subject(word.removeprefix(_TEXT))
+    digits = word.removeprefix(_INTEGER)
+    if digits.isascii() and digits.isdecimal():
+        if len(digits) <= _MOST_DIGITS and int(digits) <= LARGEST_ID:
+            return int(digits)
+        raise InvalidValueError(f"subject {quoted(word)} is above 2^64-1; put s: before it to take it as text")
+    if digits is not word:
+        raise InvalidValueError(
+            f"subject {quoted(word)}: after i: comes an integer; for this very text put s: before it"
+        )
+    return check_subject(word)
+
+
+def subject_text(subject: Subject) -> str:
+    """The shortest word that `parse_subject` takes for this subject: `42`, `user:42`, `s:42` for the text "42"."""
+    if not isinstance(subject, str):
+        return str(subject)
+    looks_otherwise = subject.startswith((_INTEGER, _TEXT)) or (subject.isascii() and subject.isdecimal())
+    return f"{_TEXT}{subject}" if looks_otherwise else subject

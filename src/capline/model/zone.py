@@ -30,7 +30,6 @@ _LATEST_US = 250_000_000_000_000_000
 """The year 9892: Python's calendar ends some years later."""
 
 
-@lru_cache(4096)
 def check_zone(name: str) -> str:
     """The name of a zone that is known here, or raise `UnknownNameError` that says the mend."""
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
@@ -81,7 +80,7 @@ def _us(span: timedelta) -> int:
     return span // timedelta(microseconds=1)
 
 
-@lru_cache(1024)
+@lru_cache(4096)
 def _zone(name: str) -> ZoneInfo:
     try:
         if 0 < len(name) <= _LONGEST_NAME:

@@ -36,7 +36,7 @@ class OpenTelemetryObserver(Metrics):
         try:
             from opentelemetry.metrics import get_meter  # noqa: PLC0415 - an extra, not always there
         except ImportError:
-            raise CaplineError("metrics need opentelemetry-api: pip install 'capline[otel]'") from None
+            raise CaplineError('metrics need opentelemetry-api: pip install "capline[otel]"') from None
         meter = get_meter("capline", meter_provider=provider)
         decisions = meter.create_counter(DECISIONS, "{attempt}", "Attempts, by their outcome")
         peeks = meter.create_counter(PEEKS, "{attempt}", "Attempts that were only peeked at")

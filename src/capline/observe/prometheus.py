@@ -36,7 +36,7 @@ class PrometheusObserver(Metrics):
         try:
             from prometheus_client import REGISTRY, Counter, Histogram  # noqa: PLC0415 - an extra, not always there
         except ImportError:
-            raise CaplineError("metrics need prometheus-client: pip install 'capline[prometheus]'") from None
+            raise CaplineError('metrics need prometheus-client: pip install "capline[prometheus]"') from None
         into = REGISTRY if registry is None else registry
         try:
             decisions = Counter(DECISIONS, "Attempts, by their outcome", DECISION_LABELS, registry=into)

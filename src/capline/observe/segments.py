@@ -76,7 +76,7 @@ class SegmentMetrics:
         try:
             from prometheus_client import REGISTRY  # noqa: PLC0415 - an extra, not always there
         except ImportError:
-            raise CaplineError("metrics need prometheus-client: pip install 'capline[prometheus]'") from None
+            raise CaplineError('metrics need prometheus-client: pip install "capline[prometheus]"') from None
         self._watches: dict[str, Watched] = {}
         try:
             (REGISTRY if registry is None else registry).register(self)

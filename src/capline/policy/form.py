@@ -17,8 +17,6 @@ from capline.model.policy import Policy, check_name
 from capline.policy.tree import Items, Node, Table, Text, Unusable, clipped, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from capline.policy.tree import Fault
 
 __all__ = ["DEFAULT_NAMESPACE", "read_form"]
@@ -82,10 +80,11 @@ class _Form:
         if entries == {}:
             self._fault(node.line, "", "policies: there is none; define one, like promo: {limits: [3/day]}")
         policies: list[Policy] = []
+        first: dict[str, Policy] = {}
         for name, (line, value) in (entries or {}).items():
             policy = self._policy(name, line, value)
             if policy is not None:
-                self._same_place(policy, policies, line)
+                self._same_place(policy, first.setdefault(policy.log, policy), line)
                 policies.append(policy)
         return tuple(policies)
 
@@ -181,16 +180,13 @@ class _Form:
         except CaplineError as error:
             self._fault(line, where, str(error))
 
-    def _same_place(self, policy: Policy, others: Sequence[Policy], line: int) -> None:
+    def _same_place(self, policy: Policy, other: Policy, line: int) -> None:
         """Policies that share a log must find it in the same place, or they would not count each other's hits."""
-        for other in others:
-            if other.log != policy.log:
-                continue
-            for field in ("layout", "population", "algorithm"):
-                if getattr(other, field) != getattr(policy, field):
-                    shared = f"shares log {policy.log!r} with policy {other.name!r} but not its {field}"
-                    self._fault(line, f"policy {policy.name!r}", f"{shared}; give both the same")
-                    return
+        for field in ("layout", "population", "algorithm"):
+            if getattr(other, field) != getattr(policy, field):
+                shared = f"shares log {policy.log!r} with policy {other.name!r} but not its {field}"
+                self._fault(line, f"policy {policy.name!r}", f"{shared}; give both the same")
+                return
 
     def _entries(
         self,

@@ -271,5 +271,5 @@ def _plotly() -> Html:
         # An optional part, which only a report needs; it brings no types along.
         from plotly.offline import get_plotlyjs  # noqa: PLC0415  # pyright: ignore[reportMissingTypeStubs]
     except ModuleNotFoundError:
-        raise ReplayError("the report needs plotly: pip install 'capline[report]'") from None
+        raise ReplayError('the report needs plotly: pip install "capline[report]"') from None
     return Html(get_plotlyjs())

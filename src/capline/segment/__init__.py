@@ -111,6 +111,6 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name not in ("pyroaring", "pyarrow"):
             raise
-        raise SegmentError(f"segments need {error.name}: pip install 'capline[segments]'") from None
+        raise SegmentError(f'segments need {error.name}: pip install "capline[segments]"') from None
     globals()[name] = value
     return value

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from capline.model.errors import InvalidTypeError, SegmentError
 from capline.segment.place import DirectoryPlace
@@ -37,8 +37,10 @@ def open_place(url: str | Path, options: Mapping[str, str] | None = None) -> Pla
     text = str(url)
     scheme = None if isinstance(url, Path) else _SCHEME.match(text)
     if scheme is None or scheme[1].lower() == "file":
-        path = text if scheme is None else unquote(urlsplit(text).path)
-        if not path or "\0" in path or (scheme is not None and urlsplit(text).netloc not in ("", "localhost")):
+        # Not by urlsplit: it stumbles over brackets, and a directory has neither query nor fragment.
+        host, _, rest = ("", "", "") if scheme is None else text[scheme.end() :].partition("/")
+        path = text if scheme is None else unquote(f"/{rest}" if rest else "")
+        if not path or "\0" in path or host not in ("", "localhost"):
             raise SegmentError(f"{text!r} names no directory; write a path, or file:///path")
         if options:
             raise SegmentError(f"{text}: options are for object stores; a directory takes none")

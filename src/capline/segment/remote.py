@@ -43,7 +43,7 @@ try:
     )
     from obstore.store import from_url
 except ModuleNotFoundError:
-    raise SegmentError("object stores need obstore: pip install 'capline[segments]'") from None
+    raise SegmentError('object stores need obstore: pip install "capline[segments]"') from None
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping

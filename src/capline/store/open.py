@@ -8,6 +8,7 @@ redis+cluster://h1:7000,h2:7000,h3:7000?deadline=50ms        (see `capline.store
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["lmdb_path", "open_async_store", "open_store"]
 
 LEAST_MOST_BYTES = 16 << 20
+_NUMBER = re.compile(r"(?=.{1,20}\Z)[0-9]+(?:_[0-9]+)*", re.ASCII)
 
 
 def open_store(url: str, clock: Clock | None = None, *, create: bool = True) -> Store:
@@ -145,7 +147,7 @@ def _durability(url: str, value: str) -> str:
 def _most_bytes(url: str, value: str | None) -> int | None:
     if value is None:
         return None
-    if not value.replace("_", "").isdecimal() or int(value) < LEAST_MOST_BYTES:
+    if not _NUMBER.fullmatch(value) or int(value) < LEAST_MOST_BYTES:
         raise InvalidValueError(
             f"store URL {url!r}: max_bytes is a number of at least {LEAST_MOST_BYTES}, not {value!r}"
         )

@@ -107,7 +107,7 @@ def _load(name: str) -> SenderType:
         (point,) = entry_points(group=_GROUP, name=name)
         return cast("SenderType", point.load())
     except ModuleNotFoundError as error:
-        hint = ": pip install 'capline[campaign]'" if name in _OURS else ""
+        hint = ': pip install "capline[campaign]"' if name in _OURS else ""
         raise CampaignError(f"it needs {error.name}, which is not installed{hint}") from None
     except (ImportError, AttributeError, ValueError) as error:
         raise CampaignError(f"it cannot be loaded ({type(error).__name__}: {error})") from None

@@ -137,12 +137,15 @@ class WebhookSender:
 
 
 def _why_no_url(text: str) -> str | None:
+    """What is wrong with it; the text itself is not repeated, since it may hold a token."""
     try:
         url = httpx.URL(text)
     except httpx.InvalidURL as error:
-        return f"{text!r} is not a URL ({error})"
+        return f"it is not a URL like https://push.example.org/send ({error})"
     if url.scheme not in ("http", "https") or not url.host:
-        return f"{text!r} is not a URL like https://push.example.org/send"
+        return "it is not a URL like https://push.example.org/send"
+    if url.port is not None and not 0 < url.port < 1 << 16:
+        return f"its port is {url.port}, and a port is 1 to 65535"
     return None
 
 

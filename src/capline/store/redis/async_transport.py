@@ -10,12 +10,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from redis.asyncio.connection import Connection, SSLConnection
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
-
-from capline.model.errors import StoreUnavailableError
+from capline.model.errors import StoreError, StoreUnavailableError
 from capline.store.redis.advice import QUESTIONS, warn
 from capline.store.redis.links import (
     LATE_S,
@@ -28,7 +23,15 @@ from capline.store.redis.links import (
     no_connection,
     server_error,
 )
-from capline.store.redis.wire import Exchange, Lost, Pause, Read, Reply, Request, Write
+from capline.store.redis.wire import NO_CLIENT, Exchange, Lost, Pause, Read, Reply, Request, Write
+
+try:
+    from redis.asyncio.connection import Connection, SSLConnection
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+    from redis.exceptions import RedisError
+except ModuleNotFoundError:
+    raise StoreError(NO_CLIENT) from None
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -202,7 +205,10 @@ class _Lease:
                     await line.send_packed_command(request.payload, check_health=False)
         except _ERRORS as error:
             self._drop(key)
-            return lost(error, sent=True) if sent else no_connection(error)
+            if sent:
+                return lost(error, sent=True)
+            tls = self._transport._settings.tls  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+            return no_connection(error, tls=tls)
         return line
 
     async def _read(self, written: list[tuple[Request, _Key, Connection | Failure]], until: float) -> list[list[Reply]]:

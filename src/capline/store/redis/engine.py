@@ -327,6 +327,11 @@ class Engine:
             return StoreUnavailableError(
                 f"{place}: its certificate is not trusted ({reply.text}); name one to trust: ca=; nothing was recorded"
             )
+        if reply.code == "CONNECT":
+            mend = "; name a database that it has" if "DB index" in reply.text else ""
+            return StoreUnavailableError(
+                f"{place}: it refuses the connection ({reply.text}){mend}; nothing was recorded"
+            )
         if reply.code in _REFUSED:
             return StoreUnavailableError(f"{place}: {_REFUSED[reply.code]}; nothing was recorded")
         if _no_room(reply):

@@ -7,12 +7,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from capline.model.errors import StoreError
-from capline.store.redis.wire import Lost, ServerError
+from capline.store.redis.wire import NO_CLIENT, Lost, ServerError
 
 try:
     from redis import exceptions
-except ImportError:
-    raise StoreError("this store needs redis-py; install it: pip install 'capline[redis]'") from None
+except ModuleNotFoundError:
+    raise StoreError(NO_CLIENT) from None
 
 if TYPE_CHECKING:
     from capline.store.redis.url import Address, Settings
@@ -96,14 +96,22 @@ def answered(replies: list[Reply]) -> list[Reply]:
     return replies
 
 
-def no_connection(error: Exception) -> ServerError | Lost:
+def no_connection(error: Exception, *, tls: bool) -> ServerError | Lost:
     """Why there is no connection: what the server said, if it spoke at all, or what its certificate did."""
+    spoke_tls = False
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return ServerError("CERTIFICATE", cause.verify_message)
+        spoke_tls = spoke_tls or isinstance(cause, (ssl.SSLError, TimeoutError, exceptions.TimeoutError))
         cause = cause.__cause__ or cause.__context__
-    return server_error(error) or lost(error, sent=False)
+    said = server_error(error)
+    if said is not None:
+        return ServerError("CONNECT", said.text.removeprefix("ERR ")) if said.code == "ERR" else said
+    failed = lost(error, sent=False)
+    # A server without TLS answers the greeting of TLS with silence, or with words that are none.
+    hint = "; is it a server without TLS? then write redis:// for rediss://" if tls and spoke_tls else ""
+    return Lost(failed.sent, failed.text + hint)
 
 
 def lost(error: BaseException, *, sent: bool) -> Lost:

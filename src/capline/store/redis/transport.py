@@ -16,12 +16,7 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from redis.backoff import NoBackoff
-from redis.connection import Connection, SSLConnection
-from redis.exceptions import RedisError
-from redis.retry import Retry
-
-from capline.model.errors import StoreUnavailableError
+from capline.model.errors import StoreError, StoreUnavailableError
 from capline.store.redis.advice import QUESTIONS, warn
 from capline.store.redis.links import (
     LATE_S,
@@ -34,7 +29,15 @@ from capline.store.redis.links import (
     no_connection,
     server_error,
 )
-from capline.store.redis.wire import Exchange, Lost, Pause, Read, Reply, Request, Write
+from capline.store.redis.wire import NO_CLIENT, Exchange, Lost, Pause, Read, Reply, Request, Write
+
+try:
+    from redis.backoff import NoBackoff
+    from redis.connection import Connection, SSLConnection
+    from redis.exceptions import RedisError
+    from redis.retry import Retry
+except ModuleNotFoundError:
+    raise StoreError(NO_CLIENT) from None
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +89,7 @@ class Transport:
                     self._discard(node, connection)
                 connection = self._take(node, time.monotonic() + self._settings.deadline_s)
             except _ERRORS as error:
-                return no_connection(error)
+                return no_connection(error, tls=self._settings.tls)
         clean = sent = False
         try:
             connection.send_packed_command((payload,), check_health=False)
@@ -242,7 +245,10 @@ class _Lease:
                 self._transport._send_much(line, request.payload, until)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
         except _ERRORS as error:
             self._drop(key)
-            return lost(error, sent=True) if sent else no_connection(error)
+            if sent:
+                return lost(error, sent=True)
+            tls = self._transport._settings.tls  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+            return no_connection(error, tls=tls)
         return line
 
     def _read(self, written: list[tuple[Request, _Key, Connection | Failure]], until: float) -> list[list[Reply]]:

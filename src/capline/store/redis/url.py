@@ -35,6 +35,9 @@ Address = tuple[str, int]
 _OPTIONS = ("deadline", "bulk_deadline", "max_connections", "ca", "cert", "key")
 _SHAPES = ("single", "sentinel", "cluster")
 MOST_SEEDS = 64
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_OPTION = re.compile(r"([?&])([^=&]*)=[^&]*")
+_SHOWN = {*_OPTIONS, "durability", "max_bytes"}
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -68,16 +71,19 @@ def server_schemes() -> dict[str, tuple[str, bool]]:
 
 
 def safe_url(url: str) -> str:
-    """The URL without its password, to be shown."""
+    """The URL without its secrets, to be shown: no password, no token, no option that is not ours."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         scheme, rest = "", url
     # Up to the last @, whatever it holds: a password with a slash in it is not shown either.
     credentials, at, place = rest.rpartition("@")
-    user = credentials.split(":", 1)[0]
-    # Some clients take it as an option; we do not, and do not repeat it.
-    place = re.sub(r"([?&]pass[^=&]*=)[^&]*", r"\1***", place, flags=re.IGNORECASE)
-    return f"{scheme}{separator}{f'{user}:***' if at else ''}{at}{place}"
+    user, colon, _ = credentials.partition(":")
+    # Without a colon it may well be a token and no name.
+    known = f"{user}:***" if colon else "***" if at else ""
+    # Some clients take secrets as options; we do not, and repeat those that we know alone.
+    place, _, _ = place.partition("#")
+    place = _OPTION.sub(lambda found: found[0] if found[2].lower() in _SHOWN else f"{found[1]}{found[2]}=***", place)
+    return f"{scheme}{separator}{known}{at}{place}"
 
 
 def parse_url(url: str) -> Settings:
@@ -90,7 +96,10 @@ def parse_url(url: str) -> Settings:
         options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
     except ValueError:
         raise InvalidValueError(f"{where}: cannot be read; write it like 'redis://127.0.0.1:6379/0'") from None
-    shape, tls = server_schemes()[parts.scheme]
+    schemes = server_schemes()
+    if parts.scheme not in schemes:
+        raise InvalidValueError(f"{where}: unknown kind; use one of {', '.join(schemes)}")
+    shape, tls = schemes[parts.scheme]
     for name in options:
         if name not in _OPTIONS:
             raise InvalidValueError(f"{where}: unknown option {name!r}; it takes: {', '.join(_OPTIONS)}")
@@ -130,7 +139,7 @@ def _path(parts: SplitResult, shape: str, where: str) -> tuple[str, int]:
         master = pieces.pop(0)
     if not pieces:
         return master, 0
-    if shape == "cluster" or len(pieces) > 1 or not pieces[0].isdecimal() or int(pieces[0]) > 1023:  # noqa: PLR2004 - more than any server has
+    if shape == "cluster" or len(pieces) > 1 or not _NUMBER.fullmatch(pieces[0]) or int(pieces[0]) > 1023:  # noqa: PLR2004 - more than any server has
         raise InvalidValueError(f"{where}: after the server comes at most the number of a database; a cluster has none")
     return master, int(pieces[0])
 
@@ -142,7 +151,7 @@ def _seeds(hosts: str, port: int, where: str) -> tuple[Address, ...]:
         if not colon or text.endswith("]"):
             host, number = text, str(port)
         host = host.removeprefix("[").removesuffix("]")
-        if not host or not number.isdecimal() or not 0 < int(number) < 1 << 16:
+        if not host or not _NUMBER.fullmatch(number) or not 0 < int(number) < 1 << 16:
             raise InvalidValueError(f"{where}: {text!r} is no host:port")
         seeds.append((host, int(number)))
     if len(seeds) > MOST_SEEDS:
@@ -162,6 +171,6 @@ def _seconds(text: str | None, name: str, default: float, where: str) -> float:
 def _connections(text: str | None, where: str) -> int:
     if text is None:
         return 128
-    if not text.isdecimal() or not 1 <= int(text) <= 10_000:  # noqa: PLR2004 - a bound that no one needs to name
+    if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= 10_000:  # noqa: PLR2004 - a bound that no one needs to name
         raise InvalidValueError(f"{where}: max_connections is a number from 1 to 10000, not {text!r}")
     return int(text)

@@ -9,9 +9,24 @@ import msgspec
 
 from capline.store.redis.url import Address
 
-__all__ = ["ASKING", "Exchange", "Lost", "Pause", "Read", "Reply", "Request", "ServerError", "Write", "bulk", "pack"]
+__all__ = [
+    "ASKING",
+    "NO_CLIENT",
+    "Exchange",
+    "Lost",
+    "Pause",
+    "Read",
+    "Reply",
+    "Request",
+    "ServerError",
+    "Write",
+    "bulk",
+    "pack",
+]
 
 ASKING = b"*1\r\n$6\r\nASKING\r\n"
+
+NO_CLIENT = 'a store on Redis or Valkey needs redis-py: pip install "capline[redis]"'
 
 
 def bulk(part: bytes) -> bytes:

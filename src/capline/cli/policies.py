@@ -1,0 +1,142 @@
+"""`capline policies check | show`: is a policy file good, and what does it say?
+
+`check` is for CI: every fault with its file and line, exit 2 where there is one. `show` prints a good file as it was
+understood: defaults filled in, every limit in its shortest form.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from capline.cli.common import BAD_INPUT, NO_SEGMENT, JsonOption, answer_json, examples, note, out, plain
+from capline.limiter.rules import Rules
+from capline.model.errors import CaplineError, UnknownNameError
+from capline.model.limit import duration_text
+from capline.policy.file import PolicyFile, PolicyFileError, load
+
+if TYPE_CHECKING:
+    from capline.model.policy import Policy
+
+__all__ = ["app"]
+
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A policy file.", show_default=False)]
+FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Policy files.", show_default=False)]
+NameArgument = Annotated[str | None, typer.Argument(metavar="NAME", help="Only this policy.", show_default=False)]
+
+app = typer.Typer(
+    name="policies",
+    help="Check [bold]policy files[/], and show what they say.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.command(
+    epilog=examples(
+        "capline policies check policies.yaml",
+        "capline policies check deploy/*.yaml --json",
+    )
+)
+def check(
+    files: FilesArgument,
+    as_json: JsonOption = False,
+) -> None:
+    """Check policy files as a limiter reads them; exit 2 where one has a fault, each told with its line."""
+    answers: list[dict[str, object]] = []
+    good = True
+    for path in files:
+        try:
+            file = _read(path)
+        except CaplineError as error:
+            good = False
+            faults = error.faults if isinstance(error, PolicyFileError) else ((0, str(error)),)
+            told = [{"line": line or None, "what": what} for line, what in faults]
+            answers.append({"file": str(path), "ok": False, "faults": told})
+            if not as_json:
+                for line, what in faults:
+                    note.print(plain(f"{path}:{line}: {what}" if line else f"{path}: {what}"), soft_wrap=True)
+        else:
+            answers.append({"file": str(path), "ok": True, "namespace": file.namespace, "policies": len(file.policies)})
+            if not as_json:
+                count = len(file.policies)
+                out.print(plain(f"{path}: good, {count} {'policy' if count == 1 else 'policies'}"), soft_wrap=True)
+    if as_json:
+        answer_json(answers)
+    if not good:
+        raise typer.Exit(BAD_INPUT)
+
+
+@app.command(
+    epilog=examples(
+        "capline policies show policies.yaml",
+        "capline policies show policies.yaml promo --json",
+    )
+)
+def show(
+    file: FileArgument,
+    name: NameArgument = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a policy file says, with everything that it leaves to defaults."""
+    read = _read(file)
+    rules = Rules(read.policies, read.namespace)
+    try:
+        policies = read.policies if name is None else (rules.policy(name),)
+    except UnknownNameError as error:
+        raise UnknownNameError(f"{file}: {error}") from None
+    if as_json:
+        answer_json({"namespace": read.namespace, "policies": [_facts(policy, rules) for policy in policies]})
+        return
+    out.print(f"namespace {read.namespace}")
+    for policy in policies:
+        _print(policy, rules)
+
+
+def _read(path: Path) -> PolicyFile:
+    """The file, as a limiter takes it: what only shows when all its policies are put together is a fault too."""
+    read = load(path)
+    Rules(read.policies, read.namespace)
+    return read
+
+
+def _facts(policy: Policy, rules: Rules) -> dict[str, object]:
+    """The policy as it was understood; a span of time is in microseconds."""
+    log = f"{rules.namespace}:{policy.log}"
+    return {
+        "name": policy.name,
+        "limits": [str(limit) for limit in policy.limits],
+        "by_segment": {name: [str(limit) for limit in limits] for name, limits in policy.by_segment.items()},
+        "channels": {name: [str(limit) for limit in limits] for name, limits in policy.channels.items()},
+        "algorithm": policy.algorithm,
+        "granularity_us": policy.grain_us or None,
+        "count_denied": policy.count_denied,
+        "log": log,
+        "kept_us": rules.keep_us(log),
+        "layout": policy.layout,
+        "population": policy.population if policy.layout == "bucket" else None,
+        "wait_replicas": policy.wait_replicas,
+        "zone": policy.zone if policy.needs_zone else None,
+    }
+
+
+def _print(policy: Policy, rules: Rules) -> None:
+    facts = _facts(policy, rules)
+    named = [f"log {facts['log']}", policy.algorithm, f"hits kept {duration_text(rules.keep_us(str(facts['log'])))}"]
+    named += [f"buckets of {duration_text(policy.grain_us)}"] if policy.grain_us else []
+    named += ["refusals count"] if policy.count_denied else []
+    named += [f"layout bucket for {policy.population:,} text subjects"] if policy.layout == "bucket" else []
+    named += [f"waits for {policy.wait_replicas} replica(s)"] if policy.wait_replicas else []
+    named += [f"zone {policy.zone}"] if policy.needs_zone else []
+    out.print(f"\n[bold]{policy.name}[/]: {plain(', '.join(named))}", soft_wrap=True)
+    table = Table("segment", "channel", "limits", box=None, header_style="bold")
+    rows = [(NO_SEGMENT, "", policy.limits)] if policy.limits else []
+    rows += [(segment, "", limits) for segment, limits in policy.by_segment.items()]
+    rows += [("any", channel, limits) for channel, limits in policy.channels.items()]
+    for segment, channel, limits in rows:
+        table.add_row(segment, channel, ", ".join(str(limit) for limit in limits))
+    out.print(table)

@@ -1,0 +1,239 @@
+"""What a question about one subject is asked of: a store and a policy, in the subject's segment, channel and zone.
+
+They come from options one by one, from `--segments` (the subject's segment is looked up there), or from a campaign's
+file: then everything is as that campaign has it, its clock and its cost too. What was looked up, and what had to be
+assumed, is said on standard error beside the answer.
+
+Cost: `--segments` opens a snapshot, or fetches one; `--campaign` reads all that a run would read, its audience too.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from capline.cli.common import note, plain
+from capline.limiter.limiter import Limiter
+from capline.model.attempt import Attempt
+from capline.model.errors import InvalidValueError
+from capline.model.subject import parse_subject, subject_text
+from capline.model.zone import UTC_ZONE
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+    from pathlib import Path
+
+    import typer
+
+    from capline.campaign import CampaignFile, Job
+    from capline.limiter.explain import Explanation
+    from capline.model.policy import Policy
+    from capline.model.subject import Subject
+    from capline.segment import Snapshot
+
+__all__ = ["Target", "Words", "refuse_beside_campaign", "target"]
+
+_OF_A_CAMPAIGN = ("policies", "store", "segment", "segments", "channel", "zone")
+"""Options that a campaign's file answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What was typed. `cost` is None where it was left out."""
+
+    policy: str
+    subject: str
+    policies: Path
+    store: str
+    cost: int | None = None
+    id: str | None = None
+    segment: str | None = None
+    segments: str | None = None
+    campaign: Path | None = None
+    channel: str | None = None
+    zone: str | None = None
+    as_text: bool = False
+    create: bool = False
+    """Whether a store that is not there is made: only by who consumes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The limiter to ask, and the attempt as it is to be asked; `near` is the zone in which instants are shown."""
+
+    limiter: Limiter
+    attempt: Attempt
+    near: str
+    job: Job | None
+    remarks: list[str]
+
+    def say(self) -> None:
+        """Say what was looked up and what is assumed."""
+        for remark in self.remarks:
+            note.print(plain(remark), style="dim", soft_wrap=True)
+
+    def explain(self, ids: Sequence[str] = (), subject: Subject | None = None) -> Explanation:
+        """Why, for this subject or another one; of a campaign's messages the hits are marked by their keys."""
+        attempt = self.attempt
+        why = self.limiter.explain(
+            attempt.policy,
+            attempt.subject if subject is None else subject,
+            segment=attempt.segment,
+            channel=attempt.channel,
+            zone=attempt.zone,
+            ids=ids,
+        )
+        return why if self.job is None or not ids else _with_messages(why, self.job.file, ids, self.remarks)
+
+
+@contextmanager
+def target(words: Words) -> Generator[Target]:
+    """Open what is asked, and look up what was not named."""
+    remarks: list[str] = []
+    subject = parse_subject(words.subject, as_text=words.as_text)
+    with ExitStack() as stack:
+        if words.campaign is None:
+            limiter = stack.enter_context(Limiter.from_file(words.policies, words.store, create=words.create))
+            attempt = Attempt(
+                words.policy,
+                subject,
+                1 if words.cost is None else words.cost,
+                words.id,
+                _segment(limiter.policies.get(words.policy), words, subject, remarks),
+                words.channel,
+                words.zone,
+            )
+            job = None
+        else:
+            job, attempt = _of_campaign(words.campaign, words, subject, remarks)
+            limiter = stack.enter_context(job.open_limiter(create=words.create))
+        policy = limiter.policies.get(attempt.policy)
+        near = (attempt.zone or policy.zone) if policy is not None and policy.needs_zone else UTC_ZONE
+        yield Target(limiter, attempt, near, job, remarks)
+
+
+def refuse_beside_campaign(context: typer.Context) -> None:
+    """Raise where an option was typed that the campaign's file answers."""
+    for name in _OF_A_CAMPAIGN:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise InvalidValueError(f"--campaign says it by its file: leave out --{name}")
+
+
+def _segment(policy: Policy | None, words: Words, subject: Subject, remarks: list[str]) -> str | None:
+    """The segment that was named or is found in a snapshot."""
+    if words.segments is not None and words.segment is not None:
+        raise InvalidValueError("--segment names it, --segments looks it up; give one of them")
+    if policy is None or not policy.by_segment:
+        return words.segment
+    if words.segments is not None:
+        with _snapshot(words.segments) as snapshot:
+            name = _look_up(snapshot, subject, words.segments)
+            return _found(policy, subject, name, words.segments, remarks)
+    if words.segment is None:
+        remarks.append(
+            f"policy {policy.name} differs by segment, and none was named: these are the limits of subjects in no "
+            "segment; see --segment, --segments and --campaign"
+        )
+    return words.segment
+
+
+@contextmanager
+def _snapshot(place: str) -> Generator[Snapshot]:
+    """The snapshot in a directory, or the current one at the address of a publication."""
+    from capline import segment as segments  # noqa: PLC0415 - brings roaring bitmaps, which few questions need
+    from capline.cli.segments_publish import is_published  # noqa: PLC0415 - as above
+
+    if not is_published(place):
+        yield segments.load_snapshot(place, trust="stamp")
+        return
+    with tempfile.TemporaryDirectory(prefix="capline-segments-") as cache:
+        watch = segments.SegmentWatch(place, cache)
+        try:
+            watch.poll()
+            if watch.error is not None:
+                raise watch.error
+            yield watch.current
+        finally:
+            watch.stop()
+
+
+def _look_up(snapshot: Snapshot, subject: Subject, where: object) -> str | None:
+    if isinstance(subject, str) != (snapshot.kind == "text"):
+        other = "text" if isinstance(subject, int) else "numbers"
+        raise InvalidValueError(
+            f"subject {subject_text(subject)} cannot be in {where}: the ids there are {other}; write i:42 for the "
+            "number 42, s:42 for the text"
+        )
+    return snapshot.segment_of(subject)
+
+
+def _found(policy: Policy, subject: Subject, name: str | None, where: object, remarks: list[str]) -> str | None:
+    """The segment as the policy takes it: one that it does not list is as none."""
+    who = subject_text(subject)
+    if name is None:
+        remarks.append(f"{who} is in no segment of {where}")
+    elif name not in policy.by_segment:
+        remarks.append(
+            f"{who} is in segment {name} of {where}, for which policy {policy.name} has no limits of its own"
+        )
+        return None
+    else:
+        remarks.append(f"{who} is in segment {name} of {where}")
+    return name
+
+
+def _of_campaign(path: Path, words: Words, subject: Subject, remarks: list[str]) -> tuple[Job, Attempt]:
+    """A campaign, read as a run reads it, and the attempt that it would make for this subject."""
+    from capline.campaign import load_campaign, prepare  # noqa: PLC0415 - brings roaring bitmaps and Arrow
+
+    job = prepare(load_campaign(path))
+    file, policy = job.file, job.policy
+    if words.policy != policy.name:
+        raise InvalidValueError(f"{path}: this campaign is under policy {policy.name!r}, not {words.policy!r}")
+    if not isinstance(subject, int):
+        raise InvalidValueError(f"subject {subject_text(subject)} is text, and a campaign's are integers: write i:42")
+    row = int(job.audience.ids.searchsorted(subject))
+    zone = segment = None
+    if row < len(job.audience) and job.audience.ids[row] == subject:
+        segment = job.audience.segments[int(job.audience.codes[row])]
+        if policy.needs_zone and job.audience.zone_codes is not None:
+            zone = job.audience.zones[int(job.audience.zone_codes[row])]
+    else:
+        remarks.append(f"{subject_text(subject)} is not in the audience of {path}")
+        if file.segments is not None:
+            with _snapshot(str(file.segments)) as snapshot:
+                segment = _look_up(snapshot, subject, file.segments)
+    if policy.by_segment:
+        segment = _found(policy, subject, segment, file.segments or path, remarks)
+    cost = file.cost if words.cost is None else words.cost
+    return job, Attempt(policy.name, subject, cost, words.id, segment, file.channel, zone)
+
+
+def _with_messages(why: Explanation, file: CampaignFile, ids: Sequence[str], remarks: list[str]) -> Explanation:
+    """The explanation with the hit of each message, named by its key, as the campaign's ledger has it."""
+    from capline.campaign import Ledger, default_directory  # noqa: PLC0415 - as above
+
+    directory = default_directory(file.path)
+    if not directory.is_dir():
+        remarks.append(f"{directory}: no ledger of the campaign is here, so its messages' hits cannot be told")
+        return why
+    with Ledger.read(directory) as ledger:
+        key = f"{ledger.facts.campaign}/{ledger.facts.run_id}/{why.subject}"
+        if key not in ids:
+            return why
+        stamp_us = None
+        for rows in ledger.batches():
+            for row in (rows.ids == why.subject).nonzero()[0].tolist():
+                stamp_us = int(rows.hit[row])
+    if stamp_us is None or stamp_us < 0:
+        remarks.append(f"message {key} has no hit: it was {'not decided yet' if stamp_us is None else 'refused'}")
+        return why
+    hits = tuple(msgspec.structs.replace(hit, id=key) if hit.stamp_us == stamp_us else hit for hit in why.hits)
+    if hits == why.hits:
+        remarks.append(f"message {key}: its hit {stamp_us} is out of every window")
+    return msgspec.structs.replace(why, hits=hits)

@@ -1,0 +1,206 @@
+"""What `pip install capline` gives, alone and with each extra.
+
+The quick part hides an extra's packages from this interpreter: whoever needs one says what to install, in one line. The
+deep part builds the wheel and installs it into a new environment beside exactly the packages that it asks for. Those
+come out of this environment, so nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import venv
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+    "optional-dependencies"
+]
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+NEEDS = {
+    "redis": [
+        "from capline import Limiter; Limiter('redis://127.0.0.1:1')",
+        "from capline import AsyncLimiter; AsyncLimiter('redis+cluster://127.0.0.1:1')",
+    ],
+    "segments": [
+        "from capline.segment import IdSet",
+        "from capline.segment import load_snapshot; load_snapshot('.')",
+    ],
+    "campaign": ["from capline.campaign.senders.find import _load; _load('webhook')"],
+    "http": ["import capline.middleware.httpx"],
+    "requests": ["import capline.middleware.requests"],
+    "report": ["from capline.replay.report import check_report_parts; check_report_parts()"],
+    "prometheus": ["from capline.observe import PrometheusObserver; PrometheusObserver()"],
+    "otel": ["from capline.observe import OpenTelemetryObserver; OpenTelemetryObserver()"],
+}
+"""What asks for an extra's packages, by extra."""
+
+HIDDEN = {
+    "redis": ("redis", "hiredis"),
+    "segments": ("pyroaring", "pyarrow", "obstore"),
+    "campaign": ("httpx",),
+    "http": ("httpx",),
+    "requests": ("requests",),
+    "report": ("plotly",),
+    "prometheus": ("prometheus_client",),
+    "otel": ("opentelemetry",),
+}
+
+WITHOUT = """
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {hidden!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+"""
+
+
+def run(python: str | Path, code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    if python == sys.executable:
+        clean["PYTHONPATH"] = str(ROOT / "src")
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=False, cwd=folder, env=clean)
+
+
+def says_what_to_install(done: subprocess.CompletedProcess[str], *extras: str) -> None:
+    """The last line, which is all that a command shows of it, names one of these extras."""
+    assert done.returncode == 1, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    said = re.fullmatch(r'capline\.[\w.]+Error: .*pip install "capline\[(\w+)\]"', last)
+    assert said is not None, last
+    assert said[1] in extras, last
+
+
+CASES = [
+    pytest.param(extra, code, id=f"{extra}-{number}") for extra in NEEDS for number, code in enumerate(NEEDS[extra])
+]
+
+
+def test_every_extra_is_looked_at() -> None:
+    assert set(NEEDS) == set(HIDDEN) == set(EXTRAS) - {"all", "dev"}
+
+
+@pytest.mark.parametrize(("extra", "code"), CASES)
+def test_who_needs_an_extra_says_what_to_install(extra: str, code: str, tmp_path: Path) -> None:
+    says_what_to_install(run(sys.executable, WITHOUT.format(hidden=HIDDEN[extra]) + code, tmp_path), extra)
+
+
+COMMANDS = {
+    "redis": ["peek", "p", "42", "--store", "redis://127.0.0.1:1"],
+    "segments": ["segments", "contains", ".", "42"],
+    "report": ["demo", "--data", "data.csv"],
+}
+
+
+def test_a_command_that_needs_an_extra_says_so_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "policies.yaml").write_text("policies: {p: {limits: [1/day]}}", encoding="utf-8")
+    (tmp_path / "data.csv").write_text("customer_id,date\n", encoding="utf-8")
+    all_hidden = tuple(name for names in HIDDEN.values() for name in names)
+    start = "from capline.cli.start import main; main()"
+    for extra, words in COMMANDS.items():
+        hidden = HIDDEN["report"] if extra == "report" else all_hidden
+        code = f"{WITHOUT.format(hidden=hidden)}sys.argv[1:] = {words!r}; {start}"
+        done = run(sys.executable, code, tmp_path)
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        assert done.stderr.count("\n") == 1
+        assert f'pip install "capline[{extra}]"' in done.stderr
+    for words in (["--help"], ["--version"], ["peek", "p", "42", "--store", "memory://"], ["campaign", "--help"]):
+        code = f"{WITHOUT.format(hidden=all_hidden)}sys.argv[1:] = {words!r}; {start}"
+        done = run(sys.executable, code, tmp_path)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
+# --- the wheel ------------------------------------------------------------------------------------------------------
+
+
+def asked_for(extra: str | None) -> set[str]:
+    """The distributions that capline asks for with this extra, and all that those ask for."""
+    names: set[str] = set()
+    waiting = [("capline", frozenset({extra} if extra else ()))]
+    seen: set[tuple[str, frozenset[str]]] = set()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    while waiting:
+        name, extras = waiting.pop()
+        if (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        if name == "capline":
+            wanted = [*project["dependencies"], *(one for each in extras for one in EXTRAS[each])]
+        else:
+            names.add(name)
+            wanted = metadata.requires(name) or []
+        for text in wanted:
+            each = Requirement(text)
+            if each.marker is None or any(each.marker.evaluate({"extra": one}) for one in (*extras, "")):
+                waiting.append((canonicalize_name(each.name), frozenset(each.extras)))
+    return names
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    options = ["--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", str(folder)]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(ROOT)], check=True)
+    (made,) = folder.glob("capline-*.whl")
+    return made
+
+
+def installed(wheel: Path, extra: str | None, folder: Path) -> Path:
+    """The folder of programs of a new environment: the wheel by pip, and beside it what it asks for, as links."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    python = folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*pip, str(wheel)], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    for name in asked_for(extra):
+        for file in metadata.files(name) or ():
+            top = file.parts[0]
+            if top not in ("..", "__pycache__") and not (site / top).exists():
+                (site / top).symlink_to(Path(str(metadata.distribution(name).locate_file(top))))
+    return folder / "bin"
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("extra", [None, *NEEDS, "all"])
+def test_the_wheel_in_a_new_environment(wheel: Path, extra: str | None, tmp_path: Path) -> None:
+    programs = installed(wheel, extra, tmp_path / "new")
+    (tmp_path / "policies.yaml").write_text("policies: {p: {limits: [1/day]}}", encoding="utf-8")
+    for words in (["--version"], ["--help"], ["decide", "p", "42"], ["policies", "check", "policies.yaml"]):
+        command = [programs / "capline", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    there = asked_for(extra)
+    if extra is None:
+        (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+        done = run(programs / "python", block.replace("/tmp/capline-readme", str(tmp_path / "readme")), tmp_path)  # noqa: S108 - the example's own path, replaced
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    if extra in ("campaign", "all"):
+        (block,) = re.findall(r"```sh\n(cat.*?)```", README, re.DOTALL)
+        (tmp_path / "empty").mkdir()
+        path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+        command = ["bash", "-euc", block]
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | {"PATH": path}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path / "empty", env=clean)
+        assert done.returncode == 0, done.stderr
+    for other, codes in NEEDS.items():
+        has_all = asked_for(other) <= there
+        for code in codes:
+            done = run(programs / "python", code, tmp_path)
+            if has_all:
+                assert "pip install" not in done.stderr
+            else:
+                # Campaigns and the demo stand on segments: what is missing first is told first.
+                says_what_to_install(done, other, *(["segments"] if other in ("campaign", "report") else []))

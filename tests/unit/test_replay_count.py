@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import os
 from collections import Counter
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,6 @@ from capline.replay.events import ReplayError, read_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 COLUMNS = ("id", "ts", "kind", "tz")
 
@@ -164,6 +165,14 @@ def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(blocks_module, "BLOCK_BYTES", 1 << 16)
     with pytest.raises(ReplayError, match=r"a line of more than 1 MB; is it a CSV file\?"):
         by_blocks(written(tmp_path, b"id,ts,kind,tz\n" + b"x" * (3 << 20)))
+
+
+def test_a_pipe_is_read_too() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"id,ts,kind,tz\n7,1,,\n")
+    os.close(writer)
+    assert by_blocks(Path(f"/dev/fd/{reader}")) == [(7, 1_000_000, None, None)]
+    os.close(reader)
 
 
 def test_one_column_may_be_subject_and_segment(tmp_path: Path) -> None:

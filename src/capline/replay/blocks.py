@@ -289,9 +289,9 @@ def _chunks(path: Path, data: IO[bytes]) -> Iterator[bytes]:
 
 
 def _at_bytes(data: Any) -> int:
-    """Tell how far the file itself has been read, packed or not."""
+    """Tell how far the file itself has been read, packed or not; 0 for a pipe."""
     raw = data.fileobj if hasattr(data, "fileobj") else data
-    return raw.tell()
+    return raw.tell() if raw.seekable() else 0
 
 
 def _sorted(blocks: Iterator[Block]) -> Iterator[Block]:

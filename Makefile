@@ -7,7 +7,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup demo test lint bench proof chaos lock clean
+.PHONY: help setup demo test lint bench articles proof chaos lock clean
 
 BIN := .venv/bin
 PYTEST_WORKERS ?= 2
@@ -20,7 +20,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
 setup: ## make .venv with the package, its extras and the tools; does nothing when it is up to date
 	@bash tools/setup.sh setup
@@ -44,6 +44,10 @@ lint: setup ## ruff, pyright strict, import-linter, bandit, and what is known ag
 bench: setup ## run the benchmark programs, one after the other
 	@bash tools/setup.sh test
 	@set -e; for program in bench/[!_]*.py; do echo "== $$program"; $(BIN)/python "$$program"; done
+
+articles: setup ## published limiters on the cases that break them, beside capline; writes docs/articles.md
+	@bash tools/setup.sh test
+	@$(BIN)/python -m proof.articles
 
 proof: setup ## what takes too long for every day: the long forms of docs/reliability.md, damaged snapshots, a Spark job
 	@bash tools/setup.sh test

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tests.campaign_kit import Far, Site, with_sender
 
+from capline.campaign.breaker import Breaker
 from capline.campaign.ledger import Input, RunFacts
 from capline.campaign.part import Part
 from capline.campaign.queue import MOST_TAKES, Aside, Over, Queue, QueuedRun, Taken, Waiting
@@ -238,7 +239,15 @@ def test_a_batch_that_was_lost_between_two_tries_is_not_handed_over_again(
     try:
         with job.open_limiter("memory://") as limiter:
             settling = Settling(
-                job.file, job.policy, (None,), (), limiter, info, steps, lambda _s: taken(queue, "new", takeover_s=0)
+                job.file,
+                job.policy,
+                (None,),
+                (),
+                limiter,
+                info,
+                steps,
+                Breaker(0),
+                lambda _s: taken(queue, "new", takeover_s=0),
             )
             with pytest.raises(_Lost):
                 settling.settle(part(0), None)

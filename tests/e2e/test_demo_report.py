@@ -101,7 +101,13 @@ def test_on_a_phone_nothing_is_wider_than_the_page(report: Path, tmp_path: Path)
     narrow.write_text(
         f'<iframe src="{report.name}" style="width:390px;height:5000px;border:0"></iframe><script>'
         'onload = () => { const page = document.querySelector("iframe").contentDocument.documentElement;'
-        'document.body.dataset.widths = page.clientWidth + " " + page.scrollWidth; };</script>',
+        'document.body.dataset.widths = page.clientWidth + " " + page.scrollWidth;'
+        'const boxes = [...page.querySelectorAll(".wide")];'
+        "const seen = (box) => { const cells = [...box.querySelectorAll('tbody tr:first-child td:not(.text, .wrap)')];"
+        "return cells.slice(1).filter((cell) => cell.getBoundingClientRect().right <= "
+        "box.getBoundingClientRect().right).length; };"
+        "document.body.dataset.tables = boxes.map((box) => [box.scrollWidth > box.clientWidth,"
+        'box.previousElementSibling.matches(".hint.shown"), seen(box)].join(" ")).join(";"); };</script>',
     )
     dom = dom_of(narrow, tmp_path, ["--allow-file-access-from-files"])
     found = re.search(r'data-widths="(\d+) (\d+)"', dom)
@@ -109,6 +115,13 @@ def test_on_a_phone_nothing_is_wider_than_the_page(report: Path, tmp_path: Path)
     page_width, content_width = map(int, found.groups())
     assert 350 < page_width <= 390
     assert content_width == page_width
+    tables = re.search(r'data-tables="([^"]*)"', dom)
+    assert tables is not None
+    spread, segments, messages, *_ = states = [state.split() for state in tables[1].split(";")]
+    assert all(scrolls == hinted for scrolls, hinted, _ in states)
+    assert segments[0] == messages[0] == "true"
+    # Figures are seen before anybody scrolls.
+    assert all(int(seen) >= 2 for _, _, seen in (spread, segments, messages)), states
 
 
 def test_the_probe_sees_a_request_and_the_page_forbids_it(report: Path, tmp_path: Path) -> None:

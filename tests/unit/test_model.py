@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from limits import parse_many
 
 import capline
 from capline import CaplineError, InvalidValueError, Limit, ManualClock, Policy, PolicyError, SystemClock
@@ -57,6 +58,46 @@ def test_text_that_is_no_limit_is_a_value_error_that_shows_it(text: str) -> None
     with pytest.raises(CaplineError, match="limit") as caught:
         Limit.parse(text)
     assert isinstance(caught.value, ValueError)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("10 per minute", ["10/minute"]),
+        ("10 per 1 minute", ["10/minute"]),
+        ("100/day", ["100/day"]),
+        ("5/15 minutes;100/hour", ["5/15min", "100/hour"]),
+        ("10/hour, 100 per day |2000 per 7 days", ["10/hour", "100/day", "2000/week"]),
+        ("1/day;not between 22:00 and 08:00", ["1/day", "not between 22:00 and 08:00"]),
+    ],
+)
+def test_several_limits_are_read_from_one_text_as_the_package_limits_writes_them(text: str, shown: list[str]) -> None:
+    assert [str(limit) for limit in Limit.parse_many(text)] == shown
+
+
+def test_the_package_limits_reads_these_texts_the_same() -> None:
+    for text in ("10 per minute", "5/15 minutes;100/hour", "3 per 2 hours|4/day,1 per second"):
+        theirs = [(item.amount, item.get_expiry() * 1_000_000) for item in parse_many(text)]
+        assert [(limit.quota, limit.window_us) for limit in Limit.parse_many(text)] == theirs
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("10/month", "a month has no fixed length; write '30 days'"),
+        ("5 per 2 years", "a year has no fixed length; write '730 days'"),
+        ("", "limit ''"),
+        ("3/day;", "limit ''"),
+        ("3/day;;4/week", "limit ''"),
+        ("3/day;often", "limit 'often'"),
+        (";" * 1000, "more than 32 limits"),
+        (3, "limits are text"),
+    ],
+)
+def test_a_list_with_anything_else_in_it_is_refused_in_one_line(text: Any, says: str) -> None:
+    with pytest.raises(CaplineError, match=says) as caught:
+        Limit.parse_many(text)
     assert "\n" not in str(caught.value)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from capline import CaplineError
-from capline.replay.events import Event, ReplayError, in_order, instant_us, read_events
+from capline.replay.events import Event, ReplayError, instant_us, read_events
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,14 +106,6 @@ def test_a_file_that_is_not_there_or_no_file_is_refused(tmp_path: Path) -> None:
         read(tmp_path / "none.csv")
     with pytest.raises(ReplayError, match="cannot be read"):
         read(tmp_path)
-
-
-def test_a_step_back_in_time_is_refused_and_sorting_mends_it(tmp_path: Path) -> None:
-    path = written(tmp_path, "id,ts\n1,5\n2,5\n3,4\n")
-    with pytest.raises(ReplayError, match="row 3: earlier"):
-        list(in_order(read_events(path, "id", "ts"), path))
-    ordered = in_order(read_events(path, "id", "ts"), path, sort=True)
-    assert [event.subject for event in ordered] == [3, 1, 2]
 
 
 def test_a_column_of_zones_is_read_and_an_unknown_one_names_its_row(tmp_path: Path) -> None:

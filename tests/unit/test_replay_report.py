@@ -103,9 +103,30 @@ def test_a_policy_that_refuses_nobody_has_titles_that_say_so(tmp_path: Path) -> 
     policies = tmp_path / "mine.yaml"
     policies.write_text("policies: {promo: {limits: [99/day]}}")
     page = render(run_demo(data, tmp_path / "out", policies))
-    assert "The caps held back 0.0% of 1 messages" in page
+    assert "The caps held back 0.0% of 1 simulated messages" in page
     assert "No message was refused" in page
     assert "Nobody had a segment yet" in page
+
+
+def test_the_title_and_the_lead_say_that_messages_are_simulated_and_how_many_come_from_what(result: DemoResult) -> None:
+    page = render(result)
+    title, lead = re.search(r"<title>(.*?)</title>", page), re.search(r'<p class="lead">(.*?)</p>', page)
+    assert title is not None
+    assert lead is not None
+    assert "simulated" in title[1]
+    assert "The purchases are real, the messages are simulated." in lead[1]
+    numbers = [int(number.replace(",", "")) for number in re.findall(r"\b[0-9][0-9,]*\b", lead[1])]
+    purchases, customers, _, follow_ups, each, blasts, asked, sent, refused = numbers
+    assert (purchases, customers, each) == (result.purchases, result.customers, 3)
+    assert purchases < follow_ups <= purchases * each
+    assert follow_ups + blasts == asked == sent + refused == result.decisions
+
+
+def test_every_share_says_of_what(result: DemoResult) -> None:
+    headings = re.findall(r"<th[^>]*>(.*?)</th>", render(result))
+    assert "share" not in headings
+    assert headings.count("share of weeks") == 2
+    assert headings.count("refused of asked") == 2
 
 
 def test_writing_replaces_the_page_whole(result: DemoResult, tmp_path: Path) -> None:

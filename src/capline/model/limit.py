@@ -80,7 +80,11 @@ _SPAN = re.compile(rf"\s*{_NUMBER}?\s*([^\W\d_]+)\s*")
 _GAP = re.compile(r"\s*(?:minimum\s+)?gap\s+(?:of\s+)?(.+)", re.IGNORECASE)
 _CALENDAR = re.compile(rf"\s*{_NUMBER}\s*(?:/|\bper\b)\s*calendar[- ](day|week)\s*", re.IGNORECASE)
 _QUIET = re.compile(r"\s*not\s+between\s+([0-9]{1,2}):([0-9]{2})\s+and\s+([0-9]{1,2}):([0-9]{2})\s*", re.IGNORECASE)
+_SEPARATORS = re.compile("[;,|]")
+_USUAL_DAYS = {"month": 30, "months": 30, "year": 365, "years": 365}
 _LONGEST_TEXT = 64
+MOST_IN_TEXT = 32
+"""So many limits one text may list."""
 
 
 class Limit(msgspec.Struct, frozen=True, gc=False):
@@ -120,6 +124,20 @@ class Limit(msgspec.Struct, frozen=True, gc=False):
             return _parse(text)
         except InvalidValueError as error:
             raise InvalidValueError(f"limit {text[:_LONGEST_TEXT]!r}: {error}") from None
+
+    @classmethod
+    def parse_many(cls, text: str) -> tuple[Limit, ...]:
+        """Read limits separated by `;`, `,` or `|`, as the package `limits` writes them; raises as `parse` does.
+
+        >>> Limit.parse_many("5/15 minutes; 100 per hour")[1] == Limit(100, 3_600_000_000)
+        True
+        """
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            raise InvalidTypeError(f"limits are text like '5/minute;100/hour', not {quoted(text)}")
+        parts = _SEPARATORS.split(text, MOST_IN_TEXT)
+        if len(parts) > MOST_IN_TEXT:
+            raise InvalidValueError(f"more than {MOST_IN_TEXT} limits in one text; a policy has a few")
+        return tuple(cls.parse(part) for part in parts)
 
     @property
     def reach_us(self) -> int:
@@ -235,7 +253,11 @@ def parse_span(text: str, what: str) -> int:
 
 
 def _span_us(count: str | None, word: str) -> int:
-    unit = _SPELLINGS.get(word.lower())
+    unit, days = _SPELLINGS.get(word.lower()), _USUAL_DAYS.get(word.lower())
+    if days is not None:
+        raise InvalidValueError(
+            f"a {word.lower().removesuffix('s')} has no fixed length; write '{int(count or 1) * days} days'"
+        )
     if unit is None:
         raise InvalidValueError(
             f"unknown unit {word!r}; use us, ms, second, minute, hour, day or week "

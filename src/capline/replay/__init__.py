@@ -1,7 +1,9 @@
 """Replay: real or simulated events put to a policy, as fast as the store decides, with time as an argument.
 
-    events    rows (subject, time, segment) out of a CSV file, checked one by one, in order of time
-    engine    events in batches of one instant, to decisions; the only loop that moves the clock
+    events    rows (subject, time, segment) out of a CSV file, checked one by one
+    blocks    the same rows as arrays, in order of time, some megabytes of the file at once
+    count     blocks to counts: what a policy would have done to them
+    engine    events in batches of one instant, to the decisions of any store
     recency   the demo's segments: who is new, active, lapsing, churned on a given morning
     messages  the demo's calendar: which messages are due to whom at which hour
     record    every decision of a run, as columns
@@ -11,5 +13,5 @@
     charts    the result as chart descriptions
     report    the result as one HTML page
 
-`events` and `engine` serve any file of events (`capline replay`); the rest is the demo (`capline demo`).
+`events`, `blocks` and `count` serve any file of events (`capline replay`); the rest is the demo (`capline demo`).
 """

@@ -6,7 +6,7 @@ earlier than the row before it is an error that names the file, the row and the 
 Times are ISO 8601 (`1997-01-12`, `2025-03-01T16:00:00+01:00`; without an offset they are UTC), or seconds since 1970,
 with or without a fraction. Subjects of digits alone are integers, as campaigns have them; everything else is text.
 
-The file is read as it is used, so memory does not grow with it; only sorting has to hold all of it. 1 to 2 µs a row.
+The file is read as it is used, so memory does not grow with it. 1 to 2 µs a row; `blocks` reads plain files faster.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import zlib
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple, cast
 
 from capline.model.clock import LATEST_US
 from capline.model.errors import CaplineError, InvalidValueError
@@ -31,7 +30,19 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["Event", "ReplayError", "in_order", "instant_us", "read_events"]
+__all__ = [
+    "Event",
+    "Layout",
+    "ReplayError",
+    "events_of",
+    "instant_us",
+    "layout_of",
+    "no_rows",
+    "read_events",
+    "reading",
+    "step_back",
+    "subject_of",
+]
 
 _SECONDS = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,6})0*)?")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -64,48 +75,77 @@ def read_events(
 
     Raises `ReplayError` for a file or a row that cannot be used, at that row: what was yielded before it stands.
     """
-    with _reading(path) as reader:
+    with reading(path) as data:
+        reader = csv.reader(io.TextIOWrapper(data, encoding="utf-8-sig", newline=""), strict=True)
         header = next(reader, None)
-        if header is None:
-            raise ReplayError(f"{path}: empty; it begins with a header like {subject_column},{time_column}")
-        subject_at, time_at = _place(path, header, subject_column), _place(path, header, time_column)
-        segment_at = None if segment_column is None else _place(path, header, segment_column)
-        zone_at = None if zone_column is None else _place(path, header, zone_column)
-        row = 0
-        for fields in reader:
-            if not fields:
-                continue
-            row += 1
-            if len(fields) != len(header):
-                raise ReplayError(f"{path}, row {row}: {len(fields)} fields, and the header has {len(header)}")
-            try:
-                subject = _subject(fields[subject_at])
-                at_us = instant_us(fields[time_at])
-                zone = check_zone(fields[zone_at]) if zone_at is not None and fields[zone_at] else None
-            except CaplineError as error:
-                raise ReplayError(f"{path}, row {row}: {error}") from None
-            segment = (fields[segment_at] or None) if segment_at is not None else None
-            yield Event(row, subject, at_us, segment, zone)
-        if not row:
-            raise ReplayError(f"{path}: no rows below the header; there is nothing to replay")
+        layout = layout_of(path, header, subject_column, time_column, segment_column, zone_column)
+        empty = True
+        for event in events_of(layout, reader):
+            empty = False
+            yield event
+        if empty:
+            raise no_rows(path)
 
 
-def in_order(events: Iterable[Event], path: Path, *, sort: bool = False) -> Iterator[Event]:
-    """Pass on events in order of time: `sort` reads them all first, else a step back raises `ReplayError`.
+class Layout(NamedTuple):
+    """Where the columns of a file are, counted from 0; `fields` is how many each row has."""
 
-    Events of one instant keep the order of the file.
-    """
-    if sort:
-        yield from sorted(events, key=attrgetter("at_us"))
-        return
-    newest_us = 0
-    for event in events:
-        if event.at_us < newest_us:
-            raise ReplayError(
-                f"{path}, row {event.row}: earlier than the row before it; sort the file by time, or give --sort"
-            )
-        newest_us = event.at_us
-        yield event
+    path: Path
+    fields: int
+    subject: int
+    time: int
+    segment: int | None
+    zone: int | None
+
+
+def layout_of(
+    path: Path,
+    header: Sequence[str] | None,
+    subject_column: str,
+    time_column: str,
+    segment_column: str | None,
+    zone_column: str | None,
+) -> Layout:
+    """Find the columns in a header; raises `ReplayError` where one is missing, or there twice."""
+    if header is None:
+        raise ReplayError(f"{path}: empty; it begins with a header like {subject_column},{time_column}")
+    return Layout(
+        path,
+        len(header),
+        _place(path, header, subject_column),
+        _place(path, header, time_column),
+        None if segment_column is None else _place(path, header, segment_column),
+        None if zone_column is None else _place(path, header, zone_column),
+    )
+
+
+def events_of(layout: Layout, rows: Iterable[list[str]], row: int = 0) -> Iterator[Event]:
+    """Read rows of fields, each checked; `row` of them came before. A blank line is none."""
+    path, width, subject_at, time_at, segment_at, zone_at = layout
+    for fields in rows:
+        if not fields:
+            continue
+        row += 1
+        if len(fields) != width:
+            raise ReplayError(f"{path}, row {row}: {len(fields)} fields, and the header has {width}")
+        try:
+            subject = subject_of(fields[subject_at])
+            at_us = instant_us(fields[time_at])
+            zone = check_zone(fields[zone_at]) if zone_at is not None and fields[zone_at] else None
+        except CaplineError as error:
+            raise ReplayError(f"{path}, row {row}: {error}") from None
+        segment = (fields[segment_at] or None) if segment_at is not None else None
+        yield Event(row, subject, at_us, segment, zone)
+
+
+def no_rows(path: Path) -> ReplayError:
+    """What a file is told that has a header alone."""
+    return ReplayError(f"{path}: no rows below the header; there is nothing to replay")
+
+
+def step_back(path: Path, row: int) -> ReplayError:
+    """What a file is told whose times run back."""
+    return ReplayError(f"{path}, row {row}: earlier than the row before it; sort the file by time, or give --sort")
 
 
 @lru_cache(maxsize=4096)
@@ -131,7 +171,8 @@ def instant_us(text: str) -> int:
     return at_us
 
 
-def _subject(text: str) -> Subject:
+def subject_of(text: str) -> Subject:
+    """Read digits as the integer, anything else as text; raises where it can be neither."""
     if text.isascii() and text.isdecimal() and int(text[:_LONGEST_SHOWN]) <= LARGEST_ID:
         return int(text)
     return check_subject(text)
@@ -151,11 +192,11 @@ def _shown(text: str) -> str:
 
 
 @contextmanager
-def _reading(path: Path) -> Generator[Iterator[list[str]]]:
-    """Open the file as rows of CSV; whatever is wrong with its bytes, at any row, becomes one `ReplayError`."""
+def reading(path: Path) -> Generator[IO[bytes]]:
+    """Open the file, unpacked; whatever is wrong with its bytes, at any row, becomes one `ReplayError`."""
     try:
         with path.open("rb") as raw, gzip.open(raw) if path.suffix == ".gz" else raw as data:
-            yield csv.reader(io.TextIOWrapper(data, encoding="utf-8-sig", newline=""), strict=True)
+            yield cast("IO[bytes]", data)
     except FileNotFoundError:
         raise ReplayError(f"{path}: no such file; name a CSV file of events") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

@@ -76,13 +76,10 @@ def render(result: DemoResult) -> str:
     }
     return _fill(
         (resources.files("capline.replay") / "report.html").read_text(encoding="utf-8"),
-        title=f"capline demo: {refused:,} of {total.asked:,} messages held back",
+        title=f"capline demo: {refused:,} of {total.asked:,} simulated messages held back",
         period=f"{result.first_day} to {result.last_day}",
-        headline=f"The caps held back {share(refused, total.asked)} of {total.asked:,} messages",
-        lead=(
-            f"{result.purchases:,} purchases by {result.customers:,} customers over {_months(result)} months, replayed "
-            f"through the policy below: {total.sent:,} messages went out, {refused:,} did not."
-        ),
+        headline=f"The caps held back {share(refused, total.asked)} of {total.asked:,} simulated messages",
+        lead=_lead(result),
         verdict=(
             "Counted out afterwards: no customer was above any limit in any window."
             if result.holds
@@ -159,6 +156,21 @@ def _tiles(result: DemoResult) -> Html:
     return Html("".join(f"<div><b>{escape(figure)}</b><span>{escape(words)}</span></div>" for figure, words in tiles))
 
 
+def _lead(result: DemoResult) -> str:
+    """Say where the messages come from: few purchases become many messages."""
+    figures, total = result.figures, result.figures.total
+    following = [message.name for message in MESSAGES if message.after_days is not None]
+    asked = {line.name: line.asked for line in figures.messages}
+    follow_ups = sum(asked.get(name, 0) for name in following)
+    return (
+        f"The purchases are real, the messages are simulated. {result.purchases:,} purchases by {result.customers:,} "
+        f"customers over {_months(result)} months make {follow_ups:,} messages ({len(following)} for each purchase: "
+        f"{', '.join(following)}; those due after the last day are left out), and a weekly blast to everyone who has "
+        f"bought before makes {total.asked - follow_ups:,} more: {total.asked:,} in all. "
+        f"Under the policy below {total.sent:,} of them went out and {total.asked - total.sent:,} did not."
+    )
+
+
 def _months(result: DemoResult) -> int:
     return max(1, round(result.days / _DAYS_A_MONTH))
 
@@ -182,7 +194,7 @@ def _spread_title(figures: Figures) -> str:
 
 def _spread_table(figures: Figures) -> Html:
     columns = (figures.without_caps, figures.with_caps)
-    headings = ("messages in a week", "weeks without caps", "share", "weeks with caps", "share")
+    headings = ("messages in a week", "weeks without caps", "share of weeks", "weeks with caps", "share of weeks")
     rows: list[list[str]] = []
     for low, high in _SPREAD:
         row = [f"{low}" if low == high else f"{low} or more" if high is None else f"{low} to {high}"]
@@ -221,7 +233,7 @@ def _lines_table(
     figures: Figures,
     limits: dict[str, tuple[str, ...]] | None = None,
 ) -> Html:
-    headings = [what, "due" if limits is None else "limits", "asked", "sent", "refused", "share"]
+    headings = [what, "due" if limits is None else "limits", "asked", "sent", "refused", "refused of asked"]
     headings += [limit_name(window) for window in figures.windows]
     second = {message.name: message.when for message in MESSAGES}
     rows: list[list[str]] = []

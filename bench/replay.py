@@ -1,0 +1,88 @@
+"""`capline replay`: events per second from a CSV file to counts, beside the ten lines that one would write instead.
+
+The ten lines keep a list of stamps for each subject and drop what is old; their counts are the check of the answers.
+Times are of the processor, so that the ratio stands on a busy machine.
+"""
+
+from __future__ import annotations
+
+import csv
+import random
+import tempfile
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+from _harness import Report, arguments, check
+
+from capline import Limiter, ManualClock, Policy
+from capline.replay.blocks import EventFile
+from capline.replay.count import count_events
+
+POLICY = Policy("promo", ["1/day", "2/week"])
+WINDOWS_US = {"1/day": (1, 86_400_000_000), "2/week": (2, 604_800_000_000)}
+SIZES = (100_000, 1_000_000)
+TARGET = 500_000
+
+
+def write_events(path: Path, rows: int) -> None:
+    """Some twenty thousand people over half a year or so, a stamp for each event."""
+    random_, at = random.Random(1), 1_700_000_000.0  # noqa: S311 - load, not a secret
+    with path.open("w") as file:
+        file.write("subject,time\n")
+        for _ in range(rows):
+            at += random_.random() * 20_000_000 / rows
+            file.write(f"u{random_.randrange(rows // 50)},{datetime.fromtimestamp(at, UTC).isoformat()}\n")
+
+
+def ten_lines(path: Path) -> Counter[str]:
+    """Count the refusals by the limit that stays full longest."""
+    refused: Counter[str] = Counter()
+    sent: dict[str, list[int]] = {}
+    for row in csv.DictReader(path.open()):
+        at_us = round(datetime.fromisoformat(row["time"]).timestamp() * 1_000_000)
+        log = sent[row["subject"]] = [one for one in sent.get(row["subject"], []) if one > at_us - 604_800_000_000]
+        full = [(log[-quota] + us, name) for name, (quota, us) in WINDOWS_US.items() if len(log) >= quota]
+        frees_us, name = max(full, default=(0, ""))
+        if frees_us > at_us:
+            refused[name] += 1
+        else:
+            log.append(at_us)
+    return refused
+
+
+def replayed(path: Path) -> Counter[str]:
+    """The same by capline."""
+    clock = ManualClock()
+    with Limiter("memory://", [POLICY], clock=clock) as limiter:
+        tally = count_events(limiter, clock, "promo", EventFile(path, "subject", "time"))
+    return Counter({str(limit): count for (_, limit), count in tally.refused.items()})
+
+
+def main() -> None:
+    """Print events per second, and the ratio."""
+    options = arguments(__doc__)
+    report = Report("capline replay: a CSV file of events, counted")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "events.csv"
+        for rows in SIZES:
+            write_events(path, rows)
+            began = time.process_time()
+            expected = ten_lines(path)
+            loop = time.process_time() - began
+            seconds: list[float] = []
+            for _ in range(3):
+                began = time.process_time()
+                found = replayed(path)
+                seconds.append(time.process_time() - began)
+                check(found == expected, f"{rows:,} events: {found} is not {expected}")
+            name = f"{rows:,} events"
+            report.add(f"{name}: replay", rows / min(seconds), "events/s", at_least=TARGET)
+            report.add(f"{name}: ten lines", rows / loop, "events/s")
+            report.add(f"{name}: times as fast", loop / min(seconds), "x", at_least=1)
+    report.show(as_json=options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""What a policy would have done to a file of events: counts, in simulated time, with nothing consumed anywhere.
+
+Nearly every policy is rolling limits on one log, and then every event is one unit: the check by position, on a list of
+stamps for each subject, is all there is to do (`UnitCore`, below 1 µs an event). Every other policy is asked of a
+limiter, event by event (some 6 µs). The property test holds the first to the specification in `capline.window`.
+
+Memory: of each subject the newest hits, at most twice as many as the largest quota, and what `blocks` keeps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from capline.limiter.rules import Rules
+from capline.store.unit import unit_terms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from capline.limiter.limiter import Limiter
+    from capline.model.clock import ManualClock
+    from capline.model.limit import Limit
+    from capline.model.policy import Policy
+    from capline.model.subject import Subject
+    from capline.replay.blocks import Block, EventFile
+
+__all__ = ["ALLOWED", "Tally", "UnitCore", "count_events"]
+
+_Refused: TypeAlias = "Counter[tuple[str | None, Limit]]"
+"""Refusals by segment and binding limit."""
+
+ALLOWED = -1
+"""The answer to an event that is let in; any other is a number in the list of refusals."""
+
+
+class Tally:
+    """Counts of a replay that grow with segments and limits only: how many were asked, and who refused how many."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[str | None] = Counter({None: 0})
+        """By segment, in the order in which events asked for them; None, for no segment, is first."""
+        self.refused: _Refused = Counter()
+        """By segment and binding limit."""
+        self.first_us: int | None = None
+        self.last_us = 0
+
+    def add(self, at_us: NDArray[np.int64], segments: Sequence[str | None], kinds: NDArray[np.int32]) -> None:
+        """Count that these events, not none, were asked."""
+        if self.first_us is None:
+            self.first_us = int(at_us[0])
+        self.last_us = int(at_us[-1])
+        counts = np.bincount(kinds, minlength=len(segments))
+        for kind in sorted(np.flatnonzero(counts).tolist(), key=lambda kind: int(np.argmax(kinds == kind))):
+            self.asked[segments[kind]] += int(counts[kind])
+
+
+class UnitCore:
+    """Decides events of one unit on one log of single units, as `capline.store.unit` does, without the store."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._rules, self._name = Rules([policy]), policy.name
+        self._limits: list[tuple[tuple[int, int, int], ...]] = []
+        self._stamps: list[list[int]] = []
+        self._kept = max(limit.quota for limit in policy.all_limits())
+        self.refusals: list[tuple[str | None, Limit]] = []
+        """The segment and the limit of each number that `decide` answers."""
+
+    @staticmethod
+    def covers(policy: Policy) -> bool:
+        """Whether every rule of the policy, in any segment, is one that can be decided here."""
+        rules = Rules([policy])
+        segments = [*policy.by_segment, *([None] if policy.limits else [])]
+        return bool(segments) and all(unit_terms(rules.rule(policy.name, name, None)) for name in segments)
+
+    def add_kind(self, segment: str | None) -> None:
+        """Take the next kind of event, numbered from 0; raises what a limiter raises for a segment nobody defined."""
+        terms = unit_terms(self._rules.rule(self._name, segment, None))
+        limits = terms[0] if terms else ()
+        first = len(self.refusals)
+        self._limits.append(tuple((first + i, quota, window_us) for i, (quota, window_us, _) in enumerate(limits)))
+        self.refusals += [(segment, limit) for _, _, limit in limits]
+
+    def decide(self, subjects: Sequence[int], at_us: Sequence[int], kinds: Sequence[int]) -> list[int]:
+        """Decide these events, in order of time: for each `ALLOWED`, or the number of the refusal."""
+        limits, stamps_of = self._limits, self._stamps
+        kept, most = self._kept, 2 * self._kept
+        stamps_of += [[] for _ in range(max(subjects, default=-1) + 1 - len(stamps_of))]
+        answers: list[int] = []
+        answer = answers.append
+        for subject, now_us, kind in zip(subjects, at_us, kinds, strict=True):
+            stamps = stamps_of[subject]
+            if not stamps:
+                stamps.append(now_us)
+                answer(ALLOWED)
+                continue
+            # Stamps of one log strictly increase.
+            fits_us = stamp_us = now_us if now_us > stamps[-1] else stamps[-1] + 1
+            binding, n = ALLOWED, len(stamps)
+            for number, quota, window_us in limits[kind]:
+                if n >= quota and stamps[-quota] + window_us > fits_us:
+                    fits_us, binding = stamps[-quota] + window_us, number
+            answer(binding)
+            if binding == ALLOWED:
+                stamps.append(stamp_us)
+                if n >= most:
+                    # No limit looks further back than its quota.
+                    del stamps[: n + 1 - kept]
+        return answers
+
+
+def count_events(
+    limiter: Limiter,
+    clock: ManualClock,
+    policy: str,
+    file: EventFile,
+    *,
+    sort: bool = False,
+    progress: Callable[[int, int], object] = lambda _events, _bytes: None,
+) -> Tally:
+    """Count the whole file. `limiter` is on a store in memory and on `clock`, both new; `progress` gets totals so far.
+
+    Raises `ReplayError` for the file, and what the limiter raises for names that nobody defined.
+    """
+    defined = limiter.policies.get(policy)
+    if defined is not None and UnitCore.covers(defined):
+        decide = _by_core(UnitCore(defined), file)
+    else:
+        decide = _by_limiter(limiter, clock, policy, file)
+    tally, events = Tally(), 0
+    for block in file.blocks(sort=sort):
+        tally.refused.update(decide(block))
+        tally.add(block.at_us, [segment for segment, _ in file.kinds()], block.kinds)
+        events += len(block.at_us)
+        progress(events, block.at_bytes)
+    if not tally.asked[None]:
+        del tally.asked[None]
+    return tally
+
+
+def _by_core(core: UnitCore, file: EventFile) -> Callable[[Block], _Refused]:
+    known = 0
+
+    def decide(block: Block) -> _Refused:
+        nonlocal known
+        for segment, _ in file.kinds(known):
+            core.add_kind(segment)
+            known += 1
+        answers = core.decide(block.subjects.tolist(), block.at_us.tolist(), block.kinds.tolist())
+        return Counter(core.refusals[number] for number in answers if number != ALLOWED)
+
+    return decide
+
+
+def _by_limiter(limiter: Limiter, clock: ManualClock, policy: str, file: EventFile) -> Callable[[Block], _Refused]:
+    subjects: list[Subject] = []
+    kinds: list[tuple[str | None, str | None]] = []
+
+    def decide(block: Block) -> _Refused:
+        subjects.extend(file.subjects(len(subjects)))
+        kinds.extend(file.kinds(len(kinds)))
+        refused: _Refused = Counter()
+        now_us = clock.now_us()
+        codes: list[int] = block.subjects.tolist()
+        instants_us: list[int] = block.at_us.tolist()
+        kinds_asked: list[int] = block.kinds.tolist()
+        for subject, at_us, kind in zip(codes, instants_us, kinds_asked, strict=True):
+            segment, zone = kinds[kind]
+            if at_us != now_us:
+                clock.advance_us(at_us - now_us)
+                now_us = at_us
+            decision = limiter.decide(policy, subjects[subject], segment=segment, zone=zone)
+            if not decision.allowed and decision.limit is not None:
+                refused[segment, decision.limit] += 1
+        return refused
+
+    return decide

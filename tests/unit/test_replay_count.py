@@ -1,0 +1,258 @@
+"""Counting a file: the blocks are the events, the core is the specification, the answer is the limiter's."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from capline import CaplineError, Limiter, ManualClock, Policy
+from capline.replay import blocks as blocks_module
+from capline.replay.blocks import EventFile
+from capline.replay.count import Tally, UnitCore, count_events
+from capline.replay.events import ReplayError, read_events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+COLUMNS = ("id", "ts", "kind", "tz")
+
+
+def written(tmp_path: Path, data: str | bytes, name: str = "events.csv") -> Path:
+    path = tmp_path / name
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return path
+
+
+def by_blocks(path: Path, columns: tuple[str, ...] = COLUMNS) -> list[tuple[object, ...]]:
+    file = EventFile(path, *columns)
+    rows: list[tuple[object, ...]] = []
+    for block in file.blocks():
+        assert block.row == len(rows)
+        subjects, kinds = file.subjects(), file.kinds()
+        for row, at_us in enumerate(block.at_us.tolist()):
+            rows.append((subjects[int(block.subjects[row])], at_us, *kinds[int(block.kinds[row])]))
+    return rows
+
+
+def by_rows(path: Path, columns: tuple[str, ...] = COLUMNS) -> list[tuple[object, ...]]:
+    return [(event.subject, event.at_us, event.segment, event.zone) for event in read_events(path, *columns)]
+
+
+TIMES: dict[str, Callable[[int], str]] = {
+    "seconds": lambda at: f"{at // 10}",
+    "fractions": lambda at: f"{at / 10:.6f}",
+    "dates": lambda at: f"{1970 + at // 3000}-03-0{1 + at % 3000 // 1000}",
+    "local": lambda at: f"2025-01-01{'T' if at % 2 else ' '}{at // 3600:02}:{at // 60 % 60:02}:{at % 60:02}",
+    "zoned": lambda at: f"2025-01-01T{at // 3600:02}:{at // 60 % 60:02}:{at % 60:02}.25+01:00",
+    "utc": lambda at: f"2025-01-01T{at // 3600:02}:{at // 60 % 60:02}:{at % 60:02}Z",
+    "short": lambda at: f"20250101T{at // 3600:02}0000Z",
+}
+SLOW = {"short"}
+
+
+def lines(form: str, rows: int = 4000) -> list[str]:
+    random = Random(5)
+    subjects = ["7", "007", "0", "user:1", "ü", "18446744073709551615", "18446744073709551616", " x "]
+    time = TIMES[form]
+    return [
+        f"{random.choice(subjects)},{time(at)},{random.choice(['', 'vip', 'new', 'NA'])},"
+        f"{random.choice(['', 'Asia/Tokyo'])}"
+        for at in range(rows)
+    ]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("form", list(TIMES))
+def test_blocks_are_the_events_read_row_by_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, end: str
+) -> None:
+    monkeypatch.setattr(blocks_module, "BLOCK_BYTES", 5000)
+    text = lines(form)
+    path = written(tmp_path, end.join(["\ufeffid,ts,kind,tz", "", *text[:100], "", "", *text[100:]]))
+    slow: list[object] = []
+    of_events: Any = EventFile.__dict__["_of_events"]
+
+    def noted(*given: Any) -> object:
+        slow.append(given)
+        return of_events(*given)
+
+    monkeypatch.setattr(EventFile, "_of_events", noted)
+    found = by_blocks(path)
+    assert found == by_rows(path)
+    assert len(found) == 4000
+    assert bool(slow) == (form in SLOW)
+    monkeypatch.setattr(blocks_module, "_arrow", lambda: None)
+    assert by_blocks(path) == found
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        '"a",5,vip,',
+        '"a\nb",5,vip,',
+        '"a,b",5,"v""ip",',
+        "a,5.5,vip,",
+        "a, 5 ,vip,",
+        "a,1970-01-01T00:00:05,vip,",
+        "a,1970-01-01T00:00:05.1234567,vip,",
+        "a,1970-01-01T01:00:05+01:00,vip,",
+        "a\0b,5,,",
+    ],
+)
+def test_from_an_unusual_row_on_a_file_is_read_row_by_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: str
+) -> None:
+    monkeypatch.setattr(blocks_module, "BLOCK_BYTES", 100)
+    plain, later = ([f"u{n % 7},{second},vip," for n in range(60)] for second in (5, 6))
+    path = written(tmp_path, "\n".join(["id,ts,kind,tz", *plain, odd, *later]) + "\n")
+    assert by_blocks(path) == by_rows(path)
+    assert len(by_blocks(path)) == 121
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("e.csv", b""),
+        ("e.csv", b"\n\n"),
+        ("e.csv", b"id,ts,kind,tz\n"),
+        ("e.csv", b"id,ts,kind,tz\n\n\r\n"),
+        ("e.csv", b"user,ts,kind,tz\n1,2,,\n"),
+        ("e.csv", b"id,id,ts,kind,tz\n1,2,3,,\n"),
+        ("e.csv", b"id,ts,kind,tz\n1,2,,\n3\n"),
+        ("e.csv", b"id,ts,kind,tz\n1,2,,\n3,4,,,\n"),
+        ("e.csv", b"id,ts,kind,tz\n1,2,,\n ,\n"),
+        ("e.csv", b"id,ts,kind,tz\n1,2,,\n\n,2,,\n"),
+        ("e.csv", b"id,ts,kind,tz\n" + b"x" * 513 + b",2,,\n"),
+        ("e.csv", b"id,ts,kind,tz\n1,soon,,\n"),
+        ("e.csv", b"id,ts,kind,tz\n1,0x10,,\n"),
+        ("e.csv", b"id,ts,kind,tz\n1,-5,,\n"),
+        ("e.csv", b"id,ts,kind,tz\n1,9999999999,,\n"),
+        ("e.csv", b"id,ts,kind,tz\n1,1740830400000,,\n"),
+        ("e.csv", b"id,ts,kind,tz\n1,1969-12-31,,\n"),
+        ("e.csv", b"id,ts,kind,tz\n1,1997-02-30,,\n"),
+        ("e.csv", b"id,ts,kind,tz\n1,1997-02-20T23:59:60,,\n"),
+        ("e.csv", b"id,ts,kind,tz\n1,1997-02-20T24:00:00Z,,\n"),
+        ("e.csv", b"id,ts,kind,tz\n1,2,,Tokyo\n"),
+        ("e.csv", b"id,ts,kind,tz\n\xff\xfe,2,,\n"),
+        ("e.csv", b"id,ts,kind,tz\n1,2,\xff,\n"),
+        ("e.csv", b'id,ts,kind,tz\n1,2,,\n"1,2,,\n'),
+        ("e.csv.gz", b"id,ts,kind,tz\n1,2,,\n"),
+        ("e.csv.gz", gzip.compress(b"id,ts,kind,tz\n" + b"1,2,,\n" * 9999, mtime=0)[:-20]),
+    ],
+)
+@pytest.mark.parametrize("block_bytes", [20, 1 << 20])
+def test_what_is_wrong_is_said_as_it_is_row_by_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes, block_bytes: int
+) -> None:
+    monkeypatch.setattr(blocks_module, "BLOCK_BYTES", block_bytes)
+    path = written(tmp_path, data, name)
+    with pytest.raises(CaplineError) as caught:
+        by_blocks(path)
+    with pytest.raises(CaplineError) as expected:
+        by_rows(path)
+    assert str(caught.value) == str(expected.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks_module, "LONGEST_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(blocks_module, "BLOCK_BYTES", 1 << 16)
+    with pytest.raises(ReplayError, match=r"a line of more than 1 MB; is it a CSV file\?"):
+        by_blocks(written(tmp_path, b"id,ts,kind,tz\n" + b"x" * (3 << 20)))
+
+
+def test_a_pipe_is_read_too() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"id,ts,kind,tz\n7,1,,\n")
+    os.close(writer)
+    assert by_blocks(Path(f"/dev/fd/{reader}")) == [(7, 1_000_000, None, None)]
+    os.close(reader)
+
+
+def test_one_column_may_be_subject_and_segment(tmp_path: Path) -> None:
+    path = written(tmp_path, "id,ts\nvip,1\n,2\n")
+    columns = ("id", "ts", "id")
+    with pytest.raises(ReplayError, match="row 2"):
+        by_blocks(path, columns)
+    path.write_text("id,ts\nvip,1\n")
+    assert by_blocks(path, columns) == by_rows(path, columns) == [("vip", 1_000_000, "vip", None)]
+
+
+def test_a_step_back_in_time_is_refused_and_sorting_fixes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, "id,ts\n1,5\n2,5\n3,4\n")
+    for block_bytes in (1 << 20, 8):
+        monkeypatch.setattr(blocks_module, "BLOCK_BYTES", block_bytes)
+        with pytest.raises(ReplayError, match="row 3: earlier than the row before it; sort the file by time, or give"):
+            list(EventFile(path, "id", "ts").blocks())
+        file = EventFile(path, "id", "ts")
+        assert [file.subjects()[code] for block in file.blocks(sort=True) for code in block.subjects] == [3, 1, 2]
+
+
+def counted(path: Path, policy: Policy, *, sort: bool = False) -> Tally:
+    clock = ManualClock()
+    with Limiter("memory://", [policy], clock=clock) as limiter:
+        return count_events(limiter, clock, "p", EventFile(path, *COLUMNS), sort=sort)
+
+
+POLICIES = [
+    Policy("p", ["2/10s", "5/60s"], by_segment={"vip": ["4/10s", "30/day"]}),
+    Policy("p", ["3/10s"], by_segment={"vip": ["30/10s"]}, channels={"push": ["1/day"]}),
+    Policy("p", ["2/calendar-day", "not between 22:00 and 08:00"], by_segment={"vip": ["3/calendar-day"]}),
+    Policy("p", ["2/10s"], by_segment={"vip": ["0/day"]}),
+    Policy("p", ["5/10s", "20/60s"], count_denied=True),
+    *(Policy("p", ["2/10s", "20/60s"], algorithm=name) for name in ("bucketed", "sliding_counter", "gcra")),
+]
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=[str(number) for number in range(len(POLICIES))])
+def test_the_counts_are_those_of_decisions_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Policy
+) -> None:
+    monkeypatch.setattr(blocks_module, "BLOCK_BYTES", 3000)
+    random, at_us, rows = Random(9), 0, ["id,ts,kind,tz"]
+    for _ in range(1500):
+        at_us += random.choice((0, 0, 1, 1_000_000, 4_999_999, 5_000_000))
+        kind, zone = random.choice(("", "vip")), random.choice(("", "Asia/Tokyo"))
+        rows.append(f"{random.randrange(6)},{at_us // 1_000_000}.{at_us % 1_000_000:06},{kind},{zone}")
+    path = written(tmp_path, "\n".join(rows))
+    tally = counted(path, policy)
+    asked: Counter[str | None] = Counter()
+    refused: Counter[object] = Counter()
+    clock = ManualClock()
+    with Limiter("memory://", [policy], clock=clock) as limiter:
+        for event in read_events(path, *COLUMNS):
+            clock.advance_us(event.at_us - clock.now_us())
+            decision = limiter.decide("p", event.subject, segment=event.segment, zone=event.zone)
+            asked[event.segment] += 1
+            if not decision.allowed:
+                refused[event.segment, decision.limit] += 1
+    assert tally.asked == asked
+    assert tally.refused == refused
+    assert 0 < refused.total() < 1500
+    assert tally.last_us == at_us
+    assert UnitCore.covers(policy) == (policy in POLICIES[:2])
+    shuffled = [rows[0], *random.sample(rows[1:], 1500)]
+    # Events of one instant come in another order then, so that only what was asked is the same.
+    assert counted(written(tmp_path, "\n".join(shuffled), "shuffled.csv"), policy, sort=True).asked == asked
+
+
+def test_segments_are_listed_as_they_come_and_no_segment_first(tmp_path: Path) -> None:
+    path = written(tmp_path, "id,ts,kind,tz\n1,5,vip,\n1,4,new,\n1,9,,\n1,2,vip,Asia/Tokyo\n")
+    policy = Policy("p", ["3/s"], by_segment={"new": ["1/s"], "vip": ["2/s"]})
+    assert list(counted(path, policy, sort=True).asked) == [None, "vip", "new"]
+    path.write_text("id,ts,kind,tz\n1,5,vip,\n")
+    assert list(counted(path, policy).asked) == ["vip"]
+
+
+def test_names_that_nobody_defined_are_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, "id,ts,kind,tz\n1,5,gold,\n")
+    with pytest.raises(CaplineError, match="gold"):
+        counted(path, POLICIES[0])
+    with pytest.raises(CaplineError, match="no policy 'p'"):
+        counted(path, Policy("q", ["1/s"]))

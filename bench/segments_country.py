@@ -115,7 +115,7 @@ def build(directory: Path, users: int, _audience: int) -> dict[str, float]:
 
 def verify(directory: Path, _users: int, _audience: int) -> dict[str, float]:
     """Open it for the first time on this machine."""
-    load: Any = import_module("capline.segment.load")
+    load: Any = import_module("capline.segment.snapshot.load")
     start = time.perf_counter()
     load.load_snapshot(directory / "snapshot", trust="stamp")
     return {"verify_s": time.perf_counter() - start}
@@ -123,7 +123,7 @@ def verify(directory: Path, _users: int, _audience: int) -> dict[str, float]:
 
 def open_again(directory: Path, _users: int, _audience: int) -> dict[str, float]:
     """Open it as every process after that does, and touch every page of it."""
-    load: Any = import_module("capline.segment.load")
+    load: Any = import_module("capline.segment.snapshot.load")
     before_mb = resident_mb()
     start = time.perf_counter()
     snapshot = load.load_snapshot(directory / "snapshot", trust="stamp")

@@ -29,7 +29,7 @@ from _harness import Report, arguments, check
 from _population import NAMES, truth_of
 
 from capline.segment import IdSet, Publisher, SegmentWatch, Snapshot, write_snapshot
-from capline.segment.place import remove_tree
+from capline.segment.objects.store import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

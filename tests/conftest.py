@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import strategies as st
-from tests.s3_kit import S3
-from tests.server_kit import Limiters
+from tests.kit.s3 import S3
+from tests.kit.server import Limiters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Ask the package index about known vulnerabilities in what requirements.lock pins; part of `make lint`.
 
-Exit 1 where one is known: the report names it and the version that mends it. Exit 0 where none is, and also where the
+Exit 1 where one is known: the report names it and the version that fixes it. Exit 0 where none is, and also where the
 index cannot be asked (no network, a mirror without that service): that is said, since nothing is known then.
 """
 
@@ -46,8 +46,8 @@ def report(packages: list[dict[str, Any]]) -> int:
         return 0
     found = [(one, flaw) for one in asked for flaw in one.get("vulns", [])]
     for one, flaw in found:
-        mend = ", ".join(flaw.get("fix_versions", [])) or "no version yet"
-        print(f"audit: {one['name']} {one['version']} has {flaw['id']}; mended in: {mend}; type: make lock UPGRADE=1")
+        fix = ", ".join(flaw.get("fix_versions", [])) or "no version yet"
+        print(f"audit: {one['name']} {one['version']} has {flaw['id']}; fixed in: {fix}; type: make lock UPGRADE=1")
     unknown = f"; {len(packages) - len(asked)} could not be asked about" * (len(asked) < len(packages))
     print(f"audit: {len(asked)} packages, {len(found)} known vulnerabilities{unknown}")
     return 1 if found else 0

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from capline.segment import Snapshot, build_segments, write_snapshot
-from capline.segment.source import Rows
+from capline.segment.build.source import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

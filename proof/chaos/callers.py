@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from capline import AsyncLimiter, Limit, Limiter, Policy
-from capline.store.redis.keys import slot_of, tag_of
+from capline.store.redis.scripting.keys import slot_of, tag_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,7 +15,7 @@ from limits.aio.strategies import MovingWindowRateLimiter
 from redis import RedisCluster
 from redis.asyncio import RedisCluster as AsyncRedisCluster
 
-from capline.store.redis.keys import slot_of
+from capline.store.redis.scripting.keys import slot_of
 from proof.chaos.callers import KEEP_US, NEVER_BINDS, WINDOW_US, Caller, Content, Place
 
 if TYPE_CHECKING:

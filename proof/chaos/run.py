@@ -190,7 +190,7 @@ def _subject(line: str) -> str:
 def _promises(plan: Plan, lines: list[str], content: Content) -> str:
     """What proof.checker has to say against it."""
     head = Recorder()
-    head.policy(POLICY, [(plan.quota, WINDOW_US)], keep_us=KEEP_US)
+    head.policy(POLICY, [(plan.quota, WINDOW_US)], retention_us=KEEP_US)
     for subject, hits in content.items():
         head.final(POLICY, subject, lambda hits=hits: hits)
     report = check(read([*head.lines, *lines]))

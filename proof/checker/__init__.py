@@ -3,7 +3,7 @@
     python -m proof.checker RECORDS.jsonl ...        exit 0: kept; 1: broken, with each fault's line; 2: unreadable
 
 It takes the callers' word for what they asked and were told and when, and nobody's word for anything else: the logs are
-built anew from the answers, in the order of the stamps, and every answer is judged by the rule, written here a second
+built again from the answers, in the order of the stamps, and every answer is judged by the rule, written here a second
 time:
 
     at t an attempt of cost c is allowed if and only if, for every limit (quota q, window W),

@@ -8,7 +8,7 @@
     {"event": "final",   "policy": "p", "subject": "s", "asked_us": 20, "answered_us": 21, "hits": [[7, 1], ...]}
 
 `log`      the log that the policy's hits are in (default: its own name); policies may share one
-`keep_us`  how long an id is honoured and a hit can be given back (default: the widest window on that log)
+`retention_us`  how long an id is honoured and a hit can be given back (default: the widest window on that log)
 `asked`    written before the call by a caller that may be killed: without an answer of the same `call` nobody knows;
 before a
            refund it has "verb": "refund", and the hit
@@ -58,7 +58,7 @@ class Policy:
 
     limits: Limits
     log: str
-    keep_us: int
+    retention_us: int
 
 
 @dataclass(slots=True, eq=False)
@@ -109,7 +109,7 @@ class LogRecords:
 
     name: str
     subject: str | int
-    keep_us: int = 0
+    retention_us: int = 0
     attempts: list[Attempt] = field(default_factory=list[Attempt])
     refunds: list[Refund] = field(default_factory=list[Refund])
     final: Final | None = None
@@ -178,7 +178,7 @@ class _Reader:
                 self._answered.add(row["call"])
         elif kind == "policy":
             limits = tuple((_number(quota), _number(window_us)) for quota, window_us in row["limits"])
-            policy = Policy(limits, row.get("log", row["policy"]), row.get("keep_us", 0))
+            policy = Policy(limits, row.get("log", row["policy"]), row.get("retention_us", 0))
             if self._policies.setdefault(row["policy"], policy) != policy:
                 raise ValueError(f"policy {row['policy']!r} is told twice, differently")
         else:
@@ -189,8 +189,8 @@ class _Reader:
         records, line = Records(), 0
         widest: dict[str, int] = {}
         for policy in self._policies.values():
-            keep_us = policy.keep_us or max((window_us for _, window_us in policy.limits), default=0)
-            widest[policy.log] = max(widest.get(policy.log, 0), keep_us)
+            retention_us = policy.retention_us or max((window_us for _, window_us in policy.limits), default=0)
+            widest[policy.log] = max(widest.get(policy.log, 0), retention_us)
         never = [(row, line) for call, (line, row) in self._open.items() if call not in self._answered]
         records.unanswered = len(never)
         attempts = [*self._attempts, *((line, row | _NEVER) for row, line in never if row.get("verb") != "refund")]

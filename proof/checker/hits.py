@@ -161,7 +161,7 @@ class _Gatherer:
             hit = self._by_stamp.get(refund.hit)
             if refund.done is not False or hit is None or hit.answered_us >= refund.asked_us:
                 continue
-            kept = hit.stamp_us > refund.answered_us + self._tolerance_us - self._log.keep_us
+            kept = hit.stamp_us > refund.answered_us + self._tolerance_us - self._log.retention_us
             if kept and hit.refund_from_us > refund.answered_us:
                 self._report.add("refund-refused", refund.line, f"{hit.stamp_us} was granted and never given back")
 
@@ -171,7 +171,7 @@ class _Gatherer:
             self._doubt(self._unknown)
             return
         self._report.finals += 1
-        oldest_us = final.answered_us + self._tolerance_us - self._log.keep_us
+        oldest_us = final.answered_us + self._tolerance_us - self._log.retention_us
         stored = dict(final.hits)
         if len(stored) < len(final.hits):
             self._report.add("one-stamp-twice", final.line, "the store holds two hits of one stamp")
@@ -213,19 +213,19 @@ class _Gatherer:
 
     def _doubt(self, unknown: list[Attempt]) -> None:
         self._book.doubts_us = [
-            (one.asked_us - self._tolerance_us, one.answered_us + self._tolerance_us + self._log.keep_us)
+            (one.asked_us - self._tolerance_us, one.answered_us + self._tolerance_us + self._log.retention_us)
             for one in unknown
         ]
 
     def _check_ids(self) -> None:
-        tolerance_us, keep_us = self._tolerance_us, self._log.keep_us
+        tolerance_us, retention_us = self._tolerance_us, self._log.retention_us
         for attempt, hit in self._retries:
-            if hit.stamp_us <= attempt.asked_us - tolerance_us - keep_us or hit.refund_by_us < attempt.asked_us:
+            if hit.stamp_us <= attempt.asked_us - tolerance_us - retention_us or hit.refund_by_us < attempt.asked_us:
                 self._report.add("id-stale", attempt.line, f"the answer was {hit.stamp_us}, which counts no more")
         by_id = self._by_id()
         for hits in by_id.values():
             for first, second in pairwise(hits):
-                over = second.answered_us + tolerance_us >= first.stamp_us + keep_us
+                over = second.answered_us + tolerance_us >= first.stamp_us + retention_us
                 if not over and first.refund_from_us > second.answered_us:
                     detail = f"id {first.attempt.id!r} has {first.stamp_us} and {second.stamp_us}"
                     self._report.add("id-twice", second.attempt.line, detail)
@@ -234,7 +234,7 @@ class _Gatherer:
                 continue
             for hit in by_id.get(attempt.id or "", ()):
                 known = hit.answered_us < attempt.asked_us and hit.refund_from_us > attempt.answered_us
-                if known and hit.stamp_us > attempt.answered_us + tolerance_us - keep_us:
+                if known and hit.stamp_us > attempt.answered_us + tolerance_us - retention_us:
                     self._report.add("id-forgotten", attempt.line, f"id {attempt.id!r} was granted {hit.stamp_us}")
 
     def _by_id(self) -> dict[str, list[Hit]]:

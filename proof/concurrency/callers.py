@@ -109,7 +109,7 @@ def run(case: Case, url: str) -> tuple[Report, list[str]]:
     """Run one case on the store at this URL, in a namespace of its own; the report, and the records."""
     quota, window_us = LIMITS[case.limit]
     namespace, head = f"t{secrets.token_hex(6)}", Recorder()
-    head.policy("p", [(quota, window_us)], keep_us=KEEP.window_us)
+    head.policy("p", [(quota, window_us)], retention_us=KEEP.window_us)
     with Limiter(url, _policies(case), namespace=namespace) as limiter:
         # Threads share this limiter: memory is a store of one process, and so of one limiter.
         lines = {"processes": _processes, "threads": _threads, "tasks": _tasks}[case.kind](case, url, limiter)
@@ -260,7 +260,7 @@ def _process(case: Case, number: int, url: str, namespace: str, begin: Any, dire
 def _processes(case: Case, url: str, limiter: Limiter) -> list[str]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["capline", "capline.store.lmdb", "capline.store.redis.store", "proof.concurrency.callers"]
+        ["capline", "capline.store.local.lmdb.store", "capline.store.redis.store", "proof.concurrency.callers"]
     )
     begin = context.Barrier(case.callers)
     with tempfile.TemporaryDirectory(prefix="capline-proof-") as directory:

@@ -1,4 +1,4 @@
-"""What stands where in an LMDB file, so that each flip can be told by what it hit. See `capline.store.lmdb_pages`."""
+"""What stands where in an LMDB file, so that each flip can be told by what it hit. See `capline.store.local.lmdb.pages`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import struct
 from typing import TYPE_CHECKING
 
-from capline.store.lmdb_pages import BIG, HEAD, LEAF, NODE, OVERFLOW, SUBTABLE, USED, Table, Walk, read_metas
+from capline.store.local.lmdb.pages import BIG, HEAD, LEAF, NODE, OVERFLOW, SUBTABLE, USED, Table, Walk, read_metas
 
 if TYPE_CHECKING:
     from pathlib import Path

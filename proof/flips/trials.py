@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from capline import CaplineError, Limiter, ManualClock, Policy
-from capline.store import packed
-from capline.store.lmdb_check import check_store
+from capline.store.local import log_bytes as packed
+from capline.store.local.lmdb.check import check_store
 from proof.flips.regions import KEY, UNUSED, VALUE, regions
 
 if TYPE_CHECKING:

@@ -126,7 +126,7 @@ def _moves(rule: Rule, scope: Scope, state: State) -> Iterator[tuple[str, State]
     """Everything that may happen next."""
     now_us, log = state.now_us, state.log
     if state.moves:
-        for step_us in (1, rule.keep_us - 1, 2 * rule.keep_us):
+        for step_us in (1, rule.retention_us - 1, 2 * rule.retention_us):
             yield f"time + {step_us}", state._replace(now_us=now_us + step_us, moves=state.moves - 1)
         if state.back:
             yield "time - 1", state._replace(now_us=now_us - 1, moves=state.moves - 1, back=state.back - 1)

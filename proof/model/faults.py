@@ -47,7 +47,7 @@ class RefusalRecords(Rule):
     def decide(self, log: Log, cost: int, now_us: int, attempt_id: str = "") -> tuple[Log, Decision]:
         """Note when it was asked."""
         after, decision = super().decide(log, cost, now_us, attempt_id)
-        return (after if decision.allowed else Log(after.hits, max(after.floor_us, now_us))), decision
+        return (after if decision.allowed else Log(after.hits, max(after.high_water_us, now_us))), decision
 
 
 class NoIds(Rule):
@@ -84,7 +84,7 @@ class RefundDeletes(Rule):
     def refund(self, log: Log, stamp_us: int, now_us: int) -> tuple[Log, bool]:
         """As if it had never been."""
         after, done = super().refund(log, stamp_us, now_us)
-        return Log(tuple(hit for hit in after.hits if hit.units), after.floor_us), done
+        return Log(tuple(hit for hit in after.hits if hit.units), after.high_water_us), done
 
 
 class RefundOfTheNewest(Rule):
@@ -110,12 +110,12 @@ class SlotsAreJumped(Rule):
 
     def decide(self, log: Log, cost: int, now_us: int, attempt_id: str = "") -> tuple[Log, Decision]:
         """Beside the hits up to now."""
-        past = Log(tuple(hit for hit in log.hits if hit.stamp_us <= max(now_us, log.floor_us)), log.floor_us)
+        past = Log(tuple(hit for hit in log.hits if hit.stamp_us <= max(now_us, log.high_water_us)), log.high_water_us)
         after, decision = super().decide(past, cost, now_us, attempt_id)
         if after == past:
             return log, decision
         rest = tuple(hit for hit in log.hits if hit not in past.hits)
-        return Log(tuple(sorted((*after.hits, *rest), key=lambda hit: hit.stamp_us)), after.floor_us), decision
+        return Log(tuple(sorted((*after.hits, *rest), key=lambda hit: hit.stamp_us)), after.high_water_us), decision
 
 
 class SlotTooLate(Rule):
@@ -146,7 +146,7 @@ class TrimByCount(Rule):
         after, decision = super().decide(log, cost, now_us, attempt_id)
         if after == log:
             return log, decision
-        return Log(after.hits[-min(quota for quota, _ in self.limits) :], after.floor_us), decision
+        return Log(after.hits[-min(quota for quota, _ in self.limits) :], after.high_water_us), decision
 
 
 class OneInstantOneHit(Rule):

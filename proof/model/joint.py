@@ -55,10 +55,10 @@ class TrimsByTheLatest(JointRule):
 
     def decide_all(self, logs: Pair, parts: Sequence[int], ids: Sequence[str], now_us: int) -> tuple[Pair, list[int]]:
         """Trim, then decide."""
-        latest_us = max([now_us, *(logs[part].floor_us for part in parts)])
+        latest_us = max([now_us, *(logs[part].high_water_us for part in parts)])
         drafts = [Draft(log) for log in logs]
         for part in parts:
-            drafts[part].trim(latest_us - self.keep_us)
+            drafts[part].trim(latest_us - self.retention_us)
         after, hits = super().decide_all((drafts[0].log, drafts[1].log), parts, ids, now_us)
         return (after if hits else logs), hits
 
@@ -68,7 +68,7 @@ class OneTimeForAll(JointRule):
 
     def decide_all(self, logs: Pair, parts: Sequence[int], ids: Sequence[str], now_us: int) -> tuple[Pair, list[int]]:
         """Later."""
-        return super().decide_all(logs, parts, ids, max([now_us, *(logs[part].floor_us for part in parts)]))
+        return super().decide_all(logs, parts, ids, max([now_us, *(logs[part].high_water_us for part in parts)]))
 
 
 class PartByPart(JointRule):
@@ -137,14 +137,14 @@ def explore_joint(rule: JointRule, scope: JointScope) -> Result:
 
 def _moves(rule: JointRule, state: State) -> Iterator[tuple[str, State]]:
     """Everything that may happen next."""
-    now_us, keep_us = state.now_us, rule.keep_us
+    now_us, retention_us = state.now_us, rule.retention_us
     if state.moves:
-        for step_us in (1, keep_us - 1, keep_us):
+        for step_us in (1, retention_us - 1, retention_us):
             yield f"time + {step_us}", state._replace(now_us=now_us + step_us, moves=state.moves - 1)
         if state.back:
             yield (
-                f"time - {keep_us - 1}",
-                state._replace(now_us=now_us - keep_us + 1, moves=state.moves - 1, back=state.back - 1),
+                f"time - {retention_us - 1}",
+                state._replace(now_us=now_us - retention_us + 1, moves=state.moves - 1, back=state.back - 1),
             )
     if state.calls:
         names = [("", f"id{part}") for part in (0, 1)]

@@ -38,7 +38,7 @@ class Tolds(NamedTuple):
     """All that was told of one log, by stamp, and the latest instant at which something was recorded."""
 
     hits: tuple[Told, ...] = ()
-    floor_us: int = 0
+    high_water_us: int = 0
 
     def live(self) -> list[Told]:
         """What was not given back."""
@@ -50,7 +50,7 @@ class Tolds(NamedTuple):
 
     def first_us(self, now_us: int) -> int:
         """The stamp that an attempt would have now, were there room."""
-        stamp_us, taken = max(now_us, self.floor_us, self.newest_us() + 1), {hit.stamp_us for hit in self.hits}
+        stamp_us, taken = max(now_us, self.high_water_us, self.newest_us() + 1), {hit.stamp_us for hit in self.hits}
         while stamp_us in taken:
             stamp_us += 1
         return stamp_us
@@ -69,13 +69,13 @@ class Tolds(NamedTuple):
 
     def with_stamp(self, stamp_us: int, cost: int, attempt_id: str, now_us: int) -> Tolds:
         """One hit more, of this stamp."""
-        time_us = max(now_us, self.floor_us)
-        floor_us = stamp_us if stamp_us <= time_us + 1 else time_us
-        return Tolds(tuple(sorted((*self.hits, Told(stamp_us, cost, attempt_id)))), floor_us)
+        time_us = max(now_us, self.high_water_us)
+        high_water_us = stamp_us if stamp_us <= time_us + 1 else time_us
+        return Tolds(tuple(sorted((*self.hits, Told(stamp_us, cost, attempt_id)))), high_water_us)
 
     def known(self, rule: Rule, attempt_id: str, now_us: int) -> Told | None:
         """The hit that a retry of this id has to be told of."""
-        oldest_us = max(now_us, self.floor_us) - rule.keep_us
+        oldest_us = max(now_us, self.high_water_us) - rule.retention_us
         found = [hit for hit in self.live() if attempt_id and hit.id == attempt_id and hit.stamp_us > oldest_us]
         return found[-1] if found else None
 
@@ -91,7 +91,7 @@ def check_decide(
         if after != log:
             raise BrokenPromiseError(4, f"a retry of {known} changed the log")
         return tolds
-    time_us = max(now_us, tolds.floor_us)
+    time_us = max(now_us, tolds.high_water_us)
     queued = tolds.newest_us() > time_us
     due_us = tolds.first_us(now_us)
     if not decision.allowed:
@@ -133,16 +133,16 @@ def check_slot(
 def check_refund(rule: Rule, tolds: Tolds, stamp_us: int, now_us: int, *, done: bool) -> Tolds:
     """The answer to `refund` of a hit that was told."""
     hit = next(one for one in tolds.hits if one.stamp_us == stamp_us)
-    due = hit.live and stamp_us > max(now_us, tolds.floor_us) - rule.keep_us
+    due = hit.live and stamp_us > max(now_us, tolds.high_water_us) - rule.retention_us
     if done != due:
         raise BrokenPromiseError(5, f"a refund of {hit} was answered {done}")
     hits = tuple(one._replace(live=False) if one.stamp_us == stamp_us and due else one for one in tolds.hits)
-    return Tolds(hits, tolds.floor_us)
+    return Tolds(hits, tolds.high_water_us)
 
 
 def check_content(rule: Rule, log: Log, tolds: Tolds, now_us: int) -> None:
     """The log holds what was told and not given back, as far as any window reaches; and nothing else."""
-    oldest_us = max(now_us, tolds.floor_us) - rule.keep_us
+    oldest_us = max(now_us, tolds.high_water_us) - rule.retention_us
     told = [(hit.stamp_us, hit.units) for hit in tolds.live() if hit.stamp_us > oldest_us]
     kept = [(hit.stamp_us, hit.units) for hit in log.hits if hit.units and hit.stamp_us > oldest_us]
     if told != kept:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capline import Limit
-from capline.model.policy import Look
-from capline.model.policy import Rule as Terms
+from capline.model.policy import BoundPolicy, LogLimits
 from capline.window.log import Draft, Log
-from capline.window.rule import Site, Slot, attempt, gauges_of
+from capline.window.rule import BoundLog, Slot, attempt, readers_of
 from capline.window.rule import refund as refund_hit
 
 if TYPE_CHECKING:
@@ -27,13 +26,13 @@ class Rule:
 
     def __init__(self, limits: Sequence[tuple[int, int]]) -> None:
         self.limits = tuple(limits)
-        self.keep_us = max(window_us for _, window_us in limits)
+        self.retention_us = max(window_us for _, window_us in limits)
         self.use(limits)
 
     def use(self, limits: Sequence[tuple[int, int]]) -> None:
         """Decide under these, whatever the limits are."""
-        self._look = Look("p", tuple(Limit(*one) for one in limits), self.keep_us)
-        (self._gauges,) = gauges_of(Terms("p", (self._look,)))
+        self._look = LogLimits("p", tuple(Limit(*one) for one in limits), self.retention_us)
+        (self._gauges,) = readers_of(BoundPolicy("p", (self._look,)))
 
     def decide(self, log: Log, cost: int, now_us: int, attempt_id: str = "") -> tuple[Log, Decision]:
         """Consume, or say when. An id is "id" and its number."""
@@ -53,9 +52,9 @@ class Rule:
         done = refund_hit(sites, stamp_us, 1, now_us)
         return draft.log, done
 
-    def _sites(self, log: Log, cost: int) -> tuple[Draft, list[Site]]:
+    def _sites(self, log: Log, cost: int) -> tuple[Draft, list[BoundLog]]:
         draft = Draft(log)
-        return draft, [Site(draft, self._look, self._gauges, cost)]  # pyright: ignore[reportArgumentType] - as `draft_sites`
+        return draft, [BoundLog(draft, self._look, self._gauges, cost)]  # pyright: ignore[reportArgumentType] - as `draft_sites`
 
     def batch(self, log: Log, costs: Sequence[int], now_us: int) -> tuple[Log, list[Decision]]:
         """Several attempts in one step."""
@@ -67,5 +66,5 @@ class Rule:
 
     def sweep(self, log: Log, now_us: int) -> Log:
         """Forget a log that is stale."""
-        last_us = max([log.floor_us, *(hit.stamp_us for hit in log.hits)])
-        return Log() if last_us + GRACE_WINDOWS * self.keep_us <= now_us else log
+        last_us = max([log.high_water_us, *(hit.stamp_us for hit in log.hits)])
+        return Log() if last_us + GRACE_WINDOWS * self.retention_us <= now_us else log

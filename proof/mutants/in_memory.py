@@ -54,7 +54,7 @@ class Right:
         self.policies = policies
         self.logs: dict[str, list[Hit]] = {}
         self.floors: dict[str, int] = {}
-        self.keep_us = max(window_us for limits in policies.values() for _, window_us in limits)
+        self.retention_us = max(window_us for limits in policies.values() for _, window_us in limits)
 
     def decide(self, policy: str, subject: str, cost: int = 1, id: str | None = None) -> Answer:
         """Consume, or say when."""
@@ -66,15 +66,15 @@ class Right:
 
     def decide_all(self, parts: Sequence[Part]) -> JointAnswer:
         """Consume in all of these, or in none, and say when the last one of them fits."""
-        looks = [self.look(*part) for part in parts]
-        waits = [answer.retry_after_us for answer, _ in looks if not answer.allowed]
+        logs_limits = [self.look(*part) for part in parts]
+        waits = [answer.retry_after_us for answer, _ in logs_limits if not answer.allowed]
         if waits:
             return JointAnswer(False, (), max((us for us in waits if us), default=None) if all(waits) else None)
-        for (_, subject, cost, name), (answer, is_new) in zip(parts, looks, strict=True):
+        for (_, subject, cost, name), (answer, is_new) in zip(parts, logs_limits, strict=True):
             if is_new and answer.hit is not None:
                 self.record(self.logs[subject], Hit(answer.hit, cost, name))
                 self.floor(subject, answer.hit)
-        return JointAnswer(True, tuple(answer.hit or 0 for answer, _ in looks))
+        return JointAnswer(True, tuple(answer.hit or 0 for answer, _ in logs_limits))
 
     def look(self, policy: str, subject: str, cost: int, id: str | None) -> tuple[Answer, bool]:
         """What `decide` answers, and whether that is to be recorded."""
@@ -122,7 +122,7 @@ class Right:
     def trimmed(self, subject: str) -> list[Hit]:
         """The log without what no window can look at."""
         log = self.logs.setdefault(subject, [])
-        log[:] = [hit for hit in log if hit.stamp_us > self.now_us() - self.keep_us]
+        log[:] = [hit for hit in log if hit.stamp_us > self.now_us() - self.retention_us]
         return log
 
     def known(self, log: list[Hit], attempt_id: str | None) -> Hit | None:
@@ -369,7 +369,7 @@ class LyingStamps(Right):
 
     def stamp(self, log: list[Hit]) -> int:
         """Well apart from the last one."""
-        return max([self.now_us(), *(hit.stamp_us + self.keep_us for hit in log)])
+        return max([self.now_us(), *(hit.stamp_us + self.retention_us for hit in log)])
 
     def queue(self, subject: str, log: list[Hit]) -> int:
         """Nobody waits for stamps that lie."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import Phase, settings
 
 from capline import Limiter, ManualClock, Policy
-from capline.store import local
+from capline.store.local import base as local
 from capline.testing import reference, state_machine
 from capline.testing.law.counted import COUNTED, History
 from capline.testing.oracle import Oracle
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from capline.model.decision import Decision
-    from capline.window.rule import Site
+    from capline.window.rule import BoundLog
 
-Parts = list[list["Site"]]
+Parts = list[list["BoundLog"]]
 
 
 def latest_us(parts: Parts, now_us: int) -> int:
-    return max([now_us, *(site.log.floor_us for sites in parts for site in sites)])
+    return max([now_us, *(site.log.high_water_us for sites in parts for site in sites)])
 
 
 def trims_by_the_latest(parts: Parts, now_us: int, fingerprints: Sequence[int], *, record: bool = True) -> Any:
     """The logs of every part lose what is out of the window at the latest time of any part."""
     for site in [site for sites in parts for site in sites]:
-        site.log.trim(latest_us(parts, now_us) - site.look.keep_us)
+        site.log.trim(latest_us(parts, now_us) - site.look.retention_us)
     return rule.joint(parts, now_us, fingerprints, record=record)
 
 
 def looks_up_by_the_latest(parts: Parts, now_us: int, fingerprints: Sequence[int], *, record: bool = True) -> Any:
     """An id is forgotten where the latest time of any part is a window later."""
-    oldest_us = latest_us(parts, now_us) - max(site.look.keep_us for sites in parts for site in sites)
+    oldest_us = latest_us(parts, now_us) - max(site.look.retention_us for sites in parts for site in sites)
     kept = [
         mark if sites[0].log.find(mark, oldest_us) > 0 else 0 for sites, mark in zip(parts, fingerprints, strict=True)
     ]
@@ -69,12 +69,12 @@ def records_only_the_first(parts: Parts, now_us: int, fingerprints: Sequence[int
     return answer, hits
 
 
-def forgets_ids(sites: Sequence[Site], now_us: int, fingerprint: int = 0, *rest: Any) -> Decision:
+def forgets_ids(sites: Sequence[BoundLog], now_us: int, fingerprint: int = 0, *rest: Any) -> Decision:
     """A retry is a new attempt."""
     return rule.attempt(sites, now_us, 0, *rest)
 
 
-def follows_the_clock(sites: Sequence[Site], now_us: int, *rest: Any) -> Decision:
+def follows_the_clock(sites: Sequence[BoundLog], now_us: int, *rest: Any) -> Decision:
     """A clock that steps back makes room: hits that are ahead of it are given back first."""
     for site in sites:
         if site.log.newest_us() > now_us + 1:

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tests.campaign_kit import Far, Site, with_sender
+from tests.kit.campaign import Far, Site, with_sender
 
 from capline.campaign.breaker import Breaker
-from capline.campaign.ledger import Input, RunFacts
+from capline.campaign.deliver import Delivery
+from capline.campaign.ledger.ledger import Input, RunFacts
+from capline.campaign.ledger.rows import DELIVERED, FAILED, PENDING, REFUNDED, BatchRows
 from capline.campaign.part import Part
-from capline.campaign.queue import MOST_TAKES, Aside, Over, Queue, QueuedRun, Taken, Waiting
-from capline.campaign.queue_server import QueueServer
-from capline.campaign.queue_status import QueueStatus
-from capline.campaign.rows import DELIVERED, FAILED, PENDING, REFUNDED, BatchRows
+from capline.campaign.queue.queue import MOST_TAKES, DeadLetter, Over, Queue, QueuedRun, Taken, Waiting
+from capline.campaign.queue.server import QueueServer
+from capline.campaign.queue.status import QueueStatus
+from capline.campaign.queue.worker import _Lost, _Steps  # pyright: ignore[reportPrivateUsage] - what a worker's batch meets
 from capline.campaign.senders.protocol import TRANSIENT, RunInfo
-from capline.campaign.settle import Settling
 from capline.campaign.stop import CampaignStopped, Stop
-from capline.campaign.worker import _Lost, _Steps  # pyright: ignore[reportPrivateUsage] - what a worker's batch meets
 from capline.model.errors import CampaignError
 from capline.testing.servers import KINDS, single
 
@@ -208,7 +208,7 @@ def test_a_batch_that_ends_whoever_takes_it_is_set_aside(queue: Queue) -> None:
     for worker in range(1, MOST_TAKES):
         assert taken(queue, str(worker), takeover_s=0).number in (0, 1, 2)
     found = [queue.take("sale", f"after-{count}", 0) for count in range(3 * MOST_TAKES)]
-    aside = {each.number: each.why for each in found if isinstance(each, Aside)}
+    aside = {each.number: each.why for each in found if isinstance(each, DeadLetter)}
     assert aside[0] == f"taken {MOST_TAKES} times and never settled, at last: disk full"
     assert aside == queue.state("sale").aside
     assert put(queue, *aside) == 3
@@ -220,7 +220,7 @@ def test_an_entry_that_somebody_removed_is_told(queue: Queue, server: Server) ->
     filled(queue)
     batch = taken(queue, "a")
     server.command("XDEL", PREFIX + "batches", batch.entry)
-    assert queue.take("sale", "b", 0) == Aside(0, "its entry is gone from the stream")
+    assert queue.take("sale", "b", 0) == DeadLetter(0, "its entry is gone from the stream")
     assert put(queue, 0) == 3
     assert taken(queue, "b").number == 1
 
@@ -238,7 +238,7 @@ def test_a_batch_that_was_lost_between_two_tries_is_not_handed_over_again(
     steps = _Steps(queue, batch, "late", stop)
     try:
         with job.open_limiter("memory://") as limiter:
-            settling = Settling(
+            settling = Delivery(
                 job.file,
                 job.policy,
                 (None,),
@@ -281,7 +281,7 @@ def test_every_verb_renews_what_expires(queue: Queue, server: Server) -> None:
     gone = taken(queue, "b")
     assert renewed()
     server.command("XDEL", PREFIX + "batches", gone.entry)
-    assert isinstance(queue.take("sale", "b", 0), Aside)
+    assert isinstance(queue.take("sale", "b", 0), DeadLetter)
     assert server.command("PTTL", PREFIX + "aside") > 29 * 86_400_000
 
 
@@ -368,7 +368,7 @@ def test_a_full_server_is_told_and_what_it_holds_is_safe(queue: Queue, server: S
     batch = taken(queue, "a")
     server.command("CONFIG", "SET", "maxmemory", "1")
     try:
-        with pytest.raises(CampaignError, match=r"OOM|memory.*what it holds is safe: mend it and run the same command"):
+        with pytest.raises(CampaignError, match=r"OOM|memory.*what it holds is safe: fix it and run the same command"):
             queue.record(batch, "a", rows_of(batch), decided=True)
     finally:
         server.command("CONFIG", "SET", "maxmemory", "0")

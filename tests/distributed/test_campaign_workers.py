@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.campaign_kit import (
+from tests.kit.campaign import (
     MIXED_STATUS,
     Receiver,
     Site,
@@ -34,9 +34,9 @@ from tests.campaign_kit import (
     stored,
 )
 
-from capline.campaign.ledger import Input
-from capline.campaign.queue import Queue
-from capline.campaign.queue_server import QueueServer
+from capline.campaign.ledger.ledger import Input
+from capline.campaign.queue.queue import Queue
+from capline.campaign.queue.server import QueueServer
 from capline.testing.servers import KINDS, certificates, single
 
 if TYPE_CHECKING:
@@ -488,7 +488,7 @@ def test_a_run_goes_on_only_with_what_it_was_begun_with(redis_server: Server, si
 
 
 def damage(server: Server, number: int) -> None:
-    """Write the stream anew, with one byte of one batch changed."""
+    """Write the stream again, with one byte of one batch changed."""
     found = server.command("XRANGE", BATCHES, "-", "+")
     server.command("DEL", BATCHES)
     server.command("XGROUP", "CREATE", BATCHES, "workers", "0", "MKSTREAM")
@@ -529,7 +529,7 @@ def test_a_worker_that_cannot_go_on_says_why_and_the_next_one_does(redis_server:
     _, told = ended(start(redis_server), 2)
     last = told.splitlines()[-1]
     assert last.startswith("capline: ")
-    assert "nothing is lost: mend it" in last
+    assert "nothing is lost: fix it" in last
     (held,) = status(redis_server)["queue"]["in_work"] or [None]
     assert held is None
     assert b"part-000000.parquet cannot be written" in redis_server.command("HGET", STEPS, "0:error")

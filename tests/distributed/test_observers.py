@@ -12,8 +12,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.limiter_kit import inner_of
-from tests.observe_kit import POLICIES, Raising, Recorder, labels, outcome, row
+from tests.kit.limiter import inner_of
+from tests.kit.observe import POLICIES, Raising, Recorder, labels, outcome, row
 
 from capline import Attempt
 from capline.observe import OpenTelemetryObserver, Outcome, PrometheusObserver
@@ -22,7 +22,7 @@ from capline.testing.servers import shared
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.server_kit import Limiters
+    from tests.kit.server import Limiters
 
 STORES = ("memory", "lmdb", "redis", "valkey", "valkey cluster")
 

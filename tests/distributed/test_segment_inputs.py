@@ -7,16 +7,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.segments_kit import s3_site
+from tests.kit.segments import s3_site
 
 from capline.model.errors import SegmentError
 from capline.segment import build_segments, count_rows, read_rows
-from capline.segment.address import open_place
+from capline.segment.objects.address import open_place
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.s3_kit import S3
+    from tests.kit.s3 import S3
 
 pa: Any = import_module("pyarrow")
 parquet: Any = import_module("pyarrow.parquet")

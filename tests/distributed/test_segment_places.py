@@ -1,4 +1,4 @@
-"""Places, in a directory and on a real S3 server: conditional writes, bounds, errors that say the mend."""
+"""Places, in a directory and on a real S3 server: conditional writes, bounds, errors that say the fix."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.segments_kit import Site, directory_site, make, s3_site
-from tests.server_kit import soon
+from tests.kit.segments import Site, directory_site, make, s3_site
+from tests.kit.server import soon
 
 from capline.model.errors import InvalidTypeError, SegmentError
-from capline.segment.address import open_place
-from capline.segment.courier import Courier
-from capline.segment.place import ObjectMissingError, Place
-from capline.segment.publish import Publisher
-from capline.segment.watch import SegmentWatch
+from capline.segment.objects.address import open_place
+from capline.segment.objects.fork_proxy import ForkProxy
+from capline.segment.objects.store import ObjectMissingError, ObjectStore
+from capline.segment.publish.publish import Publisher
+from capline.segment.publish.watch import SegmentWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.s3_kit import S3
+    from tests.kit.s3 import S3
 
 
-@pytest.fixture(params=["directory", "s3", "courier"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+@pytest.fixture(params=["directory", "s3", "proxy"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
     if request.param == "directory":
         found: Any = directory_site(tmp_path).place
     else:
         site = s3_site(request.getfixturevalue("s3"))
-        found = site.place if request.param == "s3" else Courier(site.url, site.options)
+        found = site.place if request.param == "s3" else ForkProxy(site.url, site.options)
     yield found
     found.close()
 
 
 class TestVerbs:
-    def test_swap_is_compare_and_swap(self, place: Place) -> None:
+    def test_swap_is_compare_and_swap(self, place: ObjectStore) -> None:
         assert not place.swap("a", b"x", '"of nothing"\n')
         assert place.swap("a", b"1", None)
         assert not place.swap("a", b"2", None)
@@ -53,7 +53,7 @@ class TestVerbs:
         assert now is not None
         assert now.data == b"2"
 
-    def test_of_many_swaps_one_wins(self, place: Place) -> None:
+    def test_of_many_swaps_one_wins(self, place: ObjectStore) -> None:
         assert place.swap("a", b"0", None)
         for turn in range(3):
             seen = place.get("a", 100)
@@ -73,7 +73,7 @@ class TestVerbs:
             assert got is not None
             assert won == [got.data]
 
-    def test_get(self, place: Place) -> None:
+    def test_get(self, place: ObjectStore) -> None:
         with pytest.raises(ObjectMissingError, match="there is none"):
             place.get("folder/a", 10)
         place.put("folder/a", b"12345")
@@ -87,7 +87,7 @@ class TestVerbs:
         assert place.get("folder/a", 5, got.tag) is not None
 
     @pytest.mark.parametrize("size", [0, 1, 5 << 20, (17 << 20) + 3])
-    def test_files(self, place: Place, tmp_path: Path, size: int) -> None:
+    def test_files(self, place: ObjectStore, tmp_path: Path, size: int) -> None:
         file, back, told = tmp_path / "file", tmp_path / "back", list[int]()
         file.write_bytes(os.urandom(size))
         sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
@@ -106,7 +106,7 @@ class TestVerbs:
         with pytest.raises(SegmentError, match="No such file"):
             place.upload("objects/z", tmp_path / "none")
 
-    def test_list_and_delete(self, place: Place) -> None:
+    def test_list_and_delete(self, place: ObjectStore) -> None:
         assert place.list("objects") == {}
         for name in ("a", "b"):
             place.put(f"objects/{name}", name.encode())
@@ -164,7 +164,7 @@ class TestTrouble:
         site = Site("s3://none-such/x", s3.options)
         with (
             site.publisher() as publisher,
-            pytest.raises(SegmentError, match="no such bucket; create it, or mend") as it,
+            pytest.raises(SegmentError, match="no such bucket; create it, or fix") as it,
         ):
             publisher.publish(make(tmp_path, "v1", new=[1]))
         assert "\n" not in str(it.value)
@@ -194,7 +194,7 @@ class TestTrouble:
     def test_a_stop_does_not_wait_for_a_server_that_hangs(
         self, own_s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("capline.segment.watch._STOP_S", 0.2)
+        monkeypatch.setattr("capline.segment.publish.watch._STOP_S", 0.2)
         site = s3_site(own_s3)
         site.publisher().publish(make(tmp_path, "v1", new=[1]))
         watch = site.watch(tmp_path / "cache", interval_s=0.01).start()
@@ -237,7 +237,7 @@ class TestCourier:
     def test_it_ends_with_who_sent_it(self, s3: S3, tmp_path: Path) -> None:
         site = s3_site(s3)
         program = (
-            "import sys, os; from capline.segment.courier import Courier\n"
+            "import sys, os; from capline.segment.objects.fork_proxy import Courier\n"
             f"c = Courier({site.url!r}, {site.options!r}); c.list('objects')\n"
             "print(c._process.pid, flush=True); os.kill(os.getpid(), 9)"
         )
@@ -247,12 +247,12 @@ class TestCourier:
 
     def test_one_that_died_is_replaced(self, s3: S3) -> None:
         site = s3_site(s3)
-        courier = Courier(site.url, site.options)
-        courier._process.kill()  # pyright: ignore[reportPrivateUsage]
+        fork_proxy = ForkProxy(site.url, site.options)
+        fork_proxy._process.kill()  # pyright: ignore[reportPrivateUsage]
         with pytest.raises(SegmentError, match="the process that fetches for this forked one does not work"):
-            courier.list("objects")
-        assert not courier.works
-        courier.close()
+            fork_proxy.list("objects")
+        assert not fork_proxy.works
+        fork_proxy.close()
 
 
 def is_alive(pid: int) -> bool:

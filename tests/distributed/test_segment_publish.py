@@ -8,18 +8,18 @@ from threading import Barrier, Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.segments_kit import Site, directory_site, file_of, make, make_text, s3_site
+from tests.kit.segments import Site, directory_site, file_of, make, make_text, s3_site
 
 from capline.model.errors import SegmentConflictError, SegmentError
-from capline.segment import extends
-from capline.segment import publish as publish_module
-from capline.segment.fetch import download
-from capline.segment.publish import Publisher
+from capline.segment.publish import extends
+from capline.segment.publish import publish as publish_module
+from capline.segment.publish.fetch import download
+from capline.segment.publish.publish import Publisher
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.s3_kit import S3
+    from tests.kit.s3 import S3
 
 HOUR_US = 3_600_000_000
 

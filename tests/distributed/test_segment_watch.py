@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-from tests.segments_kit import Site, claiming, directory_site, make, resealed, s3_site
-from tests.server_kit import soon
+from tests.kit.segments import Site, claiming, directory_site, make, resealed, s3_site
+from tests.kit.server import soon
 
 from capline import ManualClock
 from capline.model.errors import InvalidValueError, SegmentError
 from capline.observe import SegmentMetrics
 from capline.segment import Bounds, IdSet, SegmentWatch
-from capline.segment import cache as cache_module
+from capline.segment.publish import cache as cache_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.s3_kit import S3
+    from tests.kit.s3 import S3
 
 BIG = range(0, 60_000, 2)
 

@@ -10,22 +10,22 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.server_kit import Limiters, each_kind, each_layout, executed, units
+from tests.kit.server import Limiters, each_kind, each_layout, executed, units
 
 from capline import Attempt, ManualClock, Policy
 from capline.limiter.rules import Rules
 from capline.model.errors import IdConflictError, StoreError, StoreUnknownError
-from capline.store.protocol import Ask
-from capline.store.redis.keys import slot_of, tag_of
-from capline.store.redis.scripts import JOINT, JOINT_LOOK, REFUND
+from capline.store.protocol import StoreAttempt
+from capline.store.redis.io.url import parse_url
+from capline.store.redis.io.wire import Exchange, NoReply, Pause, Read, ServerError
+from capline.store.redis.scripting.keys import slot_of, tag_of
+from capline.store.redis.scripting.scripts import JOINT, JOINT_LOOK, REFUND
 from capline.store.redis.session import Session
-from capline.store.redis.url import parse_url
 from capline.store.redis.verbs import Verbs
-from capline.store.redis.wire import Exchange, Lost, Pause, Read, ServerError
 from capline.testing.servers import shared, single
 
 if TYPE_CHECKING:
-    from capline.store.redis.wire import Reply
+    from capline.store.redis.io.wire import Reply
 
 START_US = 1_700_000_000_000_000
 APART = ("a", "c", "e")
@@ -215,10 +215,12 @@ class Servers:
         self.refunds = 0
         session = Session(parse_url("redis+cluster://127.0.0.1:7000?deadline=300ms"), None)
         self.verbs = Verbs(session)
-        self.terms = session.terms(Rules([Policy("p", ["9/day"], **options)]).rule("p", None, None))
+        self.compiled = session.compiled(Rules([Policy("p", ["9/day"], **options)]).rule("p", None, None))
 
     def decide_all(self, *ids: int) -> Any:
-        asks = [Ask(self.terms, subject, 1, one) for subject, one in zip(APART, ids or (0, 0, 0), strict=False)]
+        asks = [
+            StoreAttempt(self.compiled, subject, 1, one) for subject, one in zip(APART, ids or (0, 0, 0), strict=False)
+        ]
         steps = self.verbs.decide_all(asks)
         back: Any = None
         written: list[Any] = []
@@ -243,7 +245,7 @@ class Servers:
         return [self.replies.pop(0) for _ in range(many)]
 
 
-LOST = Lost(True, "the connection was lost")
+LOST = NoReply(True, "the connection was lost")
 
 
 def test_an_answer_that_is_lost_in_the_middle_is_unknown_and_the_rest_is_given_back() -> None:

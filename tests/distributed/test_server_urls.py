@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from capline import CaplineError, InvalidValueError, Policy
-from capline.campaign.queue_server import QueueServer
+from capline.campaign.queue.server import QueueServer
 from capline.model.errors import StoreUnavailableError
-from capline.store.redis.url import parse_url, safe_url
+from capline.store.redis.io.url import parse_url, safe_url
 from capline.testing import servers
 
 if TYPE_CHECKING:
-    from tests.server_kit import Limiters
+    from tests.kit.server import Limiters
 
 POLICY = Policy("p", ["1/day"])
 LONG = "deadline=2s"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from tests.campaign_kit import Site, capline, receiver
+from tests.kit.campaign import Site, capline, receiver
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.campaign_kit import Receiver, Site, answer, capline, command, comparable, environment, mail_server, receiver
+from tests.kit.campaign import Receiver, Site, answer, capline, command, comparable, environment, mail_server, receiver
 
 from capline.segment import IdSet
 

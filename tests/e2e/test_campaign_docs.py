@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.campaign_kit import AT_US, Site, answer, capline
-from tests.unit.test_campaign_senders import RUN, messages
+from tests.kit.campaign import AT_US, Site, answer, capline
+from tests.unit.campaign.test_senders import RUN, messages
 
 from capline.campaign import load_campaign
 from capline.campaign.senders.protocol import PERMANENT

@@ -90,7 +90,7 @@ def test_ctrl_c_ends_it_cleanly_and_the_next_run_starts_anew(tmp_path: Path) -> 
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=60)
     assert (process.returncode, stdout) == (130, "")
-    assert stderr.strip() == "interrupted: no report was written; the next run starts anew"
+    assert stderr.strip() == "interrupted: no report was written; the next run starts again"
     assert not (out / "report.html").exists()
     data = purchases(tmp_path, "1,1997-01-01")
     assert run("demo", "--data", str(data), "--out", str(out)).returncode == 0

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from tests.campaign_kit import capline
+from tests.kit.campaign import capline
 
 HERE = Path(__file__).parents[2] / "examples" / "local_time"
 

@@ -77,7 +77,7 @@ def test_build_and_show(here: Path) -> None:
 
 def test_build_by_an_order_and_not_without(here: Path) -> None:
     told = refusal(here, "build", "both.csv", "--out", "x")
-    assert told.startswith("capline: 1 id is in two segments or more: 1 (active and new); mend the rows")
+    assert told.startswith("capline: 1 id is in two segments or more: 1 (active and new); fix the rows")
     assert not (here / "x").exists()
     built = answer(here, "build", "both.csv", "--out", "x", "--first-wins", "new, active")
     assert [(each["name"], each["cardinality"]) for each in built["segments"]] == [("new", 1), ("active", 1)]

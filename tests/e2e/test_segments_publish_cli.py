@@ -10,12 +10,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.segments_kit import Site, make, make_text, s3_site
+from tests.kit.segments import Site, make, make_text, s3_site
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.s3_kit import S3
+    from tests.kit.s3 import S3
 
 
 class Shell:

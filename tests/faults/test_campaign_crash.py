@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from tests.campaign_kit import AT_US, HOUR_US, Far, Site, ledger_of, mixed, with_sender
+from tests.kit.campaign import AT_US, HOUR_US, Far, Site, ledger_of, mixed, with_sender
 
 from capline import Limiter
 from capline.campaign import Job, Ledger, Report, Stop, report_of, run

@@ -16,7 +16,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.campaign_kit import Site, answer, command, comparable, environment
+from tests.kit.campaign import Site, answer, command, comparable, environment
 
 from capline import Limiter, Policy
 

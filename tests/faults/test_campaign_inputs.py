@@ -10,7 +10,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.campaign_kit import Far, Site, with_sender
+from tests.kit.campaign import Far, Site, with_sender
 
 from capline.campaign import Job, Ledger, Report, Stop, open_run, report_of, run
 from capline.limiter.limiter import Limiter

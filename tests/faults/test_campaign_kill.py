@@ -18,7 +18,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tests.campaign_kit import (
+from tests.kit.campaign import (
     MIXED_STATUS,
     Receiver,
     Site,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.server_kit import SLOW, Limiters, each_kind, soon
+from tests.kit.server import SLOW, Limiters, each_kind, soon
 
 from capline import Limiter, Policy
 from capline.testing.servers import single

@@ -13,11 +13,11 @@ import pytest
 
 from capline import Limiter, ManualClock, Policy, StoreDamagedError, StoreError, StoreFullError, StoreVersionError
 from capline.model.errors import NoStoreError
-from capline.store import lmdb_compact
-from capline.store.lmdb_check import check_store
-from capline.store.lmdb_checks import DATABASES
-from capline.store.lmdb_compact import compact_store
-from capline.store.lmdb_pages import HEAD, NODE
+from capline.store.local.lmdb import compact as lmdb_compact
+from capline.store.local.lmdb.check import check_store
+from capline.store.local.lmdb.compact import compact_store
+from capline.store.local.lmdb.files import DATABASES
+from capline.store.local.lmdb.pages import HEAD, NODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,8 +13,9 @@ import pytest
 
 from capline import InvalidValueError, Limiter, ManualClock, Policy, StoreDamagedError, StoreError
 from capline.model.errors import NoStoreError
-from capline.store import lmdb_env, lmdb_guard
-from capline.store.lmdb_guard import Guard
+from capline.store.local.lmdb import environment as lmdb_env
+from capline.store.local.lmdb import lock as lmdb_guard
+from capline.store.local.lmdb.lock import Guard
 from capline.store.open import lmdb_path, open_async_store, open_store
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from capline import Limiter, ManualClock, Policy
-from capline.store import lmdb_env
+from capline.store.local.lmdb import environment as lmdb_env
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -26,8 +26,10 @@ from capline import (
     StoreFullError,
     StoreVersionError,
 )
-from capline.store import lmdb_checks, lmdb_env, packed
-from capline.store.log import ColumnLog
+from capline.store.local import log_bytes as packed
+from capline.store.local.lmdb import environment as lmdb_env
+from capline.store.local.lmdb import files as lmdb_checks
+from capline.store.local.log import ColumnLog
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,11 +1,11 @@
-"""Input that is meant to hurt, on every store: taken as what it is, or refused with what to mend; never by half."""
+"""Input that is meant to hurt, on every store: taken as what it is, or refused with what to fix; never by half."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.server_kit import SLOW
+from tests.kit.server import SLOW
 
 from capline import Attempt, CaplineError, Decision, Limiter, Policy
 from capline.testing.servers import shared

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.server_kit import Limiters, Proxy, each_kind, soon, units, warm
+from tests.kit.server import Limiters, Proxy, each_kind, soon, units, warm
 
 from capline import AsyncLimiter, Attempt, Decision, Insurance, Limiter, Policy, StoreError
 from capline.model.errors import StoreUnavailableError, StoreUnknownError

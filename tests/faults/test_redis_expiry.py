@@ -6,10 +6,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.server_kit import Limiters, each_layout, each_pair, soon
+from tests.kit.server import Limiters, each_layout, each_pair, soon
 
 from capline import Attempt, ManualClock, Policy
-from capline.store.redis import terms
+from capline.store.redis.scripting import compiled_rule as compiled
 from capline.testing.servers import KINDS, single
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 @pytest.fixture(autouse=True)
 def _little_grace(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     server.command("FLUSHALL")
-    monkeypatch.setattr(terms, "SERVER_GRACE_MS", GRACE_MS)
-    monkeypatch.setattr(terms, "CALLER_GRACE_MS", GRACE_MS)
+    monkeypatch.setattr(compiled, "SERVER_GRACE_MS", GRACE_MS)
+    monkeypatch.setattr(compiled, "CALLER_GRACE_MS", GRACE_MS)
 
 
 def use_every_verb(limiter: Any, *, wait_s: float) -> None:

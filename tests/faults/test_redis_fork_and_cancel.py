@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.server_kit import SLOW, Limiters, each_kind, each_layout, soon, units
+from tests.kit.server import SLOW, Limiters, each_kind, each_layout, soon, units
 
 from capline import AsyncLimiter, Attempt, Decision, Policy
 from capline.testing.servers import shared, single

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.server_kit import SLOW, Limiters, Proxy, each_kind, soon, units, warm
+from tests.kit.server import SLOW, Limiters, Proxy, each_kind, soon, units, warm
 
 from capline import Policy
 from capline.model.errors import StoreError, StoreUnavailableError, StoreUnknownError

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.server_kit import Limiters, each_pair, soon, stamps
+from tests.kit.server import Limiters, each_pair, soon, stamps
 
 from capline import Attempt, Decision, Policy, StoreError
 from capline.model.errors import StoreUnavailableError, StoreUnknownError
-from capline.store.redis.keys import slot_of, tag_of
+from capline.store.redis.scripting.keys import slot_of, tag_of
 from capline.testing.servers import KINDS, cluster
 
 if TYPE_CHECKING:

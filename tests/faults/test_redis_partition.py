@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.server_kit import Limiters, each_kind, soon
+from tests.kit.server import Limiters, each_kind, soon
 
 from capline import Policy
 from capline.model.errors import StoreError, StoreUnavailableError, StoreUnknownError
-from capline.store.redis.keys import slot_of, tag_of
+from capline.store.redis.scripting.keys import slot_of, tag_of
 from capline.testing.servers import Server
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from tests.server_kit import SLOW, Limiters, each_kind
+from tests.kit.server import SLOW, Limiters, each_kind
 
 from capline import Limiter, Policy
 from capline.testing.servers import shared

@@ -10,11 +10,11 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.server_kit import Limiters, each_pair, stamps, warm
+from tests.kit.server import Limiters, each_pair, stamps, warm
 
 from capline import Attempt, Decision, Policy
-from capline.store.redis.engine import Engine
-from capline.store.redis.keys import bucket_count, slot_of, tag_of
+from capline.store.redis.cluster.router import Router
+from capline.store.redis.scripting.keys import bucket_count, slot_of, tag_of
 from capline.testing.servers import HOST, KINDS, cluster
 
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ def nodes(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 def verdicts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each error reply was met."""
     met: Counter[str] = Counter()
-    judged: Callable[..., str] = Engine._verdict
+    judged: Callable[..., str] = Router._verdict
 
-    def verdict(self: Engine, call: Any, reply: Any, *rest: Any) -> str:
+    def verdict(self: Router, call: Any, reply: Any, *rest: Any) -> str:
         met[getattr(reply, "code", "lost")] += 1
         return judged(self, call, reply, *rest)
 
-    monkeypatch.setattr(Engine, "_verdict", verdict)
+    monkeypatch.setattr(Router, "_verdict", verdict)
     return met
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.server_kit import SLOW, Limiters, busyness, hurry, soon, units
+from tests.kit.server import SLOW, Limiters, busyness, hurry, soon, units
 
 from capline import Attempt, Decision, Policy, StoreError, StoreFullError
 from capline.model.errors import StoreUnavailableError, StoreUnknownError

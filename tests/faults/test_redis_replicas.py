@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.server_kit import SLOW, Limiters, each_layout, soon, stamps, units
+from tests.kit.server import SLOW, Limiters, each_layout, soon, stamps, units
 
 from capline import Attempt, Decision, Policy
 from capline.model.errors import StoreUnknownError

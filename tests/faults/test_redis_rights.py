@@ -13,12 +13,12 @@ from urllib.parse import quote
 
 import pytest
 from tests.distributed.test_campaign_queue import RUN, put, rows_of, settle, taken
-from tests.server_kit import SLOW, Limiters, Proxy, each_kind, each_layout
+from tests.kit.server import SLOW, Limiters, Proxy, each_kind, each_layout
 
 from capline import Attempt, CaplineError, Decision, Limiter, Policy, StoreError
-from capline.campaign.queue import Over, Queue
-from capline.campaign.queue_server import QueueServer
-from capline.campaign.queue_status import QueueStatus
+from capline.campaign.queue.queue import Over, Queue
+from capline.campaign.queue.server import QueueServer
+from capline.campaign.queue.status import QueueStatus
 from capline.model.errors import StoreUnavailableError
 from capline.testing.conformance import Awaited
 from capline.testing.servers import KINDS, ReplyError, certificates, free_port, shared, single

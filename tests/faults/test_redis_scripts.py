@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.server_kit import Limiters, each_kind, each_layout, soon, units, warm
+from tests.kit.server import Limiters, each_kind, each_layout, soon, units, warm
 
 from capline import Attempt, Decision, Policy, StoreError
-from capline.store.redis import plan
-from capline.store.redis.scripts import ATTEMPT, LOOK, ONE, REFUND, SWEEP
+from capline.store.redis.scripting import requests as plan
+from capline.store.redis.scripting.scripts import ATTEMPT, LOOK, ONE, REFUND, SWEEP
 from capline.testing.servers import KINDS, cluster, sentinel, single
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.server_kit import Limiters, each_kind
+from tests.kit.server import Limiters, each_kind
 
 from capline import Policy
 from capline.testing.servers import cluster, sentinel, single

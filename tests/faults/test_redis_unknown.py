@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.server_kit import Limiters, Proxy, each_kind, each_layout, each_pair, executed, soon, stamps, units, warm
+from tests.kit.server import Limiters, Proxy, each_kind, each_layout, each_pair, executed, soon, stamps, units, warm
 
 from capline import Attempt, Decision, Policy, StoreError
 from capline.model.errors import StoreUnavailableError, StoreUnknownError
-from capline.store.redis import plan
+from capline.store.redis.scripting import requests as plan
 from capline.testing.servers import KINDS, shared, single
 
 if TYPE_CHECKING:

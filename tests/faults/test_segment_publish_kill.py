@@ -13,12 +13,12 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from tests.segments_kit import Site, directory_site, make, s3_site
+from tests.kit.segments import Site, directory_site, make, s3_site
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.s3_kit import S3
+    from tests.kit.s3 import S3
 
 SUICIDE = """
 import json, os, signal, sys

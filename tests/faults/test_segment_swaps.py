@@ -17,7 +17,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.segments_kit import Site, claiming, directory_site, make, resealed, s3_site
+from tests.kit.segments import Site, claiming, directory_site, make, resealed, s3_site
 
 from capline.segment import IdSet
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.s3_kit import S3
+    from tests.kit.s3 import S3
 
 VERSIONS = 50
 USERS = 1_000

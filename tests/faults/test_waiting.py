@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.server_kit import SLOW, Limiters, Proxy, units
+from tests.kit.server import SLOW, Limiters, Proxy, units
 
 from capline import Policy
 from capline.model.errors import LimitExceeded, StoreError, StoreUnavailableError

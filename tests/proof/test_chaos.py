@@ -17,7 +17,7 @@ from proof.chaos.faults import FAULTS
 from proof.chaos.run import Outcome, Plan, run
 from proof.chaos.table import broken, plans, row, short_plans, table
 from proof.chaos.tally import Figures, over_by_stamps, over_by_wall, tally
-from tests.server_kit import soon
+from tests.kit.server import soon
 
 from capline.testing.servers import cluster
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from proof.concurrency.callers import LIMITS, SUBJECTS, Case, cases, run
 from tests.conformance.test_oracle import consumes_part_by_part, records_only_the_first
-from tests.server_kit import SLOW
+from tests.kit.server import SLOW
 
-from capline.store import local
+from capline.store.local import base as local
 from capline.testing.servers import shared
 
 if TYPE_CHECKING:

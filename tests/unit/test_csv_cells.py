@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.test_campaign_senders import build, messages, parquet
+from tests.unit.campaign.test_senders import build, messages, parquet
 
 from capline.campaign.csv_cells import csv_cell
 from capline.campaign.senders.protocol import RunInfo

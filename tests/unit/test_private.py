@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from capline import Limiter, Policy
-from capline.campaign.ledger import Ledger, RunFacts
+from capline.campaign.ledger.ledger import Ledger, RunFacts
 from capline.model.private import create_private_file, make_private_directory
 
 if TYPE_CHECKING:

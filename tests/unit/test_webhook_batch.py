@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.campaign_kit import Site, ledger_of
-from tests.unit.test_campaign_senders import STATUSES, messages, webhook
-from tests.wire_kit import Wire, http_wire, read_request, wire
+from tests.kit.campaign import Site, ledger_of
+from tests.kit.wire import Wire, http_wire, read_request, wire
+from tests.unit.campaign.test_senders import STATUSES, messages, webhook
 
 from capline.campaign import Stop, report_of, run
 from capline.campaign.senders.http_post import Answer

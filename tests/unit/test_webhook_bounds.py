@@ -7,9 +7,9 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.campaign_kit import receiver
-from tests.unit.test_campaign_senders import messages, webhook
-from tests.wire_kit import Wire, http_wire, read_request, wire
+from tests.kit.campaign import receiver
+from tests.kit.wire import Wire, http_wire, read_request, wire
+from tests.unit.campaign.test_senders import messages, webhook
 
 from capline.campaign.senders.protocol import DELIVERED, PERMANENT, UNKNOWN
 

@@ -18,7 +18,7 @@ A job is a list of batches, each with its own receipt, row in the ledger and han
 """
 
 from capline.campaign.file import CampaignFile, load_campaign
-from capline.campaign.ledger import Ledger, default_directory
+from capline.campaign.ledger.ledger import Ledger, default_directory
 from capline.campaign.plan import plan
 from capline.campaign.prepare import Job, prepare
 from capline.campaign.report import Report, report_of

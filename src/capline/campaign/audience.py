@@ -99,7 +99,7 @@ def _read_columns(
         return {}, (None,), None
     # pyarrow ships no types: imported by name it is Any.
     pa: Any = import_module("pyarrow")
-    table = import_module("capline.segment.table")
+    table = import_module("capline.segment.build.table")
     found: list[NDArray[np.integer[Any]]] = []
     parts: dict[str, list[Any]] = {name: [] for name in source.columns}
     zones = None if source.zone_column is None else _Zones(source.zone_column)

@@ -5,7 +5,7 @@
     open      and they have used up their attempts: the campaign stops early, and can be gone on with; what may yet be
               sent has not failed
 
-The rule: only first tries count, and any message that is sent starts anew. Those that are tried again are a selection
+The rule: only first tries count, and any message that is sent starts again. Those that are tried again are a selection
 of the worst: a batch of 10,000 in which 30 mailboxes are full is no outage.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from capline.campaign.rows import DELIVERED
+from capline.campaign.ledger.rows import DELIVERED
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:

@@ -30,9 +30,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
 
-from capline.campaign.fields import Fields
 from capline.campaign.senders.find import build_sender
 from capline.campaign.senders.template import from_environment
+from capline.forms.fields import Fields
+from capline.forms.tree import read_tree, shown
 from capline.limiter.limiter import DEFAULT_URL
 from capline.model.attempt import check_cost
 from capline.model.clock import LATEST_US
@@ -40,7 +41,6 @@ from capline.model.errors import CampaignError, CaplineError
 from capline.model.limit import LARGEST_QUOTA
 from capline.model.policy import check_name
 from capline.policy.file import PolicyFileError
-from capline.policy.tree import read_tree, shown
 from capline.segment.files import read
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class CampaignFile:
 
 
 def load_campaign(path: str | os.PathLike[str]) -> CampaignFile:
-    """Read a campaign file; `CampaignError` with the line of the first fault, its mend, and the lines of the others."""
+    """Read a campaign file; `CampaignError` with the line of the first fault, its fix, and the lines of the others."""
     path = Path(path)
     try:
         data = read(path, LARGEST_FILE_BYTES)

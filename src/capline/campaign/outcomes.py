@@ -6,7 +6,7 @@
     not known      perhaps taken, and why that is in doubt: the hit stays
     under way      decided, and not yet at one of these ends; also who is to be tried again
 
-A row that is tried anew has the outcome of its last batch. Cost: one recipient is found by the first and last subject
+A row that is tried again has the outcome of its last batch. Cost: one recipient is found by the first and last subject
 of each batch, so one batch is unpacked; a file is written batch by batch, with one batch in memory.
 """
 
@@ -21,8 +21,8 @@ import msgspec
 import numpy as np
 
 from capline.campaign.csv_cells import csv_cell
+from capline.campaign.ledger.rows import DELIVERED, FAILED, NOT_KNOWN, REFUNDED, REFUSED, RETRIED, STATES
 from capline.campaign.report import instant_text
-from capline.campaign.rows import DELIVERED, FAILED, NOT_KNOWN, REFUNDED, REFUSED, RETRIED, STATES
 from capline.model.errors import CampaignError
 from capline.model.private import private_opener
 from capline.store.columns import NEVER_US
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from capline.campaign.ledger import Ledger, RunFacts
-    from capline.campaign.rows import BatchRows
+    from capline.campaign.ledger.ledger import Ledger, RunFacts
+    from capline.campaign.ledger.rows import BatchRows
 
 __all__ = ["OUTCOMES", "Outcome", "export_outcomes", "outcome_of"]
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from capline.campaign.ledger.rows import DELIVERED, PENDING, BatchRows
 from capline.campaign.prepare import limiter_kinds
-from capline.campaign.report import Report, Tally
-from capline.campaign.rows import DELIVERED, PENDING, BatchRows
+from capline.campaign.report import OutcomeCounts, Report
 from capline.campaign.store_facts import new_store, store_facts
 from capline.model.errors import NoStoreError
 
@@ -28,7 +28,7 @@ __all__ = ["plan"]
 def plan(job: Job, progress: Callable[[int], object] | None = None) -> Report:
     """Forecast a campaign as if it were begun now; `progress` is called with the subjects so far."""
     file = job.file
-    tally = Tally(job.audience.sizes())
+    tally = OutcomeCounts(job.audience.sizes())
     with ExitStack() as stack:
         try:
             limiter = stack.enter_context(job.open_limiter(create=False))

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from capline.campaign.audience import Audience, read
-from capline.campaign.ledger import Input, RunFacts
+from capline.campaign.ledger.ledger import Input, RunFacts
 from capline.campaign.part import Part
 from capline.limiter.checks import MOST_CODES
 from capline.limiter.limiter import Limiter
@@ -119,7 +119,7 @@ def limiter_kinds(
 
 
 def prepare(file: CampaignFile) -> Job:
-    """Read and check what the file names; a `CaplineError` of one line, with the mend, for whatever cannot be used."""
+    """Read and check what the file names; a `CaplineError` of one line, with the fix, for whatever cannot be used."""
     policies_text, _ = read_bytes(file.policies)
     policies = loads(policies_text, name=str(file.policies))
     policy = pick_policy(file, policies)

@@ -1,7 +1,7 @@
 """Counts: what became of an audience, or would, by segment and by limit.
 
-A `Tally` takes batches one at a time and keeps counts, and 8 bytes for each refused subject (for the median of when
-they are next eligible). A run's report is tallied from its ledger alone, so it is the same for a campaign that was
+A `OutcomeCounts` takes batches one at a time and keeps counts, and 8 bytes for each refused subject (for the median of
+when they are next eligible). A run's report is tallied from its ledger alone, so it is the same for a campaign that was
 killed ten times.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from capline.campaign.rows import (
+from capline.campaign.ledger.rows import (
     DELIVERED,
     FAILED,
     NOT_KNOWN,
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from capline.campaign.ledger import Ledger, RunFacts
-    from capline.campaign.rows import BatchRows
+    from capline.campaign.ledger.ledger import Ledger, RunFacts
+    from capline.campaign.ledger.rows import BatchRows
 
-__all__ = ["Eligible", "Report", "SegmentReport", "StoreFacts", "Tally", "instant_text", "report_of"]
+__all__ = ["Eligible", "OutcomeCounts", "Report", "SegmentReport", "StoreFacts", "instant_text", "report_of"]
 
 _HOUR_US = 3_600_000_000
 _DAY_US = 24 * _HOUR_US
@@ -113,7 +113,7 @@ class Report(msgspec.Struct, frozen=True):
     store: StoreFacts | None = None
 
 
-class Tally:
+class OutcomeCounts:
     """Counts by segment, over any number of batches."""
 
     def __init__(self, segments: Sequence[tuple[str | None, int]]) -> None:
@@ -128,7 +128,7 @@ class Tally:
     def add(self, rows: BatchRows) -> None:
         """Count a batch."""
         size = len(self._segments)
-        # Rows that are tried anew count in the batch that does so, or as still to come.
+        # Rows that are tried again count in the batch that does so, or as still to come.
         counted = rows.state != RETRIED
         kinds = rows.codes[counted].astype(np.int64) * STATES + rows.state[counted]
         self._states += np.bincount(kinds, minlength=size * STATES).reshape(size, STATES)
@@ -145,7 +145,7 @@ class Tally:
         self._never += int(retry_us.size - fits.sum())
         self._eligible_us.append(rows.at_us + retry_us[fits])
 
-    def merge(self, other: Tally) -> None:
+    def merge(self, other: OutcomeCounts) -> None:
         """Take over what another one, over the same segments, has counted."""
         self._states += other._states
         for limit, counts in other._refused_by.items():
@@ -231,7 +231,7 @@ class Tally:
 
 def report_of(ledger: Ledger) -> Report:
     """The report of a run as its ledger stands; about 1 ms for a batch of 10,000."""
-    tally = Tally(ledger.facts.segments)
+    tally = OutcomeCounts(ledger.facts.segments)
     for rows in ledger.batches():
         tally.add(rows)
     state = "finished" if ledger.is_finished else "running" if ledger.is_running else "stopped"

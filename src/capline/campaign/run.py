@@ -12,10 +12,10 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from capline.campaign.breaker import Breaker
-from capline.campaign.ledger import Ledger
-from capline.campaign.rows import NOT_KNOWN
+from capline.campaign.deliver import AGAIN, Delivery, as_campaign_errors
+from capline.campaign.ledger.ledger import Ledger
+from capline.campaign.ledger.rows import NOT_KNOWN
 from capline.campaign.senders.protocol import RunInfo, asks_again
-from capline.campaign.settle import AGAIN, Settling, as_campaign_errors
 from capline.campaign.store_facts import store_input
 from capline.model.errors import StoreError
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
+    from capline.campaign.ledger.rows import BatchRows
     from capline.campaign.part import Part
     from capline.campaign.prepare import Job
-    from capline.campaign.rows import BatchRows
     from capline.campaign.stop import Stop
     from capline.limiter.limiter import Limiter
 
@@ -58,7 +58,7 @@ def run(
 ) -> None:
     """Bring a run to its end, from wherever it stands; the report is then in the ledger.
 
-    With `retry_failed` those that failed are then decided anew and handed over again, once: in further batches, with
+    With `retry_failed` those that failed are then decided again and handed over again, once: in further batches, with
     receipts of their own and the messages' same keys. A retry that was cut off is gone on with instead. What an
     earlier call left as not known is asked about once more, by the messages' keys.
 
@@ -87,7 +87,7 @@ def run(
             progress(before + subjects)
 
     breaker = Breaker(job.file.sender.breaker)
-    settling = Settling(job.file, job.policy, *kinds, limiter, info, steps, breaker, pause or stop.wait, done, jitter)
+    settling = Delivery(job.file, job.policy, *kinds, limiter, info, steps, breaker, pause or stop.wait, done, jitter)
     try:
         with as_campaign_errors(job.file.sender.name):
             sender.open(info)
@@ -109,7 +109,7 @@ def run(
         sender.close()
 
 
-def _settle_all(job: Job, ledger: Ledger, settling: Settling, stop: Stop) -> None:
+def _settle_all(job: Job, ledger: Ledger, settling: Delivery, stop: Stop) -> None:
     """Bring every batch that is not settled to its end, in order."""
     for number in range(ledger.next_batch(), job.batches + ledger.retries()):
         stop.check()

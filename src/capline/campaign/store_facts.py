@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from capline.campaign.ledger import Input
+from capline.campaign.ledger.ledger import Input
 from capline.campaign.report import StoreFacts, instant_text
-from capline.store.redis.url import safe_url
+from capline.store.redis.io.url import safe_url
 
 if TYPE_CHECKING:
     from capline.limiter.limiter import Limiter

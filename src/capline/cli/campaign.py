@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from capline.campaign import Report
-    from capline.campaign.queue_status import QueueProgress
+    from capline.campaign.queue.status import QueueProgress
     from capline.campaign.report import Eligible, SegmentReport, StoreFacts
 
 __all__ = ["app"]
@@ -96,7 +96,7 @@ def run(
     ledger: LedgerOption = None,
     retry_failed: Annotated[
         bool,
-        typer.Option("--retry-failed", help="Decide and hand over anew, once, exactly those whose delivery failed."),
+        typer.Option("--retry-failed", help="Decide and hand over again, once, exactly those whose delivery failed."),
     ] = False,
     progress: ProgressOption = None,
     as_json: JsonOption = False,
@@ -251,9 +251,9 @@ def enqueue(
     Checks the whole file first, as run does. Workers need no file of it: capline worker --queue URL.
     """
     from capline.campaign import load_campaign, prepare
-    from capline.campaign.enqueue import enqueue as enqueue_job
-    from capline.campaign.queue import Queue
-    from capline.campaign.queue_server import QueueServer
+    from capline.campaign.queue.enqueue import enqueue as enqueue_job
+    from capline.campaign.queue.queue import Queue
+    from capline.campaign.queue.server import QueueServer
 
     file = load_campaign(campaign)
     url = queue or _as_queue(file.store)
@@ -285,9 +285,9 @@ def _as_queue(store: str) -> str | None:
 
 def _answer_queue(url: str, target: Path, *, watch: bool, as_json: bool) -> None:
     from capline.campaign import load_campaign
-    from capline.campaign.queue import Queue
-    from capline.campaign.queue_server import QueueServer
-    from capline.campaign.queue_status import QueueStatus
+    from capline.campaign.queue.queue import Queue
+    from capline.campaign.queue.server import QueueServer
+    from capline.campaign.queue.status import QueueStatus
     from capline.model.policy import check_name
 
     name = load_campaign(target).campaign if target.is_file() else check_name(str(target), "campaign")
@@ -331,14 +331,14 @@ def _progress(doing: str, total: int, wanted: bool | None, done: int) -> Generat
         yield None
         return
     console: Console = Console(stderr=True, force_terminal=True) if wanted else note
-    looks = (
+    logs_limits = (
         TextColumn(doing),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*looks, console=console, transient=not wanted) as bar:
+    with Progress(*logs_limits, console=console, transient=not wanted) as bar:
         task = bar.add_task("", total=total, completed=done, rate="")
 
         def advance(completed: int) -> None:

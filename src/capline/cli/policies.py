@@ -116,7 +116,7 @@ def _facts(policy: Policy, rules: Rules) -> dict[str, object]:
         "granularity_us": policy.grain_us or None,
         "count_denied": policy.count_denied,
         "log": log,
-        "kept_us": rules.keep_us(log),
+        "kept_us": rules.retention_us(log),
         "layout": policy.layout,
         "population": policy.population if policy.layout == "bucket" else None,
         "wait_replicas": policy.wait_replicas,
@@ -126,7 +126,11 @@ def _facts(policy: Policy, rules: Rules) -> dict[str, object]:
 
 def _print(policy: Policy, rules: Rules) -> None:
     facts = _facts(policy, rules)
-    named = [f"log {facts['log']}", policy.algorithm, f"hits kept {duration_text(rules.keep_us(str(facts['log'])))}"]
+    named = [
+        f"log {facts['log']}",
+        policy.algorithm,
+        f"hits kept {duration_text(rules.retention_us(str(facts['log'])))}",
+    ]
     named += [f"buckets of {duration_text(policy.grain_us)}"] if policy.grain_us else []
     named += ["refusals count"] if policy.count_denied else []
     named += [f"layout bucket for {policy.population:,} text subjects"] if policy.layout == "bucket" else []

@@ -120,7 +120,7 @@ def demo(
             task = bar.add_task("days", total=None)
             result = run_demo(data, out_dir, policies, lambda done, days: bar.update(task, completed=done, total=days))
     except KeyboardInterrupt:
-        note.print("interrupted: no report was written; the next run starts anew", style="yellow")
+        note.print("interrupted: no report was written; the next run starts again", style="yellow")
         raise typer.Exit(INTERRUPTED) from None
     report = out_dir / "report.html"
     report_bytes = write_report(result, report)

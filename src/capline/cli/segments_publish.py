@@ -1,8 +1,8 @@
 """`capline segments publish`, `rollback`, `pin`, `gc` and `watch`, and `list` of an address: versions that are served.
 
-Each command is one call into `capline.segment.publish` or `watch`, and its answer. Exit codes: 2 for what cannot be
-done as it was asked, 3 where somebody else published meanwhile (nothing is wrong with what was asked: look, then ask
-again).
+Each command is one call into `capline.segment.publish.publish` or `watch`, and its answer. Exit codes: 2 for what
+cannot be done as it was asked, 3 where somebody else published meanwhile (nothing is wrong with what was asked: look,
+then ask again).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from rich.table import Table
 from capline import segment as segments
 from capline.cli.common import JsonOption, answer_json, note, out
 from capline.model.errors import SegmentConflictError
-from capline.segment.manifest import instant_text
-from capline.segment.pointer import POINTER, Pointer, Published
+from capline.segment.publish.pointer import POINTER, Pointer, Published
+from capline.segment.snapshot.manifest import instant_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +93,7 @@ def _publish(
         typer.Option(metavar="VERSION", help="Publish only if this version is current.", show_default=False),
     ] = None,
     resend: Annotated[
-        bool, typer.Option("--resend", help="Send also what is there already: mends what was damaged there.")
+        bool, typer.Option("--resend", help="Send also what is there already: fixes what was damaged there.")
     ] = False,
     new_dictionary: Annotated[
         bool, typer.Option("--new-dictionary", help="Text ids: their numbers are others than before, on purpose.")
@@ -104,7 +104,7 @@ def _publish(
 
     Exits 3 where somebody else published meanwhile.
     """
-    looks = (
+    logs_limits = (
         TextColumn("sending"),
         BarColumn(),
         DownloadColumn(),
@@ -113,7 +113,7 @@ def _publish(
     )
     with (
         segments.Publisher(url) as publisher,
-        Progress(*looks, console=note, transient=True, disable=as_json or not note.is_terminal) as progress,
+        Progress(*logs_limits, console=note, transient=True, disable=as_json or not note.is_terminal) as progress,
     ):
         task = progress.add_task("", total=None)
 

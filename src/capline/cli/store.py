@@ -37,7 +37,7 @@ def check(store: StoreArgument = DEFAULT_URL, json: JsonOption = False) -> None:
       capline store check lmdb:///var/lib/capline
       capline store check /var/lib/capline --json
     """
-    from capline.store.lmdb_check import StoreReport, check_store  # noqa: PLC0415 - lmdb only where it is needed
+    from capline.store.local.lmdb.check import StoreReport, check_store  # noqa: PLC0415 - lmdb only where it is needed
 
     path = _directory(store)
     try:
@@ -77,7 +77,7 @@ def compact(
       capline store compact lmdb:///var/lib/capline
       capline store compact lmdb:///var/lib/capline --to /backup/capline
     """
-    from capline.store.lmdb_compact import compact_store  # noqa: PLC0415 - lmdb only where it is needed
+    from capline.store.local.lmdb.compact import compact_store  # noqa: PLC0415 - lmdb only where it is needed
 
     done = compact_store(_directory(store), to)
     if json:

@@ -17,7 +17,7 @@ import typer
 from capline.cli.common import BAD_INPUT, FAILED, JsonOption, answer_json, note, out
 
 if TYPE_CHECKING:
-    from capline.campaign.worker import Settled, Worked
+    from capline.campaign.queue.worker import Settled, Worked
 
 __all__ = ["register"]
 
@@ -73,8 +73,8 @@ def worker(
     Killed, its batch goes to another worker, and nobody is counted twice.
     """
     from capline.campaign.breaker import SenderFailingError
+    from capline.campaign.queue.worker import Worker
     from capline.campaign.stop import CampaignStopped, Stop
-    from capline.campaign.worker import Worker
 
     def tell(batch: Settled) -> None:
         if not quiet:

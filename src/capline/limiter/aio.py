@@ -1,4 +1,4 @@
-"""`AsyncLimiter`: the same verbs over a store that is awaited. Every check and every look-up is `Desk`'s."""
+"""`AsyncLimiter`: the same verbs over a store that is awaited. Every check and every look-up is `LimiterBase`'s."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from capline.limiter.base import LimiterBase
 from capline.limiter.checks import check_iterable, count_of, refusal_text, seconds_us, stamp, typed
-from capline.limiter.desk import Desk
 from capline.limiter.patience import Patience
-from capline.limiter.records import RECORDS_A_ROUND, Tally
+from capline.limiter.records import RECORDS_A_ROUND, LoadProgress
 from capline.model.attempt import check_cost
 from capline.model.errors import CaplineError, LimitExceeded, StoreError
 from capline.model.subject import check_subject
@@ -40,7 +40,7 @@ ROWS_ON_THE_LOOP = 4096
 """Rows whose checks take the loop about a millisecond; with more, they go to a thread."""
 
 
-class AsyncLimiter(Desk[AsyncStore]):
+class AsyncLimiter(LimiterBase[AsyncStore]):
     """See `Limiter` for what each verb and option does; this one is awaited, and closed by `async with` or `close`.
 
     It belongs to one event loop. On a store of this machine a decision runs where it is awaited, as it takes
@@ -67,13 +67,13 @@ class AsyncLimiter(Desk[AsyncStore]):
         zone: str | None = None,
     ) -> Decision:
         """See `Limiter.decide`."""
-        if id is None and cost is _ONE and self._has_short_ways:
+        if id is None and cost is _ONE and self._has_fast_path:
             try:
-                terms = self._terms.get((policy, segment, channel, zone))
-                if terms is not None:
-                    return await self._store.decide(terms, check_subject(subject), 1, 0)
+                compiled = self._terms.get((policy, segment, channel, zone))
+                if compiled is not None:
+                    return await self._store.decide(compiled, check_subject(subject), 1, 0)
             except StoreError as error:
-                return self._guard.decide(self._asked(policy, subject, cost, id, segment, channel, zone), error)
+                return self._outage.decide(self._asked(policy, subject, cost, id, segment, channel, zone), error)
             except TypeError as error:
                 raise typed(error, policy, segment, channel, zone) from None
         asked = self._asked(policy, subject, cost, id, segment, channel, zone)
@@ -82,12 +82,12 @@ class AsyncLimiter(Desk[AsyncStore]):
             held = denied.answer(asked)
             if held is not None:
                 return seen.unasked(held)
-            ticket = denied.ticket()
+            epoch = denied.epoch()
             try:
                 decision = seen(await self._store.decide(*self._ask(asked)))
             except StoreError as error:
-                return seen(self._guard.decide(asked, error))
-            self._note(asked, decision, denied, ticket)
+                return seen(self._outage.decide(asked, error))
+            self._note(asked, decision, denied, epoch)
             return decision
 
     async def peek(
@@ -107,7 +107,7 @@ class AsyncLimiter(Desk[AsyncStore]):
             try:
                 return seen(await self._store.peek(*self._ask(asked)))
             except StoreError as error:
-                return seen(self._guard.peek(asked, error))
+                return seen(self._outage.peek(asked, error))
 
     async def refund(self, policy: str, subject: Subject, hit: int | None, cost: int = 1) -> bool:
         """See `Limiter.refund`."""
@@ -140,7 +140,7 @@ class AsyncLimiter(Desk[AsyncStore]):
             try:
                 return seen(await self._store.place(*self._ask(asked), max_wait_us, not_before_us))
             except StoreError as error:
-                return seen(self._guard.place(asked, max_wait_us, not_before_us, error))
+                return seen(self._outage.place(asked, max_wait_us, not_before_us, error))
 
     @asynccontextmanager
     async def acquire(
@@ -218,7 +218,7 @@ class AsyncLimiter(Desk[AsyncStore]):
             try:
                 return seen(await self._store.decide_all(self._asks(asked)))
             except StoreError as error:
-                return seen(self._guard.joint(asked, error, consume=True))
+                return seen(self._outage.joint(asked, error, consume=True))
 
     async def peek_all(self, attempts: Sequence[Attempt]) -> Joint:
         """See `Limiter.peek_all`."""
@@ -227,7 +227,7 @@ class AsyncLimiter(Desk[AsyncStore]):
             try:
                 return seen(await self._store.peek_all(self._asks(asked)))
             except StoreError as error:
-                return seen(self._guard.joint(asked, error, consume=False))
+                return seen(self._outage.joint(asked, error, consume=False))
 
     async def refund_all(self, attempts: Sequence[Attempt], hits: Sequence[int]) -> int:
         """See `Limiter.refund_all`."""
@@ -244,7 +244,7 @@ class AsyncLimiter(Desk[AsyncStore]):
             try:
                 decided = await self._store.decide_batch(sheet.asks)
             except StoreError as error:
-                self._guard.check(error)
+                self._outage.check(error)
                 decided = [error] * len(sheet.asks)
             seen.store_answered()
             return await _aside(rows, partial(self._filled, sheet, decided))
@@ -270,7 +270,7 @@ class AsyncLimiter(Desk[AsyncStore]):
             try:
                 answers = await self._store.decide_many(self._batch(asked))
             except StoreError as error:
-                answers = await _aside(rows, partial(self._guard.many, asked, error, consume=True))
+                answers = await _aside(rows, partial(self._outage.many, asked, error, consume=True))
             seen.store_answered()
             return await _aside(rows, partial(self._spread, asked, answers, seen, consume=True))
 
@@ -292,7 +292,7 @@ class AsyncLimiter(Desk[AsyncStore]):
             try:
                 answers = await self._store.peek_many(self._batch(asked))
             except StoreError as error:
-                answers = await _aside(rows, partial(self._guard.many, asked, error, consume=False))
+                answers = await _aside(rows, partial(self._outage.many, asked, error, consume=False))
             seen.store_answered()
             return await _aside(rows, partial(self._spread, asked, answers, seen, consume=False))
 
@@ -331,7 +331,7 @@ class AsyncLimiter(Desk[AsyncStore]):
     async def erase(self, subject: Subject) -> int:
         """See `Limiter.erase`."""
         subject = self._subject(subject)
-        self._guard.forget(subject)
+        self._outage.forget(subject)
         try:
             return await self._store.erase(self._all_terms(), subject)
         finally:
@@ -344,16 +344,16 @@ class AsyncLimiter(Desk[AsyncStore]):
         on_fault: Callable[[CaplineError], object] | None = None,
     ) -> AsyncIterator[LogRecord]:
         """See `Limiter.export`."""
-        terms = self._terms_to_scan(policies)
-        page = await self._store.scan(terms) if terms else None
+        compiled = self._terms_to_scan(policies)
+        page = await self._store.scan(compiled) if compiled else None
         while page is not None:
             for record in self._exported(page.found, on_fault):
                 yield record
-            page = None if page.after is None else await self._store.scan(terms, page.after)
+            page = None if page.after is None else await self._store.scan(compiled, page.after)
 
     async def load(self, records: Iterable[Record] | AsyncIterable[Record]) -> Loaded:
         """See `Limiter.load`; the records may come from an `export`."""
-        tally = Tally()
+        tally = LoadProgress()
         lot: list[Record] = []
 
         async def merge() -> None:
@@ -376,7 +376,7 @@ class AsyncLimiter(Desk[AsyncStore]):
 
     async def sweep(self) -> int:
         """See `Limiter.sweep`."""
-        self._guard.sweep()
+        self._outage.sweep()
         return await self._store.sweep()
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What callers hand in, checked and made plain: subjects, codes, hits, seconds. A fault is one line with the mend."""
+"""What callers hand in, checked and made plain: subjects, codes, hits, seconds. A fault is one line with the fix."""
 
 from __future__ import annotations
 

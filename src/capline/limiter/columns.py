@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy as np
-    from numpy.typing import NDArray  # noqa: TC004 - `Columns` is never decoded, so nobody asks for its types
+    from numpy.typing import NDArray  # noqa: TC004 - `AttemptColumns` is never decoded, so nobody asks for its types
 else:
     np = LateModule("numpy")
 
-__all__ = ["Columns", "columns_of", "spread"]
+__all__ = ["AttemptColumns", "columns_of", "spread"]
 
 
-class Columns(msgspec.Struct, frozen=True):
+class AttemptColumns(msgspec.Struct, frozen=True):
     """The rows that can be asked, `good` among `rows` of them (None: all), and why the others cannot, by row.
 
     `segments[codes[i]]` is the segment of `subjects[i]`, and `zones[codes[i]]` its zone; without codes those at 0 are
@@ -43,7 +43,7 @@ class Columns(msgspec.Struct, frozen=True):
     good: NDArray[np.intp] | None
     errors: dict[int, CaplineError]
 
-    def only(self, rows: NDArray[np.intp]) -> Columns:
+    def only(self, rows: NDArray[np.intp]) -> AttemptColumns:
         """These of the rows that can be asked, as a batch of their own, without a receipt."""
         codes = None if self.codes is None else self.codes[rows]
         return msgspec.structs.replace(
@@ -61,7 +61,7 @@ def columns_of(
     zone: str | Sequence[str | None] | None,
     receipt: str | None,
     keyed: Callable[[Subject], Subject] | None,
-) -> Columns:
+) -> AttemptColumns:
     """What a caller handed in, checked, the subjects as the store is to know them; raises for what spoils all rows."""
     if receipt is not None:
         check_id(receipt)
@@ -76,10 +76,10 @@ def columns_of(
         points = None if points is None else points[good]
     if keyed is not None:
         checked = [keyed(subject) for subject in plain(checked)]
-    return Columns(policy, segments, zones, channel, checked, points, cost, receipt, rows, good, errors)
+    return AttemptColumns(policy, segments, zones, channel, checked, points, cost, receipt, rows, good, errors)
 
 
-def spread(asked: Columns, part: Decisions) -> Decisions:
+def spread(asked: AttemptColumns, part: Decisions) -> Decisions:
     """The answers among all rows that were handed in; a row that could not be asked holds its error."""
     good = asked.good
     if good is None:

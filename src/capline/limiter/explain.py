@@ -9,14 +9,14 @@ import msgspec
 from capline.model.decision import Decision
 from capline.model.limit import Limit
 from capline.model.subject import Subject
-from capline.window.gauge import QuietGauge
+from capline.window.limit_reader import QuietReader
 from capline.window.log import Hit, Log
-from capline.window.rule import gauges_of, table_of
+from capline.window.rule import readers_of, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from capline.model.policy import Rule
+    from capline.model.policy import BoundPolicy
     from capline.store.protocol import Recorded
 
 __all__ = ["ExplainedHit", "Explanation", "LimitState", "explain"]
@@ -74,7 +74,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 def explain(
-    rule: Rule,
+    rule: BoundPolicy,
     subject: Subject,
     now_us: int,
     decision: Decision,
@@ -85,21 +85,21 @@ def explain(
     binding = _binding(rule, decision)
     states: list[LimitState] = []
     table = table_of(rule, now_us)
-    for look, gauges, hits in zip(rule.looks, gauges_of(rule), logs, strict=True):
+    for look, readers, hits in zip(rule.logs_limits, readers_of(rule), logs, strict=True):
         log = Log(tuple(Hit(hit.stamp_us, hit.units) for hit in hits))
-        for gauge in gauges:
-            left = gauge.left(log, max(now_us, log.newest_us() + 1), table)
+        for reader in readers:
+            left = reader.left(log, max(now_us, log.newest_us() + 1), table)
             frees = tuple(
                 (frees_us, hit.units)
                 for hit in hits
-                if hit.units and (frees_us := gauge.frees_us(hit.stamp_us, table)) > now_us
+                if hit.units and (frees_us := reader.frees_us(hit.stamp_us, table)) > now_us
             )
-            used = max(0, gauge.limit.quota - left)
+            used = max(0, reader.limit.quota - left)
             binds = binding == len(states)
-            opens_us = gauge.opens_us(now_us, table) if isinstance(gauge, QuietGauge) else now_us
+            opens_us = reader.opens_us(now_us, table) if isinstance(reader, QuietReader) else now_us
             quiet_until_us = opens_us if opens_us > now_us else None
             remaining = max(0, left - 1 if decision.allowed else left)
-            states.append(LimitState(look.log, gauge.limit, used, remaining, frees, binds, quiet_until_us))
+            states.append(LimitState(look.log, reader.limit, used, remaining, frees, binds, quiet_until_us))
     hits = tuple(ExplainedHit(hit.stamp_us, hit.units, hit.fingerprint, ids.get(hit.fingerprint)) for hit in logs[0])
     counts_denied = rule.denied_units > 0
     return Explanation(
@@ -107,10 +107,10 @@ def explain(
     )
 
 
-def _binding(rule: Rule, decision: Decision) -> int | None:
+def _binding(rule: BoundPolicy, decision: Decision) -> int | None:
     """The number of the decision's limit through all looks.
 
     A channel's limit that equals one of the policy's is never the one: the policy's log has all of the channel's hits.
     """
-    limits = [limit for look in rule.looks for limit in look.limits]
+    limits = [limit for look in rule.logs_limits for limit in look.limits]
     return limits.index(decision.limit) if decision.limit in limits else None

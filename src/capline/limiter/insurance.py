@@ -17,12 +17,12 @@ from capline.limiter.rules import Rules
 from capline.model.clock import SystemClock
 from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 from capline.store.columns import NO_HIT
-from capline.store.protocol import Ask, Batch
+from capline.store.protocol import Batch, StoreAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from capline.limiter.columns import Columns
+    from capline.limiter.columns import AttemptColumns
     from capline.limiter.rules import Names
     from capline.model.attempt import Attempt
     from capline.model.clock import Clock
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from capline.model.policy import Policy
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
-    from capline.store.local import LocalTerms
+    from capline.store.local.base import LocalRule
 
 __all__ = ["Insurance", "Insurer"]
 
@@ -66,7 +66,7 @@ class Insurer:
     """
 
     def __init__(self, insurance: Insurance, rules: Rules, clock: Clock | None) -> None:
-        from capline.store.memory import MemoryStore  # noqa: PLC0415 - loaded where somebody is insured
+        from capline.store.local.memory import MemoryStore  # noqa: PLC0415 - loaded where somebody is insured
 
         self._hosts = insurance.hosts
         self._store = MemoryStore(clock or SystemClock())
@@ -76,7 +76,7 @@ class Insurer:
         """Take over other policies; what was admitted stays counted."""
         divided = [_divided(policy, self._hosts) for policy in rules.policies.values()]
         self._rules: Rules = Rules(divided, rules.namespace)
-        self._terms: dict[Names, LocalTerms] = {}
+        self._terms: dict[Names, LocalRule] = {}
 
     def decide(self, attempt: Attempt) -> Decision:
         """As the store's `decide`."""
@@ -90,13 +90,13 @@ class Insurer:
         """As the store's `place`."""
         return _insured(self._store.place(*self._ask(attempt), max_wait_us, not_before_us))
 
-    def many(self, asked: Columns, *, consume: bool) -> Decisions:
+    def many(self, asked: AttemptColumns, *, consume: bool) -> Decisions:
         """As the store's `decide_many`, or `peek_many`."""
-        terms = tuple(
+        compiled = tuple(
             self._bound((asked.policy, segment, asked.channel, zone))
             for segment, zone in zip(asked.segments, asked.zones, strict=True)
         )
-        batch = Batch(terms, asked.subjects, asked.codes, asked.cost)
+        batch = Batch(compiled, asked.subjects, asked.codes, asked.cost)
         answers = self._store.decide_many(batch) if consume else self._store.peek_many(batch)
         answers.hit[:] = NO_HIT
         answers.origin = "insurance"
@@ -104,7 +104,7 @@ class Insurer:
 
     def joint(self, attempts: Sequence[Attempt], *, consume: bool) -> Joint:
         """As the store's `decide_all`, or `peek_all`."""
-        asks = [Ask(*self._ask(attempt)) for attempt in attempts]
+        asks = [StoreAttempt(*self._ask(attempt)) for attempt in attempts]
         answer = self._store.decide_all(asks) if consume else self._store.peek_all(asks)
         return msgspec.structs.replace(answer, hits=(), origin="insurance")
 
@@ -116,13 +116,13 @@ class Insurer:
         """As the store's `sweep`."""
         self._store.sweep()
 
-    def _ask(self, attempt: Attempt) -> tuple[LocalTerms, Subject, int, int]:
-        terms = self._bound((attempt.policy, attempt.segment, attempt.channel, attempt.zone))
-        return terms, attempt.subject, attempt.cost, fingerprint(attempt.id)
+    def _ask(self, attempt: Attempt) -> tuple[LocalRule, Subject, int, int]:
+        compiled = self._bound((attempt.policy, attempt.segment, attempt.channel, attempt.zone))
+        return compiled, attempt.subject, attempt.cost, fingerprint(attempt.id)
 
-    def _bound(self, names: Names) -> LocalTerms:
+    def _bound(self, names: Names) -> LocalRule:
         known, names = self._terms, self._rules.known(*names)
-        return known.get(names) or known.setdefault(names, self._store.terms(self._rules.rule(*names)))
+        return known.get(names) or known.setdefault(names, self._store.compiled(self._rules.rule(*names)))
 
 
 def _divided(policy: Policy, hosts: int) -> Policy:

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
+from capline.limiter.base import DEFAULT_URL, LimiterBase
 from capline.limiter.checks import check_iterable, refusal_text, seconds_us, stamp, typed
-from capline.limiter.desk import DEFAULT_URL, Desk
 from capline.limiter.patience import Patience
-from capline.limiter.records import RECORDS_A_ROUND, Tally
+from capline.limiter.records import RECORDS_A_ROUND, LoadProgress
 from capline.model.attempt import check_cost
 from capline.model.errors import LimitExceeded, StoreError
 from capline.store.open import open_store
@@ -36,7 +36,7 @@ __all__ = ["DEFAULT_URL", "Limiter"]
 _ONE = 1
 
 
-class Limiter(Desk[Store]):
+class Limiter(LimiterBase[Store]):
     """Decide, exactly, whether one more event may happen under sliding-window limits.
 
     `url`             `memory://`, `lmdb:///path`, `redis://host` and its kin (see `capline.store.open`)
@@ -95,7 +95,7 @@ class Limiter(Desk[Store]):
                 if way is not None:
                     return way(subject)
         except StoreError as error:
-            return self._guard.decide(self._asked(policy, subject, cost, id, segment, channel, zone), error)
+            return self._outage.decide(self._asked(policy, subject, cost, id, segment, channel, zone), error)
         except TypeError as error:
             raise typed(error, policy, segment, channel, zone) from None
         return self._decide(self._asked(policy, subject, cost, id, segment, channel, zone))
@@ -106,16 +106,16 @@ class Limiter(Desk[Store]):
             held = denied.answer(asked)
             if held is not None:
                 return seen.unasked(held)
-            ticket = denied.ticket()
+            epoch = denied.epoch()
             try:
-                terms, known_as, units, mark = self._ask(asked)
+                compiled, known_as, units, mark = self._ask(asked)
                 if units == 1 and not mark:
-                    decision = seen(terms.decide_unit(known_as))
+                    decision = seen(compiled.decide_one(known_as))
                 else:
-                    decision = seen(self._store.decide(terms, known_as, units, mark))
+                    decision = seen(self._store.decide(compiled, known_as, units, mark))
             except StoreError as error:
-                return seen(self._guard.decide(asked, error))
-            self._note(asked, decision, denied, ticket)
+                return seen(self._outage.decide(asked, error))
+            self._note(asked, decision, denied, epoch)
             return decision
 
     def peek(
@@ -135,7 +135,7 @@ class Limiter(Desk[Store]):
             try:
                 return seen(self._store.peek(*self._ask(asked)))
             except StoreError as error:
-                return seen(self._guard.peek(asked, error))
+                return seen(self._outage.peek(asked, error))
 
     def refund(self, policy: str, subject: Subject, hit: int | None, cost: int = 1) -> bool:
         """Give back the hit that a decision named, in the policy's log and its channel's; True once, False after.
@@ -178,7 +178,7 @@ class Limiter(Desk[Store]):
             try:
                 return seen(self._store.place(*self._ask(asked), max_wait_us, not_before_us))
             except StoreError as error:
-                return seen(self._guard.place(asked, max_wait_us, not_before_us, error))
+                return seen(self._outage.place(asked, max_wait_us, not_before_us, error))
 
     @contextmanager
     def acquire(
@@ -243,7 +243,7 @@ class Limiter(Desk[Store]):
             try:
                 return seen(self._store.decide_all(self._asks(asked)))
             except StoreError as error:
-                return seen(self._guard.joint(asked, error, consume=True))
+                return seen(self._outage.joint(asked, error, consume=True))
 
     def peek_all(self, attempts: Sequence[Attempt]) -> Joint:
         """What `decide_all` would answer; consumes nothing. Across slots each slot is looked at in its own moment."""
@@ -252,7 +252,7 @@ class Limiter(Desk[Store]):
             try:
                 return seen(self._store.peek_all(self._asks(asked)))
             except StoreError as error:
-                return seen(self._guard.joint(asked, error, consume=False))
+                return seen(self._outage.joint(asked, error, consume=False))
 
     def refund_all(self, attempts: Sequence[Attempt], hits: Sequence[int]) -> int:
         """Give back every hit of a `decide_all`, one after the other; how many there were to give back.
@@ -274,7 +274,7 @@ class Limiter(Desk[Store]):
             try:
                 decided = self._store.decide_batch(sheet.asks)
             except StoreError as error:
-                self._guard.check(error)
+                self._outage.check(error)
                 decided = [error] * len(sheet.asks)
             seen.store_answered()
             return self._filled(sheet, decided)
@@ -304,7 +304,7 @@ class Limiter(Desk[Store]):
             try:
                 answers = self._store.decide_many(self._batch(asked))
             except StoreError as error:
-                answers = self._guard.many(asked, error, consume=True)
+                answers = self._outage.many(asked, error, consume=True)
             seen.store_answered()
             return self._spread(asked, answers, seen, consume=True)
 
@@ -325,7 +325,7 @@ class Limiter(Desk[Store]):
             try:
                 answers = self._store.peek_many(self._batch(asked))
             except StoreError as error:
-                answers = self._guard.many(asked, error, consume=False)
+                answers = self._outage.many(asked, error, consume=False)
             seen.store_answered()
             return self._spread(asked, answers, seen, consume=False)
 
@@ -367,7 +367,7 @@ class Limiter(Desk[Store]):
     def erase(self, subject: Subject) -> int:
         """Forget the subject in every policy of this limiter; returns how many logs held something."""
         subject = self._subject(subject)
-        self._guard.forget(subject)
+        self._outage.forget(subject)
         try:
             return self._store.erase(self._all_terms(), subject)
         finally:
@@ -384,11 +384,11 @@ class Limiter(Desk[Store]):
         Decisions go on meanwhile: each log is as it stood at one instant, not all at the same. A log may come twice,
         which `load` takes once. One that cannot be read raises its error, or is told to `on_fault` and left out.
         """
-        terms = self._terms_to_scan(policies)
-        page = self._store.scan(terms) if terms else None
+        compiled = self._terms_to_scan(policies)
+        page = self._store.scan(compiled) if compiled else None
         while page is not None:
             yield from self._exported(page.found, on_fault)
-            page = None if page.after is None else self._store.scan(terms, page.after)
+            page = None if page.after is None else self._store.scan(compiled, page.after)
 
     def load(self, records: Iterable[Record]) -> Loaded:
         """Put hits of the past into the logs, as if each had been recorded at its own time; says what became of them.
@@ -397,14 +397,14 @@ class Limiter(Desk[Store]):
         again: known by its id, or else by its stamp and units. So two hits of one instant need ids to be two. A record
         that is wrong raises with its number; those some hundred before it may be in or not.
         """
-        tally, rest = Tally(), iter(check_iterable(records, "records"))
+        tally, rest = LoadProgress(), iter(check_iterable(records, "records"))
         while lot := list(islice(rest, RECORDS_A_ROUND)):
             tally.take(self._store.merge(self._merges(lot, tally.loaded.records + 1)))
         return tally.loaded
 
     def sweep(self) -> int:
         """Remove the logs whose every hit is out of every window; returns how many. Decisions go on meanwhile."""
-        self._guard.sweep()
+        self._outage.sweep()
         return self._store.sweep()
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from capline.limiter.columns import Columns
+    from capline.limiter.columns import AttemptColumns
     from capline.model.attempt import Attempt
     from capline.model.limit import Limit
     from capline.observe.protocol import Observer
@@ -157,7 +157,7 @@ class Observers:
         names: list[Shared] = [_NOBODY if row is None else (row.policy, row.segment, row.channel) for row in attempts]
         return _Seen(self, "decide_batch", _shared(set(names)), len(names), partial(_tally_rows, names))
 
-    def many(self, verb: str, asked: Columns, known: Callable[[str, str | None, str | None], Shared]) -> Unseen:
+    def many(self, verb: str, asked: AttemptColumns, known: Callable[[str, str | None, str | None], Shared]) -> Unseen:
         """The block of many attempts of one policy; its answer is that to those rows that could be asked.
 
         `known` gives names that are defined as the policies tell them apart.
@@ -246,7 +246,7 @@ def _tally_rows(names: list[Shared], answers: list[Decision | CaplineError] | Ca
 
 
 def _tally_many(
-    names: list[Shared], shared: Shared, asked: Columns, answers: Decisions | CaplineError
+    names: list[Shared], shared: Shared, asked: AttemptColumns, answers: Decisions | CaplineError
 ) -> dict[Outcome, int]:
     """Each row as one number, of its segment, limit, verdict and origin; then equal numbers are counted."""
     rows = len(asked.subjects)

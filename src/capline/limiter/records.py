@@ -34,17 +34,17 @@ from capline.window.merge import Merged, Row
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from capline.store.protocol import Found
+    from capline.store.protocol import ScannedLog
 
 __all__ = [
     "MOST_HITS",
     "MOST_LINE_BYTES",
     "RECORDS_A_ROUND",
+    "LoadProgress",
     "Loaded",
     "LogRecord",
     "PastHit",
     "Record",
-    "Tally",
     "check_rows",
     "line_of",
     "read_line",
@@ -102,7 +102,7 @@ class Loaded(msgspec.Struct, frozen=True):
     faults: tuple[tuple[int, str], ...] = ()
 
 
-class Tally:
+class LoadProgress:
     """`Loaded` as it grows."""
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class Tally:
         self.loaded = Loaded(before.records + len(outcomes), *sums, faults=tuple(faults))
 
 
-def records_of(found: Found, log: str, *, keyed: bool) -> Iterator[LogRecord]:
+def records_of(found: ScannedLog, log: str, *, keyed: bool) -> Iterator[LogRecord]:
     """The records of a log that a scan came by."""
     assert found.subject is not None  # noqa: S101 - a log that was read has a subject # nosec B101
     for first in range(0, len(found.hits), MOST_HITS):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from capline.model.errors import PolicyError, UnknownNameError, quoted
 from capline.model.limit import QuietHours
-from capline.model.policy import Look, Policy, Rule, check_name
+from capline.model.policy import BoundPolicy, LogLimits, Policy, check_name
 from capline.model.zone import check_zone
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Rules:
     def __init__(self, policies: Iterable[Policy], namespace: str = DEFAULT_NAMESPACE) -> None:
         self.namespace = check_name(namespace, "namespace")
         self.policies: dict[str, Policy] = {}
-        self._keep_us: dict[str, int] = {}
+        self._retention_us: dict[str, int] = {}
         self._channels: dict[str, set[str]] = {}
         self._denied: dict[str, int] = {}
         self._meters: dict[str, list[str]] = {}
@@ -51,11 +51,11 @@ class Rules:
                 widest_us *= 2
             largest = max(limit.quota for limit in policy.all_limits())
             self._denied[policy.log] = max(self._denied.get(policy.log, 0), largest)
-            self._keep_us[policy.log] = max(self._keep_us.get(policy.log, 0), widest_us)
+            self._retention_us[policy.log] = max(self._retention_us.get(policy.log, 0), widest_us)
             self._channels.setdefault(policy.log, set()).update(policy.channels)
             if not policy.keeps_log:
-                looks = _apart(f"{self.namespace}:{policy.log}", policy, 0)[1:]
-                self._meters.setdefault(policy.log, []).extend(look.log for look in looks)
+                logs_limits = _apart(f"{self.namespace}:{policy.log}", policy, 0)[1:]
+                self._meters.setdefault(policy.log, []).extend(look.log for look in logs_limits)
         self._channel_logs = {
             log: tuple(f"{self.namespace}:{log}/{channel}" for channel in sorted(channels))
             for log, channels in self._channels.items()
@@ -81,27 +81,29 @@ class Rules:
         policy = self.policy(name)
         return name, None, None if policy.limits else next(iter(policy.channels)), None
 
-    def rule(self, name: str, segment: str | None, channel: str | None, zone: str | None = None) -> Rule:
+    def rule(self, name: str, segment: str | None, channel: str | None, zone: str | None = None) -> BoundPolicy:
         """The policy as it binds an attempt; raises `UnknownNameError` for a name that nobody defined."""
         policy = self.policy(name)
-        log, keep_us = f"{self.namespace}:{policy.log}", self._keep_us[policy.log]
+        log, retention_us = f"{self.namespace}:{policy.log}", self._retention_us[policy.log]
         limits = policy.limits_for(segment)
         if not policy.keeps_log:
-            looks = _apart(log, policy, keep_us)
+            logs_limits = _apart(log, policy, retention_us)
         elif policy.grain_us:
-            looks = (Look(log, limits, keep_us, "sums", policy.grain_us, name),)
+            logs_limits = (LogLimits(log, limits, retention_us, "sums", policy.grain_us, name),)
         else:
-            looks = (Look(log, limits, keep_us, title=name),)
+            logs_limits = (LogLimits(log, limits, retention_us, title=name),)
         if channel is not None:
-            looks += (Look(f"{log}/{channel}", policy.limits_on(channel), keep_us, title=f"{name}/{channel}"),)
+            logs_limits += (
+                LogLimits(f"{log}/{channel}", policy.limits_on(channel), retention_us, title=f"{name}/{channel}"),
+            )
         elif not limits:
             raise UnknownNameError(
                 f"policy {name!r} limits channels only; name one: {', '.join(sorted(policy.channels))}"
             )
-        needs_zone = any(limit.needs_zone for look in looks for limit in look.limits)
-        return Rule(
+        needs_zone = any(limit.needs_zone for look in logs_limits for limit in look.limits)
+        return BoundPolicy(
             name,
-            looks,
+            logs_limits,
             self._channel_logs[policy.log],
             policy.layout,
             policy.wait_replicas,
@@ -111,7 +113,7 @@ class Rules:
             2 * self._denied[policy.log] if policy.count_denied else 0,
         )
 
-    def log_rule(self, log: str) -> Rule:
+    def log_rule(self, log: str) -> BoundPolicy:
         """A rule without limits that looks at one log alone, by its name without the namespace."""
         full = f"{self.namespace}:{log}"
         own = log.partition("/")[0]
@@ -124,12 +126,12 @@ class Rules:
                 f"log {log!r} is of algorithm {policy.algorithm!r}, which does not keep every hit; "
                 "only a log of sliding_log can be exported or loaded"
             )
-        look = Look(full, (), self._keep_us[own])
-        return Rule(policy.name, (look,), (), policy.layout, 0, policy.population)
+        look = LogLimits(full, (), self._retention_us[own])
+        return BoundPolicy(policy.name, (look,), (), policy.layout, 0, policy.population)
 
-    def keep_us(self, log: str) -> int:
+    def retention_us(self, log: str) -> int:
         """How long a log, by its full name, keeps its hits."""
-        return self._keep_us[log.removeprefix(f"{self.namespace}:").split("/")[0]]
+        return self._retention_us[log.removeprefix(f"{self.namespace}:").split("/")[0]]
 
     def logs(self) -> list[str]:
         """The name of every log that any policy writes."""
@@ -154,23 +156,23 @@ def _check_same_place(policy: Policy, other: Policy) -> None:
             )
 
 
-def _apart(log: str, policy: Policy, keep_us: int) -> tuple[Look, ...]:
+def _apart(log: str, policy: Policy, retention_us: int) -> tuple[LogLimits, ...]:
     """The looks of an algorithm that keeps no log: each limit has numbers of its own, beside hits that have an id."""
     placed = [*enumerate(policy.limits)]
     quiet = [(place, limit) for place, limit in placed if isinstance(limit, QuietHours)]
-    own = Look(
+    own = LogLimits(
         log,
         tuple(limit for _, limit in quiet),
-        keep_us,
+        retention_us,
         "ids",
         title=policy.name,
         places=tuple(place for place, _ in quiet),
     )
     return own, *(
-        Look(
+        LogLimits(
             f"{log}/{limit.quota}.{limit.window_us}us",
             (limit,),
-            keep_us,
+            retention_us,
             "sums",
             limit.window_us,
             policy.name,

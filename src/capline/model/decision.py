@@ -84,8 +84,8 @@ class Decision(_Answer, frozen=True, gc=False):
     def limits(self) -> tuple[LimitStatus, ...]:
         """The state of every limit after this answer, in the policy's order, then of the channel's.
 
-        Seen in the same atomic step as the answer; times are from the asking. Made anew each time it is asked for, some
-        microseconds. Empty where no limit was looked at: in an outage, and in the rows of `decide_many`.
+        Seen in the same atomic step as the answer; times are from the asking. Made again each time it is asked for,
+        some microseconds. Empty where no limit was looked at: in an outage, and in the rows of `decide_many`.
         """
         return self._seen[0](*self._seen[1:]) if self._seen else ()
 

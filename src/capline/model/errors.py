@@ -1,7 +1,7 @@
 """The error tree: one root, and a name for each kind of trouble.
 
 A refusal is a value (`Decision.allowed` is false), never an exception; only `acquire` and the decorators raise
-`LimitExceeded`. Every message is one line that says what is wrong, where, and how to mend it.
+`LimitExceeded`. Every message is one line that says what is wrong, where, and how to fix it.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class Limit(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def parse(cls, text: str) -> Limit:
-        """Read a limit of any kind, as the module's text has them; raises an error that says the mend."""
+        """Read a limit of any kind, as the module's text has them; raises an error that says the fix."""
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             raise InvalidTypeError(f"a limit is text like '3/day', not {quoted(text)}")
         try:

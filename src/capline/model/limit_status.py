@@ -16,7 +16,7 @@ from capline.model.limit import Limit, QuietHours
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from capline.model.policy import Look
+    from capline.model.policy import LogLimits
 
 __all__ = ["NUMBERS", "LimitStatus", "states_of"]
 
@@ -52,10 +52,10 @@ class LimitStatus(msgspec.Struct, frozen=True, gc=False):
         return self.whole_in_us / 1e6
 
 
-def states_of(looks: Iterable[Look], numbers: Sequence[int]) -> tuple[LimitStatus, ...]:
+def states_of(logs_limits: Iterable[LogLimits], numbers: Sequence[int]) -> tuple[LimitStatus, ...]:
     """The state of every limit, in the policy's order, from three numbers for each in the order of the looks."""
     placed: list[tuple[int, LimitStatus]] = []
-    for look in looks:
+    for look in logs_limits:
         before = len(placed)
         places = look.places or range(before, before + len(look.limits))
         for limit, place in zip(look.limits, places, strict=True):

@@ -4,7 +4,8 @@ A subject's segment picks other limits, but never another log: whoever moves fro
 history. A channel has limits of its own over a log of its own, beside the policy's log, which counts across channels;
 an attempt on a channel is decided against both and recorded in both, or in neither.
 
-`Rule` is what a store is handed: the policy resolved for one segment and channel, as the list of logs to look at.
+`BoundPolicy` is what a store is handed: the policy resolved for one segment and channel, as the list of logs to look
+at.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ __all__ = [
     "MOST_REPLICAS",
     "NAME_FORM",
     "POPULATION",
-    "Look",
+    "BoundPolicy",
+    "LogLimits",
     "Policy",
-    "Rule",
     "check_name",
 ]
 
@@ -86,26 +87,26 @@ NAME_FORM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 """Names become parts of keys, labels and file names: 1 to 64 of letters, digits, `_`, `.`, `-`."""
 
 
-class Look(msgspec.Struct, frozen=True):
+class LogLimits(msgspec.Struct, frozen=True):
     """One log that an attempt looks at: its name, the limits that must hold over it, and how long its hits are kept.
 
-    `keep_us` is the widest window that any policy, in any segment, has on that log: hits are trimmed by that age alone.
-    `keeps` is what a hit leaves there: `hits` are kept each by itself; `sums`, those of one span of `grain_us` as one;
-    `ids`, only hits that have an id, beside logs of sums.
-    `title` is what people call its limits by: the policy, or `policy/channel`. `places` is the place of each of its
-    limits in the policy, where the looks are in another order.
+    `retention_us` is the widest window that any policy, in any segment, has on that log: hits are trimmed by that age
+    alone. `keeps` is what a hit leaves there: `hits` are kept each by itself; `sums`, those of one span of `grain_us`
+    as one; `ids`, only hits that have an id, beside logs of sums. `title` is what people call its limits by: the
+    policy, or `policy/channel`. `places` is the place of each of its limits in the policy, where the looks are in
+    another order.
     """
 
     log: str
     limits: tuple[Limit, ...]
-    keep_us: int
+    retention_us: int
     keeps: str = "hits"
     grain_us: int = 0
     title: str = ""
     places: tuple[int, ...] = ()
 
 
-class Rule(msgspec.Struct, frozen=True):
+class BoundPolicy(msgspec.Struct, frozen=True):
     """A policy as it binds one attempt: every look must hold, then a hit is recorded in each log.
 
     The first look is the policy's own log; `channel_logs` names all of its channels' logs, where a refund has to
@@ -114,7 +115,7 @@ class Rule(msgspec.Struct, frozen=True):
     """
 
     policy: str
-    looks: tuple[Look, ...]
+    logs_limits: tuple[LogLimits, ...]
     channel_logs: tuple[str, ...] = ()
     layout: str = "subject"
     wait_replicas: int = 0

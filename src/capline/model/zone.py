@@ -31,7 +31,7 @@ _LATEST_US = 250_000_000_000_000_000
 
 
 def check_zone(name: str) -> str:
-    """The name of a zone that is known here, or raise `UnknownNameError` that says the mend."""
+    """The name of a zone that is known here, or raise `UnknownNameError` that says the fix."""
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
         raise InvalidTypeError(f"a time zone is a name like 'Asia/Singapore', not {quoted(name)}")
     _zone(name)

@@ -9,7 +9,7 @@
         log: promo                            optional, as are layout, population, wait_replicas, algorithm and
                                               count_denied
 
-The rule: a file is taken whole or not at all, and a refusal tells all that is wrong with it, so that it is mended in
+The rule: a file is taken whole or not at all, and a refusal tells all that is wrong with it, so that it is fixed in
 one go. Three steps, each in its module: bytes to text and the error here, text to a tree in `tree`, tree to policies in
 `form`.
 """
@@ -21,15 +21,15 @@ import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from capline.forms.tree import read_tree
 from capline.model.errors import InvalidTypeError, PolicyError
 from capline.policy.form import read_form
-from capline.policy.tree import read_tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from capline.forms.tree import Fault
     from capline.model.policy import Policy
-    from capline.policy.tree import Fault
 
 __all__ = ["LARGEST_FILE_BYTES", "PolicyFile", "PolicyFileError", "load", "loads", "read_bytes"]
 
@@ -49,7 +49,7 @@ class PolicyFile:
 class PolicyFileError(PolicyError):
     """A policy file that cannot be used; nothing of it was taken.
 
-    The message is one line: file, line, place, what is wrong and the mend of the first fault, then where others are.
+    The message is one line: file, line, place, what is wrong and the fix of the first fault, then where others are.
     `faults` has them all, as (line, text) in the order of the file; line 0 is the file as a whole.
     """
 

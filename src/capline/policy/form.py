@@ -11,13 +11,13 @@ import re
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from capline.forms.tree import Items, Node, Table, Text, Unusable, clipped, shown
 from capline.model.errors import CaplineError
 from capline.model.limit import Limit
 from capline.model.policy import Policy, check_name
-from capline.policy.tree import Items, Node, Table, Text, Unusable, clipped, shown
 
 if TYPE_CHECKING:
-    from capline.policy.tree import Fault
+    from capline.forms.tree import Fault
 
 __all__ = ["DEFAULT_NAMESPACE", "read_form"]
 
@@ -114,8 +114,8 @@ class _Form:
     def _limits(self, node: Node, where: str) -> tuple[Limit, ...] | None:
         """Read a list of limits, each tried alone; None where one of them, or the list, is a fault."""
         if not isinstance(node, Items):
-            mend = f"; write [{node.text}]" if isinstance(node, Text) and _is_limit(node.text) else ""
-            self._misshapen(node, where, "limits", "a list of limits, like [3/day, 10/week]", mend)
+            fix = f"; write [{node.text}]" if isinstance(node, Text) and _is_limit(node.text) else ""
+            self._misshapen(node, where, "limits", "a list of limits, like [3/day, 10/week]", fix)
             return None
         limits: list[Limit] = []
         for item in node.items:
@@ -229,7 +229,7 @@ class _Form:
                 self._fault(line, where, said)
             return None
 
-    def _misshapen(self, node: Node, where: str, what: str, wanted: str, mend: str = "") -> None:
+    def _misshapen(self, node: Node, where: str, what: str, wanted: str, fix: str = "") -> None:
         match node:
             case Unusable():
                 return  # reported when it was read
@@ -237,13 +237,13 @@ class _Form:
                 found = "nothing"
             case Text():
                 found = shown(node.text)
-                if ":" in node.text and node.plain and not mend:
-                    mend = "; is there a space after the colon?"
+                if ":" in node.text and node.plain and not fix:
+                    fix = "; is there a space after the colon?"
             case Items():
                 found = "a list"
             case Table():
                 found = "a mapping"
-        self._fault(node.line, where, f"{what and what + ': '}expected {wanted}, found {found}{mend}")
+        self._fault(node.line, where, f"{what and what + ': '}expected {wanted}, found {found}{fix}")
 
     def _fault(self, line: int, where: str, problem: str) -> None:
         self.faults.append((line, f"{where}: {problem}" if where else problem))

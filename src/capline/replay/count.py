@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from capline.limiter.rules import Rules
-from capline.store.unit import unit_terms
+from capline.store.local.fast_path import fast_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,7 +60,7 @@ class Tally:
 
 
 class UnitCore:
-    """Decides events of one unit on one log of single units, as `capline.store.unit` does, without the store."""
+    """Decides events of one unit on one log of single units, as `capline.store.local.fast_path` does, without the store."""
 
     def __init__(self, policy: Policy) -> None:
         self._rules, self._name = Rules([policy]), policy.name
@@ -75,12 +75,12 @@ class UnitCore:
         """Whether every rule of the policy, in any segment, is one that can be decided here."""
         rules = Rules([policy])
         segments = [*policy.by_segment, *([None] if policy.limits else [])]
-        return bool(segments) and all(unit_terms(rules.rule(policy.name, name, None)) for name in segments)
+        return bool(segments) and all(fast_rule(rules.rule(policy.name, name, None)) for name in segments)
 
     def add_kind(self, segment: str | None) -> None:
         """Take the next kind of event, numbered from 0; raises what a limiter raises for a segment nobody defined."""
-        terms = unit_terms(self._rules.rule(self._name, segment, None))
-        limits = terms[0] if terms else ()
+        compiled = fast_rule(self._rules.rule(self._name, segment, None))
+        limits = compiled[0] if compiled else ()
         first = len(self.refusals)
         self._limits.append(tuple((first + i, quota, window_us) for i, (quota, window_us, _) in enumerate(limits)))
         self.refusals += [(segment, limit) for _, _, limit in limits]

@@ -1,7 +1,7 @@
 """The demo: eighteen months of real purchases put to a policy, on the durable store, in seconds; then it checks itself.
 
     OUT/policies.yaml    the policy in force, as a file for the other commands
-    OUT/store/           the embedded store, made anew by each run
+    OUT/store/           the embedded store, made again by each run
     OUT/segments/        the segments on the last morning, as a verified snapshot
     OUT/campaign.yaml    the blast after the last one, as a campaign on that store, to plan or run
     OUT/report.html      the report (written by `capline.replay.report`)

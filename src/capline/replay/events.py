@@ -1,7 +1,7 @@
 """Events out of a CSV file: who (subject), when, and if there are columns for it, in which segment and time zone.
 
 The rule: every row is an event, or nothing is answered. A row that is short, has no subject or no readable time, or is
-earlier than the row before it is an error that names the file, the row and the mend; none is skipped or guessed.
+earlier than the row before it is an error that names the file, the row and the fix; none is skipped or guessed.
 
 Times are ISO 8601 (`1997-01-12`, `2025-03-01T16:00:00+01:00`; without an offset they are UTC), or seconds since 1970,
 with or without a fraction. Subjects of digits alone are integers, as campaigns have them; everything else is text.

@@ -25,19 +25,19 @@ from typing import TYPE_CHECKING
 from capline.model.errors import SegmentError
 
 if TYPE_CHECKING:
-    from capline.segment.build import build_segments, number_rows
-    from capline.segment.cache import Bounds
-    from capline.segment.dictionary import Dictionary, DictionaryBuilder, keep
-    from capline.segment.expression import Expression, parse_expression
-    from capline.segment.idset import IdSet, IdSet64, set_type
-    from capline.segment.load import load_partial, load_snapshot
-    from capline.segment.manifest import Manifest, SegmentEntry, read_manifest
-    from capline.segment.merge import merge_partials
-    from capline.segment.publish import Publisher
-    from capline.segment.snapshot import Snapshot
-    from capline.segment.source import count_rows, expand, find_audience, read_audience, read_rows, read_text_rows
-    from capline.segment.watch import SegmentWatch, WatchStatus
-    from capline.segment.write import write_snapshot
+    from capline.segment.build.build import build_segments, number_rows
+    from capline.segment.build.merge import merge_partials
+    from capline.segment.build.source import count_rows, expand, find_audience, read_audience, read_rows, read_text_rows
+    from capline.segment.dictionary.dictionary import Dictionary, DictionaryBuilder, keep
+    from capline.segment.publish.cache import Bounds
+    from capline.segment.publish.publish import Publisher
+    from capline.segment.publish.watch import SegmentWatch, WatchStatus
+    from capline.segment.sets.expression import Expression, parse_expression
+    from capline.segment.sets.idset import IdSet, IdSet64, set_type
+    from capline.segment.snapshot.load import load_partial, load_snapshot
+    from capline.segment.snapshot.manifest import Manifest, SegmentEntry, read_manifest
+    from capline.segment.snapshot.snapshot import Snapshot
+    from capline.segment.snapshot.write import write_snapshot
 
 __all__ = [
     "Bounds",
@@ -71,34 +71,34 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Bounds": "cache",
-    "Dictionary": "dictionary",
-    "DictionaryBuilder": "dictionary",
-    "Expression": "expression",
-    "IdSet": "idset",
-    "IdSet64": "idset",
-    "Manifest": "manifest",
-    "Publisher": "publish",
-    "SegmentEntry": "manifest",
-    "SegmentWatch": "watch",
-    "Snapshot": "snapshot",
-    "WatchStatus": "watch",
-    "build_segments": "build",
-    "count_rows": "source",
-    "expand": "source",
-    "find_audience": "source",
-    "keep": "dictionary",
-    "load_partial": "load",
-    "load_snapshot": "load",
-    "merge_partials": "merge",
-    "number_rows": "build",
-    "parse_expression": "expression",
-    "read_audience": "source",
-    "read_manifest": "manifest",
-    "read_rows": "source",
-    "read_text_rows": "source",
-    "set_type": "idset",
-    "write_snapshot": "write",
+    "Bounds": "publish.cache",
+    "Dictionary": "dictionary.dictionary",
+    "DictionaryBuilder": "dictionary.dictionary",
+    "Expression": "sets.expression",
+    "IdSet": "sets.idset",
+    "IdSet64": "sets.idset",
+    "Manifest": "snapshot.manifest",
+    "Publisher": "publish.publish",
+    "SegmentEntry": "snapshot.manifest",
+    "SegmentWatch": "publish.watch",
+    "Snapshot": "snapshot.snapshot",
+    "WatchStatus": "publish.watch",
+    "build_segments": "build.build",
+    "count_rows": "build.source",
+    "expand": "build.source",
+    "find_audience": "build.source",
+    "keep": "dictionary.dictionary",
+    "load_partial": "snapshot.load",
+    "load_snapshot": "snapshot.load",
+    "merge_partials": "build.merge",
+    "number_rows": "build.build",
+    "parse_expression": "sets.expression",
+    "read_audience": "build.source",
+    "read_manifest": "snapshot.manifest",
+    "read_rows": "build.source",
+    "read_text_rows": "build.source",
+    "set_type": "sets.idset",
+    "write_snapshot": "snapshot.write",
 }
 
 

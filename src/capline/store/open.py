@@ -3,7 +3,7 @@
 lmdb://~/capline is below the home directory.
 
 lmdb:///var/lib/capline?durability=full&max_bytes=8_000_000_000
-redis+cluster://h1:7000,h2:7000,h3:7000?deadline=50ms        (see `capline.store.redis.url`)
+redis+cluster://h1:7000,h2:7000,h3:7000?deadline=50ms        (see `capline.store.redis.io.url`)
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from capline.model.clock import SystemClock, check_clock
 from capline.model.errors import InvalidTypeError, InvalidValueError
-from capline.store.redis.url import parse_url, safe_url, server_schemes
+from capline.store.redis.io.url import parse_url, safe_url, server_schemes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from capline.model.clock import Clock
-    from capline.store.local import LocalStore
+    from capline.store.local.base import LocalStore
     from capline.store.protocol import AsyncStore, Store
-    from capline.store.redis.url import Settings
+    from capline.store.redis.io.url import Settings
 
 __all__ = ["lmdb_path", "open_async_store", "open_store"]
 
@@ -57,7 +57,7 @@ def open_async_store(url: str, clock: Clock | None = None, *, create: bool = Tru
         return AsyncRedisStore(settings, clock)
     kind, options = _read(url)
     local = _open_local(url, kind, options, clock or SystemClock(), create=create)
-    from capline.store.async_local import AsyncLocalStore  # noqa: PLC0415 - asyncio only where it is asked for
+    from capline.store.local.aio import AsyncLocalStore  # noqa: PLC0415 - asyncio only where it is asked for
 
     return AsyncLocalStore(local)
 
@@ -92,12 +92,12 @@ def _open_local(url: str, kind: str, options: dict[str, str], clock: Clock, *, c
         _refuse_rest(url, options, ())
         if parts.netloc or parts.path:
             raise InvalidValueError(f"store URL {url!r}: memory:// takes no path")
-        from capline.store.memory import MemoryStore  # noqa: PLC0415 - only the store that is named is loaded
+        from capline.store.local.memory import MemoryStore  # noqa: PLC0415 - only the store that is named is loaded
 
         return MemoryStore(clock)
     if kind == "lmdb":
         _refuse_rest(url, options, ("durability", "max_bytes"))
-        from capline.store.lmdb import LmdbStore  # noqa: PLC0415 - only the store that is named is loaded
+        from capline.store.local.lmdb.store import LmdbStore  # noqa: PLC0415 - only the store that is named is loaded
 
         return LmdbStore(
             lmdb_path(url),

@@ -1,7 +1,8 @@
 """What a limiter asks of a store: the same verbs whatever is behind them, each attempt one atomic step.
 
-A store is handed each `Rule` once, through `terms`, and gives back its own form of it, which then comes with every
-attempt. The conformance suite in `capline.testing` is the law for every store; it compares each with `capline.window`.
+A store is handed each `BoundPolicy` once, through `terms`, and gives back its own form of it, which then comes with
+every attempt. The conformance suite in `capline.testing` is the law for every store; it compares each with
+`capline.window`.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray  # noqa: TC004 - as above
 
     from capline.model.decision import Decision, Joint
-    from capline.model.policy import Rule
+    from capline.model.policy import BoundPolicy
     from capline.store.columns import Decisions
 
-__all__ = ["Ask", "AsyncStore", "Batch", "Found", "Merge", "Page", "Recorded", "Store", "Terms"]
+__all__ = ["AsyncStore", "Batch", "CompiledRule", "Merge", "Page", "Recorded", "ScannedLog", "Store", "StoreAttempt"]
 
 
-class Terms(Protocol):
-    """A rule in the store's own form, opaque to everyone else but for its short way."""
+class CompiledRule(Protocol):
+    """A rule in the store's own form, opaque to everyone else but for its fast path."""
 
-    decide_unit: Callable[[Subject], Decision]
+    decide_one: Callable[[Subject], Decision]
     """`Store.decide` with a cost of 1 and no id, bound to the rule; it checks the subject itself."""
 
 
-class Ask(msgspec.Struct, frozen=True):
+class StoreAttempt(msgspec.Struct, frozen=True):
     """One attempt, resolved and checked. `fingerprint` is 64 bits of the attempt's id, 0 where it has none."""
 
-    terms: Any
+    compiled: Any
     subject: Subject
     cost: int = 1
     fingerprint: int = 0
@@ -52,7 +53,7 @@ class Batch(msgspec.Struct, frozen=True):
     and answers the same batch with them for as long as the widest window.
     """
 
-    terms: tuple[Any, ...]
+    compiled: tuple[Any, ...]
     subjects: Sequence[Subject] | NDArray[np.integer[Any]]
     codes: NDArray[np.uint16] | None = None
     cost: int = 1
@@ -70,12 +71,12 @@ class Recorded(msgspec.Struct, frozen=True):
 class Merge(msgspec.Struct, frozen=True):
     """Hits of the past for one subject, to be put into every log that the terms look at."""
 
-    terms: Any
+    compiled: Any
     subject: Subject
     hits: Sequence[Row]
 
 
-class Found(msgspec.Struct, frozen=True):
+class ScannedLog(msgspec.Struct, frozen=True):
     """One log as a scan came by it; with `error`, why its hits, or whose they are, cannot be told."""
 
     log: str
@@ -87,7 +88,7 @@ class Found(msgspec.Struct, frozen=True):
 class Page(msgspec.Struct, frozen=True):
     """A part of a scan. `after` is the store's own note of where to go on; None at the end."""
 
-    found: list[Found]
+    found: list[ScannedLog]
     after: Any = None
 
 
@@ -97,21 +98,21 @@ class Store(Protocol):
     may_lose_answers: bool
     """Whether a call may have run though its answer never came: where the store is behind a network."""
 
-    def terms(self, rule: Rule) -> Terms:
+    def compiled(self, rule: BoundPolicy) -> CompiledRule:
         """The rule in the store's own form; called once for each rule, and again when policies are reloaded."""
         ...
 
-    def decide(self, terms: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
+    def decide(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
         """Decide and record."""
         ...
 
-    def peek(self, terms: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
+    def peek(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
         """What `decide` would answer; records nothing."""
         ...
 
     def place(
         self,
-        terms: Any,
+        compiled: Any,
         subject: Subject,
         cost: int,
         fingerprint: int,
@@ -121,22 +122,22 @@ class Store(Protocol):
         """Take the next free instant that is `not_before_us` away or more, if it is at most `max_wait_us` away."""
         ...
 
-    def refund(self, terms: Any, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
+    def refund(self, compiled: Any, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
         """Give the hit with this stamp back; False where there is none in the widest window, or it was given back.
 
         `cost` is what the hit cost, for algorithms that keep sums.
         """
         ...
 
-    def decide_all(self, asks: Sequence[Ask]) -> Joint:
+    def decide_all(self, asks: Sequence[StoreAttempt]) -> Joint:
         """One attempt over several subjects, each on a log of its own: all or nothing."""
         ...
 
-    def peek_all(self, asks: Sequence[Ask]) -> Joint:
+    def peek_all(self, asks: Sequence[StoreAttempt]) -> Joint:
         """What `decide_all` would answer; records nothing."""
         ...
 
-    def decide_batch(self, asks: Sequence[Ask]) -> list[Decision | CaplineError]:
+    def decide_batch(self, asks: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
         """Many attempts of any policies, in order; an item that fails is its error, and fails no other."""
         ...
 
@@ -149,12 +150,12 @@ class Store(Protocol):
         ...
 
     def refund_many(
-        self, terms: Any, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
+        self, compiled: Any, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
     ) -> NDArray[np.bool_]:
         """`refund` for many hits of one policy."""
         ...
 
-    def recorded(self, terms: Any, subject: Subject) -> list[list[Recorded]]:
+    def recorded(self, compiled: Any, subject: Subject) -> list[list[Recorded]]:
         """For each look of the rule, the hits in its log within the widest window, oldest first; refunded: 0 units."""
         ...
 
@@ -165,7 +166,7 @@ class Store(Protocol):
         """
         ...
 
-    def scan(self, terms: Sequence[Any], after: Any = None) -> Page:
+    def scan(self, compiled: Sequence[Any], after: Any = None) -> Page:
         """Some of the logs of these rules, their channels' too, with the hits within the widest window.
 
         The first call has no `after`, the next the one before's. A log that is there from the first call to the last is
@@ -173,7 +174,7 @@ class Store(Protocol):
         """
         ...
 
-    def erase(self, terms: Sequence[Any], subject: Subject) -> int:
+    def erase(self, compiled: Sequence[Any], subject: Subject) -> int:
         """Forget the subject in every log of these rules, their channels' too; returns how many logs held something."""
         ...
 
@@ -200,21 +201,21 @@ class AsyncStore(Protocol):
     may_lose_answers: bool
     """See `Store`."""
 
-    def terms(self, rule: Rule) -> Terms:
-        """See `Store`; an asynchronous store's terms have no short way that is of use."""
+    def compiled(self, rule: BoundPolicy) -> CompiledRule:
+        """See `Store`; an asynchronous store's terms have no fast path that is of use."""
         ...
 
-    async def decide(self, terms: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
+    async def decide(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
         """See `Store`."""
         ...
 
-    async def peek(self, terms: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
+    async def peek(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
         """See `Store`."""
         ...
 
     async def place(
         self,
-        terms: Any,
+        compiled: Any,
         subject: Subject,
         cost: int,
         fingerprint: int,
@@ -224,19 +225,19 @@ class AsyncStore(Protocol):
         """See `Store`."""
         ...
 
-    async def refund(self, terms: Any, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
+    async def refund(self, compiled: Any, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
         """See `Store`."""
         ...
 
-    async def decide_all(self, asks: Sequence[Ask]) -> Joint:
+    async def decide_all(self, asks: Sequence[StoreAttempt]) -> Joint:
         """See `Store`."""
         ...
 
-    async def peek_all(self, asks: Sequence[Ask]) -> Joint:
+    async def peek_all(self, asks: Sequence[StoreAttempt]) -> Joint:
         """See `Store`."""
         ...
 
-    async def decide_batch(self, asks: Sequence[Ask]) -> list[Decision | CaplineError]:
+    async def decide_batch(self, asks: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
         """See `Store`."""
         ...
 
@@ -249,12 +250,12 @@ class AsyncStore(Protocol):
         ...
 
     async def refund_many(
-        self, terms: Any, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
+        self, compiled: Any, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
     ) -> NDArray[np.bool_]:
         """See `Store`."""
         ...
 
-    async def recorded(self, terms: Any, subject: Subject) -> list[list[Recorded]]:
+    async def recorded(self, compiled: Any, subject: Subject) -> list[list[Recorded]]:
         """See `Store`."""
         ...
 
@@ -262,11 +263,11 @@ class AsyncStore(Protocol):
         """See `Store`."""
         ...
 
-    async def scan(self, terms: Sequence[Any], after: Any = None) -> Page:
+    async def scan(self, compiled: Sequence[Any], after: Any = None) -> Page:
         """See `Store`."""
         ...
 
-    async def erase(self, terms: Sequence[Any], subject: Subject) -> int:
+    async def erase(self, compiled: Sequence[Any], subject: Subject) -> int:
         """See `Store`."""
         ...
 

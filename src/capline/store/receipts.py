@@ -18,7 +18,7 @@ from capline.model.errors import IdConflictError
 from capline.store.columns import plain
 
 if TYPE_CHECKING:
-    from capline.model.policy import Rule
+    from capline.model.policy import BoundPolicy
     from capline.store.protocol import Batch
 
 __all__ = ["batch_digest", "namespace_of", "receipt_conflict", "receipt_name"]
@@ -28,8 +28,8 @@ DIGEST_BYTES = 16
 
 def namespace_of(batch: Batch) -> str:
     """The namespace of the batch's logs: what stands before the first `:` of each name."""
-    rule: Rule = batch.terms[0].rule
-    return rule.looks[0].log.partition(":")[0]
+    rule: BoundPolicy = batch.compiled[0].rule
+    return rule.logs_limits[0].log.partition(":")[0]
 
 
 def receipt_name(batch: Batch, receipt: str) -> bytes:
@@ -40,9 +40,9 @@ def receipt_name(batch: Batch, receipt: str) -> bytes:
 def batch_digest(batch: Batch) -> bytes:
     """What is asked, so that a receipt cannot answer another question; the same for a list and an array."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    rules: list[Rule] = [terms.rule for terms in batch.terms]
+    rules: list[BoundPolicy] = [compiled.rule for compiled in batch.compiled]
     asked = [
-        (rule.policy, rule.zone, [(look.log, [str(limit) for limit in look.limits]) for look in rule.looks])
+        (rule.policy, rule.zone, [(look.log, [str(limit) for limit in look.limits]) for look in rule.logs_limits])
         for rule in rules
     ]
     digest.update(msgspec.msgpack.encode([asked, plain(batch.subjects), batch.cost]))

@@ -55,7 +55,7 @@ class _Told:
 class _Account:
     """What was told of one subject's log. `seen_us` is the latest instant that the log knows of."""
 
-    keep_us: int
+    retention_us: int
     hits: list[_Told] = field(default_factory=list["_Told"])
     seen_us: int = 0
     is_loose: bool = False
@@ -76,7 +76,7 @@ class _Account:
 
     def known(self, attempt_id: str | None, now_us: int) -> _Told | None:
         """The hit of this id, where it still counts."""
-        oldest_us = self.time_us(now_us) - self.keep_us
+        oldest_us = self.time_us(now_us) - self.retention_us
         found = [
             hit
             for hit in self.hits
@@ -161,7 +161,7 @@ class Oracle:
         """`sweep` was called: a log that is out of every window is forgotten, and with it what time it knew of."""
         for key, account in list(self._accounts.items()):
             last_us = max([account.seen_us, *(hit.stamp_us for hit in account.hits)])
-            if last_us + account.keep_us <= now_us:
+            if last_us + account.retention_us <= now_us:
                 del self._accounts[key]
 
     def holds(self, policy: str, subject: str | int, now_us: int, hits: Iterable[tuple[int, int]]) -> None:
@@ -169,7 +169,7 @@ class Oracle:
         if self._policies[policy].algorithm != "sliding_log" or self._policies[policy].count_denied:
             return
         account = self._account(policy, subject)
-        oldest_us = account.time_us(now_us) - account.keep_us
+        oldest_us = account.time_us(now_us) - account.retention_us
         told = [(hit.stamp_us, hit.units) for hit in account.hits if hit.live and hit.stamp_us > oldest_us]
         kept = [hit for hit in hits if hit[1]]
         _check(sorted(told) == kept, 5, (policy, subject), f"{told} were told, the log holds {kept}")
@@ -178,13 +178,13 @@ class Oracle:
 
     def _account(self, policy: str, subject: str | int) -> _Account:
         log = self._policies[policy].log
-        keep_us = max(
+        retention_us = max(
             limit.reach_us * (1 + (one.algorithm == "sliding_counter"))
             for one in self._policies.values()
             if one.log == log
             for limit in one.all_limits()
         )
-        return self._accounts.setdefault((log, subject), _Account(keep_us))
+        return self._accounts.setdefault((log, subject), _Account(retention_us))
 
     def _of(self, attempt: Attempt, now_us: int) -> tuple[_Account, _Told | None]:
         account = self._account(attempt.policy, attempt.subject)
@@ -236,7 +236,7 @@ class Oracle:
         # A slot in the future is nothing that the log has seen; the next microsecond of a burst is.
         account.seen_us = stamp_us if stamp_us <= time_us + 1 else time_us
         # From here on nothing looks further back than this; a clock that only stepped ahead may step back.
-        account.hits = [hit for hit in account.hits if hit.stamp_us > time_us - account.keep_us]
+        account.hits = [hit for hit in account.hits if hit.stamp_us > time_us - account.retention_us]
         account.hits.append(_Told(stamp_us, attempt.cost, attempt.id, attempt.channel))
 
     def _refused(self, attempts: Sequence[Attempt], now_us: int, after_us: int | None) -> None:

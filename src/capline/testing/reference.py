@@ -13,7 +13,7 @@ import msgspec
 from capline.limiter.checks import fingerprint
 from capline.limiter.rules import Rules
 from capline.model.decision import Decision, Joint
-from capline.model.policy import Look
+from capline.model.policy import LogLimits
 from capline.window.log import Log, trim
 from capline.window.rule import Slot, attempt, draft_sites, joint, look, refund
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from capline.model.attempt import Attempt
     from capline.model.clock import Clock
-    from capline.model.policy import Policy, Rule
+    from capline.model.policy import BoundPolicy, Policy
     from capline.model.subject import Subject
     from capline.window.log import Draft
-    from capline.window.rule import Site
+    from capline.window.rule import BoundLog
 
 __all__ = ["Reference"]
 
@@ -102,8 +102,11 @@ class Reference:
         """Give a hit back, in the policy's log and whichever other has it."""
         rule = self._rules.rule(*self._rules.any_names(policy))
         if rule.algorithm == "sliding_log":
-            looks = (rule.looks[0], *(Look(name, (), rule.looks[0].keep_us) for name in rule.channel_logs))
-            rule = msgspec.structs.replace(rule, looks=looks)
+            logs_limits = (
+                rule.logs_limits[0],
+                *(LogLimits(name, (), rule.logs_limits[0].retention_us) for name in rule.channel_logs),
+            )
+            rule = msgspec.structs.replace(rule, logs_limits=logs_limits)
         drafts, sites = self._open(rule, subject, cost)
         done = refund(sites, stamp_us, cost, self._clock.now_us())
         self._keep(subject, drafts)
@@ -116,34 +119,36 @@ class Reference:
 
     def sweep(self) -> None:
         """Forget the logs that are out of every window."""
-        keep_us = {name: self._rules.keep_us(name) for name in self._rules.logs()}
+        retention_us = {name: self._rules.retention_us(name) for name in self._rules.logs()}
         now_us = self._clock.now_us()
         for (name, subject), log in list(self._logs.items()):
-            last_us = max([log.floor_us, *(hit.stamp_us for hit in log.hits)])
-            if last_us + keep_us[name] <= now_us:
+            last_us = max([log.high_water_us, *(hit.stamp_us for hit in log.hits)])
+            if last_us + retention_us[name] <= now_us:
                 del self._logs[name, subject]
 
     def hits(self, policy: str, subject: Subject) -> list[list[tuple[int, int]]]:
         """(stamp, units) of every hit within the widest window, oldest first, in each log that the policy looks at."""
-        looks = self._rules.rule(*self._rules.any_names(policy)).looks
+        logs_limits = self._rules.rule(*self._rules.any_names(policy)).logs_limits
         found: list[list[tuple[int, int]]] = []
-        for one in looks:
+        for one in logs_limits:
             log = self._logs.get((one.log, subject), Log())
-            cutoff_us = max(self._clock.now_us(), log.floor_us) - one.keep_us
+            cutoff_us = max(self._clock.now_us(), log.high_water_us) - one.retention_us
             found.append([(hit.stamp_us, hit.units) for hit in trim(log, cutoff_us).hits])
         return found
 
-    def _attempt(self, rule: Rule, subject: Subject, cost: int, id: str | None, slot: Slot | None = None) -> Decision:
+    def _attempt(
+        self, rule: BoundPolicy, subject: Subject, cost: int, id: str | None, slot: Slot | None = None
+    ) -> Decision:
         drafts, sites = self._open(rule, subject, cost)
         decision = attempt(sites, self._clock.now_us(), fingerprint(id), slot, rule.denied_units)
         self._keep(subject, drafts)
         return decision
 
-    def _open(self, rule: Rule, subject: Subject, cost: int) -> tuple[dict[str, Draft], list[Site]]:
+    def _open(self, rule: BoundPolicy, subject: Subject, cost: int) -> tuple[dict[str, Draft], list[BoundLog]]:
         drafts, sites = draft_sites(
-            [self._logs.get((look.log, subject), Log()) for look in rule.looks], rule, cost, self._clock.now_us()
+            [self._logs.get((look.log, subject), Log()) for look in rule.logs_limits], rule, cost, self._clock.now_us()
         )
-        return {look.log: draft for look, draft in zip(rule.looks, drafts, strict=True)}, sites
+        return {look.log: draft for look, draft in zip(rule.logs_limits, drafts, strict=True)}, sites
 
     def _keep(self, subject: Subject, drafts: dict[str, Draft]) -> None:
         for name, draft in drafts.items():

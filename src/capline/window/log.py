@@ -23,10 +23,10 @@ NEVER = -1
 
 
 class LogView(Protocol):
-    """What a log must answer to be judged. `floor_us` is the latest instant it has witnessed (0: none)."""
+    """What a log must answer to be judged. `high_water_us` is the latest instant it has witnessed (0: none)."""
 
     @property
-    def floor_us(self) -> int:
+    def high_water_us(self) -> int:
         """The latest instant that the log has witnessed."""
         ...
 
@@ -71,7 +71,7 @@ class Log(msgspec.Struct, frozen=True):
     """The hits of one subject, stamps strictly increasing, and the floor of its time."""
 
     hits: tuple[Hit, ...] = ()
-    floor_us: int = 0
+    high_water_us: int = 0
 
     def newest_us(self) -> int:
         """See `LogView`."""
@@ -113,17 +113,17 @@ class Log(msgspec.Struct, frozen=True):
         return sum(hit.units for hit in self.hits if hit.stamp_us == stamp_us)
 
 
-def record(log: Log, hit: Hit, floor_us: int) -> Log:
+def record(log: Log, hit: Hit, high_water_us: int) -> Log:
     """The log with one more hit, its time lifted to at least this floor."""
     hits = tuple(sorted((*log.hits, hit), key=lambda one: one.stamp_us))
-    return Log(hits, max(log.floor_us, floor_us))
+    return Log(hits, max(log.high_water_us, high_water_us))
 
 
-def extend(log: Log, stamp_us: int, units: int, floor_us: int) -> Log:
+def extend(log: Log, stamp_us: int, units: int, high_water_us: int) -> Log:
     """The log with its last hit moved to this stamp, with so many units more, or fewer."""
     *others, last = log.hits
     hits = (*others, Hit(stamp_us, last.units + units, last.fingerprint))
-    return Log(hits, max(log.floor_us, floor_us))
+    return Log(hits, max(log.high_water_us, high_water_us))
 
 
 def give_back(log: Log, stamp_us: int, units: int) -> tuple[Log, bool]:
@@ -131,7 +131,7 @@ def give_back(log: Log, stamp_us: int, units: int) -> tuple[Log, bool]:
     if not units or log.units_at(stamp_us) < units:
         return log, False
     hits = tuple(Hit(stamp_us, hit.units - units) if hit.stamp_us == stamp_us else hit for hit in log.hits)
-    return Log(hits, log.floor_us), True
+    return Log(hits, log.high_water_us), True
 
 
 def find(log: Log, fingerprint: int, cutoff_us: int) -> int:
@@ -142,12 +142,12 @@ def find(log: Log, fingerprint: int, cutoff_us: int) -> int:
 
 def trim(log: Log, cutoff_us: int) -> Log:
     """The log without the hits that are as old as the cutoff or older: by age, never by count."""
-    return Log(tuple(hit for hit in log.hits if hit.stamp_us > cutoff_us), log.floor_us)
+    return Log(tuple(hit for hit in log.hits if hit.stamp_us > cutoff_us), log.high_water_us)
 
 
 def forget(log: Log, cutoff_us: int) -> Log:
     """`trim`, but for hits that have an id: a retry still finds them."""
-    return Log(tuple(hit for hit in log.hits if hit.stamp_us > cutoff_us or hit.fingerprint), log.floor_us)
+    return Log(tuple(hit for hit in log.hits if hit.stamp_us > cutoff_us or hit.fingerprint), log.high_water_us)
 
 
 class Draft:
@@ -157,20 +157,20 @@ class Draft:
         self.log = log
 
     @property
-    def floor_us(self) -> int:
+    def high_water_us(self) -> int:
         """See `LogView`."""
-        return self.log.floor_us
+        return self.log.high_water_us
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.log, name)
 
-    def record(self, stamp_us: int, units: int, floor_us: int, fingerprint: int = 0) -> None:
+    def record(self, stamp_us: int, units: int, high_water_us: int, fingerprint: int = 0) -> None:
         """See `record`."""
-        self.log = record(self.log, Hit(stamp_us, units, fingerprint), floor_us)
+        self.log = record(self.log, Hit(stamp_us, units, fingerprint), high_water_us)
 
-    def extend(self, stamp_us: int, units: int, floor_us: int) -> None:
+    def extend(self, stamp_us: int, units: int, high_water_us: int) -> None:
         """See `extend`."""
-        self.log = extend(self.log, stamp_us, units, floor_us)
+        self.log = extend(self.log, stamp_us, units, high_water_us)
 
     def give_back(self, stamp_us: int, units: int) -> bool:
         """See `give_back`."""

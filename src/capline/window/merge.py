@@ -39,7 +39,9 @@ class Merged(msgspec.Struct, frozen=True):
     ahead: int = 0
 
 
-def merge(logs: Sequence[Sequence[Row]], hits: Iterable[Row], time_us: int, keep_us: int) -> tuple[list[Row], Merged]:
+def merge(
+    logs: Sequence[Sequence[Row]], hits: Iterable[Row], time_us: int, retention_us: int
+) -> tuple[list[Row], Merged]:
     """The rows that are to be added to each of the logs, by stamp; their ids belong in the first log alone.
 
     `logs` are those of one attempt: the policy's own, by which a hit is known, then its channel's.
@@ -50,7 +52,7 @@ def merge(logs: Sequence[Sequence[Row]], hits: Iterable[Row], time_us: int, keep
     added: list[Row] = []
     known = old = ahead = 0
     for stamp_us, units, mark in sorted(hits):
-        if stamp_us <= time_us - keep_us:
+        if stamp_us <= time_us - retention_us:
             old += 1
         elif stamp_us > time_us + MOST_AHEAD_US:
             ahead += 1

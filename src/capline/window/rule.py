@@ -31,41 +31,41 @@ from capline.model.decision import Decision
 from capline.model.errors import IdConflictError
 from capline.model.limit import LARGEST_QUOTA, Limit
 from capline.model.limit_status import NUMBERS, LimitStatus, states_of
-from capline.model.policy import Look
+from capline.model.policy import LogLimits
 from capline.model.zone import ZoneTable, zone_table
-from capline.window.gauge import Gauge, LevelGauge, QuietGauge, gauge_of
+from capline.window.limit_reader import LevelReader, LimitReader, QuietReader, reader_of
 from capline.window.log import NEVER, Draft, Log, LogView
 
 if TYPE_CHECKING:
-    from capline.model.policy import Rule
+    from capline.model.policy import BoundPolicy
 
 __all__ = [
+    "BoundLog",
     "Gauges",
     "OpenLog",
-    "Site",
     "Slot",
     "attempt",
     "draft_sites",
-    "gauges_of",
     "joint",
     "look",
+    "readers_of",
     "refund",
     "step",
     "table_of",
 ]
 
-Gauges = tuple[tuple[Gauge, ...], ...]
+Gauges = tuple[tuple[LimitReader, ...], ...]
 """For each look of a rule, what reads its limits."""
 
 
 class OpenLog(LogView, Protocol):
     """A log that can be changed."""
 
-    def record(self, stamp_us: int, units: int, floor_us: int, fingerprint: int = 0) -> None:
+    def record(self, stamp_us: int, units: int, high_water_us: int, fingerprint: int = 0) -> None:
         """Add one hit, with a stamp that no other has."""
         ...
 
-    def extend(self, stamp_us: int, units: int, floor_us: int) -> None:
+    def extend(self, stamp_us: int, units: int, high_water_us: int) -> None:
         """Move the last hit, which has no id, to this stamp, not before its own, with so many units more (or fewer)."""
         ...
 
@@ -90,15 +90,15 @@ class OpenLog(LogView, Protocol):
         ...
 
 
-class Site(msgspec.Struct):
+class BoundLog(msgspec.Struct):
     """One log that an attempt looks at, with all that it is read by.
 
     `changed` is on once something was recorded in it, `binds` where the limit that the answer names is read from it.
     """
 
     log: OpenLog
-    look: Look
-    gauges: tuple[Gauge, ...]
+    look: LogLimits
+    readers: tuple[LimitReader, ...]
     cost: int
     table: ZoneTable = ()
     changed: bool = False
@@ -112,22 +112,22 @@ class Slot(msgspec.Struct, frozen=True):
     not_before_us: int = 0
 
 
-def gauges_of(rule: Rule) -> Gauges:
+def readers_of(rule: BoundPolicy) -> Gauges:
     """What reads each limit of the rule."""
     counts_denied = rule.denied_units > 0
     return tuple(
-        tuple(gauge_of(limit, rule.algorithm, counts_denied=counts_denied) for limit in look.limits)
-        for look in rule.looks
+        tuple(reader_of(limit, rule.algorithm, counts_denied=counts_denied) for limit in look.limits)
+        for look in rule.logs_limits
     )
 
 
-def table_of(rule: Rule, now_us: int) -> ZoneTable:
+def table_of(rule: BoundPolicy, now_us: int) -> ZoneTable:
     """The zone's offsets about now; empty where the rule asks for none."""
     return zone_table(rule.zone, now_us) if rule.zone else ()
 
 
 def attempt(
-    sites: Sequence[Site], now_us: int, fingerprint: int = 0, slot: Slot | None = None, denied_units: int = 0
+    sites: Sequence[BoundLog], now_us: int, fingerprint: int = 0, slot: Slot | None = None, denied_units: int = 0
 ) -> Decision:
     """One attempt: its answer, and the sites' logs changed accordingly.
 
@@ -150,14 +150,14 @@ def attempt(
     return decision
 
 
-def look(sites: Sequence[Site], now_us: int, fingerprint: int = 0) -> Decision:
+def look(sites: Sequence[BoundLog], now_us: int, fingerprint: int = 0) -> Decision:
     """What `attempt` would answer, with no hit to name where none was recorded; changes nothing."""
     known = _known(sites, fingerprint, _time(sites, now_us), now_us, slot=False)
     return msgspec.structs.replace(_judge([sites], now_us)[0], hit=None) if known is None else known
 
 
 def joint(
-    parts: Sequence[Sequence[Site]], now_us: int, fingerprints: Sequence[int], *, record: bool = True
+    parts: Sequence[Sequence[BoundLog]], now_us: int, fingerprints: Sequence[int], *, record: bool = True
 ) -> tuple[Decision, list[int]]:
     """One attempt over several subjects, each with its sites: the answer, and the hit of each part; none when refused.
 
@@ -188,7 +188,7 @@ def joint(
 
 
 def _by_part(
-    decision: Decision, parts: Sequence[Sequence[Site]], known: Sequence[Decision | None], numbers: Sequence[int]
+    decision: Decision, parts: Sequence[Sequence[BoundLog]], known: Sequence[Decision | None], numbers: Sequence[int]
 ) -> Decision:
     """The decision with the limits of each part apart: of one whose id is known, as they were then.
 
@@ -197,20 +197,20 @@ def _by_part(
     told: list[tuple[LimitStatus, ...]] = []
     first = 0
     for sites, answer in zip(parts, known, strict=True):
-        end = first + (NUMBERS * sum(len(site.gauges) for site in sites) if answer is None else 0)
+        end = first + (NUMBERS * sum(len(site.readers) for site in sites) if answer is None else 0)
         own = states_of([site.look for site in sites], numbers[first:end]) if answer is None else answer.limits
         told.append(own)
         first = end
     return msgspec.structs.replace(decision, _seen=(tuple, told))
 
 
-def refund(sites: Sequence[Site], stamp_us: int, cost: int, now_us: int) -> bool:
+def refund(sites: Sequence[BoundLog], stamp_us: int, cost: int, now_us: int) -> bool:
     """Give back the hit with this stamp, in the own log, the first, and in every other that has it; was there one?
 
     Where hits are kept as sums, one that has no id is given back by its `cost`, as often as the sum has that much.
     """
     own = sites[0]
-    if stamp_us <= max(now_us, own.log.floor_us) - own.look.keep_us:
+    if stamp_us <= max(now_us, own.log.high_water_us) - own.look.retention_us:
         return False
     if own.look.keeps == "sums":
         return _give_back(own, stamp_us, cost)
@@ -231,7 +231,7 @@ def refund(sites: Sequence[Site], stamp_us: int, cost: int, now_us: int) -> bool
 
 def step(
     logs: tuple[Log, ...],
-    rule: Rule,
+    rule: BoundPolicy,
     cost: int,
     now_us: int,
     fingerprint: int = 0,
@@ -243,12 +243,12 @@ def step(
     return tuple(draft.log for draft in drafts), decision
 
 
-def draft_sites(logs: Sequence[Log], rule: Rule, cost: int, now_us: int) -> tuple[list[Draft], list[Site]]:
+def draft_sites(logs: Sequence[Log], rule: BoundPolicy, cost: int, now_us: int) -> tuple[list[Draft], list[BoundLog]]:
     """The sites of a rule on plain values, and the drafts that show what became of these."""
     drafts, table = [Draft(log) for log in logs], table_of(rule, now_us)
     return drafts, [
-        Site(draft, look, gauges, cost, table)  # pyright: ignore[reportArgumentType] - a draft has the rest of its log
-        for draft, look, gauges in zip(drafts, rule.looks, gauges_of(rule), strict=True)
+        BoundLog(draft, look, readers, cost, table)  # pyright: ignore[reportArgumentType] - a draft has the rest of its log
+        for draft, look, readers in zip(drafts, rule.logs_limits, readers_of(rule), strict=True)
     ]
 
 
@@ -262,14 +262,14 @@ class _Verdict(NamedTuple):
     all), and `binding` the limit that holds it; `hit_us` the stamp to record it under.
     """
 
-    sites: Sequence[Site]
+    sites: Sequence[BoundLog]
     stamp_us: int
     holds_us: int | None
     binding: _Binding | None = None
     hit_us: int = NEVER
 
 
-def _verdict(sites: Sequence[Site], now_us: int) -> _Verdict:
+def _verdict(sites: Sequence[BoundLog], now_us: int) -> _Verdict:
     time_us, newest_us = _time(sites, now_us), _newest(sites)
     stamp_us = _stamp(sites, time_us, newest_us)
     fits_us, early_us, binding = _fits(sites, time_us)
@@ -281,7 +281,7 @@ def _verdict(sites: Sequence[Site], now_us: int) -> _Verdict:
     return _Verdict(sites, stamp_us, NEVER, None, _stamp(sites, max(stamp_us, fits_us), newest_us))
 
 
-def _judge(parts: Sequence[Sequence[Site]], now_us: int) -> tuple[Decision, list[int]]:
+def _judge(parts: Sequence[Sequence[BoundLog]], now_us: int) -> tuple[Decision, list[int]]:
     """Would all of these be allowed now? And the stamp to record each part under; nothing is recorded here."""
     verdicts = [_verdict(sites, now_us) for sites in parts]
     stamped = [(one.sites, one.stamp_us) for one in verdicts]
@@ -298,7 +298,7 @@ def _judge(parts: Sequence[Sequence[Site]], now_us: int) -> tuple[Decision, list
     return _answer(stamped, now_us, binding=binding, retry_at_us=opens_us), []
 
 
-def _place(sites: Sequence[Site], now_us: int, slot: Slot) -> Decision:
+def _place(sites: Sequence[BoundLog], now_us: int, slot: Slot) -> Decision:
     """The next free instant, behind every slot taken.
 
     An instant that is later than it needs to be is free as well, as nothing is taken behind the last slot.
@@ -321,7 +321,7 @@ def _place(sites: Sequence[Site], now_us: int, slot: Slot) -> Decision:
     return _answer([(sites, stamp_us)], now_us, allowed=True, wait_us=max(0, stamp_us - now_us))
 
 
-def _deny(sites: Sequence[Site], time_us: int, now_us: int, denied_units: int) -> Decision | None:
+def _deny(sites: Sequence[BoundLog], time_us: int, now_us: int, denied_units: int) -> Decision | None:
     """Record the refusal, where it counts, and answer with it: a cost fits when this one too is out.
 
     None, and nothing recorded, where there is no instant left to stamp it with.
@@ -349,7 +349,7 @@ def _held_until(fits_us: int, last_us: int) -> int:
     return last_us if fits_us <= last_us + 1 else fits_us
 
 
-def _known(sites: Sequence[Site], fingerprint: int, time_us: int, now_us: int, *, slot: bool) -> Decision | None:
+def _known(sites: Sequence[BoundLog], fingerprint: int, time_us: int, now_us: int, *, slot: bool) -> Decision | None:
     """The answer that this id was recorded with, for a retry; None where it is new.
 
     Hits as old as the horizon are trimmed, or may be, and count no more in what remained. Where an algorithm keeps no
@@ -358,7 +358,7 @@ def _known(sites: Sequence[Site], fingerprint: int, time_us: int, now_us: int, *
     if not fingerprint:
         return None
     own = sites[0]
-    horizon_us = time_us - own.look.keep_us
+    horizon_us = time_us - own.look.retention_us
     stamp_us = own.log.find(fingerprint, horizon_us)
     if stamp_us == NEVER:
         return None
@@ -371,13 +371,13 @@ def _known(sites: Sequence[Site], fingerprint: int, time_us: int, now_us: int, *
     left, binding, empty_us = LARGEST_QUOTA + 1, None, 0
     numbers: list[int] = []
     for site in sites:
-        for gauge in site.gauges:
-            rest = gauge.left_then(site.log, stamp_us, horizon_us, time_us, site.table)
+        for reader in site.readers:
+            rest = reader.left_then(site.log, stamp_us, horizon_us, time_us, site.table)
             if rest < left:
-                left, binding = rest, gauge.limit
-            whole_us = gauge.empty_us(site.log, stamp_us, 0, site.table) - stamp_us
+                left, binding = rest, reader.limit
+            whole_us = reader.empty_us(site.log, stamp_us, 0, site.table) - stamp_us
             empty_us = max(empty_us, whole_us)
-            more_us = gauge.more_then_us(site.log, stamp_us, horizon_us, time_us, site.table)
+            more_us = reader.more_then_us(site.log, stamp_us, horizon_us, time_us, site.table)
             numbers += max(0, rest), more_us, max(0, whole_us) if more_us else 0
     return Decision(
         allowed=True,
@@ -416,15 +416,15 @@ def _answer(
         for site in sites:
             cost = site.cost if allowed else 0
             own_last_us = stamp_us if allowed else site.log.newest_us()
-            for gauge in site.gauges:
-                units = gauge.left(site.log, stamp_us, site.table) - cost
+            for reader in site.readers:
+                units = reader.left(site.log, stamp_us, site.table) - cost
                 if units < left:
-                    left, tightest = units, (gauge.limit, site)
+                    left, tightest = units, (reader.limit, site)
                 if last_us != NEVER:
-                    empty_us = max(empty_us, gauge.empty_us(site.log, last_us, cost, site.table))
-                whole_us = more_us = gauge.more_us(site.log, stamp_us, cost, site.table)
-                if more_us != NEVER and not isinstance(gauge, QuietGauge):
-                    whole_us = gauge.empty_us(site.log, own_last_us, cost, site.table)
+                    empty_us = max(empty_us, reader.empty_us(site.log, last_us, cost, site.table))
+                whole_us = more_us = reader.more_us(site.log, stamp_us, cost, site.table)
+                if more_us != NEVER and not isinstance(reader, QuietReader):
+                    whole_us = reader.empty_us(site.log, own_last_us, cost, site.table)
                 numbers += max(0, units), max(0, more_us - now_us), max(0, whole_us - now_us)
     limit, own = binding or tightest or (None, stamped[0][0][0])
     own.binds = True
@@ -443,17 +443,17 @@ def _answer(
 # --- the looks ----------------------------------------------------------------------------------------------------
 
 
-def _time(sites: Sequence[Site], now_us: int) -> int:
+def _time(sites: Sequence[BoundLog], now_us: int) -> int:
     """This attempt's now, never below a floor."""
-    return max([now_us, *(site.log.floor_us for site in sites)])
+    return max([now_us, *(site.log.high_water_us for site in sites)])
 
 
-def _newest(sites: Sequence[Site]) -> int:
+def _newest(sites: Sequence[BoundLog]) -> int:
     """The newest live stamp of any of the logs."""
     return max([site.log.newest_us() for site in sites])
 
 
-def _stamp(sites: Sequence[Site], time_us: int, newest_us: int) -> int:
+def _stamp(sites: Sequence[BoundLog], time_us: int, newest_us: int) -> int:
     """The first stamp from this instant on that is later than every live hit and names no other hit in any log."""
     stamp_us = max(time_us, newest_us + 1)
     while True:
@@ -463,14 +463,14 @@ def _stamp(sites: Sequence[Site], time_us: int, newest_us: int) -> int:
         stamp_us = free_us
 
 
-_Binding = tuple[Limit, Site]
+_Binding = tuple[Limit, BoundLog]
 """The limit that an answer names, and where it is read."""
 
-_Stamped = Sequence[tuple[Sequence[Site], int]]
+_Stamped = Sequence[tuple[Sequence[BoundLog], int]]
 """The sites of each part, and the stamp that the part would have."""
 
 
-def _fits(sites: Sequence[Site], time_us: int) -> tuple[int | None, int, _Binding | None]:
+def _fits(sites: Sequence[BoundLog], time_us: int) -> tuple[int | None, int, _Binding | None]:
     """From when on this fits every limit (None: never), from when on it is let in, and the limit that holds longest.
 
     It is let in sooner by the microseconds of a smear, to be stamped when it fits. No limit holds (None) where it would
@@ -478,13 +478,13 @@ def _fits(sites: Sequence[Site], time_us: int) -> tuple[int | None, int, _Bindin
     """
     latest_us, latest_early_us, binding = NEVER, NEVER, None
     for site in sites:
-        for gauge in site.gauges:
-            fits_us = gauge.fits_us(site.log, site.cost, site.table)
+        for reader in site.readers:
+            fits_us = reader.fits_us(site.log, site.cost, site.table)
             if fits_us is None:
-                return None, NEVER, (gauge.limit, site)
-            latest_early_us = max(latest_early_us, fits_us - gauge.smear_us(site.log, fits_us))
+                return None, NEVER, (reader.limit, site)
+            latest_early_us = max(latest_early_us, fits_us - reader.stamp_shift_us(site.log, fits_us))
             if fits_us > latest_us:
-                latest_us, binding = fits_us, (gauge.limit, site) if fits_us > time_us else None
+                latest_us, binding = fits_us, (reader.limit, site) if fits_us > time_us else None
     return latest_us, latest_early_us, binding
 
 
@@ -498,29 +498,29 @@ def _opens(stamped: _Stamped, at_us: int = NEVER) -> tuple[int | None, _Binding 
     None: they leave no room. `at_us` itself (`NEVER`: now) where none forbid it.
     """
     quiet = [
-        (gauge, site, stamp_us)
+        (reader, site, stamp_us)
         for sites, stamp_us in stamped
         for site in sites
-        for gauge in site.gauges
-        if isinstance(gauge, QuietGauge)
+        for reader in site.readers
+        if isinstance(reader, QuietReader)
     ]
     binding = None
     for _ in range(MOST_TURNS if quiet else 0):
         before_us = at_us
-        for gauge, site, stamp_us in quiet:
+        for reader, site, stamp_us in quiet:
             asked_us = max(at_us, stamp_us)
-            opens_us = gauge.opens_us(asked_us, site.table)
+            opens_us = reader.opens_us(asked_us, site.table)
             if opens_us > asked_us:
-                at_us, binding = opens_us, (gauge.limit, site)
+                at_us, binding = opens_us, (reader.limit, site)
         if at_us == before_us:
             return at_us, binding
     return (None, binding) if quiet else (at_us, None)
 
 
-def _tightest(sites: Sequence[Site], stamp_us: int) -> _Binding | None:
+def _tightest(sites: Sequence[BoundLog], stamp_us: int) -> _Binding | None:
     """The limit of this part that has the least left."""
     found = [
-        (gauge.left(site.log, stamp_us, site.table), (gauge.limit, site)) for site in sites for gauge in site.gauges
+        (reader.left(site.log, stamp_us, site.table), (reader.limit, site)) for site in sites for reader in site.readers
     ]
     return min(found, key=itemgetter(0))[1] if found else None
 
@@ -528,45 +528,45 @@ def _tightest(sites: Sequence[Site], stamp_us: int) -> _Binding | None:
 # --- what is recorded ---------------------------------------------------------------------------------------------
 
 
-def _record(site: Site, time_us: int, stamp_us: int, fingerprint: int, units: int | None = None) -> None:
+def _record(site: BoundLog, time_us: int, stamp_us: int, fingerprint: int, units: int | None = None) -> None:
     """Put the hit into the log, as its algorithm keeps it."""
     log, look = site.log, site.look
     units = site.cost if units is None else units
     if look.keeps == "ids" and not fingerprint:
         return
     # The floor that a hit leaves is its own stamp, so that time goes on from there; a slot in the future, only now.
-    floor_us = stamp_us if stamp_us <= time_us + 1 else time_us
-    log.trim(time_us - look.keep_us)
+    high_water_us = stamp_us if stamp_us <= time_us + 1 else time_us
+    log.trim(time_us - look.retention_us)
     last_us = log.last_us()
-    gauge = site.gauges[0] if site.gauges else None
-    if isinstance(gauge, LevelGauge):
-        level = gauge.level(log, stamp_us) + units * gauge.rise
+    reader = site.readers[0] if site.readers else None
+    if isinstance(reader, LevelReader):
+        level = reader.level(log, stamp_us) + units * reader.rise
         if last_us == NEVER:
-            log.record(stamp_us, level, floor_us)
+            log.record(stamp_us, level, high_water_us)
         else:
-            log.extend(stamp_us, level - log.units_at(last_us), floor_us)
+            log.extend(stamp_us, level - log.units_at(last_us), high_water_us)
     elif look.keeps == "sums" and not fingerprint and _is_sum_of(log, look, last_us, stamp_us):
-        log.extend(stamp_us, units, floor_us)
+        log.extend(stamp_us, units, high_water_us)
     else:
-        log.record(stamp_us, units, floor_us, fingerprint)
+        log.record(stamp_us, units, high_water_us, fingerprint)
     site.changed = True
 
 
-def _is_sum_of(log: OpenLog, look: Look, last_us: int, stamp_us: int) -> bool:
+def _is_sum_of(log: OpenLog, look: LogLimits, last_us: int, stamp_us: int) -> bool:
     """Whether the last hit is a sum that this one belongs to; a hit with an id stands alone."""
     same = NEVER < last_us < stamp_us and last_us // look.grain_us == stamp_us // look.grain_us
     return same and not log.is_named(last_us)
 
 
-def _give_back(site: Site, stamp_us: int, cost: int) -> bool:
+def _give_back(site: BoundLog, stamp_us: int, cost: int) -> bool:
     """Take a cost out of the sum, or the level, that the hit with this stamp went into."""
     log, look = site.log, site.look
-    gauge = site.gauges[0]
-    if isinstance(gauge, LevelGauge):
+    reader = site.readers[0]
+    if isinstance(reader, LevelReader):
         last_us = log.last_us()
         rest = 0 if last_us == NEVER else log.units_at(last_us)
         if rest:
-            log.give_back(last_us, min(rest, cost * gauge.rise))
+            log.give_back(last_us, min(rest, cost * reader.rise))
             site.changed = True
         return rest > 0
     if log.next_stamp(stamp_us) == stamp_us:

@@ -30,7 +30,7 @@ from capline.segment.files import beside, create, fsync_directory
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from capline.campaign.fields import Fields
+    from capline.forms.fields import Fields
 
 __all__ = ["FileSender"]
 
@@ -112,7 +112,7 @@ class FileSender:
     def _failed(self, what: str, error: OSError) -> CampaignError:
         reason = (error.strerror or str(error)).lower()
         return CampaignError(
-            f"{self._directory}: {what}: {reason}; nothing is lost: mend it and run the same command again"
+            f"{self._directory}: {what}: {reason}; nothing is lost: fix it and run the same command again"
         )
 
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from capline.campaign.breaker import DEFAULT_THRESHOLD
-from capline.campaign.fields import Fields
+from capline.forms.fields import Fields
+from capline.forms.tree import Items, Node, Table, Text, Unusable
 from capline.model.errors import CampaignError
-from capline.policy.tree import Items, Node, Table, Text, Unusable
 
 if TYPE_CHECKING:
     from capline.campaign.senders.protocol import Sender, SenderType

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from capline.campaign.fields import Fields
+    from capline.forms.fields import Fields
 
 __all__ = [
     "DELIVERED",

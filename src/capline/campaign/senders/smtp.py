@@ -41,7 +41,7 @@ from capline.campaign.senders.template import Template, from_environment
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
-    from capline.campaign.fields import Fields
+    from capline.forms.fields import Fields
 
 __all__ = ["SmtpSender"]
 

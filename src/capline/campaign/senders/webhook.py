@@ -32,8 +32,8 @@ from capline.campaign.senders.webhook_batch import answers_of, longest_answer_by
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
-    from capline.campaign.fields import Fields
     from capline.campaign.senders.http_post import Answer
+    from capline.forms.fields import Fields
 
 __all__ = ["WebhookSender"]
 

@@ -1,4 +1,4 @@
-"""`redis://` and its kin, awaited: `Verbs` and `Upkeep` driven by the asynchronous transport.
+"""`redis://` and its kin, awaited: `Verbs` and `Maintenance` driven by the asynchronous transport.
 
 Decisions that are asked for in one turn of the event loop travel as one batch: the first to ask waits for the end of
 the turn (nobody else's latency: the loop comes back at once when there is nothing else to do), takes along whoever
@@ -11,11 +11,11 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capline.model.errors import CaplineError, StoreClosedError
-from capline.store.protocol import Ask
-from capline.store.redis.async_transport import AsyncTransport
-from capline.store.redis.plan import DECIDE, PEEK, PLACE
+from capline.store.protocol import StoreAttempt
+from capline.store.redis.io.aio import AsyncTransport
+from capline.store.redis.maintenance import Maintenance
+from capline.store.redis.scripting.requests import DECIDE, PEEK, PLACE
 from capline.store.redis.session import Session
-from capline.store.redis.upkeep import Upkeep
 from capline.store.redis.verbs import Verbs
 
 if TYPE_CHECKING:
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
     from capline.model.clock import Clock
     from capline.model.decision import Decision, Joint
-    from capline.model.policy import Rule
+    from capline.model.policy import BoundPolicy
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
     from capline.store.protocol import Batch, Merge, Page, Recorded
-    from capline.store.redis.engine import Call, Steps
-    from capline.store.redis.terms import RedisTerms
-    from capline.store.redis.url import Settings
-    from capline.store.redis.wire import Reply
+    from capline.store.redis.cluster.router import Call, Steps
+    from capline.store.redis.io.url import Settings
+    from capline.store.redis.io.wire import Reply
+    from capline.store.redis.scripting.compiled_rule import RedisRule
     from capline.window.merge import Merged
 
 __all__ = ["AsyncRedisStore"]
 
 _T = TypeVar("_T")
-_Waiting = list[tuple[Ask, "asyncio.Future[Decision]"]]
+_Waiting = list[tuple[StoreAttempt, "asyncio.Future[Decision]"]]
 
 
 class AsyncRedisStore:
@@ -50,23 +50,23 @@ class AsyncRedisStore:
     def __init__(self, settings: Settings, clock: Clock | None) -> None:
         self._session = Session(settings, clock)
         self._verbs = Verbs(self._session)
-        self._upkeep = Upkeep(self._session)
+        self._upkeep = Maintenance(self._session)
         self._transport = AsyncTransport(settings)
         self._waiting: _Waiting = []
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def terms(self, rule: Rule) -> RedisTerms:
+    def compiled(self, rule: BoundPolicy) -> RedisRule:
         """See `AsyncStore`."""
-        return self._session.terms(rule)
+        return self._session.compiled(rule)
 
     async def _drive(self, steps: Steps[_T]) -> _T:
         if self._transport.closed:
             raise StoreClosedError("this store is closed; make a new limiter")
         return await self._transport.drive(steps)
 
-    async def decide(self, terms: RedisTerms, subject: Subject, cost: int, fingerprint: int) -> Decision:
+    async def decide(self, compiled: RedisRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
         """See `AsyncStore`; those of one turn of the loop are one batch."""
-        ask = Ask(terms, subject, cost, fingerprint)
+        ask = StoreAttempt(compiled, subject, cost, fingerprint)
         mine: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
         self._waiting.append((ask, mine))
         if len(self._waiting) > 1:
@@ -81,7 +81,7 @@ class AsyncRedisStore:
             self._send_turn()
             return await mine
         self._waiting = []
-        return await self._one(terms, subject, DECIDE, cost, fingerprint)
+        return await self._one(compiled, subject, DECIDE, cost, fingerprint)
 
     def _send_turn(self) -> None:
         """Have all that wait decided, but for who was cancelled.
@@ -97,15 +97,15 @@ class AsyncRedisStore:
 
     async def _one(
         self,
-        terms: RedisTerms,
+        compiled: RedisRule,
         subject: Subject,
         mode: int,
         cost: int,
         fingerprint: int,
         slot: tuple[int, int] = (-1, 0),
     ) -> Decision:
-        outcome = await self._ask(*self._verbs.one(terms, subject, mode, cost, fingerprint, slot))
-        return self._verbs.one_answer(outcome, terms, cost, mode)
+        outcome = await self._ask(*self._verbs.one(compiled, subject, mode, cost, fingerprint, slot))
+        return self._verbs.one_answer(outcome, compiled, cost, mode)
 
     async def _ask(self, call: Call, replicas: int = 0) -> Reply | CaplineError:
         return await self._drive(self._verbs.alone(call, replicas))
@@ -126,13 +126,13 @@ class AsyncRedisStore:
             else:
                 waiter.set_result(answer)
 
-    async def peek(self, terms: RedisTerms, subject: Subject, cost: int, fingerprint: int) -> Decision:
+    async def peek(self, compiled: RedisRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
         """See `AsyncStore`."""
-        return await self._one(terms, subject, PEEK, cost, fingerprint)
+        return await self._one(compiled, subject, PEEK, cost, fingerprint)
 
     async def place(
         self,
-        terms: RedisTerms,
+        compiled: RedisRule,
         subject: Subject,
         cost: int,
         fingerprint: int,
@@ -141,22 +141,22 @@ class AsyncRedisStore:
     ) -> Decision:
         """See `AsyncStore`."""
         slot = (-1 if max_wait_us is None else max_wait_us, not_before_us)
-        return await self._one(terms, subject, PLACE, cost, fingerprint, slot)
+        return await self._one(compiled, subject, PLACE, cost, fingerprint, slot)
 
-    async def refund(self, terms: RedisTerms, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
+    async def refund(self, compiled: RedisRule, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
         """See `AsyncStore`."""
-        outcome = await self._ask(self._verbs.refund_call(terms, subject, stamp_us, cost))
-        return self._verbs.given_back(outcome, terms)
+        outcome = await self._ask(self._verbs.refund_call(compiled, subject, stamp_us, cost))
+        return self._verbs.given_back(outcome, compiled)
 
-    async def decide_all(self, asks: Sequence[Ask]) -> Joint:
+    async def decide_all(self, asks: Sequence[StoreAttempt]) -> Joint:
         """See `AsyncStore`; across slots of a cluster one slot after the other."""
         return await self._drive(self._verbs.decide_all(asks))
 
-    async def peek_all(self, asks: Sequence[Ask]) -> Joint:
+    async def peek_all(self, asks: Sequence[StoreAttempt]) -> Joint:
         """See `AsyncStore`; across slots of a cluster each in its own moment."""
         return await self._drive(self._verbs.peek_all(asks))
 
-    async def decide_batch(self, asks: Sequence[Ask]) -> list[Decision | CaplineError]:
+    async def decide_batch(self, asks: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
         """See `AsyncStore`."""
         return await self._drive(self._verbs.decide_batch(asks))
 
@@ -169,26 +169,26 @@ class AsyncRedisStore:
         return await self._drive(self._verbs.many(batch, PEEK))
 
     async def refund_many(
-        self, terms: RedisTerms, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
+        self, compiled: RedisRule, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
     ) -> NDArray[np.bool_]:
         """See `AsyncStore`."""
-        return await self._drive(self._verbs.refund_many(terms, subjects, stamps_us, cost))
+        return await self._drive(self._verbs.refund_many(compiled, subjects, stamps_us, cost))
 
-    async def recorded(self, terms: RedisTerms, subject: Subject) -> list[list[Recorded]]:
+    async def recorded(self, compiled: RedisRule, subject: Subject) -> list[list[Recorded]]:
         """See `AsyncStore`."""
-        return await self._drive(self._upkeep.recorded(terms, subject))
+        return await self._drive(self._upkeep.recorded(compiled, subject))
 
     async def merge(self, asks: Sequence[Merge]) -> list[Merged | CaplineError]:
         """See `AsyncStore`."""
         return await self._drive(self._upkeep.merge(asks))
 
-    async def scan(self, terms: Sequence[RedisTerms], after: Any = None) -> Page:
+    async def scan(self, compiled: Sequence[RedisRule], after: Any = None) -> Page:
         """See `AsyncStore`; some 200 keys a page."""
-        return await self._drive(self._upkeep.scan(terms, after))
+        return await self._drive(self._upkeep.scan(compiled, after))
 
-    async def erase(self, terms: Sequence[RedisTerms], subject: Subject) -> int:
+    async def erase(self, compiled: Sequence[RedisRule], subject: Subject) -> int:
         """See `AsyncStore`."""
-        return await self._drive(self._upkeep.erase(terms, subject))
+        return await self._drive(self._upkeep.erase(compiled, subject))
 
     async def sweep(self) -> int:
         """See `AsyncStore`."""

@@ -6,14 +6,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from capline.model.errors import CaplineError
-from capline.store.redis.engine import Engine, Unconfirmed
-from capline.store.redis.terms import Family, RedisTerms, bind
+from capline.store.redis.cluster.router import Router, UnderReplicated
+from capline.store.redis.scripting.compiled_rule import Family, RedisRule, bind
 
 if TYPE_CHECKING:
     from capline.model.clock import Clock
-    from capline.model.policy import Rule
-    from capline.store.redis.url import Settings
-    from capline.store.redis.wire import Reply
+    from capline.model.policy import BoundPolicy
+    from capline.store.redis.io.url import Settings
+    from capline.store.redis.io.wire import Reply
 
 __all__ = ["Session", "sound"]
 
@@ -22,20 +22,20 @@ class Session:
     """Of one store. Threads share it."""
 
     def __init__(self, settings: Settings, clock: Clock | None) -> None:
-        self.engine = Engine(settings)
+        self.engine = Router(settings)
         self.clock = clock
-        self.logs: dict[str, RedisTerms] = {}
+        self.logs: dict[str, RedisRule] = {}
         """Of each log that was asked about, by its name, the terms that were bound last."""
         self._families: dict[Family, Family] = {}
 
-    def terms(self, rule: Rule) -> RedisTerms:
+    def compiled(self, rule: BoundPolicy) -> RedisRule:
         """See `Store`."""
-        terms = bind(rule, self.clock is not None)
+        compiled = bind(rule, self.clock is not None)
         # Equal families are one object, so that rows are sorted by it at no cost.
-        terms.family = self._families.setdefault(terms.family, terms.family)
-        for name in terms.refund_logs:
-            self.logs[name.decode()] = terms
-        return terms
+        compiled.family = self._families.setdefault(compiled.family, compiled.family)
+        for name in compiled.refund_logs:
+            self.logs[name.decode()] = compiled
+        return compiled
 
     def now(self) -> bytes:
         """The caller's clock as an argument; empty for the server's."""
@@ -52,7 +52,7 @@ class Session:
 
 def sound(outcome: Reply) -> Any:
     """The reply itself; raises the error that stands for it."""
-    if isinstance(outcome, Unconfirmed):
+    if isinstance(outcome, UnderReplicated):
         outcome = outcome.reply
     if isinstance(outcome, CaplineError):
         raise outcome

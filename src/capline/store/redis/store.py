@@ -1,4 +1,4 @@
-"""`redis://` and its kin: `Verbs` and `Upkeep` driven by the synchronous transport; one unit's short way."""
+"""`redis://` and its kin: `Verbs` and `Maintenance` driven by the synchronous transport; one unit's fast path."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from capline.model.errors import StoreClosedError
 from capline.model.subject import check_subject
-from capline.store.redis.engine import Call
-from capline.store.redis.plan import DECIDE, PEEK, PLACE, one_payload
-from capline.store.redis.reply import one_decision
-from capline.store.redis.scripts import ONE
+from capline.store.redis.cluster.router import Call
+from capline.store.redis.io.sync import Transport
+from capline.store.redis.io.wire import NoReply, ServerError
+from capline.store.redis.maintenance import Maintenance
+from capline.store.redis.scripting.replies import one_decision
+from capline.store.redis.scripting.requests import DECIDE, PEEK, PLACE, one_payload
+from capline.store.redis.scripting.scripts import ONE
 from capline.store.redis.session import Session
-from capline.store.redis.transport import Transport
-from capline.store.redis.upkeep import Upkeep
 from capline.store.redis.verbs import Verbs
-from capline.store.redis.wire import Lost, ServerError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from capline.model.clock import Clock
     from capline.model.decision import Decision, Joint
     from capline.model.errors import CaplineError
-    from capline.model.policy import Rule
+    from capline.model.policy import BoundPolicy
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
-    from capline.store.protocol import Ask, Batch, Merge, Page, Recorded
-    from capline.store.redis.engine import Steps
-    from capline.store.redis.terms import RedisTerms
-    from capline.store.redis.url import Settings
-    from capline.store.redis.wire import Reply
+    from capline.store.protocol import Batch, Merge, Page, Recorded, StoreAttempt
+    from capline.store.redis.cluster.router import Steps
+    from capline.store.redis.io.url import Settings
+    from capline.store.redis.io.wire import Reply
+    from capline.store.redis.scripting.compiled_rule import RedisRule
     from capline.window.merge import Merged
 
 __all__ = ["RedisStore"]
@@ -54,19 +54,19 @@ class RedisStore:
     def __init__(self, settings: Settings, clock: Clock | None) -> None:
         self._session = Session(settings, clock)
         self._verbs = Verbs(self._session)
-        self._upkeep = Upkeep(self._session)
+        self._upkeep = Maintenance(self._session)
         self._transport = Transport(settings)
 
-    def terms(self, rule: Rule) -> RedisTerms:
+    def compiled(self, rule: BoundPolicy) -> RedisRule:
         """See `Store`."""
-        terms = self._session.terms(rule)
-        if terms.short and not terms.family.replicas:
-            terms.decide_unit = terms.place_unit = self._short_way(terms)
+        compiled = self._session.compiled(rule)
+        if compiled.short and not compiled.family.replicas:
+            compiled.decide_one = compiled.place_unit = self._fast_path(compiled)
         else:
-            terms.decide_unit = lambda subject: self.decide(terms, check_subject(subject), 1, 0)
-        return terms
+            compiled.decide_one = lambda subject: self.decide(compiled, check_subject(subject), 1, 0)
+        return compiled
 
-    def _short_way(self, terms: RedisTerms) -> _Unit:
+    def _fast_path(self, compiled: RedisRule) -> _Unit:
         """A decision or a slot of one unit, in as few steps as it can take."""
         session, verbs = self._session, self._verbs
         engine, topology, breakers = session.engine, session.engine.topology, session.engine.breakers
@@ -74,16 +74,16 @@ class RedisStore:
 
         def unit(subject: Subject, wish: tuple[int, int] | None = None) -> Decision:
             mode = DECIDE if wish is None else PLACE
-            slot, payload = one_payload(terms, check_subject(subject), now(), wish)
+            slot, payload = one_payload(compiled, check_subject(subject), now(), wish)
             node = topology.node(slot)
             if node is None or topology.stale or ((breaker := breakers.get(node)) and breaker.failures):
-                return verbs.one_answer(self._drive(verbs.alone(Call(slot, payload, ONE))), terms, 1, mode)
+                return verbs.one_answer(self._drive(verbs.alone(Call(slot, payload, ONE))), compiled, 1, mode)
             until = session.until()
             reply = ask(node, payload)
             if type(reply) is bytes:
-                return one_decision(reply, terms, 1, slot=mode == PLACE)
+                return one_decision(reply, compiled, 1, slot=mode == PLACE)
             resumed = engine.resume(Call(slot, payload, ONE), reply, node, until)
-            return verbs.one_answer(self._drive(resumed), terms, 1, mode)
+            return verbs.one_answer(self._drive(resumed), compiled, 1, mode)
 
         return unit
 
@@ -95,7 +95,7 @@ class RedisStore:
             return self._drive(self._verbs.alone(call, replicas))
         until = self._session.until()
         reply = self._transport.ask(node, call.payload)
-        if isinstance(reply, (ServerError, Lost)):
+        if isinstance(reply, (ServerError, NoReply)):
             return self._drive(engine.resume(call, reply, node, until))
         return reply
 
@@ -104,17 +104,17 @@ class RedisStore:
             raise StoreClosedError("this store is closed; make a new limiter")
         return self._transport.drive(steps)
 
-    def decide(self, terms: RedisTerms, subject: Subject, cost: int, fingerprint: int) -> Decision:
+    def decide(self, compiled: RedisRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
         """See `Store`."""
-        return self._one(terms, subject, DECIDE, cost, fingerprint)
+        return self._one(compiled, subject, DECIDE, cost, fingerprint)
 
-    def peek(self, terms: RedisTerms, subject: Subject, cost: int, fingerprint: int) -> Decision:
+    def peek(self, compiled: RedisRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
         """See `Store`."""
-        return self._one(terms, subject, PEEK, cost, fingerprint)
+        return self._one(compiled, subject, PEEK, cost, fingerprint)
 
     def place(
         self,
-        terms: RedisTerms,
+        compiled: RedisRule,
         subject: Subject,
         cost: int,
         fingerprint: int,
@@ -123,41 +123,41 @@ class RedisStore:
     ) -> Decision:
         """See `Store`."""
         slot = (-1 if max_wait_us is None else max_wait_us, not_before_us)
-        if terms.place_unit is not None and cost == 1 and not fingerprint:
-            return terms.place_unit(subject, slot)
-        return self._one(terms, subject, PLACE, cost, fingerprint, slot)
+        if compiled.place_unit is not None and cost == 1 and not fingerprint:
+            return compiled.place_unit(subject, slot)
+        return self._one(compiled, subject, PLACE, cost, fingerprint, slot)
 
     def _one(
         self,
-        terms: RedisTerms,
+        compiled: RedisRule,
         subject: Subject,
         mode: int,
         cost: int,
         fingerprint: int,
         slot: tuple[int, int] = (-1, 0),
     ) -> Decision:
-        outcome = self._ask(*self._verbs.one(terms, subject, mode, cost, fingerprint, slot))
-        return self._verbs.one_answer(outcome, terms, cost, mode)
+        outcome = self._ask(*self._verbs.one(compiled, subject, mode, cost, fingerprint, slot))
+        return self._verbs.one_answer(outcome, compiled, cost, mode)
 
-    def refund(self, terms: RedisTerms, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
+    def refund(self, compiled: RedisRule, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
         """See `Store`."""
-        return self._verbs.given_back(self._ask(self._verbs.refund_call(terms, subject, stamp_us, cost)), terms)
+        return self._verbs.given_back(self._ask(self._verbs.refund_call(compiled, subject, stamp_us, cost)), compiled)
 
-    def decide_all(self, asks: Sequence[Ask]) -> Joint:
+    def decide_all(self, asks: Sequence[StoreAttempt]) -> Joint:
         """See `Store`; across slots of a cluster one slot after the other."""
         call = self._verbs.at_once(asks, DECIDE)
         if call is None:
             return self._drive(self._verbs.decide_all(asks))
         return self._verbs.joint_answer(self._ask(call), asks, DECIDE)
 
-    def peek_all(self, asks: Sequence[Ask]) -> Joint:
+    def peek_all(self, asks: Sequence[StoreAttempt]) -> Joint:
         """See `Store`; across slots of a cluster each in its own moment."""
         call = self._verbs.at_once(asks, PEEK)
         if call is None:
             return self._drive(self._verbs.peek_all(asks))
         return self._verbs.joint_answer(self._ask(call), asks, PEEK)
 
-    def decide_batch(self, asks: Sequence[Ask]) -> list[Decision | CaplineError]:
+    def decide_batch(self, asks: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
         """See `Store`."""
         return self._drive(self._verbs.decide_batch(asks))
 
@@ -170,26 +170,26 @@ class RedisStore:
         return self._drive(self._verbs.many(batch, PEEK))
 
     def refund_many(
-        self, terms: RedisTerms, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
+        self, compiled: RedisRule, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
     ) -> NDArray[np.bool_]:
         """See `Store`."""
-        return self._drive(self._verbs.refund_many(terms, subjects, stamps_us, cost))
+        return self._drive(self._verbs.refund_many(compiled, subjects, stamps_us, cost))
 
-    def recorded(self, terms: RedisTerms, subject: Subject) -> list[list[Recorded]]:
+    def recorded(self, compiled: RedisRule, subject: Subject) -> list[list[Recorded]]:
         """See `Store`."""
-        return self._drive(self._upkeep.recorded(terms, subject))
+        return self._drive(self._upkeep.recorded(compiled, subject))
 
     def merge(self, asks: Sequence[Merge]) -> list[Merged | CaplineError]:
         """See `Store`."""
         return self._drive(self._upkeep.merge(asks))
 
-    def scan(self, terms: Sequence[RedisTerms], after: Any = None) -> Page:
+    def scan(self, compiled: Sequence[RedisRule], after: Any = None) -> Page:
         """See `Store`; some 200 keys a page."""
-        return self._drive(self._upkeep.scan(terms, after))
+        return self._drive(self._upkeep.scan(compiled, after))
 
-    def erase(self, terms: Sequence[RedisTerms], subject: Subject) -> int:
+    def erase(self, compiled: Sequence[RedisRule], subject: Subject) -> int:
         """See `Store`."""
-        return self._drive(self._upkeep.erase(terms, subject))
+        return self._drive(self._upkeep.erase(compiled, subject))
 
     def sweep(self) -> int:
         """See `Store`. Keys expire by themselves; this is for a caller's own clock."""

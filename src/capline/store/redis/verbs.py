@@ -13,9 +13,18 @@ from capline.model.errors import (
     StoreUnknownError,
 )
 from capline.store.receipts import batch_digest, namespace_of, receipt_conflict, receipt_name
-from capline.store.redis.engine import Call, Steps, Unconfirmed
-from capline.store.redis.keys import field_of, slot_of, tag_of
-from capline.store.redis.plan import (
+from capline.store.redis.cluster.router import Call, Steps, UnderReplicated
+from capline.store.redis.io.wire import Reply, pack
+from capline.store.redis.scripting.keys import field_of, slot_of, tag_of
+from capline.store.redis.scripting.replies import (
+    JointReply,
+    ReplyColumns,
+    damaged,
+    decisions,
+    joint_reply,
+    one_decision,
+)
+from capline.store.redis.scripting.requests import (
     DECIDE,
     PEEK,
     PLACE,
@@ -29,10 +38,8 @@ from capline.store.redis.plan import (
     row_parts,
     single_call,
 )
-from capline.store.redis.reply import Columns, JointReply, damaged, decisions, joint_reply, one_decision
-from capline.store.redis.scripts import ONE, REFUND
+from capline.store.redis.scripting.scripts import ONE, REFUND
 from capline.store.redis.session import sound
-from capline.store.redis.wire import Reply, pack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -43,10 +50,10 @@ if TYPE_CHECKING:
     from capline.model.limit_status import LimitStatus
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
-    from capline.store.protocol import Ask, Batch
-    from capline.store.redis.engine import Flight
+    from capline.store.protocol import Batch, StoreAttempt
+    from capline.store.redis.cluster.router import InFlight
+    from capline.store.redis.scripting.compiled_rule import Family, RedisRule
     from capline.store.redis.session import Session
-    from capline.store.redis.terms import Family, RedisTerms
 
 __all__ = ["Verbs"]
 
@@ -69,7 +76,7 @@ class Verbs:
 
     def one(
         self,
-        terms: RedisTerms,
+        compiled: RedisRule,
         subject: Subject,
         mode: int,
         cost: int,
@@ -80,28 +87,28 @@ class Verbs:
 
         A `slot` is at most (-1: no bound) and at least so many us from now.
         """
-        replicas = 0 if mode == PEEK else terms.family.replicas
-        if terms.short and cost == 1 and not fingerprint and mode != PEEK:
+        replicas = 0 if mode == PEEK else compiled.family.replicas
+        if compiled.short and cost == 1 and not fingerprint and mode != PEEK:
             wish = slot if mode == PLACE else None
-            return Call(*one_payload(terms, subject, self._session.now(), wish), ONE), replicas
-        head = Head(terms.family, mode, (terms,), self._session.now(), cost, *slot)
+            return Call(*one_payload(compiled, subject, self._session.now(), wish), ONE), replicas
+        head = Head(compiled.family, mode, (compiled,), self._session.now(), cost, *slot)
         return single_call(head, subject, fingerprint), replicas
 
-    def one_answer(self, outcome: Reply, terms: RedisTerms, cost: int, mode: int) -> Decision:
+    def one_answer(self, outcome: Reply, compiled: RedisRule, cost: int, mode: int) -> Decision:
         """The decision that the outcome of such a call is, or raise."""
-        if type(outcome) is Unconfirmed:
-            decision = one_decision(outcome.reply, terms, cost, slot=mode == PLACE)
+        if type(outcome) is UnderReplicated:
+            decision = one_decision(outcome.reply, compiled, cost, slot=mode == PLACE)
             if decision.allowed:
                 raise outcome.error
             return decision
-        return one_decision(sound(outcome), terms, cost, slot=mode == PLACE, peeked=mode == PEEK)
+        return one_decision(sound(outcome), compiled, cost, slot=mode == PLACE, peeked=mode == PEEK)
 
     def alone(self, call: Call, replicas: int = 0) -> Steps[Reply | CaplineError]:
         """What becomes of a single call."""
         [outcome] = yield from self._engine.run([call], self._session.until(), replicas)
         return outcome
 
-    def decide_all(self, asks: Sequence[Ask]) -> Steps[Joint]:
+    def decide_all(self, asks: Sequence[StoreAttempt]) -> Steps[Joint]:
         """One attempt over several subjects: one call; on a cluster one for each slot, one after the other.
 
         Where a slot refuses or fails, what the slots before it recorded is given back. So never is more admitted than
@@ -126,7 +133,7 @@ class Verbs:
             taken.append(answer)
         return _together(groups, taken)
 
-    def peek_all(self, asks: Sequence[Ask]) -> Steps[Joint]:
+    def peek_all(self, asks: Sequence[StoreAttempt]) -> Steps[Joint]:
         """What `decide_all` would answer; the slots are looked at all at once."""
         groups = joint_groups(asks, by_slot=self._engine.topology.by_slot)
         parts = [[asks[i] for i in group] for group in groups]
@@ -137,23 +144,23 @@ class Verbs:
         ]
         return _together(groups, answers)
 
-    def at_once(self, asks: Sequence[Ask], mode: int) -> Call | None:
+    def at_once(self, asks: Sequence[StoreAttempt], mode: int) -> Call | None:
         """The one call that an attempt over several subjects takes; None where it takes more, or waits for replicas."""
-        if mode == DECIDE and any(ask.terms.family.replicas for ask in asks):
+        if mode == DECIDE and any(ask.compiled.family.replicas for ask in asks):
             return None
         if len(joint_groups(asks, by_slot=self._engine.topology.by_slot)) > 1:
             return None
         return joint_call(asks, mode, self._session.now())
 
-    def joint_answer(self, outcome: Reply, asks: Sequence[Ask], mode: int) -> Joint:
+    def joint_answer(self, outcome: Reply, asks: Sequence[StoreAttempt], mode: int) -> Joint:
         """The answer that the outcome of this one call is, or raise."""
         return joint_reply(sound(outcome), asks, peeked=mode == PEEK).joint
 
-    def _joint(self, asks: Sequence[Ask], mode: int, until: float) -> Steps[JointReply]:
+    def _joint(self, asks: Sequence[StoreAttempt], mode: int, until: float) -> Steps[JointReply]:
         call = joint_call(asks, mode, self._session.now())
-        replicas = max([ask.terms.family.replicas for ask in asks])
+        replicas = max([ask.compiled.family.replicas for ask in asks])
         [outcome] = yield from self._engine.run([call], until, replicas)
-        if type(outcome) is Unconfirmed:
+        if type(outcome) is UnderReplicated:
             answer = joint_reply(outcome.reply, asks)
             if answer.joint.allowed:
                 raise _NotReplicated(answer, outcome.error)
@@ -161,11 +168,11 @@ class Verbs:
         return joint_reply(sound(outcome), asks)
 
     def _give_back_all(
-        self, asks: Sequence[Ask], taken: Iterable[tuple[list[int], JointReply]], why: CaplineError | None
+        self, asks: Sequence[StoreAttempt], taken: Iterable[tuple[list[int], JointReply]], why: CaplineError | None
     ) -> Steps[None]:
         """Give back what these groups recorded, but for what was known before; raises where that did not come off."""
         calls = [
-            self.refund_call(asks[group[i]].terms, asks[group[i]].subject, answer.joint.hits[i], asks[group[i]].cost)
+            self.refund_call(asks[group[i]].compiled, asks[group[i]].subject, answer.joint.hits[i], asks[group[i]].cost)
             for group, answer in taken
             for i in answer.new
         ]
@@ -177,22 +184,22 @@ class Verbs:
                 f"and a part of it that was recorded may not have been given back: {failed}"
             ) from None
 
-    def given_back(self, outcome: Reply, terms: RedisTerms) -> bool:
+    def given_back(self, outcome: Reply, compiled: RedisRule) -> bool:
         """Whether the outcome of a `refund_call` says that there was such a hit; raises its error."""
         given = sound(outcome)
         if given < 0:
-            raise damaged(terms)
+            raise damaged(compiled)
         return bool(given)
 
     def refund_many(
-        self, terms: RedisTerms, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int
+        self, compiled: RedisRule, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int
     ) -> Steps[NDArray[np.bool_]]:
         """Give many hits back; raises the first error, after all were tried."""
         given = np.zeros(len(subjects), np.bool_)
         failed: CaplineError | None = None
         for first in range(0, len(subjects), ROWS_A_ROUND):
             calls = [
-                self.refund_call(terms, subject, int(stamp), cost)
+                self.refund_call(compiled, subject, int(stamp), cost)
                 for subject, stamp in zip(
                     _listed(subjects[first : first + ROWS_A_ROUND]),
                     stamps_us[first : first + ROWS_A_ROUND],
@@ -202,30 +209,30 @@ class Verbs:
             outcomes = yield from self._engine.run(calls, self._session.bulk_until())
             for row, outcome in enumerate(outcomes, first):
                 try:
-                    given[row] = self.given_back(outcome, terms)
+                    given[row] = self.given_back(outcome, compiled)
                 except CaplineError as error:
                     failed = failed or error
         if failed is not None:
             raise failed
         return given
 
-    def refund_call(self, terms: RedisTerms, subject: Subject, stamp_us: int, cost: int) -> Call:
+    def refund_call(self, compiled: RedisRule, subject: Subject, stamp_us: int, cost: int) -> Call:
         """The call that gives one hit back."""
-        family = terms.family
+        family = compiled.family
         tag = tag_of(subject, family.buckets)
-        keys = keys_of(terms.refund_logs, tag)
+        keys = keys_of(compiled.refund_logs, tag)
         field = field_of(subject) if family.buckets else b""
-        numbers = (b"%d" % number for number in (family.keep_us, family.grace_ms, family.wide, cost))
-        asked = (b"%d" % stamp_us, field, self._session.now(), *numbers, terms.refund_keeps)
+        numbers = (b"%d" % number for number in (family.retention_us, family.grace_ms, family.wide, cost))
+        asked = (b"%d" % stamp_us, field, self._session.now(), *numbers, compiled.refund_keeps)
         payload = pack(b"EVALSHA", REFUND.sha, b"%d" % len(keys), *keys, *asked)
         return Call(slot_of(tag), payload, REFUND)
 
-    def decide_batch(self, asks: Sequence[Ask]) -> Steps[list[Decision | CaplineError]]:
+    def decide_batch(self, asks: Sequence[StoreAttempt]) -> Steps[list[Decision | CaplineError]]:
         """Attempts of any policies; an item that fails is its error."""
         answers: list[Any] = [None] * len(asks)
         if not asks:
             return answers
-        landing: deque[tuple[Part, Flight]] = deque()
+        landing: deque[tuple[Part, InFlight]] = deque()
         until = min(self._session.until() + len(asks) * A_ROW_S, self._session.bulk_until())
 
         def land() -> Steps[None]:
@@ -249,16 +256,16 @@ class Verbs:
 
     def many(self, batch: Batch, mode: int) -> Steps[Decisions]:
         """Decide, or peek at, many attempts of one policy."""
-        terms: tuple[RedisTerms, ...] = batch.terms
+        compiled: tuple[RedisRule, ...] = batch.compiled
         codes = None if batch.codes is None else np.asarray(batch.codes, np.uint16)
-        columns = Columns(terms, codes, len(batch.subjects), peeked=mode == PEEK)
+        columns = ReplyColumns(compiled, codes, len(batch.subjects), peeked=mode == PEEK)
         receipt = None
         if batch.receipt is not None:
             receipt = (batch.receipt, batch_digest(batch))
             yield from self._claim(batch, *receipt)
-        head = Head(terms[0].family, mode, terms, self._session.now(), batch.cost, tell=False)
+        head = Head(compiled[0].family, mode, compiled, self._session.now(), batch.cost, tell=False)
         replicas = 0 if mode == PEEK else head.family.replicas
-        landing: deque[tuple[Part, Flight]] = deque()
+        landing: deque[tuple[Part, InFlight]] = deque()
 
         def land() -> Steps[None]:
             part, flight = landing.popleft()
@@ -277,13 +284,13 @@ class Verbs:
 
     def _claim(self, batch: Batch, receipt: str, digest: bytes) -> Steps[None]:
         """Put the receipt under this batch's name, once; raises where it is another batch's."""
-        family: Family = batch.terms[0].family
+        family: Family = batch.compiled[0].family
         name = receipt_name(batch, receipt).hex().encode()
         # No log has an empty name, so no key of a log is like this.
         key = b"%b:/receipt:{%b}" % (namespace_of(batch).encode(), name)
         now_us = 0 if self._session.clock is None else self._session.clock.now_us()
-        value = (now_us + family.keep_us).to_bytes(8) + digest
-        expires = b"%d" % (family.keep_us // 1000 + family.grace_ms)
+        value = (now_us + family.retention_us).to_bytes(8) + digest
+        expires = b"%d" % (family.retention_us // 1000 + family.grace_ms)
         slot = slot_of(name)
         command = (b"SET", key, value, b"PX", expires)
         for options in ((b"NX", b"GET"), (b"GET",)):
@@ -346,17 +353,17 @@ def _retry_then_first(answer: Joint) -> tuple[float, int]:
     return float("inf") if answer.retry_after_us is None else answer.retry_after_us, -answer.binds
 
 
-def _row_answers(outcome: Reply, asks: Sequence[Ask]) -> list[Decision | CaplineError]:
-    terms, costs = [ask.terms for ask in asks], [ask.cost for ask in asks]
+def _row_answers(outcome: Reply, asks: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
+    compiled, costs = [ask.compiled for ask in asks], [ask.cost for ask in asks]
     if isinstance(outcome, CaplineError):
         return [outcome] * len(asks)
-    if isinstance(outcome, Unconfirmed):
-        answers = decisions(outcome.reply, terms, costs)
+    if isinstance(outcome, UnderReplicated):
+        answers = decisions(outcome.reply, compiled, costs)
         return [outcome.error if not isinstance(one, CaplineError) and one.allowed else one for one in answers]
-    return decisions(outcome, terms, costs)
+    return decisions(outcome, compiled, costs)
 
 
-def _take(columns: Columns, part: Part, outcomes: Sequence[Reply], cost: int) -> None:
+def _take(columns: ReplyColumns, part: Part, outcomes: Sequence[Reply], cost: int) -> None:
     """Put a part's outcomes into the columns: the sound ones all at once."""
     if all(type(outcome) is bytes for outcome in outcomes):
         columns.take(part.rows, outcomes, part.sizes, cost)
@@ -367,7 +374,7 @@ def _take(columns: Columns, part: Part, outcomes: Sequence[Reply], cost: int) ->
         start += size
         if isinstance(outcome, CaplineError):
             columns.fail(rows, outcome)
-        elif isinstance(outcome, Unconfirmed):
+        elif isinstance(outcome, UnderReplicated):
             columns.take(rows, [outcome.reply], [size], cost)
             columns.doubt(rows, outcome.error)
         else:

@@ -1,0 +1,146 @@
+"""The ledger's files: the SQLite database and the lock beside it. What stands in them is for `ledger` to say.
+
+SQLite keeps the file whole: a write-ahead log, synced at each commit (synchronous FULL), so that a step that was
+acknowledged survives kill -9 and power loss, and readers see the last commit without waiting. The lock is `flock`: the
+kernel lets go of it when its process ends, however that happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import time
+from typing import TYPE_CHECKING
+
+from capline.model.errors import CampaignError
+from capline.model.private import PRIVATE_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from pathlib import Path
+
+__all__ = ["FILE", "commits", "connect", "is_locked", "sqlite_errors", "take_lock"]
+
+FILE = "ledger.sqlite"
+_LOCK = "lock"
+_APPLICATION = 0x6361706C
+"""SQLite's application_id: "capl"."""
+_VERSION = 2
+_SCHEMA = """
+CREATE TABLE run (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE input (name TEXT PRIMARY KEY, digest TEXT NOT NULL, shown TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE batch (
+  number INTEGER PRIMARY KEY, settled INTEGER NOT NULL, at_us INTEGER NOT NULL, rows INTEGER NOT NULL, retried INTEGER
+  NOT NULL, lowest INTEGER NOT NULL, highest INTEGER NOT NULL, limits TEXT NOT NULL, decided BLOB NOT NULL, outcome BLOB
+  NOT NULL, reasons TEXT NOT NULL
+);
+CREATE TABLE retry (number INTEGER PRIMARY KEY, first INTEGER NOT NULL, last INTEGER NOT NULL);
+"""
+_BUSY_S = 10.0
+_LOCK_TRIES = 5
+_LOCK_PAUSE_S = 0.05
+
+
+def take_lock(directory: Path, pause: Callable[[float], object] = time.sleep) -> int:
+    """Be the one process in this run, for as long as the handle is open; `CampaignError` where another one is."""
+    handle = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+    for left in reversed(range(_LOCK_TRIES)):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if left:
+                # `status` holds it for an instant, to see whether it is free: that must not refuse a run.
+                pause(_LOCK_PAUSE_S)
+                continue
+            os.close(handle)
+            raise CampaignError(
+                f"{directory}: another process is in this run; look with: capline campaign status"
+            ) from None
+        except OSError:
+            os.close(handle)
+            raise
+        return handle
+    raise CampaignError(f"{directory}: the lock cannot be taken")  # pragma: no cover - the loop returns or raises
+
+
+def connect(path: Path, *, write: bool) -> sqlite3.Connection:
+    """Open the file, and prove that it is a ledger of this version; a new one is made whole in one transaction."""
+    with sqlite_errors(path.parent):
+        uri = f"{path.absolute().as_uri()}?mode={'rwc' if write else 'ro'}"
+        connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_S, isolation_level=None)
+        try:
+            if write:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = FULL")
+            _prove(connection, path, write=write)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _prove(connection: sqlite3.Connection, path: Path, *, write: bool) -> None:
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    empty = not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    if write and empty:
+        with commits(connection):
+            for statement in filter(str.strip, _SCHEMA.split(";")):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {_VERSION}")
+    elif empty:
+        raise CampaignError(f"{path.parent}: the run was killed before it began; run it again")
+    elif application != _APPLICATION:
+        raise CampaignError(f"{path}: not a capline ledger; name another directory with --ledger")
+    elif version != _VERSION:
+        raise CampaignError(
+            f"{path}: a ledger of version {version}, this capline reads {_VERSION}; it is left as it is: finish the "
+            "run with the capline that began it, or begin a new one with --ledger DIR"
+        )
+
+
+@contextlib.contextmanager
+def commits(connection: sqlite3.Connection) -> Generator[None]:
+    """One transaction: on disk when the block ends, undone when it raises."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise
+
+
+@contextlib.contextmanager
+def sqlite_errors(directory: Path) -> Generator[None]:
+    """Turn what SQLite raises into one line with the fix."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        # Full disks come as "database or disk is full" or as "disk I/O error", by which call met them.
+        full = getattr(error, "sqlite_errorname", "").startswith(("SQLITE_FULL", "SQLITE_IOERR"))
+        fix = (
+            "free some disk space and run the same command again"
+            if full
+            else "restore it, or name another with --ledger"
+        )
+        raise CampaignError(f"{directory}: the ledger cannot be used ({error}); what it holds is safe: {fix}") from None
+
+
+def is_locked(directory: Path) -> bool:
+    """Whether a process is in the run now."""
+    try:
+        handle = os.open(directory / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False

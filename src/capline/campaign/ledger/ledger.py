@@ -1,0 +1,371 @@
+"""The ledger: every step of a run, on disk before the next one acts. A directory beside the campaign file:
+
+    summer-sale.run/
+    ├── lock             held (flock) by the process that is in the run; a second one is refused
+    └── ledger.sqlite    SQLite, write-ahead log, synced at each commit: what it says survives a power loss
+
+    run     key, value            campaign, run_id, policy, channel, cost, audience, segments (JSON: name and number of
+                                  subjects, those in none first), begun_us, elapsed_us, finished, fixed (1: from here
+                                  on something may be decided)
+    input   name, digest, shown   what the run was begun with; once that is fixed, a resume with something else is
+                                  refused
+    batch   number                a row comes when the batch was decided
+            settled               1 when nothing is left to do for it
+            at_us, rows, limits   when it was decided, how many subjects, JSON: the limits that bind
+            retried               how many of them are left to a later batch
+            lowest, highest       subjects: the first and the last one
+            decided BLOB          ids, segments, binding limits, hits, retry_after: never changed
+            outcome BLOB          states, attempts, reasons, as `rows` has them: changed at each step
+            reasons               JSON: the texts that the column of reasons points into
+    retry   number, first, last   a further batch: the rows RETRIED of the batches from `first` to `last`; written in
+                                  one step with that state
+
+    the way of a batch                           killed before the next line, the next process
+    ───────────────────────────────────────────  ──────────────────────────────────────────────────────────────────
+    inputs: fixed, with the store's identity     takes other inputs
+    limiter.decide_many(receipt="…/run id/7")    asks again: the receipt gives the same answers, nothing is consumed
+    batch 7: decided
+    outcome: about to be handed over
+    sender.send(messages with their keys)        hands over again, with the same keys; gives back none of these
+    outcome: delivered, retry, unsure or failed
+    limiter.refund_many(the failed)              refunds again: once by stamp
+    outcome: refunded; settled
+
+Readers (`status`) see the last commit, also while the run goes on. Cost: three commits a batch or more, 2 to 10 bytes a
+subject.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sqlite3
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+import numpy as np
+
+from capline.campaign.ledger.database import FILE, commits, connect, is_locked, sqlite_errors, take_lock
+from capline.campaign.ledger.retry import put_retries
+from capline.campaign.ledger.rows import RETRIED, BatchRows
+from capline.model.errors import CampaignError
+from capline.model.private import create_private_file, make_private_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+__all__ = ["Input", "Ledger", "RunFacts", "changed_inputs", "default_directory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One thing that a run was begun with: a digest of it, and a short text for people."""
+
+    name: str
+    digest: str
+    shown: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What is known of a run from its beginning. `segments`: name and number of subjects, those in no segment first."""
+
+    campaign: str
+    policy: str
+    channel: str | None
+    cost: int
+    audience: int
+    segments: tuple[tuple[str | None, int], ...]
+    begun_us: int
+    run_id: str = ""
+
+
+class Ledger:
+    """An open ledger. Made by `begin` (to write; holds the lock) or `read` (to look); a context manager."""
+
+    def __init__(self, directory: Path, connection: sqlite3.Connection, lock: int | None) -> None:
+        self.directory = directory
+        self._db = connection
+        self._lock = lock
+        with self._errors():
+            self.facts = self._read_facts()
+
+    @classmethod
+    def begin(cls, directory: Path, facts: RunFacts, inputs: tuple[Input, ...]) -> Self:
+        """Begin a run in this directory, or take up the one that is there.
+
+        `CampaignError` where another process is in it, where it was begun with other inputs, or where it cannot be
+        written. A run in which nothing can have been decided yet takes over new inputs.
+        """
+        try:
+            make_private_directory(directory)
+            create_private_file(directory / FILE)
+            lock = take_lock(directory)
+        except OSError as error:
+            raise CampaignError(f"{directory}: the ledger cannot be kept here: {_reason(error)}") from None
+        try:
+            connection = connect(directory / FILE, write=True)
+            try:
+                with sqlite_errors(directory):
+                    _settle_inputs(connection, directory, facts, inputs)
+                return cls(directory, connection, lock)
+            except BaseException:
+                connection.close()
+                raise
+        except BaseException:
+            os.close(lock)
+            raise
+
+    @classmethod
+    def read(cls, directory: Path) -> Self:
+        """Open for reading, beside whoever writes; `CampaignError` where there is no ledger."""
+        if not (directory / FILE).is_file():
+            raise CampaignError(f"{directory}: no ledger here; begin the campaign with: capline campaign run")
+        connection = connect(directory / FILE, write=False)
+        try:
+            return cls(directory, connection, None)
+        except BaseException:
+            connection.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file and the lock. Safe to call twice."""
+        with contextlib.suppress(sqlite3.Error):
+            self._db.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every batch is settled, and none is being asked about again."""
+        with self._errors():
+            return bool(self._value("finished")) and self._first_unsettled() is None
+
+    @property
+    def elapsed_us(self) -> int:
+        """How long processes were in the run, as far as written down."""
+        with self._errors():
+            return int(self._value("elapsed_us") or 0)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process is in the run now."""
+        return is_locked(self.directory)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether something may have been decided: the inputs are then what they are."""
+        with self._errors():
+            return bool(self._value("fixed"))
+
+    def fix_inputs(self, store: Input) -> None:
+        """Fix the inputs, with the identity of the store: written before anything is decided.
+
+        `CampaignError` where they were fixed with another store.
+        """
+        with self._errors(), commits(self._db):
+            if self._value("fixed"):
+                _refuse_changes(self._db, self.directory, (store,))
+                return
+            self._db.execute("INSERT OR REPLACE INTO input VALUES (?, ?, ?)", (store.name, store.digest, store.shown))
+            self._db.execute("INSERT OR REPLACE INTO run VALUES ('fixed', 1)")
+
+    def next_batch(self) -> int:
+        """The number of the first batch that is not settled; batches are taken in order."""
+        with self._errors():
+            first = self._first_unsettled()
+            row = self._db.execute("SELECT count(*) FROM batch").fetchone()
+            return int(row[0]) if first is None else first
+
+    def settled_rows(self) -> int:
+        """How many subjects are in settled batches."""
+        with self._errors():
+            row = self._db.execute("SELECT coalesce(sum(rows - retried), 0) FROM batch WHERE settled").fetchone()
+            return int(row[0])
+
+    def retries(self) -> int:
+        """How many further batches there are, of rows that failed before."""
+        with self._errors():
+            return int(self._db.execute("SELECT count(*) FROM retry").fetchone()[0])
+
+    def retried_ids(self, number: int) -> NDArray[np.uint32]:
+        """The subjects of a further batch, ascending."""
+        with self._errors():
+            first, last = self._db.execute("SELECT first, last FROM retry WHERE number = ?", (number,)).fetchone()
+            found = self._db.execute(
+                f"{_SELECT} WHERE number BETWEEN ? AND ? AND retried ORDER BY number", (first, last)
+            )
+            parts = [rows.ids[rows.where(RETRIED)] for rows in (_rows(self.directory, row) for row in found)]
+            return np.concatenate(parts)
+
+    def retry_failed(self, number: int, most: int) -> int:
+        """Put all rows that failed, of a finished run, into further batches (`put_retries`); gives how many rows."""
+        with self._errors(), commits(self._db):
+            numbers = self._db.execute("SELECT number FROM batch ORDER BY number").fetchall()
+            found = (self._db.execute(f"{_SELECT} WHERE number = ?", key).fetchone() for key in numbers)
+            return put_retries(self._db, (_rows(self.directory, row) for row in found), number, most)
+
+    def batch(self, number: int) -> BatchRows | None:
+        """The batch as it was last written; None where it was not decided yet."""
+        with self._errors():
+            found = self._db.execute(f"{_SELECT} WHERE number = ?", (number,)).fetchone()
+            return None if found is None else _rows(self.directory, found)
+
+    def batches(self) -> Iterator[BatchRows]:
+        """Every decided batch, in order, one at a time; all of one moment, whatever is written meanwhile."""
+        with self._errors():
+            for found in self._db.execute(f"{_SELECT} ORDER BY number"):
+                yield _rows(self.directory, found)
+
+    def batches_of(self, subject: int) -> Iterator[BatchRows]:
+        """The decided batches that may hold this subject, the newest first; a look at two numbers of each batch."""
+        with self._errors():
+            query = f"{_SELECT} WHERE lowest <= ? AND highest >= ? ORDER BY number DESC"
+            for found in self._db.execute(query, (subject, subject)):
+                yield _rows(self.directory, found)
+
+    def add(self, rows: BatchRows) -> None:
+        """Write a batch that was just decided."""
+        halves = rows.pack_decided(), rows.pack_outcome()
+        row = (
+            rows.number,
+            int(rows.is_settled),
+            rows.at_us,
+            len(rows),
+            0,
+            int(rows.ids[0]),
+            int(rows.ids[-1]),
+            _json(rows.limits),
+            *halves,
+            _json(rows.reasons),
+        )
+        with self._errors(), commits(self._db):
+            self._db.execute("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+
+    def save(self, rows: BatchRows, elapsed_us: int) -> None:
+        """Write how far a batch has come, and how long processes were in the run by now."""
+        row = (int(rows.is_settled), rows.pack_outcome(), _json(rows.reasons), rows.number)
+        with self._errors(), commits(self._db):
+            self._db.execute("UPDATE batch SET settled = ?, outcome = ?, reasons = ? WHERE number = ?", row)
+            self._db.execute("INSERT OR REPLACE INTO run VALUES ('elapsed_us', ?)", (elapsed_us,))
+
+    def finish(self, elapsed_us: int) -> None:
+        """Write that every batch is settled."""
+        with self._errors(), commits(self._db):
+            self._db.execute("INSERT OR REPLACE INTO run VALUES ('elapsed_us', ?)", (elapsed_us,))
+            self._db.execute("INSERT OR REPLACE INTO run VALUES ('finished', 1)")
+
+    def _first_unsettled(self) -> int | None:
+        row = self._db.execute("SELECT min(number) FROM batch WHERE NOT settled").fetchone()
+        return row[0]
+
+    def _value(self, key: str) -> Any:
+        found = self._db.execute("SELECT value FROM run WHERE key = ?", (key,)).fetchone()
+        return None if found is None else found[0]
+
+    def _read_facts(self) -> RunFacts:
+        values: dict[str, Any] = dict(self._db.execute("SELECT key, value FROM run"))
+        try:
+            segments = msgspec.json.decode(values["segments"], type=tuple[tuple[str | None, int], ...])
+            return RunFacts(
+                values["campaign"],
+                values["policy"],
+                values["channel"],
+                values["cost"],
+                values["audience"],
+                segments,
+                values["begun_us"],
+                values["run_id"],
+            )
+        except (KeyError, msgspec.DecodeError):
+            raise CampaignError(f"{self.directory}: the run was killed before it began; run it again") from None
+
+    def _errors(self) -> contextlib.AbstractContextManager[None]:
+        return sqlite_errors(self.directory)
+
+
+def default_directory(campaign_file: Path) -> Path:
+    """Where a campaign's ledger is unless said otherwise: `summer.run` beside `summer.yaml`."""
+    return campaign_file.with_name(f"{campaign_file.stem}.run")
+
+
+_SELECT = "SELECT number, at_us, rows, limits, decided, outcome, reasons FROM batch"
+
+
+def _rows(directory: Path, found: tuple[Any, ...]) -> BatchRows:
+    number, at_us, rows, limits, decided, outcome, reasons = found
+    try:
+        names = msgspec.json.decode(limits, type=tuple[str, ...])
+        texts = msgspec.json.decode(reasons, type=list[str])
+        return BatchRows.unpack(number, at_us, rows, names, decided, outcome, texts)
+    except (msgspec.DecodeError, TypeError, ValueError):
+        raise CampaignError(
+            f"{directory}: the ledger is damaged: batch {number} is not what was written; restore it from a copy",
+        ) from None
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _settle_inputs(connection: sqlite3.Connection, directory: Path, facts: RunFacts, inputs: tuple[Input, ...]) -> None:
+    """Write down what the run is begun with, or hold it against what was written."""
+    with commits(connection):
+        run: Mapping[str, Any] = dict(connection.execute("SELECT key, value FROM run"))
+        if run.get("fixed"):
+            _refuse_changes(connection, directory, inputs)
+            return
+        # Nothing was decided under the old inputs, so a file that was fixed needs no new run.
+        values = {
+            "campaign": facts.campaign,
+            "policy": facts.policy,
+            "channel": facts.channel,
+            "cost": facts.cost,
+            "audience": facts.audience,
+            "segments": _json(facts.segments),
+            "begun_us": facts.begun_us,
+            "run_id": run.get("run_id") or secrets.token_hex(8),
+        }
+        connection.executemany("INSERT OR REPLACE INTO run VALUES (?, ?)", list(values.items()))
+        connection.execute("DELETE FROM input")
+        connection.executemany(
+            "INSERT INTO input VALUES (?, ?, ?)", [(each.name, each.digest, each.shown) for each in inputs]
+        )
+
+
+def _refuse_changes(connection: sqlite3.Connection, directory: Path, inputs: tuple[Input, ...]) -> None:
+    begun = [Input(*row) for row in connection.execute("SELECT name, digest, shown FROM input")]
+    changed = changed_inputs(begun, inputs)
+    if changed:
+        raise CampaignError(
+            f"{directory}: this run was begun with another {', another '.join(changed)}; put it back to go on, "
+            "or begin a new run with --ledger DIR",
+        )
+
+
+def changed_inputs(begun: Iterable[Input], inputs: Iterable[Input]) -> list[str]:
+    """What is not as a run was begun with, in words."""
+    before = {each.name: each for each in begun}
+    changed: list[str] = []
+    for now in inputs:
+        was = before.get(now.name)
+        if was is None or was.digest != now.digest:
+            shown = was is not None and was.shown and now.shown and was.shown != now.shown
+            changed.append(f"{now.name} (was {was.shown}, is {now.shown})" if was and shown else now.name)
+    return changed
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

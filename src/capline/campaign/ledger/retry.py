@@ -1,0 +1,48 @@
+"""Further batches of a run: those who failed are tried again, on `capline campaign run --retry-failed`.
+
+The rows that failed and were given back (REFUNDED) become RETRIED, and a row of the ledger's table `retry` says which
+batches of such rows make a further batch: both in one step, so that a kill leaves either no further batch or all of
+them. Its subjects are not written a second time; they are the rows RETRIED of its sources.
+
+A further batch is a batch like any other: decided under the limits as they then are, with a receipt of its own number,
+so that nobody is counted twice. A batch has rows REFUNDED only until the next retry takes them all, so each is the
+source of at most one further batch. Cost: a look at each batch, about 1 ms for 10,000 rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable
+
+    from capline.campaign.ledger.rows import BatchRows
+
+__all__ = ["put_retries"]
+
+
+def put_retries(db: sqlite3.Connection, batches: Iterable[BatchRows], number: int, most: int) -> int:
+    """Put all rows that failed into further batches of at most `most`; gives how many rows. Inside a transaction.
+
+    `number` is that of the first further batch of the run, where there is none yet.
+    """
+    total = 0
+    groups: list[tuple[int, int, int]] = []
+    for rows in batches:
+        count = rows.retry_failed()
+        if not count:
+            continue
+        total += count
+        update = "UPDATE batch SET outcome = ?, retried = ? WHERE number = ?"
+        db.execute(update, (rows.pack_outcome(), count, rows.number))
+        if groups and groups[-1][2] + count <= most:
+            groups[-1] = groups[-1][0], rows.number, groups[-1][2] + count
+        else:
+            groups.append((rows.number, rows.number, count))
+    begin = number + db.execute("SELECT count(*) FROM retry").fetchone()[0]
+    numbered = [(begin + index, first, last) for index, (first, last, _) in enumerate(groups)]
+    db.executemany("INSERT INTO retry VALUES (?, ?, ?)", numbered)
+    if total:
+        db.execute("DELETE FROM run WHERE key = 'finished'")
+    return total

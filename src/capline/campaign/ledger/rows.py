@@ -1,0 +1,231 @@
+"""A batch's rows as columns, as they stand in the ledger and in memory.
+
+    decided: written once, with the decision                outcome: written again after each step
+    ids     u32   the subjects                              state     u8   where the row is on its way (below)
+    codes   u16   segment: 0 for none, i for the i-th one   attempts  u8   hand-overs so far
+    limit   i16   into `limits`, -1 for none                reason    u8   into `reasons` from 1 on, 0 for none
+    hit     i64   the stamp to refund, -1 for none
+    retry   i64   microseconds from `at_us`, -1 for never
+
+    REFUSED                                      the limiter said no
+    PENDING ──> UNSURE ─┬─> DELIVERED            allowed; being handed over; the far side has it
+      ┌───────────^     ├─> UNSURE ─> NOT_KNOWN  perhaps taken: asked again till the attempts are used up; the hit stays
+    RETRY <─────────────┤                        surely not taken: handed over again, till the attempts are used up
+                        └─> FAILED ─> REFUNDED   surely not taken, for good: the hit is to be given back; it was
+                                      └> RETRIED the row is decided again, in a later batch: there it counts
+
+UNSURE is on disk before the sender is called: whatever was under way when a process was killed may have been taken.
+FAILED is on disk before the refund, REFUNDED after it: a refund that a kill cut off is done again, and is once by its
+stamp. The bytes are the columns one after the other, little-endian, deflated: 2 to 10 bytes a row.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from capline.campaign.senders.protocol import PERMANENT, TRANSIENT
+from capline.model.errors import CampaignError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from capline.campaign.senders.protocol import Outcomes
+    from capline.store.columns import Decisions
+
+__all__ = [
+    "DELIVERED",
+    "FAILED",
+    "NOT_KNOWN",
+    "PENDING",
+    "REFUNDED",
+    "REFUSED",
+    "RETRIED",
+    "RETRY",
+    "STATES",
+    "UNSURE",
+    "BatchRows",
+]
+
+REFUSED, PENDING, DELIVERED, RETRY, FAILED, REFUNDED, UNSURE, NOT_KNOWN, RETRIED = range(9)
+STATES = 9
+
+_DECIDED = ("<u4", "<u2", "<i2", "<i8", "<i8")
+_OUTCOME = ("u1", "u1", "u1")
+_MOST_REASONS = 255
+_LONGEST_REASON = 160
+_LAST_REASON = "other reasons"
+_CUT_OFF = "the process ended before an answer was written down"
+_MOST_ATTEMPTS = 255
+
+
+@dataclass(slots=True)
+class BatchRows:
+    """One decided batch; the columns are described in the module's text."""
+
+    number: int
+    at_us: int
+    limits: tuple[str, ...]
+    ids: NDArray[np.uint32]
+    codes: NDArray[np.uint16]
+    limit: NDArray[np.int16]
+    hit: NDArray[np.int64]
+    retry_us: NDArray[np.int64]
+    state: NDArray[np.uint8]
+    attempts: NDArray[np.uint8]
+    reason: NDArray[np.uint8]
+    reasons: list[str] = field(default_factory=list[str])
+
+    @classmethod
+    def of(
+        cls,
+        number: int,
+        at_us: int,
+        ids: NDArray[np.uint32],
+        codes: NDArray[np.integer[Any]],
+        answers: Decisions,
+    ) -> BatchRows:
+        """The rows of a batch that was just decided."""
+        return cls(
+            number,
+            at_us,
+            tuple(str(limit) for limit in answers.limits),
+            ids,
+            codes.astype(np.uint16),
+            answers.limit_index,
+            answers.hit,
+            answers.retry_after_us,
+            np.where(answers.allowed, PENDING, REFUSED).astype(np.uint8),
+            np.zeros(len(ids), np.uint8),
+            np.zeros(len(ids), np.uint8),
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left to do."""
+        return not np.isin(self.state, (PENDING, RETRY, UNSURE, FAILED)).any()
+
+    def due(self) -> NDArray[np.intp]:
+        """The rows that a sender has to be handed, again or for the first time."""
+        return np.flatnonzero(np.isin(self.state, (PENDING, RETRY, UNSURE)))
+
+    def where(self, state: int) -> NDArray[np.intp]:
+        """The rows in this state."""
+        return np.flatnonzero(self.state == state)
+
+    def hand_over(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Mark rows that are about to be handed over; which of them may have been taken before."""
+        unsure = self.state[rows] == UNSURE
+        self.state[rows] = UNSURE
+        return unsure
+
+    def take_outcomes(
+        self, rows: NDArray[np.intp], outcomes: Outcomes, most_attempts: int, unsure: NDArray[np.bool_]
+    ) -> None:
+        """Move the rows on by what the sender said of them; what is not delivered at the last attempt has failed.
+
+        Where it was `unsure`, it is not known instead: only "delivered" ends the doubt.
+        """
+        self.attempts[rows] = np.minimum(self.attempts[rows].astype(np.uint16) + 1, _MOST_ATTEMPTS)
+        sure = np.array((DELIVERED, FAILED, RETRY, UNSURE), np.uint8)[outcomes.codes]
+        doubtful = np.array((DELIVERED, NOT_KNOWN, UNSURE, UNSURE), np.uint8)[outcomes.codes]
+        next_states = np.where(unsure, doubtful, sure)
+        is_last = self.attempts[rows] >= most_attempts
+        next_states[is_last & (next_states == RETRY)] = FAILED
+        next_states[is_last & (next_states == UNSURE)] = NOT_KNOWN
+        self.state[rows] = next_states
+        self.reason[rows] = 0
+        for place, reason in outcomes.reasons.items():
+            again = unsure[place] and outcomes.codes[place] in (PERMANENT, TRANSIENT)
+            self.reason[rows[place]] = self._reason_index(f"perhaps taken before, then {reason}" if again else reason)
+
+    def ask_again(self) -> bool:
+        """Make due what is not known, with all its attempts; whether there is any."""
+        rows = self.where(NOT_KNOWN)
+        self.state[rows] = UNSURE
+        self.attempts[rows] = 0
+        return bool(rows.size)
+
+    def retry_failed(self) -> int:
+        """Leave what failed, and was given back, to a later batch; how many rows."""
+        rows = self.where(REFUNDED)
+        self.state[rows] = RETRIED
+        return rows.size
+
+    def ask_no_more(self) -> None:
+        """Leave what may have been taken as not known: for a far side that would take it twice."""
+        rows = self.where(UNSURE)
+        self.state[rows] = NOT_KNOWN
+        without = rows[self.reason[rows] == 0]
+        if without.size:
+            self.reason[without] = self._reason_index(_CUT_OFF)
+
+    def pack_decided(self) -> bytes:
+        """The half that never changes."""
+        return _pack(_DECIDED, (self.ids, self.codes, self.limit, self.hit, self.retry_us))
+
+    def pack_outcome(self) -> bytes:
+        """The half that every step changes."""
+        return _pack(_OUTCOME, (self.state, self.attempts, self.reason))
+
+    @classmethod
+    def unpack(
+        cls,
+        number: int,
+        at_us: int,
+        rows: int,
+        limits: tuple[str, ...],
+        decided: bytes,
+        outcome: bytes,
+        reasons: list[str],
+    ) -> BatchRows:
+        """What was packed; `CampaignError` where it is not that."""
+        ids, codes, limit, hit, retry_us = _unpack(_DECIDED, decided, rows, number)
+        state, attempts, reason = _unpack(_OUTCOME, outcome, rows, number)
+        in_range = (state < STATES) & (reason <= len(reasons)) & (limit >= -1) & (limit < len(limits))
+        if not in_range.all():
+            raise _damaged(number)
+        return cls(number, at_us, limits, ids, codes, limit, hit, retry_us, state, attempts, reason, reasons)
+
+    def _reason_index(self, reason: str) -> int:
+        text = " ".join(reason.split())[:_LONGEST_REASON] or "no reason given"
+        if text not in self.reasons:
+            if len(self.reasons) >= _MOST_REASONS - 1:
+                text = _LAST_REASON
+            if text not in self.reasons:
+                self.reasons.append(text)
+        return self.reasons.index(text) + 1
+
+
+def _pack(dtypes: tuple[str, ...], columns: tuple[NDArray[Any], ...]) -> bytes:
+    data = b"".join(column.astype(dtype).tobytes() for dtype, column in zip(dtypes, columns, strict=True))
+    return zlib.compress(data, level=1)
+
+
+def _unpack(dtypes: tuple[str, ...], data: bytes, rows: int, number: int) -> list[NDArray[Any]]:
+    size_bytes = rows * sum(np.dtype(dtype).itemsize for dtype in dtypes)
+    inflater = zlib.decompressobj()
+    try:
+        raw = inflater.decompress(data, size_bytes + 1)
+    except zlib.error:
+        raise _damaged(number) from None
+    if len(raw) != size_bytes or inflater.unconsumed_tail:
+        raise _damaged(number)
+    columns: list[NDArray[Any]] = []
+    offset = 0
+    for dtype in dtypes:
+        column = np.frombuffer(raw, dtype, rows, offset)
+        offset += column.nbytes
+        columns.append(column.astype(column.dtype.newbyteorder("=")) if sys.byteorder == "big" else column.copy())
+    return columns
+
+
+def _damaged(number: int) -> CampaignError:
+    return CampaignError(f"batch {number} is not what was written")

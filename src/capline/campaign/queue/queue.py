@@ -1,0 +1,337 @@
+"""The queue: campaigns whose batches any number of workers take. Its keys, its bytes and its verbs.
+
+Decision 7 draws every key. The rule: a batch belongs to one consumer, the one that the stream's group has it pending
+for, and every verb that writes a step looks there first, in the same script (`lua/`). Whoever lost a batch writes
+nothing.
+
+    enqueue   begin, put …                                     see `enqueue`
+    worker    open_campaigns, store, take, hold, record, leave see `worker`
+    status    run, state, steps                                see `queue_status`
+
+Everything may be asked twice, and everything expires: 30 days after the last step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from capline.campaign.file import LARGEST_BATCH
+from capline.campaign.ledger.ledger import Input, RunFacts
+from capline.campaign.ledger.rows import BatchRows
+from capline.campaign.part import damaged
+from capline.model.errors import CampaignError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from capline.campaign.queue.server import QueueServer
+
+__all__ = ["MOST_TAKES", "DeadLetter", "InWork", "Over", "Queue", "QueuedRun", "State", "Taken", "Waiting"]
+
+EXPIRY_MS = 30 * 86_400_000
+MOST_TAKES = 10
+"""A batch that so many workers took and did not come back from is not given to another: it may be what ends them."""
+
+_VERSION = b"2"
+_OPEN = "capline:campaigns"
+_GROUP = "workers"
+_FLUSH_BYTES = 4 << 20
+_FLUSH_BATCHES = 100
+_READ_BATCHES = 16
+_MOST_IN_WORK = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRun:
+    """What a worker needs of a run, and never changes.
+
+    `text` is the campaign file's own, `path` where it was. `store` replaces what it says where it is not empty.
+    `columns` and `zones` are the audience's (no zones: no column of them), `batches` how many it makes.
+    """
+
+    facts: RunFacts
+    inputs: tuple[Input, ...]
+    text: str
+    path: str
+    store: str
+    policies: bytes
+    columns: tuple[str, ...]
+    zones: tuple[str | None, ...]
+    batches: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A batch that is the consumer's own. `data` is a packed `Part`; the two halves are None before it was decided."""
+
+    campaign: str
+    run_id: str
+    entry: str
+    rows: int
+    data: bytes
+    decided: bytes | None
+    outcome: bytes | None
+
+    @property
+    def number(self) -> int:
+        """The batch's number."""
+        return int(self.entry.partition("-")[2])
+
+    def steps(self) -> BatchRows | None:
+        """How far it was brought; None before it was decided. `CampaignError` where that is not what was written."""
+        return None if self.decided is None else _unpack(self.number, self.decided, self.outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A batch that could not be given out and was set aside."""
+
+    number: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """There is nothing to take now; so many batches are in work elsewhere."""
+
+    in_work: int
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The run is finished, or gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class InWork:
+    """A batch that somebody has. `idle_s`: since its last sign of life. `takes` counts those that did not end well."""
+
+    number: int
+    worker: str
+    since_us: int
+    idle_s: float
+    takes: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """How far a run is, in batches; `done` counts subjects of settled ones, `elapsed_us` runs from the first take."""
+
+    queued: int
+    settled: int
+    done: int
+    finished: bool
+    elapsed_us: int
+    in_work: tuple[InWork, ...]
+    aside: Mapping[int, str]
+
+    @property
+    def waiting(self) -> int:
+        """Batches that are queued and nobody's."""
+        return self.queued - self.settled - len(self.in_work) - len(self.aside)
+
+
+class Queue:
+    """The verbs, on one server."""
+
+    def __init__(self, server: QueueServer) -> None:
+        self.server = server
+
+    # ---- putting
+
+    def begin(self, run: QueuedRun) -> bool:
+        """Make a campaign's run; False where there is one, which is left as it is."""
+        fields: dict[str, object] = {
+            "version": _VERSION,
+            "run_id": run.facts.run_id,
+            "facts": msgspec.json.encode(run.facts),
+            "inputs": msgspec.json.encode(run.inputs),
+            "columns": msgspec.json.encode(run.columns),
+            "zones": msgspec.json.encode(run.zones),
+            "batches": run.batches,
+            **_files(run),
+        }
+        flat = [word for pair in fields.items() for word in pair]
+        return bool(self._run("begin", run.facts.campaign, run.facts.campaign, EXPIRY_MS, *flat))
+
+    def put_files(self, run: QueuedRun) -> None:
+        """Replace a run's texts: what may change in them (speed, retries) is then so for workers that open it."""
+        flat = [word for pair in _files(run).items() for word in pair]
+        self.server.call("HSET", _keys(run.facts.campaign)[0], *flat)
+
+    def put(self, run: QueuedRun, batches: Iterator[tuple[int, int, bytes]]) -> Iterator[int]:
+        """Queue batches (number, rows, data) that are not yet, in chunks; gives how many are queued after each."""
+        chunk: list[tuple[object, ...]] = []
+        size_bytes = 0
+        for number, rows, data in batches:
+            chunk.append((run.facts.run_id, EXPIRY_MS, number, rows, data))
+            size_bytes += len(data)
+            if size_bytes >= _FLUSH_BYTES or len(chunk) >= _FLUSH_BATCHES:
+                yield self._flush(run.facts.campaign, chunk)
+                chunk, size_bytes = [], 0
+        if chunk:
+            yield self._flush(run.facts.campaign, chunk)
+
+    def _flush(self, campaign: str, chunk: list[tuple[object, ...]]) -> int:
+        queued = int(self.server.runs("put", _keys(campaign), chunk)[-1])
+        if queued < 0:
+            raise CampaignError(f"queue {self.server.url}: the run of {campaign!r} is gone; enqueue it again")
+        return queued
+
+    # ---- working
+
+    def open_campaigns(self) -> list[str]:
+        """The campaigns that are not finished, the oldest first."""
+        return [name.decode() for name in self.server.call("ZRANGE", _OPEN, 0, -1)]
+
+    def store(self, campaign: str) -> Input | None:
+        """The identity of the store that the run decides on; None before the first worker opened it."""
+        found = self.server.call("HGET", _keys(campaign)[0], "store_identity")
+        return None if found is None else msgspec.json.decode(found, type=Input)
+
+    def fix_store(self, campaign: str, store: Input) -> Input:
+        """Fix the store that the run decides on; gives the one that it is fixed to, which may be another."""
+        found = self._run("store", campaign, msgspec.json.encode(store))
+        return store if found is None else msgspec.json.decode(found, type=Input)
+
+    def take(self, campaign: str, worker: str, takeover_s: float) -> Taken | DeadLetter | Waiting | Over:
+        """A batch for this worker: its own, else one whose holder gave no sign for so long, else a new one."""
+        match self._run("take", campaign, worker, EXPIRY_MS, int(takeover_s * 1000), MOST_TAKES, campaign):
+            case [b"batch", entry, flat, decided, outcome, run_id]:
+                fields = _pairs(flat)
+                rows = fields.get(b"rows", b"0")
+                return Taken(
+                    campaign,
+                    run_id.decode(),
+                    entry.decode(),
+                    int(rows) if rows.isdigit() and len(rows) <= len(str(LARGEST_BATCH)) else 0,
+                    fields.get(b"data", b""),
+                    decided,
+                    outcome,
+                )
+            case [b"aside", number, why]:
+                return DeadLetter(int(number), why.decode(errors="replace"))
+            case [b"none", in_work]:
+                return Waiting(int(in_work))
+            case _:
+                return Over()
+
+    def hold(self, taken: Taken, worker: str) -> bool:
+        """Whether the batch is still this worker's; its lease begins again."""
+        return bool(self._run("hold", taken.campaign, worker, EXPIRY_MS, taken.entry))
+
+    def record(self, taken: Taken, worker: str, rows: BatchRows, *, decided: bool) -> bool:
+        """Write a step of the batch, the first one (`decided`) or a later; False where it is not this worker's."""
+        first = msgspec.msgpack.encode((rows.at_us, len(rows), rows.limits, rows.pack_decided())) if decided else b""
+        outcome = msgspec.msgpack.encode((rows.is_settled, rows.pack_outcome(), rows.reasons))
+        settles = len(rows) if rows.is_settled else 0
+        return bool(
+            self._run("record", taken.campaign, worker, EXPIRY_MS, taken.entry, first, outcome, settles, taken.campaign)
+        )
+
+    def leave(self, taken: Taken, worker: str, how: str, why: str = "") -> bool:
+        """Let go of an unsettled batch: `release`, `fail` or `aside` (see leave.lua); False where it is not its own."""
+        return bool(self._run("leave", taken.campaign, worker, EXPIRY_MS, taken.entry, how, why))
+
+    # ---- looking
+
+    def find(self, campaign: str) -> QueuedRun | None:
+        """What is known of a campaign's run; None where there is none. `CampaignError` where it cannot be read."""
+        fields = _pairs(self.server.call("HGETALL", _keys(campaign)[0]))
+        if not fields:
+            return None
+        if fields.get(b"version") != _VERSION:
+            raise CampaignError(
+                f"queue {self.server.url}: campaign {campaign!r} was queued by another version of capline"
+            )
+        try:
+            return QueuedRun(
+                msgspec.json.decode(fields[b"facts"], type=RunFacts),
+                msgspec.json.decode(fields[b"inputs"], type=tuple[Input, ...]),
+                fields[b"file"].decode(),
+                fields[b"path"].decode(),
+                fields[b"store"].decode(),
+                fields[b"policies"],
+                msgspec.json.decode(fields[b"columns"], type=tuple[str, ...]),
+                msgspec.json.decode(fields[b"zones"], type=tuple[str | None, ...]),
+                int(fields[b"batches"]),
+            )
+        except (KeyError, ValueError):
+            raise CampaignError(
+                f"queue {self.server.url}: the run of {campaign!r} is not what was written; "
+                "give the campaign another name and enqueue it again"
+            ) from None
+
+    def state(self, campaign: str) -> State:
+        """How far a run is."""
+        run, batches, steps, aside, _ = _keys(campaign)
+        names = ("queued", "settled", "done", "finished", "first_us", "last_us")
+        numbers, pending, apart = self.server.calls(
+            [
+                ("HMGET", run, *names),
+                ("XPENDING", batches, _GROUP, "-", "+", _MOST_IN_WORK),
+                ("HGETALL", aside),
+            ]
+        )
+        queued, settled, done, finished, first_us, last_us = (int(number or 0) for number in numbers)
+        return State(
+            queued,
+            settled,
+            done,
+            bool(finished),
+            max((finished or last_us) - first_us, 0) if first_us else 0,
+            tuple(self._in_work(steps, pending)),
+            {int(number): why.decode(errors="replace") for number, why in sorted(_pairs(apart).items())},
+        )
+
+    def _in_work(self, steps: str, pending: list[Any]) -> Iterator[InWork]:
+        found: list[tuple[int, str, float, int]] = []
+        for entry, worker, idle_ms, takes in pending:
+            found.append((int(entry.partition(b"-")[2]), worker.decode(), int(idle_ms) / 1000, int(takes)))
+        held = [each for each in found if each[1] != "nobody"]
+        asked = [("HMGET", steps, f"{number}:since", f"{number}:error") for number, *_ in held]
+        for (number, worker, idle_s, takes), (since, error) in zip(
+            held, self.server.calls(asked) if asked else [], strict=True
+        ):
+            yield InWork(number, worker, int(since or 0), idle_s, takes, error.decode() if error else None)
+
+    def steps(self, campaign: str, numbers: Sequence[int]) -> Iterator[BatchRows]:
+        """The batches among these that were decided, as they stand; each is whole, whatever is written meanwhile."""
+        key = _keys(campaign)[2]
+        for start in range(0, len(numbers), _READ_BATCHES):
+            some = numbers[start : start + _READ_BATCHES]
+            answers = self.server.calls([("HMGET", key, f"{number}:decided", f"{number}:outcome") for number in some])
+            for number, (decided, outcome) in zip(some, answers, strict=True):
+                if decided is not None:
+                    yield _unpack(number, decided, outcome)
+
+    def _run(self, script: str, campaign: str, *arguments: object) -> Any:
+        return self.server.run(script, _keys(campaign), *arguments)
+
+
+def _keys(campaign: str) -> list[str]:
+    prefix = f"capline:{{campaign:{campaign}}}"
+    return [*(f"{prefix}:{part}" for part in ("run", "batches", "steps", "aside")), _OPEN]
+
+
+def _files(run: QueuedRun) -> dict[str, object]:
+    return {"file": run.text.encode(), "path": run.path, "store": run.store, "policies": run.policies}
+
+
+def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _unpack(number: int, decided: bytes, outcome: bytes | None) -> BatchRows:
+    try:
+        at_us, rows, limits, first = msgspec.msgpack.decode(decided, type=tuple[int, int, tuple[str, ...], bytes])
+        _, second, reasons = msgspec.msgpack.decode(outcome or b"", type=tuple[bool, bytes, list[str]])
+    except msgspec.DecodeError:
+        raise damaged(number) from None
+    if not 0 < rows <= LARGEST_BATCH:
+        raise damaged(number)
+    return BatchRows.unpack(number, at_us, rows, limits, first, second, reasons)

@@ -1,0 +1,178 @@
+"""The server that holds the queue: one Redis or Valkey, spoken to through redis-py, which is imported only here.
+
+The rule: every call may be repeated. So a call that gets no answer is made again, for as long as the patience lasts;
+whether it ran the first time does not matter. redis-py's own retries are off: they would hide a stop that is asked for.
+
+URLs: redis://[user:password@]host[:port][/db], rediss:// over TLS, verified; valkey:// and valkeys:// are the same;
+the options of a store's URL may stand in it. Its password is never in a message.
+"""
+
+from __future__ import annotations
+
+import time
+from importlib import import_module, resources
+from typing import TYPE_CHECKING, Any, Self
+
+from capline.model.errors import CampaignError, InvalidValueError
+from capline.store.redis.io.url import parse_url, safe_url, server_schemes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from capline.store.redis.io.url import Settings
+
+__all__ = ["QueueServer", "parse_queue_url"]
+
+_SCRIPTS = ("begin", "put", "take", "hold", "record", "leave", "store")
+_TIMEOUT_S = 10.0
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 1.0
+PATIENCE_S = 30.0
+_LIKE = "write it like redis://127.0.0.1:6379/0"
+
+
+def parse_queue_url(url: str) -> Settings:
+    """Which server; `CampaignError` for a URL that names none, or more than one."""
+    shown = f"queue {safe_url(url)!r}"
+    if url.partition("://")[0] not in server_schemes():
+        raise CampaignError(f"{shown} is not the URL of a Redis or Valkey server; {_LIKE}")
+    try:
+        settings = parse_url(url)
+    except InvalidValueError as error:
+        raise CampaignError(str(error).replace("store URL", "queue", 1)) from None
+    if settings.shape != "single":
+        raise CampaignError(f"{shown}: a queue is on one server, not on a {settings.shape}; name one: {_LIKE}")
+    return settings
+
+
+class QueueServer:
+    """A connection to the server; nothing is connected before the first call. Safe to use by one thread.
+
+    `pause` is called with the seconds between two tries, and may raise to end them.
+    """
+
+    def __init__(
+        self, url: str, *, patience_s: float = PATIENCE_S, pause: Callable[[float], object] = time.sleep
+    ) -> None:
+        settings = parse_queue_url(url)
+        host, port = settings.seeds[0]
+        self.url = url.partition("://")[0] + f"://{f'[{host}]' if ':' in host else host}:{port}/{settings.database}"
+        """What to show: without user, password and options."""
+        self._patience_s = patience_s
+        self._pause = pause
+        try:
+            # Loaded by name, and only here: whoever has no queue needs no client.
+            redis: Any = import_module("redis")
+        except ModuleNotFoundError:
+            raise CampaignError('a queue needs a Redis client: pip install "capline[redis]"') from None
+        self._errors: Any = redis.exceptions
+        self._client: Any = redis.Redis(
+            host=host,
+            port=port,
+            db=settings.database,
+            username=settings.username,
+            password=settings.password,
+            ssl=settings.tls,
+            ssl_ca_certs=settings.ca,
+            ssl_certfile=settings.cert,
+            ssl_keyfile=settings.key,
+            protocol=2,
+            socket_timeout=_TIMEOUT_S,
+            socket_connect_timeout=_TIMEOUT_S,
+            retry=import_module("redis.retry").Retry(import_module("redis.backoff").NoBackoff(), 0),
+        )
+        # Replies as the server gives them: what they mean is for `queue` to say.
+        self._client.response_callbacks.clear()
+        folder = resources.files("capline.campaign.queue") / "lua"
+        self._scripts = {
+            name: self._client.register_script((folder / f"{name}.lua").read_text(encoding="utf-8"))
+            for name in _SCRIPTS
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connection. Safe to call twice."""
+        self._client.close()
+
+    def prove(self, patience_s: float = 0.0) -> list[str]:
+        """`CampaignError` where there is no server that can hold a queue; what speaks against this one, in words.
+
+        `patience_s` is how long it is waited for one: it may be restarting.
+        """
+        lines = (
+            self._asked(lambda: self._client.execute_command("INFO", "everything"), patience_s).decode().splitlines()
+        )
+        info = dict(line.split(":", 1) for line in lines if ":" in line)
+        if info.get("cluster_enabled") == "1":
+            raise CampaignError(f"queue {self.url}: a cluster node; a queue needs a server of its own")
+        warnings: list[str] = []
+        if info.get("aof_enabled") != "1":
+            warnings.append(
+                "it keeps no log on disk (appendonly no): a restart forgets the campaign, and who was sent to"
+            )
+        policy = info.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            warnings.append(
+                f"it may drop the queue when its memory is full (maxmemory-policy {policy}, not noeviction)"
+            )
+        return [f"queue {self.url}: {warning}" for warning in warnings]
+
+    def call(self, *words: object) -> Any:
+        """One command, one that may be repeated; its reply."""
+        return self._asked(lambda: self._client.execute_command(*words), self._patience_s)
+
+    def calls(self, commands: Iterable[tuple[object, ...]]) -> list[Any]:
+        """Several such commands in one round trip."""
+
+        def ask() -> list[Any]:
+            with self._client.pipeline(transaction=False) as pipe:
+                for words in listed:
+                    pipe.execute_command(*words)
+                return pipe.execute()
+
+        listed = list(commands)
+        return self._asked(ask, self._patience_s)
+
+    def run(self, script: str, keys: list[str], *arguments: object) -> Any:
+        """One script; its reply."""
+        return self._asked(lambda: self._scripts[script](keys, arguments), self._patience_s)
+
+    def runs(self, script: str, keys: list[str], arguments: list[tuple[object, ...]]) -> list[Any]:
+        """One script with each of these arguments, in one round trip."""
+
+        def ask() -> list[Any]:
+            with self._client.pipeline(transaction=False) as pipe:
+                for each in arguments:
+                    self._scripts[script](keys, each, client=pipe)
+                return pipe.execute()
+
+        return self._asked(ask, self._patience_s)
+
+    def _asked(self, ask: Callable[[], Any], patience_s: float) -> Any:
+        until = time.monotonic() + patience_s
+        wait_s = _FIRST_WAIT_S
+        while True:
+            try:
+                return ask()
+            except (self._errors.ConnectionError, self._errors.TimeoutError) as error:
+                refused = isinstance(error, (self._errors.AuthenticationError, self._errors.AuthorizationError))
+                if refused or time.monotonic() + wait_s > until:
+                    raise self._failed(error) from None
+            except self._errors.RedisError as error:
+                raise self._failed(error) from None
+            self._pause(wait_s)
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+    def _failed(self, error: Exception) -> CampaignError:
+        text = " ".join(str(error).split())
+        what = "it refuses the user or the password: " if isinstance(error, self._errors.AuthenticationError) else ""
+        tls = self.url.partition("://")[0].endswith("s") and not isinstance(error, self._errors.ResponseError)
+        what += "is it a server without TLS? then write redis:// for rediss://: " if tls else ""
+        full = "; give it more memory" if isinstance(error, self._errors.OutOfMemoryError) else ""
+        return CampaignError(
+            f"queue {self.url}: {what}{text}{full}; what it holds is safe: fix it and run the same command again"
+        )

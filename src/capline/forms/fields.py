@@ -1,0 +1,202 @@
+"""Reading one mapping of a campaign file, key by key.
+
+The rule: whoever asks for a key says what it has to be, and a key that nobody asked for is a fault. Faults are
+collected with their lines, so that a file is fixed in one go; what is returned beside a fault is a stand-in and is
+never used. Senders, also other people's, read their options through this.
+"""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from capline.forms.tree import Items, Node, Table, Text, Unusable, shown
+from capline.model.errors import CaplineError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from capline.forms.tree import Fault
+
+__all__ = ["Fields"]
+
+_WHOLE = re.compile(r"(?:[0-9]_?){0,18}[0-9]", re.ASCII)
+_DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
+_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+class Fields:
+    """The entries of one mapping.
+
+    `where` is what messages call it, `base` the directory that relative paths start from. Every reader takes the key,
+    and a default for when it is left out; without a default the key must be there.
+    """
+
+    def __init__(self, node: Node | None, where: str, faults: list[Fault], base: Path, like: str = "") -> None:
+        self.where = where
+        self.base = base
+        self.faults = faults
+        self.at_line = 0 if node is None else node.line
+        self._entries: dict[str, tuple[int, Node]] = {}
+        self._asked: list[str] = []
+        if isinstance(node, Table):
+            self._entries = {key.text: (key.line, value) for key, value in node.entries}
+        elif not isinstance(node, Unusable):
+            self._note(self.at_line, f"expected a mapping, like {like or 'key: value'}, found {_found(node)}")
+
+    @classmethod
+    def single(cls, key: str, value: Text, siblings: Fields, where: str) -> Fields:
+        """The short form of a section: `value` stands for `key`, beside what is left of `siblings`."""
+        fields = cls(Table(value.line, ()), where, siblings.faults, siblings.base)
+        fields._entries = {key: (value.line, value), **siblings.rest()}
+        return fields
+
+    def rest(self) -> dict[str, tuple[int, Node]]:
+        """The entries that nobody has asked for yet; they count as asked for from here on."""
+        rest = {key: entry for key, entry in self._entries.items() if key not in self._asked}
+        self._asked += rest
+        return rest
+
+    def keys(self) -> tuple[str, ...]:
+        """The keys that were written, in their order."""
+        return tuple(self._entries)
+
+    def written(self) -> list[tuple[str, Node]]:
+        """Every key and what stands under it, as it is, whether asked for or not."""
+        return [(key, node) for key, (_, node) in self._entries.items()]
+
+    def has(self, key: str) -> bool:
+        """Whether the key was written."""
+        return key in self._entries
+
+    def node(self, key: str) -> Node | None:
+        """What stands under the key, as it is; None where it was left out."""
+        self._asked.append(key)
+        entry = self._entries.get(key)
+        return None if entry is None else entry[1]
+
+    def fault(self, key: str | None, problem: str) -> None:
+        """Note a fault on the line of the key, or of the whole mapping."""
+        line = self._entries[key][0] if key in self._entries else self.at_line
+        self._note(line, f"{key}: {problem}" if key else problem)
+
+    def text(self, key: str, default: str | None = None, like: str = "") -> str:
+        """One text, not empty."""
+        node = self.node(key)
+        if node is None:
+            return self._absent(key, default, like)
+        if isinstance(node, Text) and not node.is_null and node.text:
+            return node.text
+        if not isinstance(node, Unusable):
+            self.fault(key, f"expected a text{like and ', like ' + like}, found {_found(node)}")
+        return default or ""
+
+    def one_of(self, key: str, known: tuple[str, ...], default: str) -> str:
+        """One of these words."""
+        word = self.text(key, default)
+        if word not in known:
+            self.fault(key, f"{shown(word)} is not known; use {' or '.join(known)}")
+        return word
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        """True or false, in YAML's words."""
+        word = self.text(key, "true" if default else "false").lower()
+        if word not in _BOOLEANS:
+            self.fault(key, f"expected true or false, found {shown(word)}")
+        return _BOOLEANS.get(word, default)
+
+    def whole(self, key: str, default: int, least: int, most: int) -> int:
+        """A whole number within these bounds."""
+        word = self.text(key, str(default))
+        if not _WHOLE.fullmatch(word) or not least <= int(word) <= most:
+            self.fault(key, f"expected a whole number from {least} to {most}, found {shown(word)}")
+            return default
+        return int(word)
+
+    def seconds(self, key: str, default: float, most: float) -> float:
+        """A number of seconds above 0, at most `most`."""
+        word = self.text(key, f"{default:g}")
+        if not _DECIMAL.fullmatch(word) or not 0 < float(word) <= most:
+            self.fault(key, f"expected a number of seconds above 0 and at most {most:g}, found {shown(word)}")
+            return default
+        return float(word)
+
+    def path(self, key: str, like: str = "") -> Path:
+        """A path; a relative one starts at the file's directory."""
+        return self.base / self.text(key, like=like)
+
+    def texts(self, key: str, default: tuple[str, ...] | None = None, like: str = "") -> tuple[str, ...]:
+        """One text or a list of texts; at least one."""
+        node = self.node(key)
+        if node is None and default is not None:
+            return default
+        if not isinstance(node, Items):
+            return (self.text(key, like=like),)
+        words = tuple(item.text for item in node.items if isinstance(item, Text) and not item.is_null and item.text)
+        if not words or len(words) != len(node.items):
+            self.fault(key, f"expected a list of texts{like and ', like [' + like + ']'}")
+        return words
+
+    def mapping(self, key: str) -> dict[str, str]:
+        """A mapping of texts; empty when left out."""
+        node = self.node(key)
+        if node is None or isinstance(node, Unusable):
+            return {}
+        if not isinstance(node, Table):
+            self.fault(key, f"expected a mapping, like {{Name: value}}, found {_found(node)}")
+            return {}
+        texts: dict[str, str] = {}
+        for name, value in node.entries:
+            if isinstance(value, Text) and not value.is_null:
+                texts[name.text] = value.text
+            elif not isinstance(value, Unusable):
+                self._note(name.line, f"{key}: {shown(name.text)}: expected a text, found {_found(value)}")
+        return texts
+
+    def section(self, key: str, like: str = "") -> Fields | None:
+        """The mapping under the key, to be read in its turn; None where it was left out."""
+        node = self.node(key)
+        where = f"{self.where}{key}: "
+        return None if node is None else Fields(node, where, self.faults, self.base, like)
+
+    def checked(self, key: str, check: Callable[[str], object], default: str | None = None) -> str:
+        """One text that the model's own check takes; what that says against it becomes the fault."""
+        word = self.text(key, default)
+        try:
+            if self.has(key) and word:
+                check(word)
+        except CaplineError as error:
+            self.fault(key, str(error).removeprefix(f"{key} "))
+        return word
+
+    def close(self) -> None:
+        """Note the keys that nobody has asked for."""
+        for key in self._entries:
+            if key not in self._asked:
+                near = get_close_matches(key.lower().replace("-", "_")[:64], self._asked, n=1)
+                fix = f"did you mean {near[0]}?" if near else f"the keys are: {', '.join(dict.fromkeys(self._asked))}"
+                self._note(self._entries[key][0], f"unknown key {shown(key)}; {fix}")
+
+    def _absent(self, key: str, default: str | None, like: str) -> str:
+        if default is None:
+            # On the last line: an unknown key above it, which may be this one misspelt, is then told first.
+            line = max((line for line, _ in self._entries.values()), default=self.at_line)
+            self._note(line, f"no '{key}:' here; add it{like and ', like ' + key + ': ' + like}")
+        return default or ""
+
+    def _note(self, line: int, problem: str) -> None:
+        self.faults.append((line, f"{self.where}{problem}"))
+
+
+def _found(node: Node | None) -> str:
+    match node:
+        case Text() if not node.is_null:
+            return shown(node.text)
+        case Items():
+            return "a list"
+        case Table():
+            return "a mapping"
+        case _:
+            return "nothing"

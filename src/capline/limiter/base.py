@@ -1,0 +1,510 @@
+"""What `Limiter` and `AsyncLimiter` share: everything about a limiter that does not wait for a store.
+
+    names and loose values  ->  checked ones, bound to the store's terms  ->  [the store]  ->  answers in their places
+
+The rule: whether a store is asked at once or awaited is all that the two differ in. Each of their verbs is a few lines:
+what was asked, checked here; one call; and, where that fails, the guard.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+
+import msgspec
+
+from capline.limiter.checks import check_attempt, check_subjects, count_of, fingerprint, stamp, typed
+from capline.limiter.closed import CLOSED
+from capline.limiter.columns import AttemptColumns, columns_of, spread
+from capline.limiter.deny_cache import DenyCache, check_entries
+from capline.limiter.explain import Explanation, explain
+from capline.limiter.hashed_keys import keyed_hash
+from capline.limiter.observed import UNSEEN, Observers, Unseen
+from capline.limiter.outage import OutagePolicy
+from capline.limiter.records import LogRecord, PastHit, check_rows, records_of
+from capline.limiter.rules import DEFAULT_NAMESPACE, Rules
+from capline.model.attempt import Attempt, check_cost, check_id
+from capline.model.clock import check_clock
+from capline.model.decision import Decision
+from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, PolicyError, StoreError
+from capline.model.subject import Subject, check_subject
+from capline.store.columns import plain
+from capline.store.protocol import Batch, Merge, StoreAttempt
+from capline.store.redis.io.url import safe_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from capline.limiter.insurance import Insurance
+    from capline.limiter.records import Record
+    from capline.limiter.rules import Names
+    from capline.model.clock import Clock
+    from capline.model.policy import BoundPolicy, Policy
+    from capline.observe.protocol import Observer
+    from capline.policy.watch import PolicyWatch
+    from capline.store.columns import Decisions
+    from capline.store.protocol import CompiledRule, Recorded, ScannedLog
+
+__all__ = ["DEFAULT_URL", "LimiterBase", "PendingBatch"]
+
+DEFAULT_URL = "lmdb://.capline/store"
+"""The store of `from_file` and of the command line where none is named: durable, below the working directory."""
+
+
+MOST_SHOWN = 5
+"""Policies that a limiter's `repr` names."""
+
+MOST_JOINT = 16
+"""Subjects in one attempt."""
+
+
+class Binder(Protocol):
+    """Of a store, sync or async, the part that waits for nobody."""
+
+    def compiled(self, rule: BoundPolicy) -> CompiledRule:
+        """See `Store`."""
+        ...
+
+    def stats(self) -> dict[str, int]:
+        """See `Store`."""
+        ...
+
+
+S = TypeVar("S", bound=Binder)
+
+
+class PendingBatch(msgspec.Struct):
+    """A batch of single attempts: what the store is asked, and which rows of `answers` wait for it.
+
+    `named` has by row the attempts whose names are known; `seen` is the block in which observers look on.
+    """
+
+    answers: list[Decision | CaplineError | None]
+    rows: list[int]
+    attempts: list[Attempt]
+    asks: list[StoreAttempt]
+    denied: DenyCache
+    epoch: tuple[int, int]
+    named: list[Attempt | None]
+    seen: Unseen = UNSEEN
+
+
+class LimiterBase(ABC, Generic[S]):
+    """A limiter but for its verbs; see the module's text. `_open` says which kind of store it has."""
+
+    def __init__(
+        self,
+        url: str,
+        policies: Iterable[Policy] = (),
+        *,
+        clock: Clock | None = None,
+        on_store_error: str | Insurance = "raise",
+        namespace: str = DEFAULT_NAMESPACE,
+        deny_cache: int = 0,
+        subject_key: bytes | None = None,
+        observers: Iterable[Observer] = (),
+        create: bool = True,
+    ) -> None:
+        clock = None if clock is None else check_clock(clock)
+        rules = Rules(policies, namespace)
+        self._outage = OutagePolicy(on_store_error, rules, clock)
+        self._keyed = None if subject_key is None else keyed_hash(subject_key)
+        self._denied = DenyCache(check_entries(deny_cache))
+        self._observers = Observers(observers)
+        # A way past all checks that a store's own fast path does not need, where nobody else has or wants to look.
+        self._has_fast_path = not deny_cache and self._keyed is None and not self._observers
+        self._watch: PolicyWatch | None = None
+        self._store: S = self._open(url, clock, create=create)
+        self._shown_url = safe_url(url)
+        self._take(rules)
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | Path,
+        url: str = DEFAULT_URL,
+        *,
+        clock: Clock | None = None,
+        on_store_error: str | Insurance = "raise",
+        deny_cache: int = 0,
+        subject_key: bytes | None = None,
+        observers: Iterable[Observer] = (),
+        create: bool = True,
+    ) -> Self:
+        """A limiter of the policies in a YAML file, in its namespace; `reload` takes over what was changed there."""
+        from capline.policy.watch import PolicyWatch  # noqa: PLC0415 - YAML is loaded where a file is read
+
+        watch = PolicyWatch(path)
+        file = watch.current
+        limiter = cls(
+            url,
+            file.policies,
+            clock=clock,
+            on_store_error=on_store_error,
+            namespace=file.namespace,
+            deny_cache=deny_cache,
+            subject_key=subject_key,
+            observers=observers,
+            create=create,
+        )
+        limiter._watch = watch
+        return limiter
+
+    @staticmethod
+    @abstractmethod
+    def _open(url: str, clock: Clock | None, *, create: bool) -> S: ...
+
+    def __repr__(self) -> str:
+        """Where the logs are, without the password, and a few of the policies."""
+        names = list(self._rules.policies)
+        more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
+        shown = ", ".join(names[:MOST_SHOWN]) or "none"
+        return f"<{type(self).__name__} {self._shown_url}, namespace {self.namespace}, policies {shown}{more}>"
+
+    @property
+    def policies(self) -> dict[str, Policy]:
+        """The policies in force, by name."""
+        return dict(self._rules.policies)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the logs."""
+        return self._rules.namespace
+
+    @property
+    def observer_errors(self) -> int:
+        """How often an observer of this limiter raised; the decisions went on."""
+        return self._observers.failed
+
+    def stats(self) -> dict[str, int]:
+        """Figures of the store itself, by name; {} for memory and servers, which have none or tell their own.
+
+        The embedded store's: `logs` (subjects with a log), `begun_us` (when it was made), `identity` (drawn then),
+        `readers`, `oldest_reader` (transactions ago), `used_pages`, `free_pages`, `page_bytes`, `file_bytes`. It takes
+        some twenty microseconds, between two transactions.
+        """
+        return self._store.stats()
+
+    def use(self, policies: Iterable[Policy]) -> None:
+        """Put other policies in force, as one: a decision sees all of the old or all of the new; histories stay."""
+        rules = Rules(policies, self._rules.namespace)
+        self._outage.use(rules)
+        self._take(rules)
+
+    def reload(self) -> bool:
+        """Take over the policy file if it changed; True when it did.
+
+        A broken or missing file, or one of another namespace, raises its `PolicyError`; the last good policies stay.
+        """
+        if self._watch is None:
+            raise PolicyError(
+                "this limiter has no policy file to reload; make it with Limiter.from_file, or call use()"
+            )
+        changed = self._watch.poll()
+        if self._watch.error is not None:
+            raise self._watch.error
+        if changed:
+            self.use(self._watch.current.policies)
+        return changed
+
+    def _take(self, rules: Rules) -> None:
+        # In this order a racing decision may be made under the old policies, but never mixes old and new in one rule,
+        # and leaves nothing old where later ones look.
+        self._rules = rules
+        self._unbind()
+
+    def _shut(self) -> S | None:
+        """From now on every verb raises `StoreClosedError`; the store, to be closed, or None where it was before."""
+        store, self._store = self._store, CLOSED
+        self._unbind()
+        return None if store is CLOSED else store
+
+    def _unbind(self) -> None:
+        """Forget what was bound to names, and every refusal."""
+        self._terms: dict[Names, CompiledRule] = {}
+        self._log_terms: dict[str, CompiledRule] = {}
+        self._ways: dict[Names, Callable[[Subject], Decision]] = {}
+        self._short_ways: dict[str, Callable[[Subject], Decision]] = {}
+        self._denied = self._denied.emptied()
+
+    # --- names to terms ---------------------------------------------------------------------------------------
+
+    def _bound(self, policy: str, segment: str | None, channel: str | None, zone: str | None = None) -> CompiledRule:
+        try:
+            return self._terms.get((policy, segment, channel, zone)) or self._bind(policy, segment, channel, zone)
+        except TypeError as error:
+            raise typed(error, policy, segment, channel, zone) from None
+
+    def _bind(self, policy: str, segment: str | None, channel: str | None, zone: str | None) -> CompiledRule:
+        """The store's terms for these names, kept; segments and zones that the policy does not tell apart are one."""
+        known, ways, short_ways = self._terms, self._ways, self._short_ways
+        names = self._rules.known(policy, segment, channel, zone)
+        compiled = known.get(names)
+        if compiled is None:
+            compiled = known[names] = self._store.compiled(self._rules.rule(*names))
+        if self._has_fast_path:
+            ways[names] = compiled.decide_one
+            if names == (policy, None, None, None):
+                short_ways[policy] = compiled.decide_one
+        return compiled
+
+    def _any_terms(self, policy: str) -> CompiledRule:
+        """Terms of the policy in any segment and channel: they name the same logs."""
+        return self._bound(*self._rules.any_names(policy))
+
+    # --- one --------------------------------------------------------------------------------------------------
+
+    def _subject(self, subject: Subject) -> Subject:
+        """The subject, checked, as the store is to know it."""
+        subject = check_subject(subject)
+        return subject if self._keyed is None else self._keyed(subject)
+
+    def _asked(
+        self,
+        policy: str,
+        subject: Subject,
+        cost: int,
+        id: str | None,
+        segment: str | None,
+        channel: str | None,
+        zone: str | None = None,
+    ) -> Attempt:
+        """The attempt, checked, its names such as the policies tell apart."""
+        try:
+            names = self._rules.known(policy, segment, channel, zone)
+        except TypeError as error:
+            raise typed(error, policy, segment, channel, zone) from None
+        if id is not None:
+            check_id(id)
+        return Attempt(policy, self._subject(subject), check_cost(cost), id, names[1], channel, names[3])
+
+    def _ask(self, attempt: Attempt) -> tuple[CompiledRule, Subject, int, int]:
+        """What a store is handed for a checked attempt."""
+        compiled = self._bound(attempt.policy, attempt.segment, attempt.channel, attempt.zone)
+        return compiled, attempt.subject, attempt.cost, fingerprint(attempt.id)
+
+    def _known_ids(self, ids: Sequence[str]) -> dict[int, str]:
+        """The ids that are asked for, by their fingerprints."""
+        count_of(ids, "ids")
+        return {fingerprint(one): one for one in ids}
+
+    def _refund_pairs(self, attempts: Sequence[Attempt], hits: Sequence[int]) -> list[tuple[Attempt, int]]:
+        """The attempts of a `decide_all`, each with its hit, or raise."""
+        if count_of(attempts, "attempts") != count_of(hits, "hits"):
+            raise InvalidValueError(f"{len(attempts)} attempts and {len(hits)} hits: one hit for each attempt")
+        return [(check_attempt(one), hit) for one, hit in zip(attempts, hits, strict=True)]
+
+    def _explained(
+        self,
+        attempt: Attempt,
+        subject: Subject,
+        now_us: int,
+        decision: Decision,
+        logs: list[list[Recorded]],
+        ids: Mapping[int, str],
+    ) -> Explanation:
+        rule = self._rules.rule(attempt.policy, attempt.segment, attempt.channel, attempt.zone)
+        return explain(rule, check_subject(subject), now_us, decision, logs, ids)
+
+    def _note(self, asked: Attempt, decision: Decision, denied: DenyCache, epoch: tuple[int, int]) -> None:
+        """Remember a refusal, but where each one counts: then the store has to be told every time."""
+        if not self._rules.policy(asked.policy).count_denied:
+            denied.note(asked, decision, epoch)
+
+    # --- joint ------------------------------------------------------------------------------------------------
+
+    def _joint_asked(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """The parts of one attempt over several subjects, checked; raises for what spoils it."""
+        if not 1 <= count_of(attempts, "attempts") <= MOST_JOINT:
+            raise InvalidValueError(f"one attempt is over 1 to {MOST_JOINT} subjects: give a list of Attempt")
+        asked = [self._asked(*_fields(one)) for one in attempts]
+        logs = {(self._rules.policy(one.policy).log, one.subject) for one in asked}
+        if len(logs) < len(asked):
+            raise InvalidValueError("two parts of one attempt are on the same log; add up their costs in one part")
+        return asked
+
+    def _asks(self, asked: Sequence[Attempt]) -> list[StoreAttempt]:
+        """What a store is handed for checked attempts."""
+        return [StoreAttempt(*self._ask(one)) for one in asked]
+
+    # --- many -------------------------------------------------------------------------------------------------
+
+    def _sheet(self, attempts: Sequence[Attempt]) -> PendingBatch:
+        """What of a batch the store is to be asked; one bad item is an error in its place, and fails no other."""
+        rows = count_of(attempts, "attempts")
+        sheet = PendingBatch([None] * rows, [], [], [], self._denied, self._denied.epoch(), [None] * rows)
+        for row, attempt in enumerate(attempts):
+            try:
+                sheet.answers[row] = self._put(sheet, row, attempt)
+            except StoreError:
+                with self._observers.rows(sheet.named):
+                    raise
+            except CaplineError as error:
+                sheet.answers[row], sheet.named[row] = error, None
+        sheet.seen = self._observers.rows(sheet.named)
+        return sheet
+
+    def _put(self, sheet: PendingBatch, row: int, attempt: Attempt) -> Decision | None:
+        """Put one attempt down to be asked, or give its answer where the store need not or cannot be."""
+        asked = self._asked(*_fields(attempt))
+        sheet.named[row] = asked
+        held = sheet.denied.answer(asked)
+        if held is not None:
+            return held
+        try:
+            sheet.asks.append(StoreAttempt(*self._ask(asked)))
+        except StoreError as error:
+            return self._outage.decide(asked, error)
+        sheet.attempts.append(asked)
+        sheet.rows.append(row)
+        return None
+
+    def _filled(self, sheet: PendingBatch, decided: Sequence[Decision | CaplineError]) -> list[Decision | CaplineError]:
+        """All answers in their places, now that the store's have come."""
+        for row, asked, answer in zip(sheet.rows, sheet.attempts, decided, strict=True):
+            if isinstance(answer, StoreError):
+                sheet.answers[row] = self._outage.item(asked, answer)
+                continue
+            sheet.answers[row] = answer
+            if isinstance(answer, Decision):
+                self._note(asked, answer, sheet.denied, sheet.epoch)
+        return sheet.seen([answer for answer in sheet.answers if answer is not None])
+
+    def _columns(
+        self,
+        policy: str,
+        subjects: Sequence[Subject] | NDArray[np.integer[Any]],
+        segment: str | Sequence[str | None] | None,
+        codes: Sequence[int] | NDArray[np.integer[Any]] | None,
+        channel: str | None,
+        cost: int,
+        zone: str | Sequence[str | None] | None,
+        receipt: str | None = None,
+    ) -> AttemptColumns:
+        """What was handed in for many subjects, checked."""
+        return columns_of(policy, subjects, segment, codes, channel, cost, zone, receipt, self._keyed)
+
+    def _batch(self, asked: AttemptColumns) -> Batch:
+        """What a store is handed for many subjects."""
+        compiled = tuple(
+            self._bound(asked.policy, segment, asked.channel, zone)
+            for segment, zone in zip(asked.segments, asked.zones, strict=True)
+        )
+        return Batch(compiled, asked.subjects, asked.codes, asked.cost, asked.receipt)
+
+    def _seen_many(self, asked: AttemptColumns, *, consume: bool) -> Unseen:
+        """The block in which observers look on."""
+        return self._observers.many("decide_many" if consume else "peek_many", asked, self._defined)
+
+    def _defined(self, policy: str, segment: str | None, channel: str | None) -> tuple[str, str | None, str | None]:
+        """These names as the policies tell them apart; raises where they are not defined. It asks no store."""
+        try:
+            names = self._rules.known(policy, segment, channel)
+            if names not in self._terms:
+                self._rules.rule(*names)
+        except TypeError as error:
+            raise typed(error, policy, segment, channel) from None
+        return names[:3]
+
+    def _spread(self, asked: AttemptColumns, answers: Decisions, seen: Unseen, *, consume: bool) -> Decisions:
+        """The store's answers, fixed where it had none and there is a choice for that, among all rows."""
+        self._outage.fix(asked, answers, consume=consume)
+        return spread(asked, seen(answers))
+
+    def _refunds(
+        self,
+        subjects: Sequence[Subject] | NDArray[np.integer[Any]],
+        hits: Sequence[int] | NDArray[np.integer[Any]],
+    ) -> tuple[list[Subject], list[int]]:
+        """Subjects and their hits, checked; one that is wrong spoils all."""
+        if count_of(subjects, "subjects") != count_of(hits, "hits"):
+            raise InvalidValueError(f"{len(subjects)} subjects and {len(hits)} hits: one hit for each subject")
+        checked, errors = check_subjects(subjects)
+        for error in errors.values():
+            raise error
+        named = plain(checked) if self._keyed is None else [self._keyed(subject) for subject in plain(checked)]
+        return named, [stamp(hit) for hit in plain(hits)]
+
+    # --- logs -------------------------------------------------------------------------------------------------
+
+    def _merges(self, records: Sequence[Record], first: int) -> list[Merge]:
+        """What a store is handed for records, the first of them number `first`; raises naming the one that is wrong."""
+        merges: list[Merge] = []
+        for number, record in enumerate(records, first):
+            try:
+                merges.append(self._merge(record))
+            except StoreError:
+                raise
+            except InvalidTypeError as error:
+                raise InvalidTypeError(f"record {number}: {error}") from None
+            except CaplineError as error:
+                raise InvalidValueError(f"record {number}: {error}") from None
+        return merges
+
+    def _merge(self, record: Record) -> Merge:
+        if isinstance(record, LogRecord):
+            if record.keyed and self._keyed is None:
+                raise InvalidValueError(
+                    "its subject is a keyed hash; give the limiter the subject_key it was made with"
+                )
+            subject = check_subject(record.subject) if record.keyed else self._subject(record.subject)
+            return Merge(self._terms_of(record.log), subject, check_rows(record.hits))
+        if not isinstance(record, PastHit):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+            raise InvalidTypeError(f"a record is a LogRecord or a PastHit, not {type(record).__name__}")
+        names = self._asked(record.policy, record.subject, record.cost, record.id, None, record.channel)
+        if record.channel is None:
+            compiled = self._terms_of(self._rules.policy(record.policy).log)
+        else:
+            compiled = self._bound(record.policy, None, record.channel)
+        return Merge(compiled, names.subject, check_rows([(stamp(record.at_us), names.cost, fingerprint(record.id))]))
+
+    def _terms_of(self, log: str) -> CompiledRule:
+        """Terms that look at one log alone."""
+        compiled = self._log_terms.get(log)
+        if compiled is None:
+            compiled = self._log_terms[log] = self._store.compiled(self._rules.log_rule(log))
+        return compiled
+
+    def _exported(
+        self, found: Sequence[ScannedLog], on_fault: Callable[[CaplineError], object] | None
+    ) -> Iterator[LogRecord]:
+        """The records of a page; a log that cannot be read is told, or raises where nobody is to be told."""
+        for one in found:
+            if one.error is not None:
+                if on_fault is None:
+                    raise one.error
+                on_fault(one.error)
+                continue
+            yield from records_of(one, one.log.partition(":")[2], keyed=self._keyed is not None)
+
+    def _terms_to_scan(self, policies: Sequence[str] | None) -> list[CompiledRule]:
+        """Terms that name the logs to be exported: by default all that have every hit."""
+        if policies is None:
+            known = self._rules.policies.values()
+            return [self._any_terms(policy.name) for policy in known if policy.algorithm == "sliding_log"]
+        count_of(policies, "policies")
+        for name in policies:
+            self._rules.log_rule(self._rules.policy(name).log)
+        return [self._any_terms(name) for name in policies]
+
+    def _all_terms(self) -> list[CompiledRule]:
+        """Terms of every policy: together they name all logs."""
+        return [self._any_terms(policy) for policy in self._rules.policies]
+
+
+def _fields(attempt: Attempt) -> tuple[str, Subject, int, str | None, str | None, str | None, str | None]:
+    """What a caller put into an attempt, none of it checked yet but that it is one."""
+    attempt = check_attempt(attempt)
+    return (
+        attempt.policy,
+        attempt.subject,
+        attempt.cost,
+        attempt.id,
+        attempt.segment,
+        attempt.channel,
+        attempt.zone,
+    )

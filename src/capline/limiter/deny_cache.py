@@ -1,0 +1,146 @@
+"""Refusals remembered on this host: until a refused cost could fit, the store need not be asked again.
+
+The rule: an attempt is refused from here only where the store would refuse it too, were nothing given back elsewhere.
+So a refusal counts from before the store was asked, on the monotonic clock; it holds for the same names and subject,
+for the same cost or a larger one (whose own time may be later than the one told), and never for an attempt with an id,
+which may be a retry of one that was allowed. A refund or an erase of the subject through this limiter ends it, and new
+policies end all. A refund made by another limiter is not seen here: that is the price.
+"""
+
+from __future__ import annotations
+
+import threading
+from operator import index
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from capline.model.decision import Decision
+from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from capline.limiter.rules import Names
+    from capline.model.attempt import Attempt
+    from capline.model.limit_status import LimitStatus
+    from capline.model.subject import Subject
+
+__all__ = ["MOST_ENTRIES", "DenyCache", "check_entries"]
+
+MOST_ENTRIES = 10_000_000
+NEVER_HELD_US = 3_600_000_000
+"""How long a refusal for ever (a cost above the quota) is kept: an hour, then what it says besides is renewed."""
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    cost: int
+    since_us: int
+    until_us: int
+    decision: Decision
+
+
+class DenyCache:
+    """At most `most` refusals (0: none), the subjects refused longest ago out first. Threads may share it."""
+
+    def __init__(self, most: int, now_ns: Callable[[], int] = monotonic_ns) -> None:
+        self._most = most
+        self._now_ns = now_ns
+        self._refusals: dict[Subject, dict[Names, _Refusal]] = {}
+        self._size = 0
+        self._given_back = 0
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return self._size
+
+    def epoch(self) -> tuple[int, int]:
+        """To be taken before the store is asked, and brought to `note` with its answer."""
+        return self._given_back, self._now_ns() // 1000 if self._most else 0
+
+    def answer(self, attempt: Attempt) -> Decision | None:
+        """The refusal of this attempt, if it is known to hold still; its times have counted down."""
+        if not self._refusals or attempt.id is not None:
+            return None
+        of_subject = self._refusals.get(attempt.subject)
+        if of_subject is None:
+            return None
+        refusal = of_subject.get((attempt.policy, attempt.segment, attempt.channel, attempt.zone))
+        if refusal is None or attempt.cost < refusal.cost:
+            return None
+        now_us = self._now_ns() // 1000
+        if now_us >= refusal.until_us:
+            return None
+        passed_us = now_us - refusal.since_us
+        told = refusal.decision
+        return Decision(
+            False,
+            told.limit,
+            told.remaining,
+            None if told.retry_after_us is None else told.retry_after_us - passed_us,
+            None if told.reset_after_us is None else max(0, told.reset_after_us - passed_us),
+            None,
+            "deny-cache",
+            0,
+            (_limits_later, told, passed_us),
+        )
+
+    def note(self, attempt: Attempt, decision: Decision, epoch: tuple[int, int]) -> None:
+        """Remember the store's answer, if it is a refusal and nothing was given back since the ticket was taken."""
+        if not self._most or decision.allowed or attempt.id is not None:
+            return
+        given_back, since_us = epoch
+        held_us = NEVER_HELD_US if decision.retry_after_us is None else decision.retry_after_us
+        refusal = _Refusal(attempt.cost, since_us, since_us + held_us, decision)
+        with self._lock:
+            # An answer that crossed a refund may tell of the time before it.
+            if given_back == self._given_back:
+                # Behind all others, as the latest refused.
+                of_subject = self._refusals.pop(attempt.subject, {})
+                self._size -= len(of_subject)
+                of_subject[attempt.policy, attempt.segment, attempt.channel, attempt.zone] = refusal
+                self._refusals[attempt.subject] = of_subject
+                self._size += len(of_subject)
+                while self._size > self._most:
+                    self._size -= len(self._refusals.pop(next(iter(self._refusals))))
+
+    def forget(self, subjects: Iterable[Subject]) -> None:
+        """Something was given back to these subjects, or may have been."""
+        if not self._most:
+            return
+        with self._lock:
+            self._given_back += 1
+            for subject in subjects:
+                self._size -= len(self._refusals.pop(subject, ()))
+
+    def emptied(self) -> DenyCache:
+        """A new one of the same size, for new policies: an answer under the old ones goes to the old cache."""
+        return DenyCache(self._most, self._now_ns)
+
+
+def _limits_later(told: Decision, passed_us: int) -> tuple[LimitStatus, ...]:
+    """The limits of this refusal, so much later; what came free meanwhile is not known here."""
+    return tuple(
+        msgspec.structs.replace(
+            state,
+            frees_in_us=None if state.frees_in_us is None else max(0, state.frees_in_us - passed_us),
+            whole_in_us=max(0, state.whole_in_us - passed_us),
+        )
+        for state in told.limits
+    )
+
+
+def check_entries(deny_cache: int) -> int:
+    """The number of refusals to keep, 0 to ten million, or raise."""
+    if isinstance(deny_cache, bool):
+        raise InvalidTypeError(f"deny_cache is how many refusals to keep, a whole number, not {quoted(deny_cache)}")
+    try:
+        most = index(deny_cache)
+    except TypeError:
+        raise InvalidTypeError(
+            f"deny_cache is how many refusals to keep, a whole number, not {quoted(deny_cache)}"
+        ) from None
+    if not 0 <= most <= MOST_ENTRIES:
+        raise InvalidValueError(f"deny_cache is 0 to {MOST_ENTRIES} refusals, not {quoted(most)}")
+    return most

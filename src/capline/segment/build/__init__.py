@@ -1,0 +1,1 @@
+"""Building segments: rows out of CSV, Parquet and object stores become sets."""

@@ -1,0 +1,272 @@
+"""Columns out of CSV and Parquet: the only module that imports pyarrow, and a typed face for what it lacks types for.
+
+It reads, and says what is wrong with a *file*; what is wrong with a *value* is for `source`. Batches are some 100,000
+rows.
+
+Two traps that shape it. Arrow's reader of numbers in CSV takes `0x10` for 16 and ` 7` for 7, so CSV is read as text and
+checked. And a quote that is never closed makes Arrow swallow rows, up to the end of the file, into one value: every
+column is therefore read, also those not asked for, and a line break inside a value is an error.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import zlib
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from capline.model.errors import SegmentError
+from capline.segment.build import inputs
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from capline.segment.build.inputs import Input
+
+__all__ = [
+    "TableColumns",
+    "by_length",
+    "codes",
+    "first_above",
+    "first_not_decimal",
+    "first_null",
+    "first_of_length",
+    "is_integer",
+    "is_parquet",
+    "is_text",
+    "numbers",
+    "parquet_rows",
+    "plain_text",
+    "read_columns",
+]
+
+# pyarrow ships no types: imported by name it is Any, said once here, where an import would be a hundred unknowns.
+_pa: Any = import_module("pyarrow")
+_compute: Any = import_module("pyarrow.compute")
+_csv: Any = import_module("pyarrow.csv")
+_parquet: Any = import_module("pyarrow.parquet")
+
+_CSV_SUFFIXES = (".csv", ".csv.gz")
+_PARQUET_SUFFIXES = (".parquet", ".pq")
+_BLOCK_BYTES = 4 << 20
+_BATCH_ROWS = 1 << 17
+
+
+class TableColumns(NamedTuple):
+    """A batch: the columns asked for, the number of its first row (from 1), and whether numbers in it are text."""
+
+    arrays: tuple[Any, ...]
+    first_row: int
+    is_text: bool
+
+
+def is_parquet(path: Input) -> bool:
+    """Whether the name says Parquet."""
+    return path.name.endswith(_PARQUET_SUFFIXES)
+
+
+def parquet_rows(path: Input) -> int:
+    """How many rows a Parquet file says that it has."""
+    with _arrow_errors(path), _parquet.ParquetFile(_opened(path)) as file:
+        return int(file.metadata.num_rows)
+
+
+def read_columns(path: Input, names: tuple[str, ...]) -> Iterator[TableColumns]:
+    """Read these columns, batch by batch; `SegmentError` for a file that is damaged, or lacks one of them."""
+    if is_parquet(path):
+        return _read_parquet(path, names)
+    if path.name.endswith(_CSV_SUFFIXES):
+        return _read_csv(path, names)
+    known = ", ".join((*_CSV_SUFFIXES, *_PARQUET_SUFFIXES))
+    raise SegmentError(f"{path}: its name does not say what it is; files of rows end in {known}")
+
+
+def _read_parquet(path: Input, names: tuple[str, ...]) -> Iterator[TableColumns]:
+    with _arrow_errors(path):
+        with _parquet.ParquetFile(_opened(path)) as header:
+            _check_columns(path, names, header.schema_arrow.names)
+        with _parquet.ParquetFile(
+            _opened(path), read_dictionary=list(names[1:]), page_checksum_verification=True
+        ) as file:
+            row = 1
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=list(names)):
+                there: list[str] = batch.schema.names
+                yield TableColumns(tuple(batch.column(there.index(name)) for name in names), row, is_text=False)
+                row += batch.num_rows
+
+
+def _read_csv(path: Input, names: tuple[str, ...]) -> Iterator[TableColumns]:
+    def keep_invalid(found: Any) -> str:
+        invalid.append(found)
+        return "error"
+
+    invalid: list[Any] = []
+    # One thread: it is as fast here (the parsing dominates), and only then does Arrow know the number of a bad row.
+    options = _csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)
+    rules = _csv.ParseOptions(invalid_row_handler=keep_invalid)
+    row = 1
+    with _arrow_errors(path, invalid):
+        there = _header(path)
+        _check_columns(path, names, there)
+        text = dict.fromkeys(there, _pa.string())
+        text.update(dict.fromkeys(names[1:], _pa.dictionary(_pa.int32(), _pa.string())))
+        with _csv.open_csv(
+            _unpacked(path),
+            read_options=options,
+            parse_options=rules,
+            convert_options=_csv.ConvertOptions(column_types=text, strings_can_be_null=False),
+        ) as reader:
+            for batch in reader:
+                _check_line_breaks(path, there, batch, row)
+                yield TableColumns(tuple(batch.column(there.index(name)) for name in names), row, is_text=True)
+                row += batch.num_rows
+
+
+def _opened(path: Input) -> Any:
+    """What Arrow reads from: a file's path, or an object opened."""
+    return path if isinstance(path, Path) else inputs.open_input(path.url)
+
+
+def _unpacked(path: Input) -> Any:
+    """The same for CSV: Arrow unpacks a file by its name, and an object not at all."""
+    if isinstance(path, Path):
+        return path
+    opened: Any = inputs.open_input(path.url)
+    return gzip.GzipFile(fileobj=opened) if path.name.endswith(".gz") else opened
+
+
+def _header(path: Input) -> list[str]:
+    """The names in the first row.
+
+    Not by Arrow: its reader reads ahead in a thread of its own, and now and then aborted a program that ended there and
+    then, since a column was missing.
+    """
+    raw = path.open("rb") if isinstance(path, Path) else inputs.open_input(path.url)
+    plain: Any = gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw
+    with raw, io.TextIOWrapper(plain, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        try:
+            return next(csv.reader(file))
+        except StopIteration:
+            raise ValueError("Empty CSV file") from None
+        except (csv.Error, EOFError, zlib.error) as error:
+            raise ValueError(str(error)) from None
+
+
+def _check_columns(path: Input, names: tuple[str, ...], there: list[str]) -> None:
+    for name in names:
+        if there.count(name) != 1:
+            fault = "no column" if name not in there else "more than one column"
+            listed = ", ".join(there[:20]) + (", …" if len(there) > 20 else "")  # noqa: PLR2004 - one line's worth
+            raise SegmentError(f"{path}: {fault} {name!r}; its columns are: {listed}")
+
+
+def _check_line_breaks(path: Input, there: list[str], batch: Any, row: int) -> None:
+    for name, column in zip(there, batch.columns, strict=True):
+        values = column.dictionary if _pa.types.is_dictionary(column.type) else column
+        if _compute.any(_compute.match_substring(values, "\n")).as_py():
+            broken = _compute.match_substring(column.cast(_pa.string()), "\n")
+            raise SegmentError(
+                f"{path}, row {row + _first(broken)}: {name} has a line break inside quotes; "
+                "close the quote, or leave line breaks out",
+            )
+
+
+@contextmanager
+def _arrow_errors(path: Input, invalid: list[Any] | None = None) -> Generator[None]:
+    try:
+        yield
+    except SegmentError:
+        raise
+    except (_pa.ArrowException, OSError, ValueError) as error:
+        if invalid:
+            bad = invalid[0]
+            raise SegmentError(
+                f"{path}, row {bad.number - 1}: {bad.actual_columns} values where the header has "
+                f"{bad.expected_columns}: {bad.text[:60]!r}; fix the row, or get the whole file",
+            ) from None
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split()).rstrip(".")
+        raise SegmentError(
+            f"{path}: cannot be read: {reason}; it is damaged, cut short or not what it is named"
+        ) from None
+
+
+def first_null(column: Any) -> int | None:
+    """Find the place of the first null."""
+    return _first(column.is_null()) if column.null_count else None
+
+
+def first_not_decimal(column: Any, most_digits: int) -> int | None:
+    """Find the place of the first text that is not 1 to `most_digits` decimal digits."""
+    good = _compute.and_(
+        _compute.ascii_is_decimal(column),
+        _compute.less_equal(_compute.binary_length(column), most_digits),
+    )
+    return None if _compute.all(good).as_py() is not False else _first(_compute.invert(good))
+
+
+def first_above(column: Any, digits: str) -> int | None:
+    """Find the place of the first decimal text that is above this number, given with all its digits."""
+    above = _compute.and_(_compute.equal(_compute.binary_length(column), len(digits)), _compute.greater(column, digits))
+    return _first(above) if _compute.any(above).as_py() else None
+
+
+def plain_text(column: Any) -> Any:
+    """The column as plain text, whatever kind of text it is."""
+    return column.cast(_pa.large_string())
+
+
+def first_of_length(column: Any, least: int, most: int) -> int | None:
+    """Find the place of the first text that is not `least` to `most` bytes of UTF-8."""
+    lengths = _compute.binary_length(column)
+    bad = _compute.or_(_compute.less(lengths, least), _compute.greater(lengths, most))
+    return _first(bad) if _compute.any(bad).as_py() else None
+
+
+def by_length(column: Any) -> list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.bytes_]]]:
+    """Sort a column of plain text without nulls by length in bytes: the length, the places, the texts at a fixed width.
+
+    ValueError for bytes that are not UTF-8.
+    """
+    column.validate(full=True)
+    lengths = _compute.binary_length(column).to_numpy(zero_copy_only=False)
+    found: list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.bytes_]]] = []
+    for length in np.unique(lengths).tolist():
+        places = np.flatnonzero(lengths == length)
+        # Taken together, texts of one length lie side by side: their bytes are the array.
+        some = column.take(_pa.array(places))
+        cells = np.frombuffer(some.buffers()[2], dtype=f"S{length}", count=places.size)
+        found.append((length, places, cells))
+    return found
+
+
+def is_integer(column: Any) -> bool:
+    """Whether the column's type is one of the eight integers."""
+    return bool(_pa.types.is_integer(column.type))
+
+
+def is_text(column: Any) -> bool:
+    """Whether the column holds text, dictionary-encoded or not."""
+    kind = column.type.value_type if _pa.types.is_dictionary(column.type) else column.type
+    return bool(_pa.types.is_string(kind) or _pa.types.is_large_string(kind) or _pa.types.is_string_view(kind))
+
+
+def numbers(column: Any) -> npt.NDArray[np.integer[Any]]:
+    """Convert a column of integers, or of decimal digits, without nulls, to an array."""
+    return (column if is_integer(column) else column.cast(_pa.uint64())).to_numpy(zero_copy_only=False)
+
+
+def codes(column: Any) -> tuple[npt.NDArray[np.integer[Any]], tuple[str, ...]]:
+    """Convert a column of text without nulls to codes and the texts they stand for."""
+    encoded = column if _pa.types.is_dictionary(column.type) else column.cast(_pa.string()).dictionary_encode()
+    return encoded.indices.to_numpy(zero_copy_only=False), tuple(encoded.dictionary.to_pylist())
+
+
+def _first(mask: Any) -> int:
+    return int(np.argmax(mask.to_numpy(zero_copy_only=False)))

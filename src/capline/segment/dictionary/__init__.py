@@ -1,0 +1,1 @@
+"""Text ids: the durable dictionary that gives each text a number."""

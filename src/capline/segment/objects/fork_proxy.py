@@ -1,0 +1,144 @@
+"""A process that calls an object store for one that cannot, since it was forked after obstore had run.
+
+    here     {"verb": "get", "path": "pointer.json", …}   one line of JSON to its standard input
+    proxy    {"data": "…", "tag": "…"}                    one line of JSON from its standard output
+
+What is large goes through files, not through the pipe. The proxy ends with the pipe: whoever started it may be killed
+at any moment. It is started afresh (`python -m capline.segment.objects.fork_worker`), so it has none of this process's
+threads.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from threading import Lock
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from capline.model.errors import SegmentError
+from capline.segment.objects.store import ObjectData, ObjectInfo, ObjectMissingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+__all__ = ["ForkProxy", "ProxyCall", "ProxyReply"]
+
+_Verb = Literal["get", "download", "upload", "put", "swap", "list", "delete"]
+
+
+class ProxyCall(msgspec.Struct, omit_defaults=True):
+    """A call, as the pipe has it."""
+
+    verb: _Verb
+    path: str = ""
+    most_bytes: int = 0
+    tag: str | None = None
+    file: str = ""
+    data: bytes = b""
+    paths: list[str] = []
+
+
+class ProxyReply(msgspec.Struct, omit_defaults=True):
+    """What became of it."""
+
+    error: str | None = None
+    missing: bool = False
+    got: ObjectData | None = None
+    text: str = ""
+    truth: bool = False
+    found: dict[str, ObjectInfo] = {}
+
+
+class ForkProxy:
+    """The calls of a place, made by another process, one at a time; `owner` is the process that may use this object."""
+
+    def __init__(self, url: str, options: Mapping[str, str]) -> None:
+        self.owner = os.getpid()
+        self.where = url.rstrip("/")
+        self.works = True
+        self._lock = Lock()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "capline.segment.objects.fork_worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+            self._send(msgspec.json.encode((url, dict(options))))
+        except OSError as error:
+            raise SegmentError(self._gone(str(error))) from None
+
+    def get(self, path: str, most_bytes: int, unless: str | None = None) -> ObjectData | None:
+        """See `Place`."""
+        return self._ask(ProxyCall("get", path, most_bytes, unless)).got
+
+    def download(self, path: str, into: Path, size_bytes: int) -> str:
+        """See `Place`."""
+        return self._ask(ProxyCall("download", path, size_bytes, file=str(into.absolute()))).text
+
+    def upload(self, path: str, file: Path, progress: Callable[[int], object] | None = None) -> str:
+        """See `Place`."""
+        sent = self._ask(ProxyCall("upload", path, file=str(file.absolute()))).text
+        if progress is not None:
+            progress(file.stat().st_size)
+        return sent
+
+    def put(self, path: str, data: bytes) -> None:
+        """See `Place`."""
+        self._ask(ProxyCall("put", path, data=data))
+
+    def swap(self, path: str, data: bytes, tag: str | None) -> bool:
+        """See `Place`."""
+        return self._ask(ProxyCall("swap", path, tag=tag, data=data)).truth
+
+    def list(self, folder: str) -> dict[str, ObjectInfo]:
+        """See `Place`."""
+        return self._ask(ProxyCall("list", folder)).found
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """See `Place`."""
+        self._ask(ProxyCall("delete", paths=[*paths]))
+
+    def close(self) -> None:
+        """End it, in the middle of a call if need be."""
+        if self.owner == os.getpid():
+            self._process.kill()
+            self._process.wait()
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    # What a dead one was still to be told is lost with it.
+                    with suppress(OSError):
+                        pipe.close()
+
+    def _ask(self, asked: ProxyCall) -> ProxyReply:
+        with self._lock:
+            try:
+                self._send(msgspec.json.encode(asked))
+                line = self._process.stdout.readline() if self._process.stdout is not None else b""
+                if not line.endswith(b"\n"):
+                    raise SegmentError(self._gone("it ended"))
+                answered = msgspec.json.decode(line, type=ProxyReply)
+            except (OSError, ValueError) as error:
+                if isinstance(error, SegmentError):
+                    raise
+                raise SegmentError(self._gone(str(error))) from None
+        if answered.error is not None:
+            raise (ObjectMissingError if answered.missing else SegmentError)(answered.error)
+        return answered
+
+    def _send(self, line: bytes) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.write(line + b"\n")
+            self._process.stdin.flush()
+
+    def _gone(self, why: str) -> str:
+        self.works = False
+        return (
+            f"{self.where}: the process that fetches for this forked one does not work ({why}); "
+            "open the place after the fork, and not before it"
+        )

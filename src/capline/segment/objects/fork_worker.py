@@ -1,0 +1,57 @@
+"""The proxy's own process: makes the calls that come down its pipe (see `proxy`), until the pipe ends."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from capline.model.errors import SegmentError
+from capline.segment.objects.fork_proxy import ProxyCall, ProxyReply
+from capline.segment.objects.remote import BucketStore
+from capline.segment.objects.store import ObjectMissingError
+
+if TYPE_CHECKING:
+    from capline.segment.objects.store import ObjectStore
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Answer the lines of standard input until it ends."""
+    lines = sys.stdin.buffer
+    address = msgspec.json.decode(lines.readline(), type=tuple[str, dict[str, str]])
+    place: BucketStore | None = None
+    for line in lines:
+        try:
+            place = BucketStore(*address) if place is None else place
+            answered = _answer(place, msgspec.json.decode(line, type=ProxyCall))
+        except SegmentError as error:
+            answered = ProxyReply(str(error), isinstance(error, ObjectMissingError))
+        sys.stdout.buffer.write(msgspec.json.encode(answered) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def _answer(place: ObjectStore, asked: ProxyCall) -> ProxyReply:
+    match asked.verb:
+        case "get":
+            return ProxyReply(got=place.get(asked.path, asked.most_bytes, asked.tag))
+        case "download":
+            return ProxyReply(text=place.download(asked.path, Path(asked.file), asked.most_bytes))
+        case "upload":
+            return ProxyReply(text=place.upload(asked.path, Path(asked.file)))
+        case "put":
+            place.put(asked.path, asked.data)
+        case "swap":
+            return ProxyReply(truth=place.swap(asked.path, asked.data, asked.tag))
+        case "list":
+            return ProxyReply(found=place.list(asked.path))
+        case "delete":
+            place.delete(asked.paths)
+    return ProxyReply()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+"""Where a publication lives: a place of objects by name, on a local disk or in an object store, behind the same verbs.
+
+A directory is a `DirectoryStore`, an object store a `RemoteStore` (`remote`); `address` tells which one is meant.
+
+The rule: an object is whole under its name or not there, and `swap` writes one only if it is still what was read. In
+an object store that is a conditional PUT; on a disk it is a rename under a lock file, since a file system has
+create-if-absent but no compare-and-swap.
+
+A directory asks nothing of obstore, so it works in a process that was forked, and without the extra's largest part.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import stat
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from capline.model.errors import SegmentError
+from capline.segment import files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+    from pathlib import Path
+
+__all__ = ["DirectoryStore", "ObjectData", "ObjectInfo", "ObjectMissingError", "ObjectStore"]
+
+CHUNK_BYTES = 4 << 20
+
+_ABANDONED_US = 24 * 3_600_000_000
+"""Nobody writes one file for a day."""
+
+_TEMPORARY = re.compile(r"\..*\.[0-9a-f]{12}\.tmp")
+
+
+class ObjectMissingError(SegmentError):
+    """There is no object of this name; the place itself answered."""
+
+
+class ObjectData(msgspec.Struct, frozen=True):
+    """A small object's bytes, and the tag by which `swap` and `get(unless=...)` know this state of it again."""
+
+    data: bytes
+    tag: str
+
+
+class ObjectInfo(msgspec.Struct, frozen=True):
+    """An object as a listing tells it; `changed_us` by the place's clock."""
+
+    bytes: int
+    changed_us: int
+
+
+class ObjectStore(Protocol):
+    """What publishing and watching ask of a place; every trouble is a one-line `SegmentError` that names the object."""
+
+    where: str
+
+    def get(self, path: str, most_bytes: int, unless: str | None = None) -> ObjectData | None:
+        """Read a small object; None where its tag is still `unless`. `ObjectMissingError` where there is none."""
+        ...
+
+    def download(self, path: str, into: Path, size_bytes: int) -> str:
+        """Write the object into a new file, and return its SHA-256; `SegmentError` unless it has exactly this size."""
+        ...
+
+    def upload(self, path: str, file: Path, progress: Callable[[int], object] | None = None) -> str:
+        """Put a file there, replacing what there is; returns the SHA-256 of what was sent. `progress`: bytes so far."""
+        ...
+
+    def put(self, path: str, data: bytes) -> None:
+        """Put a small object there, replacing what there is."""
+        ...
+
+    def swap(self, path: str, data: bytes, tag: str | None) -> bool:
+        """Write the object only if its tag is still this one (None: only if there is none); False where it is not.
+
+        False may also be told of a write that did happen, where the answer to it was lost: look who wrote it.
+        """
+        ...
+
+    def list(self, folder: str) -> dict[str, ObjectInfo]:
+        """What there is in a folder, by name within it; empty where there is no such folder."""
+        ...
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete the objects; one that is gone already is no error."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+        ...
+
+
+class DirectoryStore:
+    """A directory as a place; made when the first object is written. Threads and processes may share it."""
+
+    def __init__(self, path: Path) -> None:
+        self._root = path.absolute()
+        self.where = str(path)
+
+    def get(self, path: str, most_bytes: int, unless: str | None = None) -> ObjectData | None:
+        """See `ObjectStore`. The tag is the SHA-256 of the bytes."""
+        try:
+            data = files.read(self._root / path, most_bytes, shown=f"{self.where}/{path}")
+        except SegmentError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                self._check_root()
+                raise ObjectMissingError(f"{self.where}/{path}: there is none") from None
+            raise
+        tag = hashlib.sha256(data).hexdigest()
+        return None if tag == unless else ObjectData(data, tag)
+
+    def download(self, path: str, into: Path, size_bytes: int) -> str:
+        """See `ObjectStore`."""
+        shown = f"{self.where}/{path}"
+        with files.os_errors("read it", shown):
+            try:
+                handle = os.open(self._root / path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            except FileNotFoundError:
+                raise ObjectMissingError(f"{shown}: there is none") from None
+            with os.fdopen(handle, "rb", buffering=0) as source:
+                status = os.fstat(handle)
+                if not stat.S_ISREG(status.st_mode):
+                    raise SegmentError(f"{shown}: not a regular file")
+                check_size(shown, status.st_size, size_bytes)
+                return write_chunks(iter(lambda: source.read(CHUNK_BYTES), b""), into, size_bytes, shown)
+
+    def upload(self, path: str, file: Path, progress: Callable[[int], object] | None = None) -> str:
+        """See `ObjectStore`."""
+        digest, sent = hashlib.sha256(), 0
+        with files.os_errors("write it", f"{self.where}/{path}"), file.open("rb") as source, self._new(path) as target:
+            while chunk := source.read(CHUNK_BYTES):
+                target.write(chunk)
+                digest.update(chunk)
+                sent += len(chunk)
+                if progress is not None:
+                    progress(sent)
+        return digest.hexdigest()
+
+    def put(self, path: str, data: bytes) -> None:
+        """See `ObjectStore`."""
+        with files.os_errors("write it", f"{self.where}/{path}"), self._new(path) as target:
+            target.write(data)
+
+    def swap(self, path: str, data: bytes, tag: str | None) -> bool:
+        """See `ObjectStore`. Who waits for the lock waits for one rename; it goes with its holder, however that ends."""
+        shown = f"{self.where}/{path}"
+        with files.os_errors("write it", shown):
+            self._root.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self._root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                try:
+                    before = hashlib.sha256((self._root / path).read_bytes()).hexdigest()
+                except FileNotFoundError:
+                    before = None
+                if before != tag:
+                    return False
+                # Whoever wrote these was killed: a writer holds the lock.
+                for left in self._root.glob(f".{path}.*.tmp"):
+                    left.unlink(missing_ok=True)
+                with self._new(path) as target:
+                    target.write(data)
+                return True
+            finally:
+                os.close(lock)
+
+    def list(self, folder: str) -> dict[str, ObjectInfo]:
+        """See `ObjectStore`. Also what a killed publisher left half written, once nobody can be writing it any more."""
+        found: dict[str, ObjectInfo] = {}
+        abandoned_us = time.time_ns() // 1000 - _ABANDONED_US
+        with files.os_errors("list it", f"{self.where}/{folder}"):
+            if not (self._root / folder).exists():
+                self._check_root()
+                return found
+            with os.scandir(self._root / folder) as entries:
+                for entry in entries:
+                    with suppress(FileNotFoundError):
+                        status = entry.stat(follow_symlinks=False)
+                        changed_us = status.st_mtime_ns // 1000
+                        left = _TEMPORARY.fullmatch(entry.name) is not None and changed_us < abandoned_us
+                        if stat.S_ISREG(status.st_mode) and (left or not entry.name.startswith(".")):
+                            found[entry.name] = ObjectInfo(status.st_size, changed_us)
+        return found
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """See `ObjectStore`."""
+        for path in paths:
+            with files.os_errors("delete it", f"{self.where}/{path}"):
+                (self._root / path).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """See `ObjectStore`; it holds nothing."""
+
+    @contextmanager
+    def _new(self, path: str) -> Generator[_Target]:
+        """Write beside the name, force to disk, rename: whole under its name or not there, also after a power loss."""
+        final = self._root / path
+        final.parent.mkdir(parents=True, exist_ok=True)
+        temporary = files.beside(final)
+        try:
+            with temporary.open("xb") as target:
+                yield target
+                target.flush()
+                os.fsync(target.fileno())
+            temporary.replace(final)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+        files.fsync_directory(final.parent)
+
+    def _check_root(self) -> None:
+        """Tell a place without the object from a place that cannot be looked at: only the first may be published to."""
+        with files.os_errors("look at it", self.where):
+            try:
+                shape = self._root.stat()
+            except FileNotFoundError:
+                return
+            if not stat.S_ISDIR(shape.st_mode):
+                raise SegmentError(f"{self.where}: not a directory; choose another place")
+            with os.scandir(self._root):
+                pass
+
+
+class _Target(Protocol):
+    def write(self, data: bytes, /) -> object: ...
+
+
+def check_size(shown: str, size_bytes: int, expected_bytes: int) -> None:
+    """Refuse an object whose length is not the one that was promised, before any of it is read."""
+    if size_bytes != expected_bytes:
+        raise SegmentError(
+            f"{shown}: {size_bytes} bytes, and the manifest says {expected_bytes}; it is torn: publish again"
+        )
+
+
+def write_chunks(chunks: Iterable[bytes], into: Path, size_bytes: int, shown: str) -> str:
+    """Write the chunks into a new file, never more than was promised, and return their SHA-256."""
+    digest, taken = hashlib.sha256(), 0
+    with files.os_errors("write it", into), into.open("xb") as target:
+        for chunk in chunks:
+            taken += len(chunk)
+            if taken > size_bytes:
+                break
+            digest.update(chunk)
+            target.write(chunk)
+        target.flush()
+        os.fsync(target.fileno())
+    check_size(shown, taken, size_bytes)
+    return digest.hexdigest()
+
+
+def remove_tree(path: Path) -> None:
+    """Delete a directory and what is in it, as far as that can be done."""
+    shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Publishing snapshots, and following what is published."""

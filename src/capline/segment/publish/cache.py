@@ -1,0 +1,313 @@
+"""A host's cache of published snapshots: fetched once, proven once, and then whole under its name for every process.
+
+    CACHE/
+    ├── <SHA-256 of a manifest>/          a snapshot's directory, as `load_snapshot` reads it: whole and proven
+    ├── .<SHA-256>.<random>.part/         one that is being fetched; whoever was killed leaves it to be swept
+    ├── .last-<hash of the address>       the snapshot that was served last from an address
+    └── .lock                             held by who fetches
+
+The rule: a directory gets its name by one rename, after every file was checked for size and hash and the whole was
+loaded once. So a process that finds the name needs no network, and never meets half of a snapshot. The lock only saves
+double work: one that cannot have it for a while (its holder may be stopped) fetches for itself, and of two renames one
+wins.
+
+Files that an earlier snapshot has are linked instead of fetched. A snapshot that nobody has used for ten minutes goes,
+but for the newest two; whoever has it open keeps what he has open.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from capline.model.errors import SegmentError
+from capline.segment import files
+from capline.segment.objects.store import remove_tree
+from capline.segment.publish.fetch import download, read_manifest_of
+from capline.segment.publish.publish import files_of
+from capline.segment.snapshot.load import load_snapshot
+from capline.segment.snapshot.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, decode_manifest, read_manifest
+from capline.segment.snapshot.verify import REFUSED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from capline.segment.objects.store import ObjectStore
+    from capline.segment.publish.pointer import Published
+    from capline.segment.snapshot.manifest import Manifest
+    from capline.segment.snapshot.snapshot import Snapshot
+
+__all__ = ["Bounds", "Cache", "Last"]
+
+_NAME = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_PATIENCE_S = 120.0
+_PAUSE_S = 0.05
+_UNUSED_S = 600.0
+_ABANDONED_S = 3600.0
+_NEWEST = 2
+_LARGEST_LAST_BYTES = 4096
+_LARGE_BYTES = 8 << 20
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """What a snapshot may be to be served; what is outside is refused, and the last good one stays.
+
+    `least_ids` is over all segments: 1 refuses a snapshot without anybody in it. `least_ids_of` is by segment, and a
+    segment that is named there must exist.
+    """
+
+    most_bytes: int = 4 << 30
+    most_ids: int = 1 << 33
+    least_ids: int = 1
+    least_ids_of: dict[str, int] = {}
+
+    def check_version(self, version: Published, where: str) -> None:
+        """Check what the pointer tells, before anything is fetched."""
+        if version.bytes > self.most_bytes:
+            raise SegmentError(
+                f"{where}: version {version.version!r} has {version.bytes:,} bytes, and at most {self.most_bytes:,} "
+                "are taken; raise the bound, or publish a smaller one"
+            )
+
+    def check_manifest(self, manifest: Manifest, where: str) -> None:
+        """Check what the manifest tells, before any file of it is fetched."""
+        size_bytes = sum(each.bytes for each in files_of(manifest))
+        cardinalities = {each.name: each.cardinality for each in manifest.segments}
+        ids = sum(cardinalities.values())
+        if size_bytes > self.most_bytes:
+            raise SegmentError(f"{where}: {size_bytes:,} bytes, and at most {self.most_bytes:,} are taken")
+        if not self.least_ids <= ids <= self.most_ids:
+            raise SegmentError(
+                f"{where}: {ids:,} ids in all, where {self.least_ids:,} to {self.most_ids:,} are taken; "
+                "was it built from all rows?"
+            )
+        for name, least in self.least_ids_of.items():
+            if cardinalities.get(name, -1) < least:
+                has = f"{cardinalities[name]:,} ids" if name in cardinalities else "no such segment"
+                raise SegmentError(f"{where}: segment {name!r}: {has}, where {least:,} or more must be")
+
+
+class Last(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which snapshot was served last from an address, for a start while the address cannot be reached."""
+
+    manifest: str
+    version: str
+    sequence: int
+
+
+class Cache:
+    """The cache in this directory, shared by any number of threads and processes of one host."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).absolute()
+        self._held: int | None = None
+
+    def open(self, place: ObjectStore, version: Published, bounds: Bounds, stopped: Callable[[], bool]) -> Snapshot:
+        """Open the version, fetching it first where no process of this host has; `SegmentError` for any doubt."""
+        bounds.check_version(version, place.where)
+        final = self.path / version.manifest
+        with files.os_errors("use it as a cache", self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            if not final.exists():
+                with self._turn(final, stopped):
+                    if not final.exists():
+                        return self._fetch(place, version, bounds, final, stopped)
+        return self._load(final, bounds, version.version)
+
+    def open_last(self, address: str, bounds: Bounds) -> tuple[Snapshot, Last] | None:
+        """Open what was served last from this address, if it is still here and good."""
+        try:
+            data = files.read(self._last(address), _LARGEST_LAST_BYTES)
+            last = msgspec.json.decode(data, type=Last)
+            if _NAME.fullmatch(last.manifest):
+                return self._load(self.path / last.manifest, bounds, last.version), last
+        except (SegmentError, ValueError):
+            pass
+        return None
+
+    def remember(self, address: str, version: Published, sequence: int) -> None:
+        """Note what is served from this address; a full disk is no reason not to serve it."""
+        last = Last(version.manifest, version.version, sequence)
+        with suppress(SegmentError):
+            files.write(self._last(address), msgspec.json.encode(last))
+
+    def touch(self, manifest: str) -> None:
+        """Say that this snapshot is in use, so that nobody sweeps it."""
+        with suppress(OSError):
+            os.utime(self.path / manifest)
+
+    def sweep(self) -> None:
+        """Delete what nobody has used for a while: snapshots but for the newest two, and what killed fetchers left."""
+        now = time.time()
+        with suppress(OSError):
+            ages: list[tuple[float, Path]] = []
+            for path in self.path.iterdir():
+                with suppress(OSError):
+                    age = now - path.stat().st_mtime
+                    if _NAME.fullmatch(path.name):
+                        ages.append((age, path))
+                    elif path.name.endswith((".part", ".gone")) and age > _ABANDONED_S:
+                        remove_tree(path)
+            for age, path in sorted(ages)[_NEWEST:]:
+                if age > _UNUSED_S:
+                    self._discard(path)
+
+    def after_fork(self) -> None:
+        """Let go, in a child, of a lock that its parent holds: else it would be held until the child ends."""
+        if self._held is not None:
+            with suppress(OSError):
+                os.close(self._held)
+            self._held = None
+
+    # ---- fetching ----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _turn(self, final: Path, stopped: Callable[[], bool]) -> Generator[None]:
+        """Wait for the lock, until somebody has fetched it, or for two minutes at most."""
+        handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._held = handle
+        deadline = time.monotonic() + _PATIENCE_S
+        try:
+            while not final.exists() and time.monotonic() < deadline:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    _go_on(stopped)
+                    time.sleep(_PAUSE_S)
+            yield
+        finally:
+            if self._held == handle:
+                self._held = None
+                os.close(handle)
+
+    def _fetch(
+        self, place: ObjectStore, version: Published, bounds: Bounds, final: Path, stopped: Callable[[], bool]
+    ) -> Snapshot:
+        data, manifest = read_manifest_of(place, version)
+        bounds.check_manifest(manifest, f"{place.where}/{version.manifest_path}")
+        part = final.with_name(f".{final.name}.{secrets.token_hex(6)}.part")
+        have = self._have()
+        part.mkdir()
+        try:
+            for each in files_of(manifest):
+                _go_on(stopped)
+                source = have.get((each.sha256, each.bytes))
+                if source is None or not _link(source, part / each.file, each.sha256):
+                    download(place, version, each.sha256, each.bytes, part / each.file)
+            files.create(part / MANIFEST, data)
+            files.fsync_directory(part)
+            # Proven before it has a name: that it is what its manifest says, and that its segments are disjoint.
+            snapshot = _proven(part, sum(each.bytes for each in files_of(manifest)), stopped)
+            _go_on(stopped)
+            with suppress(OSError):  # of two that fetched it, the second finds the name taken
+                part.rename(final)
+            if not final.exists():
+                raise SegmentError(f"{final}: cannot be made; is something else of that name there?")
+            files.fsync_directory(self.path)
+        finally:
+            remove_tree(part)
+        return snapshot
+
+    def _have(self) -> dict[tuple[str, int], Path]:
+        """Files of snapshots that are here, by hash and size."""
+        have: dict[tuple[str, int], Path] = {}
+        for path in self.path.iterdir():
+            if _NAME.fullmatch(path.name):
+                with suppress(SegmentError):
+                    have |= {(each.sha256, each.bytes): path / each.file for each in files_of(read_manifest(path))}
+        return have
+
+    def _load(self, final: Path, bounds: Bounds, version: str) -> Snapshot:
+        """Open a snapshot that is here; one that turns out to be damaged goes, so that it is fetched again."""
+        try:
+            manifest = _manifest_of(final, version)
+            snapshot = load_snapshot(final, trust="stamp")
+        except SegmentError as error:
+            if not isinstance(error.__cause__, OSError):  # nothing is wrong with it where the system is out of handles
+                self._discard(final)
+            raise
+        bounds.check_manifest(manifest, str(final))
+        self.touch(final.name)
+        return snapshot
+
+    def _discard(self, path: Path) -> None:
+        """Take the name away first, in one step: nobody finds a directory that is half deleted."""
+        gone = path.with_name(f".{path.name}.{secrets.token_hex(6)}.gone")
+        with suppress(OSError):
+            path.rename(gone)
+            remove_tree(gone)
+
+    def _last(self, address: str) -> Path:
+        return self.path / f".last-{hashlib.sha256(address.encode()).hexdigest()[:32]}"
+
+
+def _manifest_of(final: Path, version: str) -> Manifest:
+    """Read the manifest of a snapshot that is here, if it is the one that the directory is named by."""
+    data = files.read(final / MANIFEST, LARGEST_MANIFEST_BYTES)
+    if hashlib.sha256(data).hexdigest() != final.name:
+        raise SegmentError(f"{final}: not the manifest of version {version!r}; it was changed here")
+    return decode_manifest(data, str(final / MANIFEST))
+
+
+def _proven(path: Path, size_bytes: int, stopped: Callable[[], bool]) -> Snapshot:
+    """Verify all of a snapshot and open it.
+
+    Decoding and uniting large bitmaps are long calls that let no other thread of the process run, so for a large
+    snapshot another process does it first (`capline.segment.snapshot.verify`); what it left behind makes opening it
+    here quick.
+    """
+    if size_bytes >= _LARGE_BYTES and Path(sys.executable).name.startswith(("python", "pypy")):
+        _prove_aside(path, stopped)
+    return load_snapshot(path, trust="stamp")
+
+
+def _prove_aside(path: Path, stopped: Callable[[], bool]) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", "capline.segment.snapshot.verify", str(path)]
+    with subprocess.Popen(  # noqa: S603 - our own module
+        command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
+    ) as prover:
+        while True:
+            try:
+                _, told = prover.communicate(timeout=_PAUSE_S * 4)
+                break
+            except subprocess.TimeoutExpired:
+                if stopped():
+                    prover.kill()
+    _go_on(stopped)
+    if prover.returncode:
+        last = told.decode(errors="replace").strip().split("\n")[-1][:1000]
+        raise SegmentError(last if prover.returncode == REFUSED else f"{path}: cannot be verified: {last or 'killed'}")
+
+
+def _go_on(stopped: Callable[[], bool]) -> None:
+    if stopped():
+        raise SegmentError("stopped")
+
+
+def _link(source: Path, target: Path, sha256: str) -> bool:
+    """Have the file from an earlier snapshot, if it still is what it was; a copy where links cannot be."""
+    try:
+        with source.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+                return False
+        try:
+            target.hardlink_to(source)
+        except OSError:
+            shutil.copyfile(source, target)
+    except OSError:
+        return False
+    return True

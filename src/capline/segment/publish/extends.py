@@ -1,0 +1,83 @@
+"""A text keeps its number from one publication to the next: the new dictionary extends the one that is served.
+
+The rule: every text of the current version has the same number in the new one. Whoever builds with the dictionary
+directory of the last build has that; one that was lost, restored from an old copy or begun again gives numbers that
+stand for somebody else, in every cursor and audience that was kept.
+
+Files are named by their content, and a dictionary mostly gets new ones: what is there under the same hash at the same
+numbers needs no look. Only files that a build has merged are fetched from where they were published, and each of their
+texts is looked up: less than 1 µs a text, and files that are full are never merged again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from capline.model.errors import SegmentError
+from capline.segment import files
+from capline.segment.dictionary.dictionary import Dictionary, open_file
+from capline.segment.dictionary.idfile import Group
+from capline.segment.publish.fetch import download, read_manifest_of
+
+if TYPE_CHECKING:
+    from capline.segment.dictionary.idfile import IdFile
+    from capline.segment.objects.store import ObjectStore
+    from capline.segment.publish.pointer import Published
+    from capline.segment.snapshot.manifest import DictionaryEntry
+
+__all__ = ["check_extends"]
+
+_CHUNK = 1 << 20
+
+
+def check_extends(place: ObjectStore, current: Published, ids: Dictionary, directory: Path) -> None:
+    """Raise `SegmentError` unless each text of the version that is served has the same number in `ids`.
+
+    So it does where the numbers of that version cannot be had. A version without text ids has none to keep.
+    """
+    try:
+        published = read_manifest_of(place, current)[1].dictionary
+        here = {_place_of(entry) for entry in ids.entries}
+        changed = [entry for entry in published if _place_of(entry) not in here]
+        with files.os_errors("compare id dictionaries", directory), tempfile.TemporaryDirectory() as temporary:
+            for entry in changed:
+                path = Path(temporary) / entry.file
+                download(place, current, entry.sha256, entry.bytes, path)
+                found = _first_changed(open_file(entry, path, verify=False), ids)
+                path.unlink()
+                if found is not None:
+                    break
+            else:
+                return
+    except SegmentError as error:
+        raise SegmentError(
+            f"{error} (the id dictionary is compared with that of {current.version!r}; --new-dictionary does not)"
+        ) from None
+    text, was, now = found
+    raise SegmentError(
+        f"{directory}: its id dictionary does not extend that of version {current.version!r}, which is served: "
+        f"id {text!r} has {'no number' if now < 0 else f'the number {now}'} here, and {was} there; "
+        "build with the dictionary of that version (--ids), or say that it is a new one (--new-dictionary)"
+    )
+
+
+def _place_of(entry: DictionaryEntry) -> tuple[int, int, str]:
+    return entry.first, entry.cardinality, entry.sha256
+
+
+def _first_changed(old: IdFile, ids: Dictionary) -> tuple[str, int, int] | None:
+    """A text that has another number now, with the number that it had and the one that it has (-1: none)."""
+    for length, cells, numbers in old.groups:
+        for start in range(0, len(cells), _CHUNK):
+            some = cells[start : start + _CHUNK]
+            was = numbers[start : start + _CHUNK].astype(np.int64) + old.first
+            now = ids.find(Group(length, np.arange(len(some)), some))
+            changed = np.flatnonzero(was != now)
+            if changed.size:
+                at = int(changed[0])
+                return old.text(int(was[at])), int(was[at]), int(now[at])
+    return None

@@ -1,0 +1,56 @@
+"""What a published version consists of, read from its place: bounded before it is read, hashed before it is used."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from capline.model.errors import SegmentError
+from capline.segment.objects.store import ObjectMissingError
+from capline.segment.publish.pointer import OBJECTS
+from capline.segment.snapshot.manifest import LARGEST_MANIFEST_BYTES, Manifest, decode_manifest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from capline.segment.objects.store import ObjectStore
+    from capline.segment.publish.pointer import Published
+
+__all__ = ["download", "read_manifest_of"]
+
+
+def read_manifest_of(place: ObjectStore, version: Published) -> tuple[bytes, Manifest]:
+    """Read a published version's manifest; `SegmentError` unless it is the one that the pointer named."""
+    shown = f"{place.where}/{version.manifest_path}"
+    try:
+        got = place.get(version.manifest_path, min(version.manifest_bytes, LARGEST_MANIFEST_BYTES))
+    except ObjectMissingError:
+        raise SegmentError(
+            f"{shown}: gone, and version {version.version!r} needs it; publish again with --resend, or roll back"
+        ) from None
+    if got is None or len(got.data) != version.manifest_bytes:
+        raise SegmentError(
+            f"{shown}: not the {version.manifest_bytes} bytes that were published; "
+            "it is torn: publish again with --resend"
+        )
+    if hashlib.sha256(got.data).hexdigest() != version.manifest:
+        raise SegmentError(
+            f"{shown}: does not match the SHA-256 in the pointer; it is damaged: publish again with --resend"
+        )
+    return got.data, decode_manifest(got.data, shown)
+
+
+def download(place: ObjectStore, version: Published, sha256: str, size_bytes: int, target: Path) -> None:
+    """Write an object that a version needs into a new file; `SegmentError` unless it is what the manifest says."""
+    path = f"{OBJECTS}/{sha256}"
+    try:
+        found = place.download(path, target, size_bytes)
+    except ObjectMissingError:
+        raise SegmentError(
+            f"{place.where}/{path}: gone, and version {version.version!r} needs it; "
+            "publish again with --resend, or roll back"
+        ) from None
+    if found != sha256:
+        raise SegmentError(
+            f"{place.where}/{path}: does not match its SHA-256; it is damaged: publish again with --resend"
+        )

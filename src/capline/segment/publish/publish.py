@@ -1,0 +1,489 @@
+"""Publishing: a snapshot's files become immutable objects at an address, and one pointer says which version is served.
+
+    ADDRESS/
+    ├── pointer.json                 the one object that changes; see `capline.segment.publish.pointer`
+    ├── manifests/<SHA-256>.json     a snapshot's manifest, byte for byte
+    └── objects/<SHA-256>            a snapshot's file, byte for byte, under the hash that its manifest gives it
+
+    publish   verify the snapshot (text ids: that they extend those that are served) -> list objects -> send what is
+              missing -> the manifest -> swap the pointer
+    rollback  swap the pointer: another current version of those in its list
+    pin       swap the pointer: a version that is never retired
+    collect   swap the pointer: a list without the oldest -> delete what no listed version needs
+
+The rule: the pointer is swapped last, conditionally, against what was read first. A publisher that is killed anywhere
+before leaves the old version serving, and objects that nobody refers to; one that finds another version current than
+when it began has lost, and is told (`SegmentConflictError`).
+
+Why nothing that a version needs is ever deleted:
+
+- a version leaves the list before anything of it is deleted, and only what is in the list is ever made current;
+- `collect` writes its name into the pointer before it deletes, and takes it out afterwards. A publisher waits for that;
+  so between his reading the pointer and his swapping it nothing is deleted, and an object that he found there is there.
+- the name counts for 15 minutes, of which the collector uses 10 before he renews it: one that was killed holds nobody
+  up for long, and clocks may differ by 5 minutes.
+
+Cost of a publication: the snapshot is read twice, the objects are listed once, and what changed is sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from capline.model.clock import Clock, SystemClock
+from capline.model.errors import SegmentConflictError, SegmentError
+from capline.segment import files
+from capline.segment.objects.address import open_place
+from capline.segment.objects.store import ObjectMissingError, ObjectStore
+from capline.segment.publish.extends import check_extends
+from capline.segment.publish.fetch import read_manifest_of
+from capline.segment.publish.pointer import (
+    LARGEST_POINTER_BYTES,
+    MANIFESTS,
+    MOST_VERSIONS,
+    NOTHING,
+    OBJECTS,
+    POINTER,
+    Pointer,
+    Published,
+    check_version,
+    decode_pointer,
+    encode_pointer,
+)
+from capline.segment.snapshot.load import load_snapshot
+from capline.segment.snapshot.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, FileEntry, Manifest, decode_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from capline.segment.dictionary.dictionary import Dictionary
+
+__all__ = ["Collected", "Publication", "Publisher", "Sent", "files_of", "read_pointer"]
+
+GRACE_US = 24 * 3_600_000_000
+
+KEEP = 10
+"""Versions that `collect` leaves, unless said."""
+
+_LEASE_US = 900_000_000
+_RENEW_S = 600.0
+_BATCH = 500
+_TRIES = 8
+_LARGEST_DAMAGE_BYTES = 1 << 30
+_PAUSE_S = 0.2
+
+
+def files_of(manifest: Manifest) -> tuple[FileEntry, ...]:
+    """List the files of a snapshot, each with `file`, `bytes` and `sha256`; the one place that knows where they are."""
+    return manifest.files()
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """What a publication did. `sent_bytes` is what went out, `reused_bytes` what was there already."""
+
+    version: str
+    sequence: int
+    flipped: bool
+    sent_files: int
+    sent_bytes: int
+    reused_files: int
+    reused_bytes: int
+    cardinality: int
+    manifest: str
+
+
+class Collected(msgspec.Struct, frozen=True):
+    """What `collect` did, or would do: versions that left the list, objects that were deleted."""
+
+    retired: tuple[str, ...]
+    deleted_objects: int
+    deleted_bytes: int
+    kept: tuple[str, ...]
+    dry_run: bool
+
+
+class Publication(msgspec.Struct, frozen=True):
+    """The pointer as it is, and the tag to swap it by."""
+
+    pointer: Pointer
+    tag: str
+
+
+def read_pointer(place: ObjectStore) -> Publication | None:
+    """Read the pointer; None where nothing was ever published there. `SegmentError` where that cannot be told."""
+    try:
+        got = place.get(POINTER, LARGEST_POINTER_BYTES)
+    except ObjectMissingError:
+        return None
+    if got is None:  # pragma: no cover - only an answer to `unless`
+        return None
+    return Publication(decode_pointer(got.data, f"{place.where}/{POINTER}"), got.tag)
+
+
+class Publisher:
+    """Publishes snapshots at an address, and looks after what is there.
+
+    >>> with Publisher("s3://bucket/segments") as publisher:             # doctest: +SKIP
+    ...     publisher.publish("segments/today").sent_bytes
+
+    The address is as in `open_place`, so are `options`. Nothing is asked of the place before the first verb. Every verb
+    raises `SegmentError` for what cannot be done, and then nothing that is served has changed.
+    """
+
+    def __init__(
+        self, url: str | Path, options: Mapping[str, str] | None = None, *, clock: Clock | None = None
+    ) -> None:
+        self._place = open_place(url, options)
+        self._clock = SystemClock() if clock is None else clock
+
+    def publish(
+        self,
+        snapshot: str | Path,
+        *,
+        version: str | None = None,
+        expected: str | None = None,
+        resend: bool = False,
+        new_dictionary: bool = False,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> Sent:
+        """Publish the snapshot in this directory and make it current; a version that is current already is left alone.
+
+        `version` names it here; left out, the name in its manifest. A name is given once: the same name for other
+        content is refused. `expected` is the version that must be current, for a snapshot that was made from that one.
+        `resend` sends what is there already too, to fix what was damaged there; where the pointer itself cannot be
+        read, it begins a new list, with this version alone.
+        Text ids: each text of the current version must have the same number in this one, unless `new_dictionary` says
+        that this is another dictionary on purpose.
+        `progress` is called with the bytes sent and the bytes to send.
+
+        Raises `SegmentConflictError` where another version became current meanwhile.
+        """
+        directory = Path(snapshot)
+        data, manifest, ids = _verified(directory)
+        ours = _entry(version, data, manifest, self._clock.now_us())
+        before = self._read(fix=resend)
+        began_with = None if before is None else before.pointer.current
+        if expected is not None and began_with != expected:
+            raise _unexpected(self._place, began_with, expected)
+        current = None if before is None or not before.pointer.versions else before.pointer.serving
+        if ids is not None and current is not None and current.manifest != ours.manifest and not new_dictionary:
+            check_extends(self._place, current, ids, directory)
+        writer = secrets.token_hex(8)
+        for _ in range(_TRIES):
+            before = self._undisturbed(before)
+            if (None if before is None else before.pointer.current) != began_with:
+                break
+            if before is not None and self._has_already(before.pointer, ours) and not resend:
+                return _outcome(ours, before.pointer.sequence, manifest, {}, flipped=False)
+            sent = self._send(directory, data, ours, manifest, resend, progress)
+            after = _with(before, ours, writer, self._clock.now_us())
+            if self._swapped(after, before):
+                return _outcome(ours, after.sequence, manifest, sent, flipped=True)
+            before, resend = self._read(fix=resend), False
+        raise _lost(self._place, before, ours.version)
+
+    def rollback(self, version: str | None = None) -> Pointer:
+        """Make another listed version current: this one, or the one that was published before the current.
+
+        Its objects are looked for first: a version of which something is missing is refused.
+        """
+
+        def change(pointer: Pointer) -> dict[str, Any]:
+            target = _previous(pointer, self._place.where) if version is None else self._listed(pointer, version)
+            self._check_there(target)
+            return {"current": target.version}
+
+        return self._change(change)
+
+    def pin(self, version: str, *, pinned: bool = True) -> Pointer:
+        """Keep a version for good, or no longer: `collect` and later publications never retire a pinned one."""
+
+        def change(pointer: Pointer) -> dict[str, Any]:
+            target = self._listed(pointer, version)
+            renewed = msgspec.structs.replace(target, pinned=pinned)
+            return {"versions": tuple(renewed if each is target else each for each in pointer.versions)}
+
+        return self._change(change)
+
+    def pointer(self) -> Pointer:
+        """Read what is served and what there is; `SegmentError` where nothing was published."""
+        return self._needed().pointer
+
+    def collect(self, *, keep: int = KEEP, grace_us: int = GRACE_US, dry_run: bool = False) -> Collected:
+        """Retire old versions and delete what no version needs any more.
+
+        Stays: the current version, every pinned one, the newest `keep`, and what was published within `grace_us`. An
+        object that no version needs also stays while it is younger than `grace_us`: a publication that is not finished
+        may have sent it, and would have to send it again.
+        """
+        if keep < 1 or grace_us < 0:
+            raise SegmentError("1 version or more is kept, and a grace is not negative; fix --keep or --grace")
+        oldest_us = self._clock.now_us() - grace_us
+        name = secrets.token_hex(8)
+
+        def begin(pointer: Pointer) -> dict[str, Any]:
+            if pointer.collector and pointer.collecting_until_us > self._clock.now_us():
+                raise SegmentConflictError(f"{self._place.where}: somebody else collects just now; try again later")
+            until_us = self._clock.now_us() + _LEASE_US
+            staying = _staying(pointer, keep, oldest_us)
+            return {"collector": name, "collecting_until_us": until_us, "versions": staying}
+
+        before = self._needed().pointer
+        staying = _staying(before, keep, oldest_us)
+        if not dry_run:
+            after = self._change(begin)
+            staying = after.versions
+        try:
+            doomed = self._doomed(staying, oldest_us)
+            if not dry_run:
+                self._delete(tuple(doomed), name)
+        finally:
+            if not dry_run:
+                self._change(lambda now: {"collector": "", "collecting_until_us": 0} if now.collector == name else {})
+        kept = tuple(each.version for each in staying)
+        retired = tuple(each.version for each in before.versions if each.version not in kept)
+        return Collected(retired, len(doomed), sum(doomed.values()), kept, dry_run)
+
+    def close(self) -> None:
+        """Let go of the place."""
+        self._place.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- publishing --------------------------------------------------------------------------------------------------
+
+    def _has_already(self, pointer: Pointer, ours: Published) -> bool:
+        """Whether this very version is current; `SegmentError` where its name has other content."""
+        there = pointer.find(ours.version)
+        if there is not None and there.manifest != ours.manifest:
+            raise SegmentError(
+                f"{self._place.where}: version {ours.version!r} is published already, with other content; "
+                "name this one otherwise (--version)"
+            )
+        return there is not None and pointer.current == ours.version
+
+    def _undisturbed(self, before: Publication | None) -> Publication | None:
+        """Wait until nobody deletes: the pointer as it is then."""
+        while before is not None and before.pointer.collector:
+            if before.pointer.collecting_until_us <= self._clock.now_us():
+                return before
+            time.sleep(_PAUSE_S)
+            before = read_pointer(self._place)
+        return before
+
+    def _send(
+        self,
+        directory: Path,
+        data: bytes,
+        ours: Published,
+        manifest: Manifest,
+        resend: bool,
+        progress: Callable[[int, int], object] | None,
+    ) -> dict[str, int]:
+        """Send every file that is not there, then the manifest; return the bytes of what was sent, by hash."""
+        there = {} if resend else self._place.list(OBJECTS)
+        missing = {
+            each.sha256: each
+            for each in files_of(manifest)
+            if each.sha256 not in there or there[each.sha256].bytes != each.bytes
+        }
+        total, done = sum(each.bytes for each in missing.values()), 0
+        for name, each in missing.items():
+            told = None if progress is None else _part(progress, done, total)
+            if self._place.upload(f"{OBJECTS}/{name}", directory / each.file, told) != name:
+                self._place.delete([f"{OBJECTS}/{name}"])
+                raise SegmentError(
+                    f"{directory / each.file}: changed while it was sent; nothing was published: try again"
+                )
+            done += each.bytes
+        self._place.put(ours.manifest_path, data)
+        return {name: each.bytes for name, each in missing.items()}
+
+    # ---- the pointer -------------------------------------------------------------------------------------------------
+
+    def _swapped(self, after: Pointer, before: Publication | None) -> bool:
+        data = encode_pointer(after)
+        if self._place.swap(POINTER, data, None if before is None else before.tag):
+            return True
+        # Its answer may have been lost and the write sent again: then the pointer is ours, and was not before.
+        try:
+            now = read_pointer(self._place)
+        except SegmentError:
+            return False
+        return now is not None and now.pointer.writer == after.writer and now.pointer.sequence == after.sequence
+
+    def _change(self, change: Callable[[Pointer], dict[str, Any]]) -> Pointer:
+        """Swap the pointer for one with these fields, made again from what is there until nobody was in between."""
+        for _ in range(_TRIES):
+            before = self._needed()
+            fields = change(before.pointer)
+            if all(getattr(before.pointer, name) == value for name, value in fields.items()):
+                return before.pointer
+            after = before.pointer.changed(secrets.token_hex(8), self._clock.now_us(), **fields)
+            if self._swapped(after, before):
+                return after
+        raise SegmentConflictError(f"{self._place.where}: others keep changing it; try again later")
+
+    def _read(self, *, fix: bool) -> Publication | None:
+        try:
+            return read_pointer(self._place)
+        except SegmentError:
+            if not fix:
+                raise
+            got = self._place.get(POINTER, _LARGEST_DAMAGE_BYTES)
+            return None if got is None else Publication(NOTHING, got.tag)
+
+    def _needed(self) -> Publication:
+        found = read_pointer(self._place)
+        if found is None:
+            raise SegmentError(f"{self._place.where}: nothing is published there; publish first, or fix the address")
+        return found
+
+    def _listed(self, pointer: Pointer, version: str) -> Published:
+        found = pointer.find(version)
+        if found is None:
+            names = ", ".join(each.version for each in pointer.versions[-10:])
+            raise SegmentError(f"{self._place.where}: no version {version!r}; the newest are: {names}")
+        return found
+
+    # ---- what versions need ------------------------------------------------------------------------------------------
+
+    def _manifest(self, version: Published) -> Manifest:
+        return read_manifest_of(self._place, version)[1]
+
+    def _check_there(self, version: Published) -> None:
+        there = self._place.list(OBJECTS)
+        for each in files_of(self._manifest(version)):
+            found = there.get(each.sha256)
+            if found is None or found.bytes != each.bytes:
+                raise SegmentError(
+                    f"{self._place.where}: version {version.version!r} lacks {OBJECTS}/{each.sha256}; "
+                    "choose another, or publish its snapshot again"
+                )
+
+    # ---- collecting --------------------------------------------------------------------------------------------------
+
+    def _doomed(self, staying: tuple[Published, ...], oldest_us: int) -> dict[str, int]:
+        """Objects that none of these versions needs, with their bytes; a manifest that cannot be read stops it all."""
+        needed = {each.manifest_path for each in staying}
+        for each in staying:
+            needed |= {f"{OBJECTS}/{entry.sha256}" for entry in files_of(self._manifest(each))}
+        return {
+            f"{folder}/{name}": found.bytes
+            for folder in (OBJECTS, MANIFESTS)
+            for name, found in self._place.list(folder).items()
+            if f"{folder}/{name}" not in needed and found.changed_us <= oldest_us
+        }
+
+    def _delete(self, doomed: tuple[str, ...], name: str) -> None:
+        began = time.monotonic()
+        for start in range(0, len(doomed), _BATCH):
+            if time.monotonic() - began > _RENEW_S:
+                self._change(lambda now: self._renewed(now, name))
+                began = time.monotonic()
+            self._place.delete(doomed[start : start + _BATCH])
+
+    def _renewed(self, now: Pointer, name: str) -> dict[str, Any]:
+        if now.collector != name:
+            raise SegmentConflictError(
+                f"{self._place.where}: it took too long, and others went on; collect again later"
+            )
+        return {"collecting_until_us": self._clock.now_us() + _LEASE_US}
+
+
+def _verified(directory: Path) -> tuple[bytes, Manifest, Dictionary | None]:
+    """Read the snapshot's manifest after proving all of it: what is broken here is broken on every host."""
+    ids = load_snapshot(directory).ids
+    where = directory / MANIFEST
+    data = files.read(where, LARGEST_MANIFEST_BYTES)
+    return data, decode_manifest(data, str(where)), ids
+
+
+def _entry(version: str | None, data: bytes, manifest: Manifest, now_us: int) -> Published:
+    return Published(
+        version=check_version(manifest.version if version is None else version),
+        manifest=hashlib.sha256(data).hexdigest(),
+        manifest_bytes=len(data),
+        bytes=sum(each.bytes for each in files_of(manifest)),
+        cardinality=sum(each.cardinality for each in manifest.segments),
+        published_us=now_us,
+    )
+
+
+def _part(progress: Callable[[int, int], object], base: int, total: int) -> Callable[[int], object]:
+    return lambda sent: progress(base + sent, total)
+
+
+def _unexpected(place: ObjectStore, current: str | None, expected: str) -> SegmentConflictError:
+    return SegmentConflictError(
+        f"{place.where}: {'nothing' if current is None else f'version {current!r}'} is current, not {expected!r}; "
+        "make the snapshot from what is current, and publish that"
+    )
+
+
+def _with(before: Publication | None, ours: Published, writer: str, now_us: int) -> Pointer:
+    """The pointer after this publication; beyond the most versions the oldest that may go leaves the list."""
+    old = () if before is None else before.pointer.versions
+    versions = [each for each in old if each.version != ours.version]
+    was = next((each for each in old if each.version == ours.version), None)
+    versions.append(ours if was is None else msgspec.structs.replace(ours, pinned=was.pinned))
+    if len(versions) > MOST_VERSIONS:
+        current = None if before is None else before.pointer.current
+        leaving = next((each for each in versions[:-1] if not each.pinned and each.version != current), None)
+        if leaving is None:
+            raise SegmentError(f"all of {MOST_VERSIONS} versions are pinned; unpin some (pin --remove)")
+        versions.remove(leaving)
+    pointer = NOTHING if before is None else before.pointer
+    return pointer.changed(
+        writer, now_us, current=ours.version, collector="", collecting_until_us=0, versions=tuple(versions)
+    )
+
+
+def _staying(pointer: Pointer, keep: int, oldest_us: int) -> tuple[Published, ...]:
+    newest = pointer.versions[-keep:]
+    return tuple(
+        each
+        for each in pointer.versions
+        if each.version == pointer.current or each.pinned or each in newest or each.published_us > oldest_us
+    )
+
+
+def _previous(pointer: Pointer, where: str) -> Published:
+    place = pointer.versions.index(pointer.serving)
+    if place == 0:
+        raise SegmentError(f"{where}: no version before {pointer.current!r}; name one (capline segments list {where})")
+    return pointer.versions[place - 1]
+
+
+def _outcome(ours: Published, sequence: int, manifest: Manifest, sent: dict[str, int], *, flipped: bool) -> Sent:
+    all_files = {each.sha256: each.bytes for each in files_of(manifest)}
+    reused = [size for name, size in all_files.items() if name not in sent]
+    return Sent(
+        ours.version,
+        sequence,
+        flipped,
+        len(sent),
+        sum(sent.values()),
+        len(reused),
+        sum(reused),
+        ours.cardinality,
+        ours.manifest,
+    )
+
+
+def _lost(place: ObjectStore, now: Publication | None, version: str) -> SegmentConflictError:
+    theirs = "something else" if now is None else f"version {now.pointer.current!r}"
+    return SegmentConflictError(
+        f"{place.where}: {theirs} was published meanwhile and is served, {version!r} is not; look at it, and publish "
+        "again to replace it (what was sent is not sent twice)"
+    )

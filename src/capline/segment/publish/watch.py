@@ -1,0 +1,320 @@
+"""A publication that is followed: the newest good snapshot, for readers that never wait.
+
+    with SegmentWatch("s3://bucket/segments", "/var/cache/capline") as watch:
+        limiter.decide("promo", user, segment=watch.current.segment_of(user))
+
+The rule: `current` is always a whole, proven snapshot, or it raises; it is never half of one, never an empty one for
+want of a better. A new version is fetched, verified and opened beside it, and takes its place by one reference.
+Whatever goes wrong changes nothing but `error`: the last good one stays, and the figures tell how old it is.
+
+One thread for each watch, started by `start` and ended by `stop`, asks for the pointer every `interval_s`, a little
+earlier or later each time so that hosts do not ask in step; an unchanged pointer costs one conditional request. After
+an error it asks as often, but a version that was refused is fetched again only after a while that doubles, from the
+interval up to a minute: a broken snapshot of 100 MB must not become a load. A changed pointer ends the wait.
+
+Processes of one host share the cache: one of them fetches. At a start while the address cannot be reached, the snapshot
+that was served last is served from the cache.
+
+After a fork the child goes on with what the parent had, in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+import weakref
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Self, SupportsIndex
+
+import msgspec
+
+from capline.model.clock import Clock, SystemClock
+from capline.model.errors import InvalidValueError, SegmentError
+from capline.segment.objects.address import open_place
+from capline.segment.objects.store import ObjectMissingError
+from capline.segment.publish.cache import Bounds, Cache
+from capline.segment.publish.pointer import LARGEST_POINTER_BYTES, POINTER, Pointer, Published, decode_pointer
+from capline.segment.snapshot.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["SegmentWatch", "WatchStatus"]
+
+INTERVAL_S = 10.0
+_JITTER = 0.2
+_LONGEST_WAIT_S = 60.0
+_STOP_S = 5.0
+
+_all: weakref.WeakSet[SegmentWatch] = weakref.WeakSet()
+
+
+class _Served(msgspec.Struct, frozen=True):
+    """What readers see, replaced as one."""
+
+    snapshot: Snapshot
+    version: str
+    manifest: str
+    sequence: int
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    """A version that was not good, at this sequence of the pointer: not again before an instant (monotonic)."""
+
+    manifest: str
+    sequence: int
+    not_before: float
+    waited_s: float
+
+
+class WatchStatus(msgspec.Struct, frozen=True):
+    """What a watch serves and how it fares, at one moment.
+
+    `age_us` is how long ago the served snapshot was built, `behind_us` how long ago it was last known to be the one to
+    serve; both are None while there is none. `error` is None when all is well.
+    """
+
+    version: str | None
+    sequence: int
+    age_us: int | None
+    behind_us: int | None
+    error: str | None
+    swaps: int
+    refused: int
+
+
+class SegmentWatch:
+    """Follows the publication at an address (see `open_place`), through a cache directory on this host.
+
+    Nothing is asked before `start`, `poll` or entering it as a context: `start` makes the first poll itself, so that
+    `current` is there afterwards if it can be had at all. `version` follows that version alone, wherever the pointer
+    goes. `bounds` refuses snapshots by their sizes. Threads may share a watch.
+    """
+
+    def __init__(
+        self,
+        url: str | Path,
+        cache_dir: str | Path,
+        *,
+        interval_s: float = INTERVAL_S,
+        version: str | None = None,
+        bounds: Bounds | None = None,
+        options: Mapping[str, str] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if not 0.01 <= interval_s <= 86_400:  # noqa: PLR2004 - said in the message
+            raise InvalidValueError(f"interval_s is 0.01 to 86400 seconds, not {interval_s!r}")
+        self._place = open_place(url, options)
+        self._cache = Cache(cache_dir)
+        self._bounds = Bounds() if bounds is None else bounds
+        self._interval_s = float(interval_s)
+        self._wanted = version
+        self._clock = SystemClock() if clock is None else clock
+        self._address = self._place.where if version is None else f"{self._place.where}\n{version}"
+        self._served: _Served | None = None
+        self._pointer: Pointer | None = None
+        self._tag: str | None = None
+        self._error: SegmentError | None = None
+        self._confirmed_us: int | None = None
+        self._swaps = self._refused = 0
+        self._refusal: _Refusal | None = None
+        self._lock = Lock()
+        self._stop = Event()
+        self._thread: Thread | None = None
+        _all.add(self)
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> Snapshot:
+        """The last good snapshot; one attribute read, whatever is going on. `SegmentError` while there is none."""
+        served = self._served
+        if served is None:
+            why = self._error or "nothing was looked at yet: call start(), or poll()"
+            raise SegmentError(f"{self._place.where}: no good snapshot yet ({why})")
+        return served.snapshot
+
+    def segment_of(self, id: SupportsIndex) -> str | None:
+        """Name the segment that the id is in now; see `Snapshot.segment_of`."""
+        return self.current.segment_of(id)
+
+    @property
+    def error(self) -> SegmentError | None:
+        """Why what is served is not known to be the newest; None when it is."""
+        return self._error
+
+    @property
+    def status(self) -> WatchStatus:
+        """The figures for a metric."""
+        served, now_us = self._served, self._clock.now_us()
+        return WatchStatus(
+            version=None if served is None else served.version,
+            sequence=0 if served is None else served.sequence,
+            age_us=None if served is None else max(0, now_us - served.snapshot.created_us),
+            behind_us=None if served is None or self._confirmed_us is None else max(0, now_us - self._confirmed_us),
+            error=None if self._error is None else str(self._error),
+            swaps=self._swaps,
+            refused=self._refused,
+        )
+
+    # ---- following ---------------------------------------------------------------------------------------------------
+
+    def poll(self) -> bool:
+        """Look once, and take what is new; True when `current` was replaced. Never raises: see `error`."""
+        with self._lock:
+            return self._polled()
+
+    def start(self) -> Self:
+        """Poll once, here, then go on in a thread; started again it does nothing."""
+        if self._thread is None:
+            self._stop.clear()
+            self.poll()
+            self._begin()
+        return self
+
+    def stop(self) -> None:
+        """End the thread, and let go of the place. `current` stays as it is; nothing replaces it any more.
+
+        Waits for a request that is under way for 5 seconds at most; its answer is then not taken.
+        """
+        self._stop.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(_STOP_S)
+        self._place.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _begin(self) -> None:
+        self._thread = Thread(
+            target=self._follow,
+            args=(weakref.ref(self), self._stop, self._interval_s),
+            name="capline-segments",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def _polled(self) -> bool:
+        try:
+            pointer = self._read_pointer()
+            target = self._target(pointer)
+            if self._is_served(target):
+                self._confirm(pointer)
+                return False
+            return self._take(pointer, target)
+        except Exception as error:  # noqa: BLE001 - a thread that ended would leave what is served to grow old unseen
+            known = isinstance(error, SegmentError)
+            self._error = error if known else SegmentError(f"{self._place.where}: {type(error).__name__}: {error}")
+            return self._served is None and not self._stop.is_set() and self._from_cache()
+
+    def _read_pointer(self) -> Pointer:
+        try:
+            got = self._place.get(POINTER, LARGEST_POINTER_BYTES, self._tag)
+        except ObjectMissingError:
+            raise SegmentError(
+                f"{self._place.where}: nothing is published there; publish first, or fix the address"
+            ) from None
+        if got is None and self._pointer is not None:
+            return self._pointer
+        if got is None:
+            raise SegmentError(
+                f"{self._place.where}: told of no change of what was never read; look at what is between"
+            )
+        # The tag last: a pointer that cannot be read is read again, not taken for unchanged.
+        self._tag = None
+        self._pointer = decode_pointer(got.data, f"{self._place.where}/{POINTER}")
+        self._tag = got.tag
+        return self._pointer
+
+    def _target(self, pointer: Pointer) -> Published:
+        if self._wanted is None:
+            return pointer.serving
+        found = pointer.find(self._wanted)
+        if found is None:
+            raise SegmentError(f"{self._place.where}: no version {self._wanted!r} any more; pin versions that you need")
+        return found
+
+    def _is_served(self, target: Published) -> bool:
+        return self._served is not None and self._served.manifest == target.manifest
+
+    def _take(self, pointer: Pointer, target: Published) -> bool:
+        refusal = self._refusal
+        if refusal is not None and (refusal.manifest, refusal.sequence) != (target.manifest, pointer.sequence):
+            refusal = None
+        if refusal is not None and time.monotonic() < refusal.not_before:
+            return False  # with the error that it was refused with
+        try:
+            snapshot = self._cache.open(self._place, target, self._bounds, self._stop.is_set)
+        except Exception:
+            if not self._stop.is_set():
+                self._refused += 1
+                wait_s = self._interval_s if refusal is None else min(refusal.waited_s * 2, _LONGEST_WAIT_S)
+                not_before = time.monotonic() + wait_s
+                self._refusal = _Refusal(target.manifest, pointer.sequence, not_before, wait_s)
+            raise
+        if self._stop.is_set():
+            return False
+        self._refusal = None
+        # The one moment at which what readers see changes. The old snapshot is let go of after it.
+        before, self._served = self._served, _Served(snapshot, target.version, target.manifest, pointer.sequence)
+        self._swaps += 1
+        self._confirm(pointer)
+        self._cache.remember(self._address, target, pointer.sequence)
+        self._cache.sweep()
+        del before
+        return True
+
+    def _confirm(self, pointer: Pointer) -> None:
+        """What is served is what the pointer says."""
+        if self._served is not None:
+            self._cache.touch(self._served.manifest)
+            if self._served.sequence != pointer.sequence:
+                self._served = msgspec.structs.replace(
+                    self._served, sequence=pointer.sequence, version=self._target(pointer).version
+                )
+        self._confirmed_us = self._clock.now_us()
+        self._error = None
+
+    def _from_cache(self) -> bool:
+        """Nothing served yet and the address fails: what was served last is better than nothing, and says so."""
+        found = self._cache.open_last(self._address, self._bounds)
+        if found is None:
+            return False
+        snapshot, last = found
+        self._served = _Served(snapshot, last.version, last.manifest, last.sequence)
+        self._swaps += 1
+        return True
+
+    @staticmethod
+    def after_fork() -> None:
+        """Go on in a forked child; called by Python itself."""
+        for watch in list(_all):
+            watch._forked()  # noqa: SLF001 - its own kind
+
+    def _forked(self) -> None:
+        """Locks as new, for their holders are not here, and a thread if the parent had one."""
+        followed = self._thread is not None and not self._stop.is_set()
+        self._cache.after_fork()
+        self._lock, self._stop, self._thread = Lock(), Event(), None
+        if followed:
+            self._begin()
+
+    @staticmethod
+    def _follow(reference: weakref.ref[SegmentWatch], stop: Event, interval_s: float) -> None:
+        """Poll until told to stop, or until nobody holds the watch any more."""
+        chance = random.Random()  # noqa: S311 - only to fall out of step
+        while not stop.wait(interval_s * chance.uniform(1 - _JITTER, 1 + _JITTER)):
+            watch = reference()
+            if watch is None:
+                return
+            watch.poll()
+            del watch
+
+
+os.register_at_fork(after_in_child=SegmentWatch.after_fork)

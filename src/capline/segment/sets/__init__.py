@@ -1,0 +1,1 @@
+"""Sets of ids as roaring bitmaps, and what is computed from them."""

@@ -1,0 +1,437 @@
+"""The verbs over any store on this machine, written once: load logs, judge them, save what changed, in one transaction.
+
+A store adds only where logs live. `_transact(work)` runs `work(books)` as one atomic step that nobody else sees half
+of, and may run it again (after a map has grown), so `work` touches nothing but its books.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from itertools import repeat
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
+
+from capline.model.decision import Decision, Joint
+from capline.model.errors import CaplineError, IdConflictError, InvalidValueError
+from capline.model.late import LateModule
+from capline.model.policy import BoundPolicy, LogLimits
+from capline.model.subject import Subject, check_subject
+from capline.store.columns import Decisions, plain
+from capline.store.local.fast_path import FastRule, fast_rule
+from capline.store.protocol import Batch, Merge, Page, Recorded, ScannedLog, StoreAttempt
+from capline.store.receipts import batch_digest, receipt_conflict, receipt_name
+from capline.window.limit_reader import LimitReader
+from capline.window.merge import Merged, merge
+from capline.window.rule import BoundLog, OpenLog, Slot, attempt, joint, look, readers_of, refund, table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from capline.model.clock import Clock
+    from capline.model.limit import Limit
+else:
+    np = LateModule("numpy")
+
+__all__ = ["LocalRule", "LocalStore", "LogRef", "LogTransaction", "StoredLog", "rows_of"]
+
+_T = TypeVar("_T")
+ROWS_A_TRANSACTION = 8192
+"""Rows of a batch decided in one transaction, so that other processes get their turn in between."""
+HITS_A_SAVE = 1000
+"""Hits put into a log between two savings: what a long log has in its tail is moved at each page that it seals."""
+LOGS_A_PAGE, HITS_A_PAGE = 512, 20_000
+"""Where a page of a scan ends: some milliseconds."""
+
+
+class StoredLog(OpenLog, Protocol):
+    """A log that can be changed and read as a whole; `capline.store.local.log.ColumnLog` says more on each call."""
+
+    def recorded(self) -> Iterator[tuple[int, int, int]]:
+        """Each hit as (stamp, units, fingerprint), oldest first."""
+        ...
+
+
+class LogRef(msgspec.Struct):
+    """One log of a rule as a store knows it: `place` is the store's own handle of it."""
+
+    look: LogLimits
+    readers: tuple[LimitReader, ...]
+    place: object = None
+
+    @property
+    def name(self) -> str:
+        """The log's."""
+        return self.look.log
+
+    @property
+    def retention_us(self) -> int:
+        """How long its hits are kept."""
+        return self.look.retention_us
+
+
+class LocalRule(msgspec.Struct):
+    """A rule with its handles. `unit` is the fast path's form, where the rule allows it."""
+
+    rule: BoundPolicy
+    refs: tuple[LogRef, ...]
+    channel_refs: tuple[LogRef, ...]
+    unit: FastRule | None
+    decide_one: Callable[[Subject], Decision]
+
+
+class LogTransaction(Protocol):
+    """The logs as one transaction sees them."""
+
+    def load(self, ref: LogRef, subject: Subject) -> StoredLog:
+        """The subject's log, empty if it has none."""
+        ...
+
+    def save(self, ref: LogRef, subject: Subject, log: StoredLog) -> None:
+        """Keep the changed log."""
+        ...
+
+    def remove(self, ref: LogRef, subject: Subject) -> bool:
+        """Forget the subject's log; whether there was one."""
+        ...
+
+    def receipt(self, name: bytes) -> bytes | None:
+        """What was kept under this name, if it has not expired."""
+        ...
+
+    def keep_receipt(self, name: bytes, value: bytes, expires_us: int) -> None:
+        """Keep the value under this name until then."""
+        ...
+
+
+class LocalStore(ABC):
+    """Every verb of `Store`, over `_transact`, `_ref`, `sweep` and `close`, which a store adds."""
+
+    may_lose_answers = False
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    @abstractmethod
+    def _transact(self, work: Callable[[LogTransaction], _T]) -> _T: ...
+
+    @abstractmethod
+    def _fast_path(
+        self,
+        compiled: LocalRule,
+        unit: FastRule,
+        ref: LogRef,
+    ) -> Callable[[Subject], Decision]:
+        """One unit, no id, one log: `decide` for it as a function of the subject alone, with all else at hand."""
+
+    @abstractmethod
+    def _walk(
+        self, books: LogTransaction, ref: LogRef, after: object
+    ) -> Iterator[tuple[object, Subject | None, StoredLog | CaplineError]]:
+        """The logs of this name behind that place (None: from the first on), each with its place."""
+
+    @abstractmethod
+    def sweep(self) -> int:
+        """See `Store`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """See `Store`."""
+
+    @abstractmethod
+    def _place(self, name: str, retention_us: int) -> object:
+        """The store's own handle of a log, whose hits are to be kept so long."""
+
+    def stats(self) -> dict[str, int]:
+        """See `Store`."""
+        return {}
+
+    def now_us(self) -> int:
+        """The clock's now."""
+        return self._clock.now_us()
+
+    def compiled(self, rule: BoundPolicy) -> LocalRule:
+        """See `Store`; raises `InvalidValueError` for a rule that waits for replicas, as there are none here."""
+        if rule.wait_replicas:
+            raise InvalidValueError(
+                f"policy {rule.policy!r}: wait_replicas needs a redis store, which has replicas; leave it out here"
+            )
+        retention_us = rule.logs_limits[0].retention_us
+
+        compiled = LocalRule(
+            rule,
+            tuple(
+                LogRef(look, readers, self._place(look.log, look.retention_us))
+                for look, readers in zip(rule.logs_limits, readers_of(rule), strict=True)
+            ),
+            tuple(
+                LogRef(LogLimits(name, (), retention_us), (), self._place(name, retention_us))
+                for name in rule.channel_logs
+            ),
+            fast_rule(rule),
+            lambda subject: self.decide(compiled, check_subject(subject), 1, 0),
+        )
+        if compiled.unit is not None:
+            compiled.decide_one = self._fast_path(compiled, compiled.unit, compiled.refs[0])
+        return compiled
+
+    def decide(self, compiled: LocalRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        """See `Store`."""
+        return self._transact(lambda books: self._step(books, StoreAttempt(compiled, subject, cost, fingerprint)))
+
+    def peek(self, compiled: LocalRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        """See `Store`."""
+        return self._transact(lambda books: self._look(books, StoreAttempt(compiled, subject, cost, fingerprint)))
+
+    def place(
+        self,
+        compiled: LocalRule,
+        subject: Subject,
+        cost: int,
+        fingerprint: int,
+        max_wait_us: int | None,
+        not_before_us: int = 0,
+    ) -> Decision:
+        """See `Store`."""
+        ask, slot = StoreAttempt(compiled, subject, cost, fingerprint), Slot(max_wait_us, not_before_us)
+        return self._transact(lambda books: self._step(books, ask, slot))
+
+    def refund(self, compiled: LocalRule, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
+        """See `Store`."""
+        return self._transact(lambda books: self._refund(books, compiled, subject, stamp_us, cost))
+
+    def decide_all(self, asks: Sequence[StoreAttempt]) -> Joint:
+        """See `Store`; one transaction."""
+        return self._transact(lambda books: self._joint(books, asks, record=True))
+
+    def peek_all(self, asks: Sequence[StoreAttempt]) -> Joint:
+        """See `Store`."""
+        return self._transact(lambda books: self._joint(books, asks, record=False))
+
+    def decide_batch(self, asks: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
+        """See `Store`; one transaction for every few thousand items."""
+        answers: list[Decision | CaplineError] = []
+        for first in range(0, len(asks), ROWS_A_TRANSACTION):
+            part = asks[first : first + ROWS_A_TRANSACTION]
+            answers += self._transact(lambda books, part=part: [self._caught(books, ask) for ask in part])
+        return answers
+
+    def decide_many(self, batch: Batch) -> Decisions:
+        """See `Store`; with a receipt one transaction for all, else one for every few thousand rows."""
+        if batch.receipt is not None:
+            return self._with_receipt(batch, batch.receipt)
+        return self._columns(batch, record=True)
+
+    def peek_many(self, batch: Batch) -> Decisions:
+        """See `Store`."""
+        return self._columns(batch, record=False)
+
+    def refund_many(
+        self, compiled: LocalRule, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
+    ) -> NDArray[np.bool_]:
+        """See `Store`; one transaction."""
+        return self._transact(
+            lambda books: np.fromiter(
+                (
+                    self._refund(books, compiled, subject, stamp, cost)
+                    for subject, stamp in zip(subjects, stamps_us, strict=True)
+                ),
+                np.bool_,
+                len(subjects),
+            ),
+        )
+
+    def recorded(self, compiled: LocalRule, subject: Subject) -> list[list[Recorded]]:
+        """See `Store`."""
+        return self._transact(
+            lambda books: [self._recorded(books, ref, subject) for ref in compiled.refs],
+        )
+
+    def erase(self, compiled: Sequence[LocalRule], subject: Subject) -> int:
+        """See `Store`."""
+        refs = {ref.name: ref for bound in compiled for ref in (*bound.refs, *bound.channel_refs)}
+        return self._transact(lambda books: sum([books.remove(ref, subject) for ref in refs.values()]))
+
+    def merge(self, asks: Sequence[Merge]) -> list[Merged | CaplineError]:
+        """See `Store`; one transaction an ask."""
+        answers: list[Merged | CaplineError] = []
+        for ask in asks:
+            try:
+                answers.append(self._transact(lambda books, ask=ask: self._merge(books, ask)))
+            except CaplineError as error:
+                answers.append(error)
+        return answers
+
+    def scan(self, compiled: Sequence[LocalRule], after: tuple[str, object] | None = None) -> Page:
+        """See `Store`; one transaction a page."""
+        refs = {ref.name: ref for bound in compiled for ref in (*bound.refs, *bound.channel_refs)}
+        return self._transact(lambda books: self._page(books, refs, after))
+
+    def _merge(self, books: LogTransaction, ask: Merge) -> Merged:
+        refs: tuple[LogRef, ...] = ask.compiled.refs
+        logs = [books.load(ref, ask.subject) for ref in refs]
+        time_us = max([self._clock.now_us(), *(log.high_water_us for log in logs)])
+        horizon_us = time_us - refs[0].retention_us
+        kept = [[hit for hit in log.recorded() if hit[0] > horizon_us] for log in logs]
+        added, merged = merge(kept, ask.hits, time_us, refs[0].retention_us)
+        for i, (ref, log, hits) in enumerate(zip(refs, logs, kept, strict=True) if added else ()):
+            rows = added if not i else [(stamp_us, units, 0) for stamp_us, units, _ in added]
+            if hits and hits[-1][0] > added[0][0]:
+                # Written again: one by one, hits between others would move the later ones each time.
+                rows = sorted((*hits, *rows))
+                books.remove(ref, ask.subject)
+            high_water_us = max(log.high_water_us, added[-1][0])
+            for first in range(0, len(rows), HITS_A_SAVE):
+                log = books.load(ref, ask.subject)  # noqa: PLW2901 - the same log, as it is now
+                log.trim(horizon_us)
+                for stamp_us, units, mark in rows[first : first + HITS_A_SAVE]:
+                    log.record(stamp_us, units, high_water_us, mark)
+                books.save(ref, ask.subject, log)
+        return merged
+
+    def _page(self, books: LogTransaction, refs: dict[str, LogRef], after: tuple[str, object] | None) -> Page:
+        names = list(refs)
+        name, place = (names[0], None) if after is None else after
+        now_us = self._clock.now_us()
+        found: list[ScannedLog] = []
+        logs = hits = 0
+        while True:
+            ref = refs[name]
+            for at, subject, log in self._walk(books, ref, place):
+                logs += 1
+                try:
+                    if isinstance(log, CaplineError):
+                        raise log
+                    counted = _counted(log, now_us, ref.retention_us)
+                    hits += len(counted)
+                    if counted:
+                        found.append(ScannedLog(name, subject, counted))
+                except CaplineError as error:
+                    found.append(ScannedLog(name, subject, error=error))
+                if logs >= LOGS_A_PAGE or hits >= HITS_A_PAGE:
+                    return Page(found, (name, at))
+            rest = names[names.index(name) + 1 :]
+            if not rest:
+                return Page(found)
+            name, place = rest[0], None
+
+    def _caught(self, books: LogTransaction, ask: StoreAttempt) -> Decision | CaplineError:
+        try:
+            return self._step(books, ask)
+        except IdConflictError as error:
+            return error
+
+    def _sites(self, books: LogTransaction, ask: StoreAttempt, now_us: int) -> list[BoundLog]:
+        compiled: LocalRule = ask.compiled
+        table = table_of(compiled.rule, now_us)
+        return [BoundLog(books.load(ref, ask.subject), ref.look, ref.readers, ask.cost, table) for ref in compiled.refs]
+
+    def _save(self, books: LogTransaction, ask: StoreAttempt, sites: Sequence[BoundLog]) -> None:
+        for ref, site in zip(ask.compiled.refs, sites, strict=True):
+            if site.changed:
+                books.save(ref, ask.subject, site.log)  # pyright: ignore[reportArgumentType] - it came from `load`
+
+    def _step(self, books: LogTransaction, ask: StoreAttempt, slot: Slot | None = None) -> Decision:
+        """One attempt, on stored logs."""
+        now_us = self._clock.now_us()
+        sites = self._sites(books, ask, now_us)
+        decision = attempt(sites, now_us, ask.fingerprint, slot, ask.compiled.rule.denied_units)
+        self._save(books, ask, sites)
+        return decision
+
+    def _look(self, books: LogTransaction, ask: StoreAttempt) -> Decision:
+        """What `_step` would answer; nothing is changed."""
+        now_us = self._clock.now_us()
+        return look(self._sites(books, ask, now_us), now_us, ask.fingerprint)
+
+    def _joint(self, books: LogTransaction, asks: Sequence[StoreAttempt], *, record: bool) -> Joint:
+        """One attempt over the sites of all asks."""
+        now_us = self._clock.now_us()
+        parts = [self._sites(books, ask, now_us) for ask in asks]
+        decision, hits = joint(parts, now_us, [ask.fingerprint for ask in asks], record=record)
+        for ask, sites in zip(asks, parts, strict=True):
+            self._save(books, ask, sites)
+        binds = next((i for i, sites in enumerate(parts) if any(site.binds for site in sites)), 0)
+        return Joint.of(decision, hits if record else (), binds)
+
+    def _refund(self, books: LogTransaction, compiled: LocalRule, subject: Subject, stamp_us: int, cost: int) -> bool:
+        """A hit names its stamp only, so every channel's log is searched for it: at most one has it."""
+        refs = (
+            (*compiled.refs, *compiled.channel_refs)
+            if compiled.rule.algorithm != "sliding_log"
+            else (compiled.refs[0], *compiled.channel_refs)
+        )
+        sites = [BoundLog(books.load(ref, subject), ref.look, ref.readers, cost) for ref in refs]
+        done = refund(sites, stamp_us, cost, self._clock.now_us())
+        for ref, site in zip(refs, sites, strict=True):
+            if site.changed:
+                books.save(ref, subject, site.log)  # pyright: ignore[reportArgumentType] - it came from `load`
+        return done
+
+    def _recorded(self, books: LogTransaction, ref: LogRef, subject: Subject) -> list[Recorded]:
+        """A log may still hold what is out of every window: it is not shown."""
+        return _counted(books.load(ref, subject), self._clock.now_us(), ref.retention_us)
+
+    def _rows(self, books: LogTransaction, batch: Batch, rows: slice, *, record: bool) -> list[Decision]:
+        """Decide these rows of a batch, or only look, in this transaction."""
+        answer = self._step if record else self._look
+        compiled, cost = batch.compiled, batch.cost
+        return [answer(books, StoreAttempt(compiled[code], subject, cost)) for code, subject in rows_of(batch, rows)]
+
+    def _columns(self, batch: Batch, *, record: bool) -> Decisions:
+        """Part by part, each turned into columns at once: ten million rows as objects would fill the memory."""
+        limits = _limits_of(batch)
+        return Decisions.joined(
+            [
+                Decisions.of(
+                    self._transact(lambda books, part=part: self._rows(books, batch, part, record=record)), limits
+                )
+                for part in _parts(batch)
+            ],
+            limits,
+        )
+
+    def _with_receipt(self, batch: Batch, receipt: str) -> Decisions:
+        name, asked = receipt_name(batch, receipt), batch_digest(batch)
+        limits = _limits_of(batch)
+
+        def work(books: LogTransaction) -> Decisions:
+            kept = books.receipt(name)
+            if kept is not None:
+                if kept[: len(asked)] != asked:
+                    raise receipt_conflict(receipt)
+                return Decisions.unpack(kept[len(asked) :], limits)
+            answers = Decisions.joined(
+                [Decisions.of(self._rows(books, batch, part, record=True), limits) for part in _parts(batch)], limits
+            )
+            retention_us = max(compiled.refs[0].retention_us for compiled in batch.compiled)
+            books.keep_receipt(name, asked + answers.pack(), self._clock.now_us() + retention_us)
+            return answers
+
+        return self._transact(work)
+
+
+def rows_of(batch: Batch, rows: slice) -> Iterable[tuple[int, Subject]]:
+    """These rows of a batch: the code of each, and its subject, as Python's own."""
+    codes = repeat(0) if batch.codes is None else plain(batch.codes[rows])
+    return zip(codes, plain(batch.subjects[rows]), strict=False)
+
+
+def _parts(batch: Batch) -> list[slice]:
+    n = len(batch.subjects)
+    return [slice(first, first + ROWS_A_TRANSACTION) for first in range(0, n, ROWS_A_TRANSACTION)]
+
+
+def _counted(log: StoredLog, now_us: int, retention_us: int) -> list[Recorded]:
+    horizon_us = max(now_us, log.high_water_us) - retention_us
+    return [Recorded(*hit) for hit in log.recorded() if hit[0] > horizon_us]
+
+
+def _limits_of(batch: Batch) -> tuple[Limit, ...]:
+    """Every limit that can bind a row, each object once."""
+    seen = {id(limit): limit for compiled in batch.compiled for ref in compiled.refs for limit in ref.look.limits}
+    return tuple(seen.values())

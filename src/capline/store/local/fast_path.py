@@ -1,0 +1,141 @@
+"""The fast path of the rule, for what nearly every attempt is: one unit, on one log in which every hit is one unit.
+
+It gives the very answers of `capline.window` (the conformance suite and the state machine hold it to that) by three
+facts: a hit's position is its units; a refusal of one unit leaves 0 remaining; and with no slot in the future the log's
+floor is its last stamp.
+
+A decision takes along the stamps that it was made on, and makes the states of its limits from them when asked. So
+whoever keeps stamps may add to such an array, but never change or remove what is in it: then it takes a new one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any, Protocol
+
+from capline.model.clock import LATEST_US
+from capline.model.decision import Decision
+from capline.model.limit import LARGEST_QUOTA, Limit
+from capline.model.limit_status import LimitStatus, states_of
+from capline.model.policy import LogLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from capline.model.policy import BoundPolicy
+
+__all__ = ["FastRule", "Stamps", "decide_one", "fast_rule", "first_decision"]
+
+FastRule = tuple[tuple[tuple[int, int, Limit], ...], int, int, Limit, LogLimits]
+"""(quota, window_us, limit) for each limit of the only log; the widest window; the least quota, its limit; the look."""
+
+_NO_STAMPS = array("Q")
+
+
+class Stamps(Protocol):
+    """Stamps in order: an array, or pages of them."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, i: int, /) -> int: ...
+
+
+def fast_rule(rule: BoundPolicy) -> FastRule | None:
+    """The rule for `decide_one`; None where it does not apply (another algorithm, a zone, a channel, a quota of 0)."""
+    if len(rule.logs_limits) != 1 or rule.algorithm != "sliding_log" or rule.zone or rule.denied_units:
+        return None
+    limits = rule.logs_limits[0].limits
+    if not limits or not all(limit.quota for limit in limits):
+        return None
+    tightest = min(limits, key=lambda limit: limit.quota)
+    return (
+        tuple((limit.quota, limit.window_us, limit) for limit in limits),
+        max(limit.window_us for limit in limits),
+        tightest.quota,
+        tightest,
+        rule.logs_limits[0],
+    )
+
+
+def first_decision(compiled: FastRule, now_us: int) -> Decision:
+    """The answer to one unit on an empty log."""
+    _, widest_us, quota, limit, _ = compiled
+    seen = (_states, compiled, _NO_STAMPS, 0, 0, now_us, now_us, True)
+    return Decision(True, limit, quota - 1, 0, widest_us, now_us, _seen=seen)
+
+
+def decide_one(
+    stamps: Stamps,
+    start: int,
+    n: int,
+    oldest_us: int,
+    last_us: int,
+    compiled: FastRule,
+    now_us: int,
+    position: Callable[[Any, int, int], int] = bisect_right,
+) -> Decision:
+    """Decide one unit on `stamps[start:n]`, which is not empty, all of one unit, none in the future.
+
+    O(1) a limit, O(log n) for `remaining`. The caller, who has looked at them, brings the first stamp and the last;
+    `position` is `bisect_right` for these stamps. What is no array cannot be read later: its states are counted now.
+    """
+    limits, widest_us, _, _, _ = compiled
+    stamp_us = now_us if now_us > last_us else last_us + 1
+    left, tightest, binding = LARGEST_QUOTA + 1, None, None
+    fits_us = stamp_us
+    for quota, window_us, limit in limits:
+        i = n - quota
+        if i >= start:
+            at_us = stamps[i] + window_us
+            if at_us > fits_us:
+                fits_us, binding = at_us, limit
+                continue
+        if binding is None:
+            cutoff_us = stamp_us - window_us
+            free = quota - n + (start if oldest_us > cutoff_us else position(stamps, cutoff_us, start))
+            if free < left:
+                left, tightest = free, limit
+    if fits_us >= LATEST_US:
+        # No instant is that late: it never fits.
+        return Decision(False, binding or tightest, 0 if binding else left, None, last_us + widest_us - now_us, None)
+    if binding is None:
+        seen = (_states, compiled, stamps, start, n, stamp_us, now_us, True)
+        if position is not bisect_right:
+            seen = (states_of, compiled[4:], _numbers(compiled, stamps, start, n, stamp_us, now_us, True, position))
+        return Decision(True, tightest, left - 1, 0, stamp_us + widest_us - now_us, stamp_us, _seen=seen)
+    seen = (_states, compiled, stamps, start, n, stamp_us, now_us, False)
+    if position is not bisect_right:
+        seen = (states_of, compiled[4:], _numbers(compiled, stamps, start, n, stamp_us, now_us, False, position))
+    return Decision(False, binding, 0, fits_us - now_us, last_us + widest_us - now_us, None, _seen=seen)
+
+
+def _states(
+    compiled: FastRule, stamps: array[int], start: int, n: int, stamp_us: int, now_us: int, allowed: bool
+) -> tuple[LimitStatus, ...]:
+    """The states after a unit was allowed, or was not, with this stamp on `stamps[start:n]`, an array."""
+    return states_of(compiled[4:], _numbers(compiled, stamps, start, n, stamp_us, now_us, allowed, bisect_right))
+
+
+def _numbers(
+    compiled: FastRule,
+    stamps: Stamps,
+    start: int,
+    n: int,
+    stamp_us: int,
+    now_us: int,
+    allowed: bool,
+    position: Callable[[Any, int, int], int],
+) -> list[int]:
+    """Three numbers for each limit, as `states_of` takes them."""
+    numbers: list[int] = []
+    last_us = stamp_us if allowed else stamps[n - 1]
+    for quota, window_us, _ in compiled[0]:
+        # What was recorded since stands behind n.
+        used = n - min(n, position(stamps, stamp_us - window_us, start)) + allowed
+        if used == 0:
+            numbers += quota, 0, 0
+            continue
+        place = n - (min(used, quota) - allowed)
+        oldest_us = stamps[place] if place < n else stamp_us
+        numbers += max(0, quota - used), oldest_us + window_us - now_us, last_us + window_us - now_us
+    return numbers

@@ -1,0 +1,229 @@
+"""Everything that can be seen to be wrong in an embedded store's file, without changing it and beside whoever uses it.
+
+Two looks. Every page of one committed state (`capline.store.local.lmdb.pages`): whether each is what its parent says it
+is, in order, and used once. Then every value: whether its checksum holds, under its key, and whether a long log has its
+pages. Damage within a value or a key shows by the checksum, damage elsewhere by the walk.
+
+What it cannot see: a page that holds what it held before, as a disk leaves it that loses writes.
+
+It reads the whole file: about a second for each million logs. Memory: a byte a page, and the heads of long logs.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import TYPE_CHECKING
+
+import lmdb
+import msgspec
+
+from capline.model.errors import StoreDamagedError, StoreError, StoreVersionError
+from capline.store.local.lmdb.environment import is_open_here
+from capline.store.local.lmdb.files import DATABASES, FORMAT, META, find_store
+from capline.store.local.lmdb.lock import Guard
+from capline.store.local.lmdb.pages import SUBTABLE, TABLE, Meta, Table, Walk, read_metas
+from capline.store.local.lmdb.store import subject_of
+from capline.store.local.log_bytes import PAGED, read_words, unpack_log, unseal
+from capline.store.local.log_pages import LEAD_WORDS, PAGE_HITS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+__all__ = ["StoreReport", "check_store"]
+
+MOST_FAULTS = 1000
+SNAPSHOT_TRIES = 100
+_U32 = struct.Struct(">I")
+_NOTE_BYTES = {b"begun": 16, b"log:": 12}
+
+
+class StoreReport(msgspec.Struct):
+    """What was found; `faults` are the first thousand of `faults_found`, a line each."""
+
+    path: str
+    logs: int = 0
+    sealed_pages: int = 0
+    receipts: int = 0
+    used_pages: int = 0
+    free_pages: int = 0
+    lost_pages: int = 0
+    """Neither used nor free: room that is never used again, and no harm."""
+    page_bytes: int = 0
+    faults_found: int = 0
+    faults: list[str] = msgspec.field(default_factory=list[str])
+
+    def fault(self, what: str) -> None:
+        """One more."""
+        self.faults_found += 1
+        if len(self.faults) < MOST_FAULTS:
+            self.faults.append(what)
+
+
+def check_store(path: Path) -> StoreReport:
+    """Look at every page and value of the store in this directory.
+
+    Raises `NoStoreError`, `StoreDamagedError` or `StoreVersionError` where it could not be opened at all, and
+    `StoreError` where this process has it open.
+    """
+    try:
+        find_store(path)
+        if is_open_here(path):
+            raise StoreError(f"{path}: is open in this process; close its limiter first")
+        guard = Guard(path)
+        try:
+            return _checked(path, guard)
+        finally:
+            guard.leave()
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror or error}; name a directory that can be read") from None
+    except lmdb.Error as error:
+        raise StoreDamagedError(f"{path}: cannot be read ({error}); it is left as it is") from None
+
+
+def _checked(path: Path, guard: Guard) -> StoreReport:
+    report = StoreReport(str(path))
+    fd = os.open(path / "data.mdb", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        page_bytes = META.unpack(os.pread(fd, META.size, 0))[4]
+        # The snapshot keeps its pages from being written to again; LMDB is asked for nothing else.
+        with lmdb.open(str(path), readonly=True, map_size=os.fstat(fd).st_size, max_dbs=len(DATABASES)) as env:
+            guard.let_in()
+            for _ in range(SNAPSHOT_TRIES):
+                try:
+                    with env.begin() as txn:
+                        metas = read_metas(fd, page_bytes)
+                        mine = [meta for meta in metas if meta.transaction == txn.id()]
+                        if mine:
+                            _check_heads(metas, report.fault)
+                            _check_state(fd, page_bytes, mine[0], report)
+                            return report
+                except lmdb.MapResizedError:
+                    env.set_mapsize(0)
+            raise StoreDamagedError(f"{path / 'data.mdb'}: its heads do not say which state is the last")
+    finally:
+        os.close(fd)
+
+
+def _check_heads(metas: tuple[Meta, Meta], fault: Callable[[str], None]) -> None:
+    """Transactions take turns: the even ones are in the first head, the odd ones in the second."""
+    even, odd = (meta.transaction for meta in metas)
+    if even % 2 or not (odd % 2 or odd == 0) or abs(even - odd) > 1:
+        fault(f"the two heads of the file do not fit together: transactions {even} and {odd}")
+
+
+def _check_state(fd: int, page_bytes: int, meta: Meta, report: StoreReport) -> None:
+    walk = Walk(fd, page_bytes, meta.last_page, report.fault)
+    if os.fstat(fd).st_size < (meta.last_page + 1) * page_bytes:
+        report.fault("the file ends before its last page")
+        return
+    values = _Values(report)
+    tables: dict[bytes, Table] = {}
+    for name, data, flags in list(walk.entries("main", meta.main)):
+        table = Table.of(data) if flags & SUBTABLE and len(data) == TABLE.size else None
+        if name not in DATABASES or table is None or table.flags or table.page_bytes:
+            report.fault(f"table main: {name!r} is no table of a store")
+        else:
+            tables[name] = table
+    for name in DATABASES:  # "meta" first: it says which logs there are
+        if name not in tables:
+            report.fault(f"table {name.decode()}: is missing")
+            continue
+        for key, value, flags in walk.entries(name.decode(), tables[name]):
+            if flags:
+                report.fault(f"table {name.decode()}: the key {key.hex()} is a table")
+            else:
+                values.look(name, key, value)
+        if name == b"meta":
+            values.check_format()
+    values.end()
+    report.free_pages = walk.free(meta.free)
+    report.page_bytes = page_bytes
+    report.lost_pages = walk.seen.count(0)
+    report.used_pages = len(walk.seen) - report.free_pages - report.lost_pages
+
+
+class _Values:
+    """What stands in the entries, table by table."""
+
+    def __init__(self, report: StoreReport) -> None:
+        self._report = report
+        self._logs: dict[bytes, str] = {}
+        self._sealed: dict[bytes, tuple[int, int]] = {}
+        """By the key of a long log: its first page that was not met yet, and the one after its last."""
+        self._format: bytes | None = None
+        self._readers = {b"meta": self._note, b"logs": self._log, b"pages": self._page, b"receipts": self._receipt}
+
+    def look(self, table: bytes, key: bytes, value: bytes) -> None:
+        """One entry; the tables come in the order of `DATABASES`, the keys in theirs."""
+        try:
+            self._readers[table](key, value)
+        except StoreError as error:
+            self._report.fault(f"table {table.decode()}, {self._named(key)}: {error}")
+
+    def check_format(self) -> None:
+        """See that the file is of our format; raises `StoreVersionError` where it is of another version's."""
+        if self._format != FORMAT:
+            self._report.fault(f"table meta: the format is {self._format!r}, not {FORMAT!r}")
+            if (self._format or b"").startswith(FORMAT[:-1]):
+                raise StoreVersionError(f"{self._report.path}: {self._report.faults[-1]}; it is left as it is")
+
+    def end(self) -> None:
+        """What was not met."""
+        for key, (first, after) in self._sealed.items():
+            if first < after:
+                self._report.fault(f"table pages, {self._named(key)}: pages {first} to {after - 1} are missing")
+
+    def _named(self, key: bytes) -> str:
+        log = self._logs.get(key[:4])
+        if log is not None:
+            try:
+                return f"log {log!r} of {subject_of(key[4:])!r}"
+            except StoreError:
+                pass
+        return f"key {key.hex()}"
+
+    def _note(self, key: bytes, value: bytes) -> None:
+        if key == b"format":
+            self._format = value
+            return
+        note = unseal(key, value)
+        kind = b"log:" if key.startswith(b"log:") else key
+        if len(note) != _NOTE_BYTES.get(kind):
+            raise StoreDamagedError("is no note of a store")
+        if kind == b"log:":
+            self._logs[note[:4]] = key[4:].decode(errors="replace")
+
+    def _log(self, key: bytes, value: bytes) -> None:
+        self._report.logs += 1
+        if key[:4] not in self._logs:
+            raise StoreDamagedError("no log has this number")
+        if key[4:5] != b"h":
+            subject_of(key[4:])
+        elif len(key) != 4 + 33:
+            raise StoreDamagedError("the key names no subject")
+        kind, words = read_words(value, key)
+        log, lead = unpack_log(kind, words, LEAD_WORDS if kind & PAGED else 0)
+        if any(later <= earlier for earlier, later in zip(log.stamps, log.stamps[1:], strict=False)):
+            raise StoreDamagedError("its hits are out of order")
+        if kind & PAGED:
+            self._sealed[key] = lead[0], lead[1]
+
+    def _page(self, key: bytes, value: bytes) -> None:
+        self._report.sealed_pages += 1
+        head, number = key[:-4], _U32.unpack(key[-4:].rjust(4, b"\0"))[0]
+        first, after = self._sealed.get(head, (0, 0))
+        if not first <= number < after:
+            raise StoreDamagedError(f"page {number} belongs to no log")
+        if number > first:
+            self._report.fault(f"table pages, {self._named(head)}: pages {first} to {number - 1} are missing")
+        self._sealed[head] = number + 1, after
+        kind, words = read_words(value, key)
+        log, _ = unpack_log(kind, words, 1)
+        if len(log.stamps) != PAGE_HITS:
+            raise StoreDamagedError(f"page {number} is not one")
+
+    def _receipt(self, key: bytes, value: bytes) -> None:
+        self._report.receipts += 1
+        unseal(key, value)

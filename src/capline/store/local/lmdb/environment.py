@@ -1,0 +1,415 @@
+"""One LMDB environment, opened once in a process however many limiters name it, and looked after.
+
+What LMDB itself leaves to its user:
+
+- **Damage.** A file that is not ours, of another version, or shorter than it says is refused before it is mapped,
+  untouched.
+- **Room.** The map is written through memory (half the cost of a decision), so its room is allocated before it is used:
+  a full disk is an error at the time of growing, never a SIGBUS. A map that fills up grows by doubling, then by a
+  gigabyte.
+- **Sharing.** Another process may have grown it: the new size is taken over. Threads take turns, as writers do anyway.
+- **Readers.** A process that is killed while it opens the file leaves a reader's slot that keeps every later page from
+  being used again. Such slots are cleared at opening, now and then, and before the map grows.
+- **Locks.** Nobody opens the file while its `lock.mdb` is missing and others use it (`capline.store.local.lmdb.lock`).
+- **Forks.** A child must not use its parent's environment: it is closed there, and opened again when used.
+
+Durability: `relaxed` leaves writing to the kernel. A killed process loses nothing. After a power loss, what the kernel
+had not written is gone (Linux: by default what is younger than some 30 s), and as pages reach the disk in any order the
+file may be damaged. `full` syncs at each transaction and loses nothing that was answered: nor what another process had
+committed in memory when it was killed, before it could sync, and an answer of this one rests upon (a retry of an id);
+nor the file itself, whose name is synced with its directory before anything is answered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import lmdb
+
+from capline.model.errors import (
+    InvalidValueError,
+    StoreDamagedError,
+    StoreError,
+    StoreFullError,
+)
+from capline.model.private import PRIVATE_FILE, create_private_file, make_private_directory
+from capline.store.local.lmdb.files import DATABASES, FORMAT, check_file, check_format, find_store, sync_directory
+from capline.store.local.lmdb.lock import Guard
+from capline.store.local.log_bytes import seal, unseal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+__all__ = ["Environment", "Transaction", "is_open_here", "open_environment"]
+
+_T = TypeVar("_T")
+
+FIRST_BYTES = 16 << 20
+MOST_GROWTH_BYTES = 1 << 30
+LEAST_GROWTH_BYTES = 1 << 20
+_BEGUN = struct.Struct(">QQ")
+LOOK_EVERY = 1024
+"""Transactions of a process between two looks at the readers' table and at whose files these are."""
+
+
+class Transaction(Protocol):
+    """What the store uses of py-lmdb's transaction, which hands out bytes as it is opened here."""
+
+    def get(self, key: bytes, default: bytes | None = None, db: Any = None) -> bytes | None:
+        """The value, or the default."""
+        ...
+
+    def put(
+        self,
+        key: bytes,
+        value: bytes,
+        dupdata: bool = True,
+        overwrite: bool = True,
+        append: bool = False,
+        db: Any = None,
+    ) -> bool:
+        """Set the value; False where it was there and `overwrite` is off."""
+        ...
+
+    def pop(self, key: bytes, db: Any = None) -> bytes | None:
+        """Remove the value and return it."""
+        ...
+
+    def delete(self, key: bytes, value: bytes = b"", db: Any = None) -> bool:
+        """Remove the value; False where there was none."""
+        ...
+
+    def cursor(self, db: Any = None) -> Any:
+        """A cursor over the table."""
+        ...
+
+    def stat(self, db: Any) -> dict[str, int]:
+        """The table's figures."""
+        ...
+
+
+_open: dict[tuple[int, int], Environment] = {}
+_opening = threading.Lock()
+
+
+class Environment:
+    """An open environment with its tables; `run` is the only way in. Made by `open_environment`."""
+
+    def __init__(self, path: Path, durability: str, most_bytes: int | None, *, create: bool = True) -> None:
+        self.path = path
+        self._create = create
+        self.durability = durability
+        self.users = 0
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        self._env: lmdb.Environment | None = None
+        self._outage: Guard | None = None
+        self._synced = 0
+        self._since_look = 0
+        self.tables: dict[bytes, lmdb._Database] = {}  # pyright: ignore[reportPrivateUsage] - its only name
+        self._enter()
+
+    def run(self, work: Callable[[Transaction], _T]) -> _T:
+        """Run `work` in one write transaction: committed when it returns, dropped when it raises.
+
+        It runs again where the map had to grow, so it changes nothing but what it does through the transaction.
+        """
+        with self._lock:
+            while True:
+                env = self._ready()
+                try:
+                    txn: Any = env.begin(write=True)
+                    try:
+                        number: int = txn.id()
+                        answer = work(txn)
+                        txn.commit()
+                        if self.durability == "full":
+                            self._settle(env, number)
+                    except BaseException:
+                        txn.abort()
+                        raise
+                    else:
+                        return answer
+                except lmdb.MapFullError:
+                    self._grow(env)
+                except lmdb.MapResizedError:
+                    env.set_mapsize(0)
+                except lmdb.DiskError as error:
+                    raise StoreFullError(
+                        f"{self.path}: the disk refused a write ({error}); nothing was recorded"
+                    ) from None
+                except (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.PanicError) as error:
+                    raise StoreDamagedError(
+                        f"{self.path}: the file is damaged ({error}); restore it or start a new one"
+                    ) from None
+                except lmdb.Error as error:
+                    raise StoreError(f"{self.path}: {error}; nothing was recorded") from None
+
+    def _settle(self, env: lmdb.Environment, number: int) -> None:
+        """Make sure that what this transaction has read is on the disk; what it wrote is there already."""
+        last: int = env.info()["last_txnid"]
+        if last >= number:
+            # This one wrote, or one after it: whose sync covers all that this one has read, but perhaps not itself.
+            self._synced = number - 1
+        elif last > self._synced:
+            env.sync(True)
+            self._synced = last
+
+    def leave(self) -> None:
+        """One user less; the last one closes the file, which is then wholly on disk."""
+        with _opening:
+            self.users -= 1
+            if self.users == 0:
+                with self._lock:
+                    if self._env is not None:
+                        with contextlib.suppress(lmdb.Error):
+                            self._env.sync(True)
+                        self._shut()
+                for key, environment in list(_open.items()):
+                    if environment is self:
+                        del _open[key]
+
+    def drop_in_child(self) -> None:
+        """In a child after a fork: close what the parent mapped, touching nothing shared; the next use opens again."""
+        if self._env is not None:
+            self._shut()
+
+    def stats(self) -> dict[str, int]:
+        """Figures of the file; some twenty microseconds.
+
+        `logs` are subjects with a log; `begun_us` is when the store was made, and `identity` a number drawn then.
+        `readers` have a snapshot now and keep what is younger from being used again; `oldest_reader` is how many
+        transactions ago its snapshot was taken. `free_pages` are used before the file grows.
+        """
+
+        def work(txn: Transaction) -> dict[str, int]:
+            env = self._env
+            if env is None:
+                raise StoreError(f"{self.path}: was closed")
+            info, tables = env.info(), {name: txn.stat(table) for name, table in self.tables.items()}
+            used = 2 + _pages(env.stat()) + sum(map(_pages, tables.values()))
+            last = info["last_txnid"]
+            readers = [words[-1] for words in map(str.split, env.readers().splitlines()[1:])]
+            taken = [int(number) for number in readers if number.isdecimal()]
+            begun_us, identity = _BEGUN.unpack(unseal(b"begun", txn.get(b"begun", b"", self.tables[b"meta"]) or b""))
+            return {
+                "logs": tables[b"logs"]["entries"],
+                "begun_us": begun_us,
+                "identity": identity,
+                "readers": len(taken),
+                "oldest_reader": last - min(taken, default=last),
+                "used_pages": used,
+                "free_pages": info["last_pgno"] + 1 - used,
+                "page_bytes": env.stat()["psize"],
+                "file_bytes": info["map_size"],
+            }
+
+        return self.run(work)
+
+    def _ready(self) -> lmdb.Environment:
+        """The open environment, looked after now and then: an error there is found again by the next transaction."""
+        env = self._env or self._enter()
+        self._since_look += 1
+        if self._since_look >= LOOK_EVERY:
+            if self._outage is not None:
+                self._outage.check()
+            with contextlib.suppress(lmdb.Error):
+                env.reader_check()
+            self._since_look = 0
+        return env
+
+    def _shut(self) -> None:
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+        if self._outage is not None:
+            self._outage.leave()
+            self._outage = None
+
+    def hold(self) -> None:
+        """Keep every transaction out until `let_go`."""
+        self._lock.acquire()
+
+    def let_go(self) -> None:
+        """End what `hold` began."""
+        self._lock.release()
+
+    def _enter(self) -> lmdb.Environment:
+        while True:
+            env = self._open()
+            if self._outage is not None and self._outage.share():
+                self._synced = self._since_look = 0
+                return env
+            self._shut()
+
+    def _open(self) -> lmdb.Environment:
+        data = self.path / "data.mdb"
+        try:
+            check_file(data) if self._create else find_store(self.path)
+            made = make_private_directory(self.path)
+            create_private_file(data)
+            self._outage = Guard(self.path)
+            size_bytes = check_file(data)
+            if size_bytes:
+                check_format(self.path, size_bytes)
+            env = self._env = lmdb.open(
+                str(self.path),
+                map_size=max(size_bytes, FIRST_BYTES),
+                mode=PRIVATE_FILE,
+                max_dbs=len(DATABASES),
+                max_readers=512,
+                writemap=True,
+                meminit=False,
+                sync=self.durability == "full",
+                metasync=self.durability == "full",
+            )
+            env.reader_check()
+            self._allocate(env.info()["map_size"])
+            self.tables = {name: env.open_db(name) for name in DATABASES}
+            with env.begin(write=True, db=self.tables[b"meta"]) as txn:
+                txn.put(b"format", FORMAT, overwrite=False)
+                begun = _BEGUN.pack(time.time_ns() // 1000, int.from_bytes(os.urandom(8)))
+                txn.put(b"begun", seal(b"begun", begun), overwrite=False)
+            if self.durability == "full":
+                self._sync_names(made)
+        except OSError as error:
+            self._shut()
+            raise StoreError(f"{self.path}: {error.strerror or error}; name a directory that can be written") from None
+        except (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError) as error:
+            self._shut()
+            raise StoreDamagedError(f"{data}: not a readable store ({error}); it is left as it is") from None
+        except lmdb.Error as error:
+            self._shut()
+            raise StoreError(f"{self.path}: cannot be opened ({error})") from None
+        except BaseException:
+            self._shut()
+            raise
+        return env
+
+    def _sync_names(self, made: list[Path]) -> None:
+        """Make the names durable that lead to the file: its own, its directory's, and those of directories made here.
+
+        At every opening: whoever made them may have been killed before it could.
+        """
+        for directory in {self.path, self.path.parent, *(one.parent for one in made)}:
+            try:
+                sync_directory(directory)
+            except PermissionError as error:
+                # A directory that others look after, and that may only be passed through.
+                if directory == self.path or self.path in made:
+                    raise StoreError(f"{directory}: cannot be synced ({error.strerror}); let it be read") from None
+            except OSError as error:
+                raise StoreError(f"{directory}: cannot be synced ({error.strerror}); nothing was recorded") from None
+
+    def _grow(self, env: lmdb.Environment) -> None:
+        if env.reader_check():
+            return  # what dead readers kept may be used again
+        now_bytes: int = env.info()["map_size"]
+        step = min(now_bytes, MOST_GROWTH_BYTES)
+        while True:
+            next_bytes = now_bytes + step
+            if self._most_bytes is not None and next_bytes > self._most_bytes:
+                next_bytes = self._most_bytes
+            if next_bytes <= now_bytes:
+                raise StoreFullError(
+                    f"{self.path}: holds its largest size, {now_bytes} bytes; nothing was recorded; "
+                    "sweep it or raise max_bytes",
+                )
+            try:
+                self._allocate(next_bytes)
+            except StoreFullError:
+                step //= 2
+                if step < LEAST_GROWTH_BYTES:
+                    raise
+            else:
+                env.set_mapsize(next_bytes)
+                return
+
+    def _allocate(self, size_bytes: int) -> None:
+        """Give every byte of the map its place on the disk, so that no write through memory can find the disk full."""
+        fd = os.open(self.path / "data.mdb", os.O_RDWR)
+        try:
+            held = os.fstat(fd)
+            if held.st_size < size_bytes or held.st_blocks * 512 < size_bytes:
+                os.posix_fallocate(fd, 0, size_bytes)
+        except OSError as error:
+            raise StoreFullError(
+                f"{self.path}: no room for a map of {size_bytes} bytes ({error.strerror}); nothing was recorded; "
+                "free some disk space",
+            ) from None
+        finally:
+            os.close(fd)
+
+
+def open_environment(path: Path, durability: str, most_bytes: int | None = None, *, create: bool = True) -> Environment:
+    """The environment at this directory; each caller lets go with `leave`.
+
+    Where there is none it is made, or with `create` off `NoStoreError` is raised and nothing is made. Raises also
+    `StoreDamagedError`, `StoreVersionError`, `StoreFullError` or `StoreError`; a file that is refused is not touched.
+    """
+    with _opening:
+        key = _identity(path)
+        environment = _open.get(key) if key else None
+        if environment is None:
+            environment = Environment(path, durability, most_bytes, create=create)
+            key = _identity(path)
+            if key is None:
+                raise StoreError(f"{path}: vanished while it was opened")
+            _open[key] = environment
+        elif environment.durability != durability:
+            raise InvalidValueError(
+                f"{path} is open in this process with durability {environment.durability!r}; use the same for both",
+            )
+        environment.users += 1
+        return environment
+
+
+def is_open_here(path: Path) -> bool:
+    """Tell whether this process has the environment of this directory open: LMDB bears it only once."""
+    with _opening:
+        return _identity(path) in _open
+
+
+def _pages(stat: Any) -> int:
+    return stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = (path / "data.mdb").stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _before_fork() -> None:
+    """Wait until no thread is in a transaction: a child could neither end one that it inherited nor close around it."""
+    _opening.acquire()
+    for environment in _open.values():
+        environment.hold()
+
+
+def _after_fork_in_parent() -> None:
+    for environment in _open.values():
+        environment.let_go()
+    _opening.release()
+
+
+def _after_fork_in_child() -> None:
+    for environment in _open.values():
+        environment.drop_in_child()
+        environment.let_go()
+    _opening.release()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)

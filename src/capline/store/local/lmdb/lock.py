@@ -1,0 +1,125 @@
+"""Who has the embedded store open: a lock on `data.mdb` itself, which does not depend on `lock.mdb`.
+
+LMDB keeps its writers' lock in `lock.mdb`. If that file is removed while the store is in use, the next process makes a
+new one, and then two writers write at once. So every process that has the store open also holds a shared `flock` on
+`data.mdb`. Who opens it first holds the lock alone until it has, and may make `lock.mdb`; who finds the store in use
+and no `lock.mdb` is refused. `capline store compact` holds the lock alone while it puts another file in the place.
+
+The kernel lets go of the lock when its holder ends, however it ends. A lock and its release cost a few microseconds, at
+opening only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import time
+from typing import TYPE_CHECKING
+
+from capline.model.errors import StoreError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Guard"]
+
+OTHERS_OPEN_S = 30.0
+"""How long to wait for a process that has the file for itself: opening takes milliseconds, compacting longer."""
+LOCK_IS_MISSING_S = 1.0
+"""How long `lock.mdb` must be missing while the store is in use: a process that was killed while it opened it first is
+soon followed by another."""
+RETRY_S = 0.005
+
+_log = logging.getLogger("capline")
+
+
+class Guard:
+    """A lock on the file of the store in this directory, which must be there. Raises `StoreError` and `OSError`.
+
+    It is had alone where nobody else has the store open, until `share`; else it is shared.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._data, self._lock = directory / "data.mdb", directory / "lock.mdb"
+        self._warned = False
+        begun = time.monotonic()
+        missing_since: float | None = None
+        while True:
+            self._fd = os.open(self._data, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                self.alone = self._try(fcntl.LOCK_EX)
+                if not self.alone and not self._try(fcntl.LOCK_SH):
+                    missing_since, why = None, "another process is opening or compacting it; try again"
+                elif not self._is_ours():
+                    missing_since, why = None, "it is being replaced; try again"
+                elif self.alone or self._lock.exists():
+                    break
+                else:
+                    missing_since = missing_since or time.monotonic()
+                    why = "lock.mdb was removed while other processes use it; end them all, then start again"
+            except BaseException:
+                os.close(self._fd)
+                raise
+            os.close(self._fd)
+            now = time.monotonic()
+            if now - begun > OTHERS_OPEN_S or (missing_since and now - missing_since > LOCK_IS_MISSING_S):
+                raise StoreError(f"{directory}: {why}; nothing was recorded")
+            time.sleep(RETRY_S)
+        self._lock_identity = _identity(self._lock)
+
+    def share(self) -> bool:
+        """LMDB has the store open now: let others in. False where the file was replaced meanwhile: open it again."""
+        fcntl.flock(self._fd, fcntl.LOCK_SH)
+        self.alone = False
+        self._lock_identity = _identity(self._lock)
+        return self._is_ours()
+
+    def let_in(self) -> None:
+        """`share`, for those who do not start over: raises `StoreError` where the file was replaced meanwhile."""
+        if self.alone and not self.share():
+            raise StoreError(f"{self._data}: is being replaced; try again")
+
+    def check(self) -> None:
+        """See that both files are still the ones that were opened; a few microseconds.
+
+        A `lock.mdb` that is gone is a warning: nobody new is let in, and those who have it open go on. Raises
+        `StoreError` where another file is in the place of either.
+        """
+        if not self._is_ours():
+            raise StoreError(
+                f"{self._data}: was removed or replaced while it was open; nothing was recorded; start this process "
+                "again"
+            )
+        found = _identity(self._lock)
+        if found is None and not self._warned:
+            self._warned = True
+            _log.warning("%s was removed while it is in use; no further process can open the store", self._lock)
+        elif found not in {None, self._lock_identity}:
+            raise StoreError(
+                f"{self._lock}: was replaced while it was open, so others may write at once; nothing was recorded; end "
+                "every process that uses the store, then look at it by `capline store check`"
+            )
+
+    def leave(self) -> None:
+        """Let go; in a child after a fork only the child's part."""
+        os.close(self._fd)
+
+    def _try(self, how: int) -> bool:
+        try:
+            fcntl.flock(self._fd, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _is_ours(self) -> bool:
+        stat = os.fstat(self._fd)
+        return _identity(self._data) == (stat.st_dev, stat.st_ino)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return None
+    return stat.st_dev, stat.st_ino

@@ -1,0 +1,214 @@
+"""One subject's log as the stores hold it: sorted columns of integers, every look by bisection or by position.
+
+    stamps   s0 < s1 < ... < sn-1            microseconds, one for each hit
+    before   units of all hits before each   only once a hit has other than 1 unit (a cost above 1, a refund);
+             (total: units of all hits)      until then a hit's position is its units, and a look is one index
+    ids      fingerprint -> stamp            only once an attempt had an id
+
+Trimming moves `start` forward and gives the memory back in strides, so that it costs O(1) a hit whatever the log's
+length.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING
+
+from capline.window.log import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["ColumnLog"]
+
+_STRIDE = 64
+_REBASE_AT = 1 << 62
+
+
+class ColumnLog:
+    """A mutable `LogView` (see `capline.window.log`); looks cost O(log n) at most, recording O(1) amortised."""
+
+    __slots__ = ("before", "high_water_us", "ids", "stamps", "start", "total")
+
+    def __init__(self) -> None:
+        self.stamps: array[int] = array("Q")
+        self.start = 0
+        self.before: array[int] | None = None
+        self.total = 0
+        self.high_water_us = 0
+        self.ids: dict[int, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.stamps) - self.start
+
+    def newest_us(self) -> int:
+        """See `LogView`; O(1) but for refunded hits at the end."""
+        stamps, before, i = self.stamps, self.before, len(self.stamps) - 1
+        if before is not None:
+            end = self.total
+            while i >= self.start and before[i] == end:
+                i -= 1
+        return stamps[i] if i >= self.start else NEVER
+
+    def last_us(self) -> int:
+        """The last stamp, refunded or not; `NEVER` where the log is empty."""
+        return self.stamps[-1] if len(self.stamps) > self.start else NEVER
+
+    def units_after(self, cutoff_us: int) -> int:
+        """See `LogView`; O(log n), O(1) where nothing is that old."""
+        stamps, i = self.stamps, self.start
+        n = len(stamps)
+        if i < n and stamps[i] <= cutoff_us:
+            i = bisect_right(stamps, cutoff_us, i)
+        if self.before is None:
+            return n - i
+        return self.total - self.before[i] if i < n else 0
+
+    def stamp_of_unit(self, k: int) -> int:
+        """See `LogView`; O(1) by position while every hit is one unit, else O(log n)."""
+        before = self.before
+        i = len(self.stamps) - k if before is None else bisect_right(before, self.total - k, self.start) - 1
+        return self.stamps[i] if i >= self.start else NEVER
+
+    def free_stamp(self, stamp_us: int) -> int:
+        """See `LogView`; O(1) at the end of the log."""
+        stamps, n = self.stamps, len(self.stamps)
+        if n == self.start or stamps[-1] < stamp_us:
+            return stamp_us
+        i = bisect_left(stamps, stamp_us, self.start)
+        while i < n and stamps[i] == stamp_us:
+            stamp_us, i = stamp_us + 1, i + 1
+        return stamp_us
+
+    def record(self, stamp_us: int, units: int, high_water_us: int, fingerprint: int = 0) -> None:
+        """Add one hit, with a stamp that no other has; at the end in O(1), before a refunded slot in O(n)."""
+        if units != 1 and self.before is None:
+            self._count_units()
+        stamps, before = self.stamps, self.before
+        if len(stamps) == self.start or stamps[-1] < stamp_us:
+            stamps.append(stamp_us)
+            if before is not None:
+                before.append(self.total)
+        else:
+            i = bisect_left(stamps, stamp_us, self.start)
+            self.stamps = stamps[:i] + array("Q", (stamp_us,)) + stamps[i:]
+            if before is not None:
+                before.insert(i, before[i])
+                for j in range(i + 1, len(before)):
+                    before[j] += units
+        if before is not None:
+            self.total += units
+            if self.total > _REBASE_AT:
+                self._rebase()
+        self.high_water_us = max(self.high_water_us, high_water_us)
+        if fingerprint:
+            if self.ids is None:
+                self.ids = {}
+            self.ids[fingerprint] = stamp_us
+
+    def extend(self, stamp_us: int, units: int, high_water_us: int) -> None:
+        """Move the last hit, which has no id, to this stamp, not before its own, with so many units more; O(1)."""
+        if self.before is None:
+            self._count_units()
+        self.stamps[-1] = stamp_us
+        self.total += units
+        self.high_water_us = max(self.high_water_us, high_water_us)
+
+    def next_stamp(self, stamp_us: int) -> int:
+        """See `LogView`; O(log n)."""
+        i = bisect_left(self.stamps, stamp_us, self.start)
+        return self.stamps[i] if i < len(self.stamps) else NEVER
+
+    def is_named(self, stamp_us: int) -> bool:
+        """See `LogView`; O(hits with an id)."""
+        return self.ids is not None and stamp_us in self.ids.values()
+
+    def units_at(self, stamp_us: int) -> int:
+        """The units of the hit with this stamp; 0 where there is none, or it was refunded."""
+        i = bisect_left(self.stamps, stamp_us, self.start)
+        if i == len(self.stamps) or self.stamps[i] != stamp_us:
+            return 0
+        if self.before is None:
+            return 1
+        end = self.before[i + 1] if i + 1 < len(self.before) else self.total
+        return end - self.before[i]
+
+    def give_back(self, stamp_us: int, units: int) -> bool:
+        """Take so many units off the hit with this stamp, which stays; False where it has fewer. O(n)."""
+        if not 0 < units <= self.units_at(stamp_us):
+            return False
+        if self.before is None:
+            self._count_units()
+        before = self.before or array("Q")
+        for j in range(bisect_left(self.stamps, stamp_us, self.start) + 1, len(before)):
+            before[j] -= units
+        self.total -= units
+        if self.ids:
+            self.ids = {fingerprint: us for fingerprint, us in self.ids.items() if us != stamp_us} or None
+        return True
+
+    def find(self, fingerprint: int, cutoff_us: int) -> int:
+        """The stamp recorded under this id, if later than the cutoff; else `NEVER`."""
+        stamp_us = self.ids.get(fingerprint, NEVER) if self.ids else NEVER
+        return stamp_us if stamp_us > cutoff_us else NEVER
+
+    def trim(self, cutoff_us: int) -> None:
+        """Forget the hits that are as old as the cutoff or older."""
+        stamps, start = self.stamps, self.start
+        if start < len(stamps) and stamps[start] <= cutoff_us:
+            self.start = start = bisect_right(stamps, cutoff_us, start)
+            if start >= _STRIDE and start * 2 >= len(stamps):
+                self.pack()
+
+    def forget(self, cutoff_us: int) -> None:
+        """`trim`, but for hits that have an id; O(n) where there are such."""
+        named = {stamp_us for stamp_us in (self.ids or {}).values() if stamp_us <= cutoff_us}
+        if not named:
+            self.trim(cutoff_us)
+            return
+        self.pack()
+        stamps, before = self.stamps, self.before
+        cut = bisect_right(stamps, cutoff_us)
+        kept = [i for i in range(cut) if stamps[i] in named]
+        if before is not None:
+            units = before[cut] if cut < len(before) else self.total
+            front: list[int] = []
+            for i in reversed(kept):
+                units -= self.units_at(stamps[i])
+                front.append(units)
+            self.before = array("Q", reversed(front)) + before[cut:]
+        self.stamps = array("Q", (stamps[i] for i in kept)) + stamps[cut:]
+
+    def recorded(self) -> Iterator[tuple[int, int, int]]:
+        """Each hit as (stamp, units, fingerprint), oldest first."""
+        names = {stamp_us: fingerprint for fingerprint, stamp_us in (self.ids or {}).items()}
+        for stamp_us in self.stamps[self.start :]:
+            yield stamp_us, self.units_at(stamp_us), names.get(stamp_us, 0)
+
+    def pack(self) -> None:
+        """Give back the room of what was trimmed; O(n)."""
+        start = self.start
+        if start:
+            if self.ids:
+                # Nothing at the cut or before it is asked for again.
+                cut_us = self.stamps[start - 1]
+                self.ids = {fingerprint: us for fingerprint, us in self.ids.items() if us > cut_us} or None
+            # A new array: decisions may have taken the old one along (see `capline.store.local.fast_path`).
+            self.stamps = self.stamps[start:]
+            if self.before is not None:
+                del self.before[:start]
+            self.start = 0
+
+    def _count_units(self) -> None:
+        self.pack()
+        self.stamps = self.stamps[:]
+        self.total = len(self.stamps)
+        self.before = array("Q", range(self.total))
+
+    def _rebase(self) -> None:
+        self.pack()
+        if self.before:
+            base = self.before[0]
+            self.before = array("Q", (units - base for units in self.before))
+            self.total -= base

@@ -1,0 +1,186 @@
+"""A log as bytes, for stores that keep bytes. Little-endian; every value carries a checksum of itself and its key.
+
+     0      1      2          4            8
+    +------+------+----------+------------+---------------------------------------------------------------+
+    | kind | form | 0        | CRC-32     | words of 8 bytes                                              |
+    +------+------+----------+------------+---------------------------------------------------------------+
+
+    kind   bits: UNITS 1, IDS 2, FLOOR 4, PAGED 8          form   2: this layout
+    words  [floor]           with FLOOR: the floor, where it is not the last stamp
+           [total]           with UNITS: units of all hits here
+           lead words        of heads (with PAGED) and pages: see `capline.store.local.log_pages`
+           stamps * n
+           before * n        with UNITS: units of the hits before each
+           ids * n           with IDS: fingerprints of the attempts' ids, 0 for none
+
+A usual log, every hit one unit, is 8 bytes and 8 more for each hit. The CRC starts from kind and form, goes over the
+words and then over the key, so it covers all of them: a value that turns up under another key does not check. A value
+that does not check is an error: nothing is ever admitted on it.
+
+Other small values (`seal`, `unseal`) are the CRC-32 of value and key, then the value.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from capline.model.errors import StoreDamagedError, StoreVersionError
+from capline.store.local.log import ColumnLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "FLOOR",
+    "FORM",
+    "IDS",
+    "PAGED",
+    "UNITS",
+    "pack_first_hit",
+    "pack_log",
+    "pack_unit_log",
+    "pack_words",
+    "read_plain",
+    "read_words",
+    "seal",
+    "unpack_log",
+    "unseal",
+]
+
+UNITS, IDS, FLOOR, PAGED = 1, 2, 4, 8
+FORM = 2
+_HEAD = struct.Struct("<BBHI")
+HEAD_BYTES = _HEAD.size
+_SEED = [kind | FORM << 8 for kind in range(16)]
+_UNIT_SEED = _SEED[0]
+_pack_head = _HEAD.pack
+_unpack_head = _HEAD.unpack_from
+_unpack_pair = struct.Struct("<II").unpack_from
+_CRC = struct.Struct("<I")
+_WORD = struct.Struct("<Q")
+
+
+if sys.byteorder != "little":  # pragma: no cover - no such machine is supported by the wheels that we stand on
+    raise ImportError("capline's packed logs are little-endian, and so must the machine be")
+
+
+def _fields(value: bytes) -> tuple[int, int, int, int]:
+    return _unpack_head(value)
+
+
+def pack_words(kind: int, words: array[int], key: bytes) -> bytes:
+    """Put the head before the words."""
+    body = words.tobytes()
+    return _pack_head(kind, FORM, 0, crc32(key, crc32(body, _SEED[kind]))) + body
+
+
+def pack_unit_log(stamps: array[int], key: bytes) -> bytes:
+    """A log whose every hit is one unit, without ids, its floor at its last stamp: the usual one."""
+    body = stamps.tobytes()
+    return _pack_head(0, FORM, 0, crc32(key, crc32(body, _UNIT_SEED))) + body
+
+
+def pack_first_hit(stamp_us: int) -> Callable[[bytes], bytes]:
+    """`pack_unit_log` of one hit, as a function of the key: a batch gives the same hit to many."""
+    body = _WORD.pack(stamp_us)
+    seed = crc32(body, _UNIT_SEED)
+    return lambda key: _pack_head(0, FORM, 0, crc32(key, seed)) + body
+
+
+def read_words(value: bytes, key: bytes) -> tuple[int, array[int]]:
+    """The kind and the words of this key's value; raises `StoreDamagedError` or `StoreVersionError`. About 0.5 µs."""
+    if len(value) < HEAD_BYTES:
+        raise _damaged("shorter than its head")
+    kind, form, zero, crc = _fields(value)
+    if form != FORM:
+        raise StoreVersionError(f"a stored log has form {form}, this capline reads form {FORM}; it is left as it is")
+    body = value[HEAD_BYTES:]
+    if kind >= len(_SEED) or zero or len(body) % 8:
+        raise _damaged("no such kind")
+    if crc32(key, crc32(body, _SEED[kind])) != crc:
+        raise _damaged("its checksum does not match")
+    words = array("Q")
+    words.frombytes(body)
+    return kind, words
+
+
+def read_plain(value: bytes, key: bytes, kind: int = 0) -> array[int] | None:
+    """The words of this key's value, if it is of exactly this kind; None for any other.
+
+    It is `read_words`, made short for the usual kinds. Of kind 0 they are the stamps of a log whose every hit is one
+    unit and whose floor is its last stamp. Raises `StoreDamagedError` for a value that does not check. About 0.4 µs.
+    """
+    if len(value) <= HEAD_BYTES:
+        return None
+    head, crc = _unpack_pair(value)
+    if head != _SEED[kind]:
+        return None
+    body = value[HEAD_BYTES:]
+    if crc32(key, crc32(body, head)) != crc or len(body) % 8:
+        raise _damaged("its checksum does not match")
+    words = array("Q")
+    words.frombytes(body)
+    return words
+
+
+def pack_log(log: ColumnLog, key: bytes, kind: int = 0, lead: tuple[int, ...] = ()) -> bytes:
+    """The log as its key's value, of the least kind that holds it; `lead` are words that go before its columns."""
+    if log.start:
+        log.pack()
+    stamps = log.stamps
+    words = array("Q")
+    if log.high_water_us != log.last_us():
+        kind |= FLOOR
+        words.append(log.high_water_us)
+    if log.before is not None:
+        kind |= UNITS
+        words.append(log.total)
+    words.extend(lead)
+    words.extend(stamps)
+    if log.before is not None:
+        words.extend(log.before)
+    if log.ids:
+        kind |= IDS
+        named = {stamp_us: fingerprint for fingerprint, stamp_us in log.ids.items()}
+        words.extend(named.get(stamp_us, 0) for stamp_us in stamps)
+    return pack_words(kind, words, key)
+
+
+def unpack_log(kind: int, words: array[int], lead: int = 0) -> tuple[ColumnLog, tuple[int, ...]]:
+    """The log that `pack_log` wrote, and its `lead` words."""
+    log = ColumnLog()
+    extra = bool(kind & FLOOR) + bool(kind & UNITS)
+    columns = 1 + bool(kind & UNITS) + bool(kind & IDS)
+    n, rest = divmod(len(words) - extra - lead, columns)
+    if rest or n < 0 or (not n and not kind & (FLOOR | PAGED)):
+        raise _damaged("its columns differ in length")
+    first = extra + lead
+    log.stamps = words[first : first + n]
+    log.high_water_us = words[0] if kind & FLOOR else log.stamps[-1]
+    if kind & UNITS:
+        log.total = words[extra - 1]
+        log.before = words[first + n : first + 2 * n]
+    if kind & IDS:
+        log.ids = {fingerprint: stamp for stamp, fingerprint in zip(log.stamps, words[-n:], strict=True) if fingerprint}
+    return log, tuple(words[extra:first])
+
+
+def seal(key: bytes, value: bytes) -> bytes:
+    """A value that is no log, with its checksum before it."""
+    return _CRC.pack(crc32(key, crc32(value))) + value
+
+
+def unseal(key: bytes, sealed: bytes) -> bytes:
+    """The value that was sealed under this key; raises `StoreDamagedError`."""
+    value = sealed[_CRC.size :]
+    if len(sealed) < _CRC.size or _CRC.unpack_from(sealed)[0] != crc32(key, crc32(value)):
+        raise StoreDamagedError("a stored value is damaged: its checksum does not match; it is left as it is")
+    return value
+
+
+def _damaged(why: str) -> StoreDamagedError:
+    return StoreDamagedError(f"a stored log is damaged: {why}; nothing is decided on it and it is left as it is")

@@ -1,0 +1,416 @@
+"""A long log on a store that keeps values: a short tail that every hit rewrites, and sealed pages that nobody rewrites.
+
+    head    kind PAGED, lead words [first, next, sealed, mixed, epoch], then the newest 4 to 36 hits, as in
+    `capline.store.local.log_bytes`
+    page p  lead word [base], then 32 hits, for each p in first..next-1
+
+`base` is the units sealed before the page and `sealed` those in all pages ever sealed, so a unit has a place in the
+whole log. While every page holds 32 units (`mixed` is 0) a place names its page. The widest window ends in the first
+page, as pages out of it are removed. So a decision reads the head and one page, and writes the head: its cost does not
+grow with the quota. A narrower window that ends between, and a place among mixed pages, is found by bisection over
+pages, some 12 reads in a log of 100,000. What a sealed page would have to be rewritten for, a refund of an old hit,
+rewrites the log.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Protocol
+
+from capline.model.errors import StoreDamagedError
+from capline.store.local.log import ColumnLog
+from capline.store.local.log_bytes import IDS, PAGED, UNITS, pack_log, pack_words, read_words, unpack_log
+from capline.window.log import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = [
+    "EPOCH_WORD",
+    "LEAD_WORDS",
+    "MIXED_WORD",
+    "PAGE_HITS",
+    "TAIL_HITS",
+    "PagedLog",
+    "Pages",
+    "SeenPages",
+    "UnitPages",
+    "page_key",
+]
+
+PAGE_HITS = 32
+TAIL_HITS = 36
+"""A tail that grows past this seals its oldest `PAGE_HITS`; what stays is never empty: it answers for the newest."""
+
+LEAD_WORDS = 5
+MIXED_WORD, EPOCH_WORD = 3, 4
+
+MOST_SEEN = 64
+"""Pages of one log that a process keeps: more than a few windows' ends and a bisection ask for."""
+
+
+class Pages(Protocol):
+    """Where the sealed pages of one log are kept; `key` is the log's, which checksums cover."""
+
+    @property
+    def key(self) -> bytes:
+        """The log's."""
+        ...
+
+    def read(self, number: int) -> bytes | None:
+        """The value of a page."""
+        ...
+
+    def write(self, number: int, value: bytes | None) -> None:
+        """Keep a page; None removes it."""
+        ...
+
+
+class PagedLog:
+    """A `StoredLog` over a tail and sealed pages; see the module's text."""
+
+    __slots__ = ("_epoch", "_first", "_mixed", "_next", "_pages", "_sealed", "_seen", "tail")
+
+    def __init__(self, tail: ColumnLog, pages: Pages, lead: tuple[int, ...] = (0,) * LEAD_WORDS) -> None:
+        self.tail = tail
+        self._pages = pages
+        self._first, self._next, self._sealed, self._mixed, self._epoch = lead
+        self._seen: dict[int, tuple[ColumnLog, int]] = {}
+
+    @property
+    def high_water_us(self) -> int:
+        """See `LogView`; the tail's."""
+        return self.tail.high_water_us
+
+    def newest_us(self) -> int:
+        """See `LogView`."""
+        newest_us = self.tail.newest_us()
+        if newest_us == NEVER:
+            for page in self._newest_first():
+                newest_us = page.newest_us()
+                if newest_us != NEVER:
+                    break
+        return newest_us
+
+    def units_after(self, cutoff_us: int) -> int:
+        """See `LogView`."""
+        tail = self.tail
+        if tail.stamps[tail.start] <= cutoff_us or self._first == self._next:
+            return tail.units_after(cutoff_us)
+        page, base = self._read(self._first)
+        if cutoff_us >= page.stamps[-1]:
+            page, base = self._last(lambda page, _: page.stamps[0] <= cutoff_us)
+        return self._sealed + tail.units_after(NEVER) - base - page.units_after(NEVER) + page.units_after(cutoff_us)
+
+    def stamp_of_unit(self, k: int) -> int:
+        """See `LogView`."""
+        tail_units = self.tail.units_after(NEVER)
+        if k <= tail_units or self._first == self._next:
+            return self.tail.stamp_of_unit(k)
+        place = self._sealed + tail_units - k
+        if place < self._read(self._first)[1]:
+            return NEVER
+        if self._mixed:
+            page, base = self._last(lambda _, base: base <= place)
+        else:
+            page, base = self._read(place // PAGE_HITS)
+        return page.stamp_of_unit(base + page.units_after(NEVER) - place)
+
+    def free_stamp(self, stamp_us: int) -> int:
+        """See `LogView`."""
+        if stamp_us < self.tail.stamps[self.tail.start]:
+            return self._whole().free_stamp(stamp_us)
+        return self.tail.free_stamp(stamp_us)
+
+    def record(self, stamp_us: int, units: int, high_water_us: int, fingerprint: int = 0) -> None:
+        """See `ColumnLog`; O(1) amortised at the end of the log."""
+        if stamp_us < self.tail.stamps[self.tail.start]:
+            self._dissolve()
+        self.tail.record(stamp_us, units, high_water_us, fingerprint)
+
+    def extend(self, stamp_us: int, units: int, high_water_us: int) -> None:
+        """See `ColumnLog`; the last hit is always in the tail."""
+        self.tail.extend(stamp_us, units, high_water_us)
+
+    def last_us(self) -> int:
+        """See `LogView`."""
+        return self.tail.last_us()
+
+    def next_stamp(self, stamp_us: int) -> int:
+        """See `LogView`."""
+        if stamp_us > self.tail.stamps[self.tail.start] or self._first == self._next:
+            return self.tail.next_stamp(stamp_us)
+        page, _ = self._last(lambda page, _: page.stamps[0] <= stamp_us)
+        found_us = page.next_stamp(stamp_us)
+        if found_us == NEVER:
+            pages = (self._read(number)[0] for number in range(self._first, self._next))
+            later = (other.stamps[0] for other in pages if other.stamps[0] >= stamp_us)
+            found_us = next(later, self.tail.stamps[self.tail.start])
+        return found_us
+
+    def is_named(self, stamp_us: int) -> bool:
+        """See `LogView`."""
+        if stamp_us >= self.tail.stamps[self.tail.start] or self._first == self._next:
+            return self.tail.is_named(stamp_us)
+        return self._last(lambda page, _: page.stamps[0] <= stamp_us)[0].is_named(stamp_us)
+
+    def units_at(self, stamp_us: int) -> int:
+        """See `ColumnLog`."""
+        if stamp_us >= self.tail.stamps[self.tail.start] or self._first == self._next:
+            return self.tail.units_at(stamp_us)
+        return self._last(lambda page, _: page.stamps[0] <= stamp_us)[0].units_at(stamp_us)
+
+    def give_back(self, stamp_us: int, units: int) -> bool:
+        """See `ColumnLog`; a hit in the tail costs no more than there, an older one rewrites the log."""
+        if stamp_us >= self.tail.stamps[self.tail.start]:
+            return self.tail.give_back(stamp_us, units)
+        if self.units_at(stamp_us) < units:
+            return False
+        self._dissolve()
+        return self.tail.give_back(stamp_us, units)
+
+    def find(self, fingerprint: int, cutoff_us: int) -> int:
+        """See `ColumnLog`; reads pages from the newest back to the cutoff."""
+        stamp_us = self.tail.find(fingerprint, cutoff_us)
+        for page in self._newest_first() if stamp_us == NEVER else ():
+            stamp_us = page.find(fingerprint, cutoff_us)
+            if stamp_us != NEVER or page.stamps[0] <= cutoff_us:
+                break
+        return stamp_us
+
+    def trim(self, cutoff_us: int) -> None:
+        """Remove every page that is wholly as old as the cutoff, and then what is that old of the tail."""
+        while self._first < self._next and self._read(self._first)[0].stamps[-1] <= cutoff_us:
+            self._remove_first()
+        if self._first == self._next and self.tail.last_us() > cutoff_us:
+            self.tail.trim(cutoff_us)
+
+    def forget(self, cutoff_us: int) -> None:
+        """`trim`, but for hits that have an id: a page with one stays until half of all hits need not be kept."""
+        while self._first < self._next and not (oldest := self._read(self._first)[0]).ids:
+            if oldest.stamps[-1] > cutoff_us:
+                return
+            self._remove_first()
+        if self._first == self._next:
+            self.tail.forget(cutoff_us)
+            return
+        loose = 0
+        for number in range(self._first, self._next):
+            page = self._read(number)[0]
+            if page.stamps[-1] > cutoff_us:
+                break
+            loose += PAGE_HITS - len(page.ids or ())
+        if loose * 2 >= (self._next - self._first) * PAGE_HITS:
+            self._dissolve()
+            self.tail.forget(cutoff_us)
+
+    def recorded(self) -> Iterator[tuple[int, int, int]]:
+        """See `ColumnLog`."""
+        for number in range(self._first, self._next):
+            yield from self._read(number)[0].recorded()
+        yield from self.tail.recorded()
+
+    def value(self) -> bytes:
+        """The head, after sealing what has grown too long for the tail."""
+        while len(self.tail) > TAIL_HITS:
+            self._seal()
+        if self._first == self._next:
+            return pack_log(self.tail, self._pages.key)
+        return pack_log(
+            self.tail, self._pages.key, PAGED, (self._first, self._next, self._sealed, self._mixed, self._epoch)
+        )
+
+    def remove_pages(self) -> None:
+        """Remove every page, for a log that is erased or swept."""
+        for number in range(self._first, self._next):
+            self._pages.write(number, None)
+        self._first = self._next
+
+    def _remove_first(self) -> None:
+        self._pages.write(self._first, None)
+        self._first += 1
+
+    def _seal(self) -> None:
+        tail, page = self.tail, ColumnLog()
+        tail.pack()
+        page.stamps = tail.stamps[:PAGE_HITS]
+        page.high_water_us = page.stamps[-1]
+        units = PAGE_HITS
+        if tail.before is not None:
+            start, end = tail.before[0], tail.before[PAGE_HITS]
+            page.total = units = end - start
+            page.before = array("Q", (before - start for before in tail.before[:PAGE_HITS]))
+            tail.before = array("Q", (before - end for before in tail.before[PAGE_HITS:]))
+            tail.total -= end
+            self._mixed = 1
+        if tail.ids:
+            cut_us = page.stamps[-1]
+            page.ids = {fingerprint: us for fingerprint, us in tail.ids.items() if us <= cut_us} or None
+            tail.ids = {fingerprint: us for fingerprint, us in tail.ids.items() if us > cut_us} or None
+        tail.stamps = tail.stamps[PAGE_HITS:]
+        self._epoch = self._epoch or int.from_bytes(os.urandom(8)) or 1
+        self._pages.write(self._next, pack_log(page, page_key(self._pages.key, self._next), lead=(self._sealed,)))
+        self._next += 1
+        self._sealed += units
+
+    def _dissolve(self) -> None:
+        """Take every page back into the tail; `value` seals them again."""
+        whole = self._whole()
+        self.remove_pages()
+        self.tail, self._seen = whole, {}
+        self._first = self._next = self._sealed = self._mixed = self._epoch = 0
+
+    def _whole(self) -> ColumnLog:
+        """The whole log in one piece; O(n)."""
+        whole = ColumnLog()
+        for stamp_us, units, fingerprint in self.recorded():
+            whole.record(stamp_us, units, 0, fingerprint)
+        whole.high_water_us = self.tail.high_water_us
+        return whole
+
+    def _last(self, holds: Callable[[ColumnLog, int], bool]) -> tuple[ColumnLog, int]:
+        """The last page that this holds for, given that it holds up to some page; the first, if for none."""
+        low, high = self._first, self._next
+        while high - low > 1:
+            middle = (low + high) // 2
+            if holds(*self._read(middle)):
+                low = middle
+            else:
+                high = middle
+        return self._read(low)
+
+    def _newest_first(self) -> Iterator[ColumnLog]:
+        return (self._read(number)[0] for number in range(self._next - 1, self._first - 1, -1))
+
+    def _read(self, number: int) -> tuple[ColumnLog, int]:
+        """A page, and the units sealed before it."""
+        seen = self._seen.get(number)
+        if seen is None:
+            kind, words = _page_words(self._pages, number)
+            page, (base,) = unpack_log(kind, words, 1)
+            seen = self._seen[number] = page, base
+        return seen
+
+
+class SeenPages:
+    """Pages of one log that this process has read and checked, under one epoch; `hint` is where a window last ended.
+
+    `pages` is where they are read from and written to, by whoever holds the transaction.
+    """
+
+    __slots__ = ("epoch", "hint", "pages", "words")
+
+    def __init__(self, epoch: int, pages: Pages) -> None:
+        self.epoch = epoch
+        self.hint = 0
+        self.pages = pages
+        self.words: dict[int, array[int]] = {}
+
+    def page(self, number: int) -> array[int]:
+        """The words of a page: its base, then its stamps."""
+        words = self.words
+        page = words.get(number)
+        if page is None:
+            if len(words) >= MOST_SEEN:
+                words.clear()
+            # Behind the stamps there may be ids, which no unit is looked for in.
+            page = words[number] = _page_words(self.pages, number)[1][: 1 + PAGE_HITS]
+        return page
+
+
+class UnitPages:
+    """The stamps of a paged log whose every hit is one unit, as one sequence: the fast path through it.
+
+    Only for heads of kind PAGED alone, with `mixed` 0. Pages as old as the cutoff are passed over. `ends` is how many
+    stamps there are, the first and the last.
+    """
+
+    __slots__ = ("_count", "_first", "_head", "_oldest", "_seen", "ends")
+
+    def __init__(self, head: array[int], seen: SeenPages, cutoff_us: int) -> None:
+        first = head[0]
+        oldest = seen.words.get(first) or seen.page(first)
+        while oldest[-1] <= cutoff_us and first + 1 < head[1]:
+            first += 1
+            oldest = seen.page(first)
+        self._head = head
+        self._seen = seen
+        self._first = first
+        self._count = count = (head[1] - first) * PAGE_HITS
+        self._oldest = oldest
+        self.ends = (count + len(head) - LEAD_WORDS, oldest[1], head[-1])
+
+    def record(self, stamp_us: int) -> bytes:
+        """One more hit at the end: the head's new value.
+
+        Pages that were passed over are removed when one is sealed: both rewrite the same table, and so cost it once.
+        """
+        head, seen = self._head, self._seen
+        head.append(stamp_us)
+        if len(head) > LEAD_WORDS + TAIL_HITS:
+            page = array("Q", (head[2],)) + head[LEAD_WORDS : LEAD_WORDS + PAGE_HITS]
+            seen.pages.write(head[1], pack_words(0, page, page_key(seen.pages.key, head[1])))
+            del head[LEAD_WORDS : LEAD_WORDS + PAGE_HITS]
+            head[1] += 1
+            head[2] += PAGE_HITS
+            for number in range(head[0], self._first):
+                seen.pages.write(number, None)
+                seen.words.pop(number, None)
+            head[0] = self._first
+        return pack_words(PAGED, head, seen.pages.key)
+
+    def __len__(self) -> int:
+        return self.ends[0]
+
+    def __getitem__(self, i: int) -> int:
+        if i < PAGE_HITS:
+            return self._oldest[1 + i]
+        if i >= self._count:
+            return self._head[LEAD_WORDS + i - self._count]
+        page, place = divmod(i, PAGE_HITS)
+        return self._seen.page(self._first + page)[1 + place]
+
+    def position(self, cutoff_us: int, _start: int) -> int:
+        """How many of the stamps are as old as the cutoff or older: `bisect_right`, by page."""
+        head, seen = self._head, self._seen
+        if head[LEAD_WORDS] <= cutoff_us:
+            return self._count + bisect_right(head, cutoff_us, LEAD_WORDS) - LEAD_WORDS
+        if cutoff_us < self._oldest[-1]:
+            return bisect_right(self._oldest, cutoff_us, 1) - 1
+        number = seen.hint
+        page = seen.words.get(number)
+        if page is None or not page[1] <= cutoff_us < page[-1] or not self._first <= number < head[1]:
+            number = seen.hint = self._search(cutoff_us)
+            page = seen.page(number)
+        return (number - self._first) * PAGE_HITS + bisect_right(page, cutoff_us, 1) - 1
+
+    def _search(self, cutoff_us: int) -> int:
+        """The last page that begins at the cutoff or before it; the next after the one found last is tried first."""
+        low, high, seen = self._first, self._head[1], self._seen
+        number = seen.hint + 1
+        if low <= number < high and seen.page(number)[1] <= cutoff_us < seen.page(number)[-1]:
+            return number
+        while high - low > 1:
+            middle = (low + high) // 2
+            if seen.page(middle)[1] <= cutoff_us:
+                low = middle
+            else:
+                high = middle
+        return low
+
+
+def page_key(key: bytes, number: int) -> bytes:
+    """The key of a page: the log's, then the page's number, big-endian."""
+    return key + number.to_bytes(4)
+
+
+def _page_words(pages: Pages, number: int) -> tuple[int, array[int]]:
+    value = pages.read(number)
+    if value is None:
+        raise StoreDamagedError(f"a stored log is damaged: page {number} is missing; nothing is decided on it")
+    kind, words = read_words(value, page_key(pages.key, number))
+    if len(words) < 1 + PAGE_HITS or kind & ~(UNITS | IDS):
+        raise StoreDamagedError(f"a stored log is damaged: page {number} is not one; nothing is decided on it")
+    return kind, words

@@ -1,0 +1,189 @@
+"""`memory://`: logs in this process, one lock, gone with the process. For tests, simulations, single-process services.
+
+A decision of one unit on an existing log takes the fast path: one lock, one dictionary look-up, `decide_one`.
+"""
+
+from __future__ import annotations
+
+import threading
+from time import time_ns
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from capline.model.clock import SystemClock
+from capline.model.subject import Subject, check_subject
+from capline.store.local.base import LocalRule, LocalStore, LogRef, LogTransaction, StoredLog
+from capline.store.local.fast_path import decide_one, first_decision
+from capline.store.local.log import ColumnLog
+from capline.store.protocol import StoreAttempt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from capline.model.clock import Clock
+    from capline.model.decision import Decision
+    from capline.model.errors import CaplineError
+    from capline.store.local.fast_path import FastRule
+
+__all__ = ["MemoryStore"]
+
+_T = TypeVar("_T")
+SWEEP_EVERY = 64
+"""Each so many new subjects, a few old ones are looked at on the way."""
+SWEEP_ROWS = 128
+
+
+class _LogTable(msgspec.Struct):
+    """All logs of one name, by subject, and the longest that any rule keeps them."""
+
+    logs: dict[Subject, ColumnLog] = {}
+    retention_us: int = 0
+    unswept: list[Subject] = []
+
+
+class MemoryStore(LocalStore):
+    """See the module's text. Threads may share it; processes may not."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self._shelves: dict[str, _LogTable] = {}
+        self._receipts: dict[bytes, tuple[int, bytes]] = {}
+        self._lock = threading.Lock()
+        self._fresh = 0
+
+    def _place(self, name: str, retention_us: int) -> object:
+        with self._lock:
+            shelf = self._shelves.setdefault(name, _LogTable())
+            shelf.retention_us = max(shelf.retention_us, retention_us)
+        return shelf
+
+    def _transact(self, work: Callable[[LogTransaction], _T]) -> _T:
+        with self._lock:
+            return work(self)
+
+    def _fast_path(
+        self,
+        compiled: LocalRule,
+        unit: FastRule,
+        ref: LogRef,
+    ) -> Callable[[Subject], Decision]:
+        """One lock, one look-up, `decide_one`: some 0.8 µs. A log that this cannot decide goes the long way."""
+        shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_place` put there
+        logs, retention_us, now_us_of = shelf.logs, ref.retention_us, self._clock.now_us
+        wall_ns = time_ns if type(self._clock) is SystemClock else None
+        acquire, release = self._lock.acquire, self._lock.release
+
+        def decide(subject: Subject) -> Decision:
+            kind = type(subject)
+            if kind is not str and kind is not int:
+                subject = check_subject(subject)
+            acquire()
+            try:
+                log = logs.get(subject)
+                if log is None:
+                    check_subject(subject)
+                    log = ColumnLog()
+                    now_us = now_us_of()
+                    log.record(now_us, 1, now_us)
+                    self.save(ref, subject, log)
+                    return first_decision(unit, now_us)
+                stamps = log.stamps
+                start = log.start
+                n = len(stamps)
+                if log.before is not None or n == start or stamps[-1] != log.high_water_us:
+                    return self._step(self, StoreAttempt(compiled, subject))
+                now_us = now_us_of() if wall_ns is None else wall_ns() // 1000
+                oldest_us = stamps[start]
+                last_us = stamps[-1]
+                decision = decide_one(stamps, start, n, oldest_us, last_us, unit, now_us)
+                stamp_us = decision.hit
+                if stamp_us is not None:
+                    if oldest_us <= stamp_us - retention_us:
+                        log.trim(max(now_us, last_us) - retention_us)
+                    log.stamps.append(stamp_us)
+                    log.high_water_us = stamp_us
+                return decision
+            finally:
+                release()
+
+        return decide
+
+    def load(self, ref: LogRef, subject: Subject) -> ColumnLog:
+        """See `LogTransaction`."""
+        shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_place` put there
+        log = shelf.logs.get(subject)
+        return ColumnLog() if log is None else log
+
+    def save(self, ref: LogRef, subject: Subject, log: StoredLog) -> None:
+        """See `LogTransaction`."""
+        shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_place` put there
+        if subject not in shelf.logs:
+            shelf.logs[subject] = log  # pyright: ignore[reportArgumentType] - it came from `load`
+            self._fresh += 1
+            if self._fresh % SWEEP_EVERY == 0:
+                self._sweep_a_little(shelf)
+
+    def _walk(
+        self,
+        books: LogTransaction,  # noqa: ARG002 - this store is its books
+        ref: LogRef,
+        after: object,
+    ) -> Iterator[tuple[object, Subject | None, StoredLog | CaplineError]]:
+        """The place is the list of the subjects that are left, as they were when the walk began."""
+        shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_place` put there
+        left: list[Subject] = list(shelf.logs) if after is None else after  # pyright: ignore[reportAssignmentType] - this
+        while left:
+            subject = left.pop()
+            log = shelf.logs.get(subject)
+            if log is not None:
+                yield left, subject, log
+
+    def receipt(self, name: bytes) -> bytes | None:
+        """See `LogTransaction`."""
+        expires_us, value = self._receipts.get(name, (0, b""))
+        return value if expires_us > self._clock.now_us() else None
+
+    def keep_receipt(self, name: bytes, value: bytes, expires_us: int) -> None:
+        """See `LogTransaction`."""
+        self._receipts[name] = (expires_us, value)
+
+    def remove(self, ref: LogRef, subject: Subject) -> bool:
+        """See `LogTransaction`."""
+        shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_place` put there
+        return shelf.logs.pop(subject, None) is not None
+
+    def sweep(self) -> int:
+        """See `Store`."""
+        now_us = self._clock.now_us()
+        removed = 0
+        with self._lock:
+            for shelf in self._shelves.values():
+                removed += _drop_stale(shelf, list(shelf.logs), now_us)
+            self._receipts = {name: kept for name, kept in self._receipts.items() if kept[0] > now_us}
+        return removed
+
+    def _sweep_a_little(self, shelf: _LogTable) -> None:
+        """Look at a few subjects of the shelf in turn, so that memory follows the subjects that are alive."""
+        if not shelf.unswept:
+            shelf.unswept = list(shelf.logs)
+        part = shelf.unswept[-SWEEP_ROWS:]
+        del shelf.unswept[-SWEEP_ROWS:]
+        # One more window of grace: a clock that jumped ahead for a moment must not cost a history.
+        _drop_stale(shelf, part, self._clock.now_us() - shelf.retention_us)
+
+    def close(self) -> None:
+        """Nothing to let go of; the logs stay for as long as the store is referred to."""
+
+
+def _drop_stale(shelf: _LogTable, subjects: list[Subject], now_us: int) -> int:
+    """Remove the logs of these subjects whose every hit is out of every window, and whose time has not run ahead."""
+    stale = [
+        subject
+        for subject in subjects
+        if (log := shelf.logs.get(subject)) is not None
+        and max(log.last_us(), log.high_water_us) + shelf.retention_us <= now_us
+    ]
+    for subject in stale:
+        del shelf.logs[subject]
+    return len(stale)

@@ -1,0 +1,369 @@
+"""Getting calls answered: routed, sent to every server at once, and sent again where they did not run. No I/O.
+
+Each function is a generator: it yields what is to be exchanged (see `wire`) and is sent what came back. What becomes of
+a call that was not answered in the ordinary way:
+
+    answer                                      did it run?      what follows
+    ──────────────────────────────────────────  ───────────────  ─────────────────────────────────────────────────────
+    NOSCRIPT                                    no               the script is loaded and the call sent again
+    MOVED, ASK                                  no               sent to the server that was named (ASK: this once)
+    TRYAGAIN, CLUSTERDOWN, LOADING, BUSY, …     no               sent again after a pause, until the deadline
+    READONLY, no connection                     no               asked again who is primary, and sent there
+    OOM, NOPERM, a full connection table, …     no               an error that says so: nothing was recorded
+    connection lost, no answer by the deadline  nobody knows     `StoreUnknownError`; repeatable calls are sent again
+    too few replicas have it (WAIT)             yes, here        `StoreUnknownError`
+
+A script is refused whole or runs whole: its first line makes the server say no before it begins.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import msgspec
+
+from capline.model.errors import (
+    CaplineError,
+    StoreDamagedError,
+    StoreError,
+    StoreFullError,
+    StoreUnavailableError,
+    StoreUnknownError,
+)
+from capline.store.redis.cluster.breaker import Breaker
+from capline.store.redis.cluster.topology import Topology
+from capline.store.redis.io.url import Address
+from capline.store.redis.io.wire import ASKING, Exchange, NoReply, Pause, Read, Reply, Request, ServerError, Write, pack
+from capline.store.redis.scripting.scripts import Script
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from capline.store.redis.io.url import Settings
+
+__all__ = ["Call", "InFlight", "Router", "Steps", "UnderReplicated"]
+
+_T = TypeVar("_T")
+Steps: TypeAlias = "Generator[Write | Read | Exchange | Pause, Any, _T]"
+"""What a verb is to a transport: it yields what is to be exchanged, and returns its answer."""
+
+_LATER = frozenset(("TRYAGAIN", "CLUSTERDOWN", "LOADING", "BUSY", "MASTERDOWN", "NOREPLICAS", "UNKILLABLE"))
+_REFUSED = {
+    "OOM": "the server's memory is full; raise maxmemory (with maxmemory-policy noeviction) or add a server",
+    "MISCONF": "the server takes no writes, as it cannot save to its disk",
+    "NOPERM": "the user may not do this; docs/stores.md has the ACL line that is needed",
+    "NOAUTH": "the server wants a password; put it in the URL",
+    "WRONGPASS": "the server did not take the user name or password of the URL",
+    "CROSSSLOT": "keys of one call lie in different slots",
+    "WRONGTYPE": "a key is of another kind",
+}
+FIRST_PAUSE_S = 0.002
+LONGEST_PAUSE_S = 0.1
+WAIT_MS = 600
+"""Of each second that is left, what WAIT may take: connecting and the answer's way back are to fit as well."""
+MOST_REDIRECTS = 16
+"""In a row, without a wait: servers that send a call round in circles would do so until the deadline."""
+
+
+class Call(msgspec.Struct):
+    """One script call, or one plain command. `repeatable`: it may run twice and count once."""
+
+    slot: int
+    payload: bytes
+    script: Script | None = None
+    repeatable: bool = False
+
+
+class UnderReplicated(msgspec.Struct, frozen=True):
+    """A reply that came, while too few replicas have what it tells of: an allowed row of it is not to be relied on."""
+
+    reply: Reply
+    error: StoreUnknownError
+
+
+class InFlight(msgspec.Struct):
+    """Calls on their way: for each request where it went, its calls' numbers, whether it asks, the scripts it loads."""
+
+    calls: Sequence[Call]
+    outcomes: list[Reply]
+    sent: list[tuple[Address, list[int], bool, list[bytes]]]
+    replicas: int = 0
+    todo: list[int] = msgspec.field(default_factory=list[int])
+
+    def fail(self, i: int, error: StoreError) -> None:
+        """What call i ends with, should it not be sent again. What may have run stays unknown, whatever comes later."""
+        if not isinstance(self.outcomes[i], StoreUnknownError):
+            self.outcomes[i] = error
+
+
+class Router:
+    """One store's view of its servers. Threads share it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.topology = Topology(settings)
+        self.breakers: dict[Address, Breaker] = {}
+        self._loaded: set[tuple[Address, bytes]] = set()
+        """Which server was given which script; it may have been told to forget it since."""
+        self._why_unknown = ""
+
+    def breaker(self, node: Address) -> Breaker:
+        """The server's circuit breaker."""
+        found = self.breakers.get(node)
+        if found is None:
+            found = self.breakers.setdefault(node, Breaker())
+        return found
+
+    def run(self, calls: Sequence[Call], until: float, replicas: int = 0) -> Steps[list[Reply | CaplineError]]:
+        """Every call's reply, or the error that it ends with; in order."""
+        flight = yield from self.start(calls, until, replicas)
+        return (yield from self.finish(flight, until))
+
+    def start(self, calls: Sequence[Call], until: float, replicas: int = 0) -> Steps[InFlight]:
+        """Send the calls; `finish` reads the replies. Several flights may be on their way, and end in their order."""
+        flight = InFlight(calls, [None] * len(calls), [], replicas, [*range(len(calls))])
+        yield from self._know(until)
+        requests = self._requests(flight, {}, set(), until)
+        yield Write(requests, until)
+        return flight
+
+    def resume(self, call: Call, reply: Reply, node: Address, until: float) -> Steps[Reply | CaplineError]:
+        """Go on from the first reply to a single call, which was no answer."""
+        flight = InFlight([call], [None], [(node, [0], False, [])])
+        outcomes = yield from self._go_on(flight, [[reply]], until)
+        return outcomes[0]
+
+    def finish(self, flight: InFlight, until: float) -> Steps[list[Reply | CaplineError]]:
+        """Read the replies, and send again what did not run."""
+        answers = yield Read(until)
+        return (yield from self._go_on(flight, answers, until))
+
+    def _go_on(self, flight: InFlight, answers: list[list[Reply]], until: float) -> Steps[list[Reply | CaplineError]]:
+        pause_s, redirects, round_trip_s = FIRST_PAUSE_S, 0, 0.0
+        while redirects < MOST_REDIRECTS:
+            again, asking, load, wait = self._sort(flight, answers, until)
+            if not again:
+                return flight.outcomes
+            redirects = 0 if wait else redirects + 1
+            if wait:
+                # Sent too late for its answer, a call that is known to be unrecorded would end as unknown.
+                left = until - time.monotonic() - 2 * round_trip_s
+                if left <= 0:
+                    break
+                yield Pause(min(pause_s * random.uniform(0.5, 1.0), left))  # noqa: S311 - jitter, not a secret
+                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+            flight.todo = again
+            yield from self._know(until)
+            requests = self._requests(flight, asking, load, until)
+            sent_at = time.monotonic()
+            answers = (yield Exchange(requests, until)) if requests else []
+            round_trip_s = time.monotonic() - sent_at
+        return flight.outcomes
+
+    def _know(self, until: float) -> Steps[None]:
+        """Ask who answers for what, where that is in doubt; without an answer, what was known serves."""
+        if not self.topology.stale:
+            return
+        question = self.topology.question()
+        if question is None:
+            return
+        nodes, payload = question
+        now = time.monotonic()
+        for node in nodes:
+            if now >= until:
+                return
+            if self.breaker(node).blocks(now):
+                continue
+            # One that hangs must leave time for the next.
+            mine = now + (until - now) / 2
+            [[reply]] = yield Exchange([Request(node, payload, 1)], mine)
+            self._tell_breaker(node, [reply])
+            now = time.monotonic()
+            why = self.topology.learn(node, reply)
+            self._why_unknown = f" ({_place(node)}: {why})" if why else ""
+            if why is None:
+                return
+
+    def _requests(
+        self, flight: InFlight, asking: dict[int, Address], load: set[Address], until: float
+    ) -> list[Request]:
+        """The calls that are to be sent, by server; one that cannot go anywhere has its outcome at once."""
+        by_node: dict[tuple[Address, bool], list[int]] = {}
+        now = time.monotonic()
+        for i in flight.todo:
+            ask = asking.get(i)
+            node = ask or self.topology.node(flight.calls[i].slot)
+            if node is None:
+                self.topology.doubt()
+                error = f"{self._name()}: nobody tells which server answers for this{self._why_unknown}"
+                flight.fail(i, StoreUnavailableError(f"{error}; nothing was recorded"))
+                continue
+            by_node.setdefault((node, ask is not None), []).append(i)
+        requests: list[Request] = []
+        flight.sent = []
+        for (node, ask), numbers in by_node.items():
+            if self.breaker(node).blocks(now):
+                error = StoreUnavailableError(
+                    f"{_place(node)}: {self.breaker(node).why}; it is left alone for a moment; nothing was recorded"
+                )
+                for i in numbers:
+                    flight.fail(i, error)
+                continue
+            parts: list[bytes] = []
+            scripts: dict[bytes, Script] = {}
+            if node in load:
+                scripts = {one.sha: one for i in numbers if (one := flight.calls[i].script)}
+            elif flight.replicas:
+                # A script that turns out to be missing would be told behind a WAIT that took most of the deadline.
+                given = self._loaded
+                scripts = {
+                    one.sha: one for i in numbers if (one := flight.calls[i].script) and (node, one.sha) not in given
+                }
+            parts += [pack(b"SCRIPT", b"LOAD", one.text) for one in scripts.values()]
+            parts += [(ASKING if ask else b"") + flight.calls[i].payload for i in numbers]
+            if flight.replicas:
+                parts.append(pack(b"WAIT", b"%d" % flight.replicas, b"%d" % max(1, int((until - now) * WAIT_MS))))
+            replies = len(scripts) + len(numbers) * (2 if ask else 1) + (1 if flight.replicas else 0)
+            requests.append(Request(node, b"".join(parts), replies))
+            flight.sent.append((node, numbers, ask, [*scripts]))
+        return requests
+
+    def _sort(
+        self, flight: InFlight, answers: list[list[Reply]], until: float
+    ) -> tuple[list[int], dict[int, Address], set[Address], bool]:
+        """Put each reply where it belongs.
+
+        Returns which calls go again, which of them ASK, where a script is missing, and whether to wait before.
+        """
+        again: list[int] = []
+        asking: dict[int, Address] = {}
+        load: set[Address] = set()
+        wait = False
+        in_time = time.monotonic() < until
+        for (node, numbers, ask, loaded), all_replies in zip(flight.sent, answers, strict=True):
+            self._tell_breaker(node, all_replies)
+            replies = all_replies
+            if loaded:
+                refused = next((one for one in replies[: len(loaded)] if isinstance(one, (ServerError, NoReply))), None)
+                replies = replies[len(loaded) :]
+                if refused is None:
+                    self._loaded.update((node, sha) for sha in loaded)
+                else:
+                    # But for calls whose script somebody else loaded: they ran.
+                    replies = [refused if _is_noscript(one) else one for one in replies]
+            short = self._short_of_replicas(flight.replicas, replies, node)
+            for at, i in enumerate(numbers):
+                call, reply = flight.calls[i], replies[2 * at + 1 if ask else at]
+                if not isinstance(reply, (ServerError, NoReply)):
+                    flight.outcomes[i] = reply if short is None else UnderReplicated(reply, short)
+                    continue
+                flight.fail(i, self._error(node, reply))
+                verdict = self._verdict(call, reply, node, asking, i)
+                if verdict == "no" or not in_time:
+                    continue
+                again.append(i)
+                if verdict == "load":
+                    load.add(node)
+                    if ask:
+                        asking[i] = node
+                elif verdict == "later":
+                    wait = True
+        return again, asking, load, wait
+
+    def _verdict(  # noqa: PLR0911 - one line for each line of the table above
+        self, call: Call, reply: ServerError | NoReply, asked: Address, asking: dict[int, Address], i: int
+    ) -> str:
+        """What follows for a call that was not answered: `load` the script, send it `now` or `later`, or `no` more."""
+        if isinstance(reply, NoReply):
+            self.topology.doubt()
+            if reply.sent:
+                return "later" if call.repeatable else "no"
+            return "later"
+        if reply.code == "NOSCRIPT":
+            return "load"
+        if reply.code in ("MOVED", "ASK"):
+            words = reply.text.split()
+            host, _, port = words[2].rpartition(":")
+            node = (host or asked[0], int(port))
+            if reply.code == "ASK":
+                asking[i] = node
+            else:
+                self.topology.moved(int(words[1]), node)
+                self.topology.doubt()
+            return "now"
+        if reply.code == "READONLY":
+            self.topology.doubt()
+            return "later"
+        if reply.code in _LATER or _no_room(reply):
+            if reply.code == "CLUSTERDOWN":
+                self.topology.doubt()
+            return "later"
+        return "no"
+
+    def _short_of_replicas(self, wanted: int, replies: list[Reply], node: Address) -> StoreUnknownError | None:
+        if not wanted or not replies:
+            return None
+        have = replies[-1]
+        if isinstance(have, int) and have >= wanted:
+            return None
+        told = (
+            f"{have} of {wanted} replicas have it" if isinstance(have, int) else "whether replicas have it is not known"
+        )
+        return StoreUnknownError(f"{_place(node)}: recorded, but {told} by the deadline; a failover may lose it")
+
+    def _error(self, node: Address, reply: ServerError | NoReply) -> StoreError:  # noqa: PLR0911 - as `_verdict`
+        """The error that a call ends with, should it not be sent again."""
+        place = _place(node)
+        if isinstance(reply, NoReply):
+            if reply.sent:
+                return StoreUnknownError(f"{place}: {reply.text}; whether the attempt was recorded is not known")
+            return StoreUnavailableError(f"{place}: {reply.text}; nothing was recorded")
+        if reply.code == "OOM":
+            return StoreFullError(f"{place}: {_REFUSED['OOM']}; nothing was recorded")
+        if reply.code == "WRONGTYPE":
+            return StoreDamagedError(f"{place}: {_REFUSED['WRONGTYPE']} than capline writes; nothing was recorded")
+        if reply.code == "CERTIFICATE":
+            return StoreUnavailableError(
+                f"{place}: its certificate is not trusted ({reply.text}); name one to trust: ca=; nothing was recorded"
+            )
+        if reply.code == "CONNECT":
+            fix = "; name a database that it has" if "DB index" in reply.text else ""
+            return StoreUnavailableError(
+                f"{place}: it refuses the connection ({reply.text}){fix}; nothing was recorded"
+            )
+        if reply.code in _REFUSED:
+            return StoreUnavailableError(f"{place}: {_REFUSED[reply.code]}; nothing was recorded")
+        if _no_room(reply):
+            return StoreUnavailableError(
+                f"{place}: the server has no connection left (maxclients); nothing was recorded"
+            )
+        if reply.code in _LATER or reply.code in ("READONLY", "NOSCRIPT", "MOVED", "ASK"):
+            return StoreUnavailableError(f"{place}: {reply.text}; nothing was recorded")
+        return StoreUnknownError(f"{place}: {reply.text}; whether the attempt was recorded is not known")
+
+    def _tell_breaker(self, node: Address, replies: list[Reply]) -> None:
+        breaker = self.breaker(node)
+        gone = next((reply for reply in replies if isinstance(reply, NoReply)), None)
+        if gone is not None:
+            breaker.failed(time.monotonic(), gone.text)
+        else:
+            breaker.answered()
+
+    def _name(self) -> str:
+        return ", ".join(_place(seed) for seed in self.settings.seeds[:3])
+
+
+def _is_noscript(reply: Reply) -> bool:
+    return isinstance(reply, ServerError) and reply.code == "NOSCRIPT"
+
+
+def _no_room(reply: ServerError) -> bool:
+    """Whether the server has no connection left (`maxclients`)."""
+    return reply.code == "ERR" and "max number of clients" in reply.text
+
+
+def _place(node: Address) -> str:
+    return f"{node[0]}:{node[1]}" if ":" not in node[0] else f"[{node[0]}]:{node[1]}"

@@ -1,0 +1,1 @@
+"""Bytes out and in: the URL, the client library's connections, one transport that blocks and one that is awaited."""

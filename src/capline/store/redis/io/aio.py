@@ -1,0 +1,280 @@
+"""The asynchronous transport: what `transport` does, awaited. A cancelled task closes the connections that it had."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import select
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from capline.model.errors import StoreError, StoreUnavailableError
+from capline.store.redis.io.client import (
+    LATE_S,
+    SMALL_BYTES,
+    Failure,
+    answered,
+    connection_options,
+    halfway,
+    lost,
+    no_connection,
+    server_error,
+)
+from capline.store.redis.io.server_check import QUESTIONS, warn
+from capline.store.redis.io.wire import NO_CLIENT, Exchange, NoReply, Pause, Read, Reply, Request, Write
+
+try:
+    from redis.asyncio.connection import Connection, SSLConnection
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+    from redis.exceptions import RedisError
+except ModuleNotFoundError:
+    raise StoreError(NO_CLIENT) from None
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capline.store.redis.cluster.router import Steps
+    from capline.store.redis.io.url import Address, Settings
+
+__all__ = ["AsyncTransport"]
+
+_T = TypeVar("_T")
+_ERRORS = (RedisError, OSError, ValueError, asyncio.IncompleteReadError)
+_inherited: list[object] = []
+"""The parent's connections, in a forked child: were they let go, their end would take them out of the epoll that both
+processes share, and the parent would wait for ever."""
+
+
+class AsyncTransport:
+    """Connections to any number of servers, of one event loop; on another loop, or after a fork, it begins afresh."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._met: set[Address] = set()
+        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
+        self._idle: dict[Address, deque[Connection]] = {}
+        self._room: dict[Address, asyncio.Semaphore] = {}
+        self.closed = False
+
+    async def drive(self, steps: Steps[_T]) -> _T:
+        """Do what the generator asks for, to its end."""
+        self._come_home()
+        lease = _Lease(self)
+        try:
+            asked = next(steps)
+            while True:
+                asked = steps.send(await lease.do(asked))
+        except StopIteration as done:
+            return done.value
+        finally:
+            lease.end()
+
+    def _come_home(self) -> None:
+        home = (os.getpid(), asyncio.get_running_loop())
+        if self._home != home:
+            # Connections belong to the loop that made them: another's are left to it, and never used here.
+            if self._home is not None and self._home[0] != home[0]:
+                _inherited.append(self._idle)
+            self._home, self._idle, self._room = home, {}, {}
+
+    async def take(self, node: Address, until: float) -> Connection:
+        """A connection of the server's, fresh from the pool or new; raises what kept it from being one."""
+        if self.closed:
+            raise StoreUnavailableError("the store is closed; make a new limiter")
+        room = self._room.setdefault(node, asyncio.Semaphore(self._settings.max_connections))
+        if room.locked():
+            async with asyncio.timeout(max(0.001, until - time.monotonic())):
+                await room.acquire()
+        else:
+            await room.acquire()  # at once
+        try:
+            idle = self._idle.setdefault(node, deque())
+            while idle:
+                connection = idle.pop()
+                if await _usable(connection):
+                    return connection
+                self._shut(connection)
+            return await self._connect(node, until)
+        except BaseException:
+            room.release()
+            raise
+
+    async def _connect(self, node: Address, until: float) -> Connection:
+        options = connection_options(self._settings, node)
+        options["socket_connect_timeout"] = max(0.001, until - time.monotonic())
+        kind = SSLConnection if self._settings.tls else Connection
+        connection = kind(retry=Retry(NoBackoff(), 0), **options)
+        try:
+            async with asyncio.timeout(max(0.001, until - time.monotonic())):  # the log-in too
+                await connection.connect()
+            connection.socket_timeout = None  # from here on the deadlines are ours
+            if node not in self._met and not (self._settings.shape == "sentinel" and node in self._settings.seeds):
+                await connection.send_packed_command(b"".join(QUESTIONS), check_health=False)
+                warn(node, answered(await _read(connection, len(QUESTIONS), until)))
+                self._met.add(node)
+        except BaseException:
+            self._shut(connection)
+            raise
+        return connection
+
+    def give(self, node: Address, connection: Connection) -> None:
+        """Take a connection back on which nothing is unread."""
+        if self.closed:
+            self._shut(connection)
+        else:
+            self._idle[node].append(connection)
+        self._room[node].release()
+
+    def discard(self, node: Address, connection: Connection) -> None:
+        """Close a connection, now and without waiting: the task may be on its way out."""
+        self._shut(connection)
+        self._room[node].release()
+
+    def _shut(self, connection: Connection) -> None:
+        writer = connection._writer  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - `disconnect` has to be awaited
+        if writer is not None:
+            writer.transport.abort()
+        connection._reader = connection._writer = None  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - so that it is not used again
+
+    async def close(self) -> None:
+        """Close every connection that is not in use, and the others when they come back."""
+        self.closed = True
+        if self._home != (os.getpid(), asyncio.get_running_loop()):
+            return
+        for idle in self._idle.values():
+            while idle:
+                await idle.pop().disconnect(nowait=True)
+        # asyncio closes a socket a turn or two after it is told to, also that of a handshake which failed.
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
+_Key = tuple["Address", bool]
+
+
+class _Lease:
+    """The connections of one verb: one to each server, for `Write` and `Read`, in order.
+
+    An `Exchange` uses it too where nothing on it is unread, else another.
+    """
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+        self._lines: dict[_Key, Connection] = {}
+        self._unread: dict[_Key, int] = {}
+        self._written: deque[list[tuple[Request, _Key, Connection | Failure]]] = deque()
+
+    async def do(self, asked: Write | Read | Exchange | Pause) -> Any:
+        if isinstance(asked, Write):
+            self._written.append(await self._write(asked.requests, asked.until, set()))
+            return None
+        if isinstance(asked, Read):
+            return await self._read(self._written.popleft(), asked.until)
+        if isinstance(asked, Exchange):
+            busy = {request.node for request in asked.requests if self._unread.get((request.node, False))}
+            return await self._read(await self._write(asked.requests, asked.until, busy), asked.until)
+        await asyncio.sleep(asked.seconds)
+        return None
+
+    async def _write(
+        self, requests: Sequence[Request], until: float, busy: set[Address]
+    ) -> list[tuple[Request, _Key, Connection | Failure]]:
+        written: list[tuple[Request, _Key, Connection | Failure]] = []
+        for request in requests:
+            key = (request.node, request.node in busy)
+            # A server that does not let us in must leave time for the next.
+            mine = until if request is requests[-1] else halfway(until)
+            written.append((request, key, await self._write_one(request, key, mine)))
+        return written
+
+    async def _write_one(self, request: Request, key: _Key, until: float) -> Connection | Failure:
+        sent = False
+        try:
+            line = self._lines.get(key)
+            if line is None:
+                line = self._lines[key] = await self._transport.take(request.node, until)
+            sent = True
+            self._unread[key] = self._unread.get(key, 0) + request.replies
+            if len(request.payload) < SMALL_BYTES:
+                await line.send_packed_command(request.payload, check_health=False)  # into the buffer, at once
+            else:
+                async with asyncio.timeout(max(0.001, until - time.monotonic())):
+                    await line.send_packed_command(request.payload, check_health=False)
+        except _ERRORS as error:
+            self._drop(key)
+            if sent:
+                return lost(error, sent=True)
+            tls = self._transport._settings.tls  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+            return no_connection(error, tls=tls)
+        return line
+
+    async def _read(self, written: list[tuple[Request, _Key, Connection | Failure]], until: float) -> list[list[Reply]]:
+        answers: list[list[Reply]] = []
+        for request, key, line in written:
+            if isinstance(line, Failure):
+                answers.append([line] * request.replies)
+                continue
+            if self._lines.get(key) is not line:
+                # It was lost while an earlier reply was read; another one's replies are not ours.
+                answers.append([NoReply(True, "the connection was lost")] * request.replies)
+                continue
+            replies = await _read(line, request.replies, until)
+            if replies and isinstance(replies[-1], NoReply):
+                self._drop(key)
+            else:
+                self._unread[key] -= request.replies
+            answers.append(replies)
+        return answers
+
+    def _drop(self, key: tuple[Address, bool]) -> None:
+        line = self._lines.pop(key, None)
+        self._unread.pop(key, None)
+        if line is not None:
+            self._transport.discard(key[0], line)
+
+    def end(self) -> None:
+        for key in list(self._lines):
+            if self._unread.get(key):
+                self._drop(key)
+            else:
+                self._transport.give(key[0], self._lines.pop(key))
+
+
+async def _usable(connection: Connection) -> bool:
+    """Whether nothing waits on it: neither its end nor a reply that nobody read."""
+    try:
+        writer = connection._writer  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - no public way to the socket
+        if writer is None or await connection.can_read():
+            return False
+        # What the loop has not looked at yet: a connection that ended while the loop was busy.
+        poller = select.poll()
+        poller.register(writer.get_extra_info("socket").fileno(), select.POLLIN)
+        return not poller.poll(0)
+    except _ERRORS:
+        return False
+
+
+async def _read(connection: Connection, many: int, until: float) -> list[Reply]:
+    """So many replies; from the first that does not come on, all are lost."""
+    replies: list[Reply] = []
+    try:
+        # Not by redis-py's own timeout: its answer to that is None, which is an answer.
+        async with asyncio.timeout(max(LATE_S, until - time.monotonic())):
+            while len(replies) < many:
+                try:
+                    replies.append(
+                        await connection.read_response(
+                            disable_decoding=True, timeout=math.inf, disconnect_on_error=False
+                        )
+                    )
+                except RedisError as error:
+                    reply = server_error(error)
+                    if reply is None:
+                        raise
+                    replies.append(reply)
+    except _ERRORS as error:
+        replies += [lost(error, sent=True)] * (many - len(replies))
+    return replies

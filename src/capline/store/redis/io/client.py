@@ -1,0 +1,124 @@
+"""What both transports know of redis-py: how its connections are made, and what its exceptions mean on the wire."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from typing import TYPE_CHECKING, Any
+
+from capline.model.errors import StoreError
+from capline.store.redis.io.wire import NO_CLIENT, NoReply, ServerError
+
+try:
+    from redis import exceptions
+except ModuleNotFoundError:
+    raise StoreError(NO_CLIENT) from None
+
+if TYPE_CHECKING:
+    from capline.store.redis.io.url import Address, Settings
+    from capline.store.redis.io.wire import Reply
+
+__all__ = [
+    "LATE_S",
+    "SMALL_BYTES",
+    "Failure",
+    "answered",
+    "connection_options",
+    "halfway",
+    "lost",
+    "no_connection",
+    "server_error",
+]
+
+Failure = ServerError | NoReply
+"""Why a request did not go out."""
+SMALL_BYTES = 32_768
+"""What is sent at once, whatever the server does: less than any buffer on the way."""
+LATE_S = 0.02
+"""How long a read waits at least: another server may have taken all the time there was."""
+
+
+def connection_options(settings: Settings, node: Address) -> dict[str, Any]:
+    """The arguments of redis-py's connection classes. Nothing is retried: a call that may have run must not be."""
+    seed = node in settings.seeds
+    sentinel = settings.shape == "sentinel" and seed
+    options: dict[str, Any] = {
+        "host": node[0],
+        "port": node[1],
+        # Sentinels have no databases, and a password of their own or none.
+        "db": 0 if sentinel else settings.database,
+        "username": None if sentinel else settings.username,
+        "password": None if sentinel else settings.password,
+        "socket_timeout": settings.deadline_s,
+        "socket_connect_timeout": settings.deadline_s,
+        "socket_keepalive": True,
+        "protocol": 2,
+        "retry_on_error": [],
+        "driver_info": None,
+    }
+    if settings.tls:
+        options |= {
+            "ssl_cert_reqs": "required",
+            "ssl_check_hostname": True,
+            "ssl_ca_certs": settings.ca,
+            "ssl_certfile": settings.cert,
+            "ssl_keyfile": settings.key,
+            "ssl_min_version": ssl.TLSVersion.TLSv1_2,
+        }
+    return options
+
+
+def server_error(error: Exception) -> ServerError | None:
+    """The error reply that this exception stands for; None where no reply came."""
+    text = str(error)
+    if isinstance(error, exceptions.ResponseError) and "Protocol error: unauthenticated" in text:
+        return ServerError("NOAUTH", text)  # to a long command of somebody who has not logged in
+    if isinstance(error, exceptions.RedisError) and error.status_code:
+        # redis-py knows this first word, and has taken it out of the text.
+        return ServerError(error.status_code, f"{error.status_code} {text}")
+    if isinstance(error, exceptions.ResponseError):
+        word = text.split(" ", 1)[0].rstrip(":")
+        return ServerError(word if word.isupper() else "ERR", text)
+    return None
+
+
+def halfway(until: float) -> float:
+    """The instant that leaves as much time behind it, until then, as before it."""
+    now = time.monotonic()
+    return now + (until - now) / 2
+
+
+def answered(replies: list[Reply]) -> list[Reply]:
+    """The replies to the first questions on a connection; raises, with what the server said, where it ended on them."""
+    if isinstance(replies[-1], NoReply):
+        said = next(reply for reply in replies if isinstance(reply, (ServerError, NoReply)))
+        raise ConnectionError(said.text)
+    return replies
+
+
+def no_connection(error: Exception, *, tls: bool) -> ServerError | NoReply:
+    """Why there is no connection: what the server said, if it spoke at all, or what its certificate did."""
+    spoke_tls = False
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return ServerError("CERTIFICATE", cause.verify_message)
+        spoke_tls = spoke_tls or isinstance(cause, (ssl.SSLError, TimeoutError, exceptions.TimeoutError))
+        cause = cause.__cause__ or cause.__context__
+    said = server_error(error)
+    if said is not None:
+        return ServerError("CONNECT", said.text.removeprefix("ERR ")) if said.code == "ERR" else said
+    failed = lost(error, sent=False)
+    # A server without TLS answers the greeting of TLS with silence, or with words that are none.
+    hint = "; is it a server without TLS? then write redis:// for rediss://" if tls and spoke_tls else ""
+    return NoReply(failed.sent, failed.text + hint)
+
+
+def lost(error: BaseException, *, sent: bool) -> NoReply:
+    """No reply came; why, without a word of the URL."""
+    if isinstance(error, (TimeoutError, exceptions.TimeoutError)):
+        return NoReply(sent, "no answer by the deadline" if sent else "no connection by the deadline")
+    cause = error.__cause__ or error.__context__ or error
+    told = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(error)
+    text = " ".join(told.split()) or type(error).__name__
+    return NoReply(sent, f"{'the connection was lost' if sent else 'no connection'} ({text})")

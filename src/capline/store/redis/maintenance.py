@@ -1,0 +1,214 @@
+"""What a server has stored: looked at, added to, scanned, erased, swept. As generators, like `verbs`."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from capline.model.errors import CaplineError, StoreDamagedError, StoreError
+from capline.store.protocol import Page, Recorded, ScannedLog
+from capline.store.redis.cluster.router import Call
+from capline.store.redis.io.wire import Exchange, NoReply, Request, ServerError, pack
+from capline.store.redis.scripting.keys import field_of, log_of_key, slot_of, subject_of, tag_of, tag_of_key
+from capline.store.redis.scripting.replies import damaged
+from capline.store.redis.scripting.requests import keys_of
+from capline.store.redis.scripting.scripts import MERGE, SWEEP
+from capline.store.redis.scripting.value import ParsedLog, read_value
+from capline.store.redis.session import sound
+from capline.window.merge import Merged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from capline.model.subject import Subject
+    from capline.store.protocol import Merge
+    from capline.store.redis.cluster.router import Steps
+    from capline.store.redis.io.url import Address
+    from capline.store.redis.io.wire import Reply
+    from capline.store.redis.scripting.compiled_rule import Family, RedisRule
+    from capline.store.redis.session import Session
+
+__all__ = ["Maintenance"]
+
+SCAN_COUNT = 1000
+KEYS_A_PAGE = 200
+"""Keys asked for in one step of a scan, each of a subject's log or a bucket's."""
+
+_TIME = pack(b"TIME")
+_HIT = struct.Struct(">7s7sQ")
+"""A hit as merge.lua takes it."""
+
+
+class Maintenance:
+    """What is asked of the servers about logs as a whole. Threads share it."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._engine = session.engine
+
+    def recorded(self, compiled: RedisRule, subject: Subject) -> Steps[list[list[Recorded]]]:
+        """The hits of each look within the widest window."""
+        family = compiled.family
+        tag = tag_of(subject, family.buckets)
+        keys = keys_of(family.logs, tag)
+        slot = slot_of(tag)
+        if family.buckets:
+            payloads = [pack(b"HGET", key, field_of(subject)) for key in keys]
+        else:
+            payloads = [pack(b"GET", key) for key in keys]
+        calls = [Call(slot, payload, repeatable=True) for payload in (*payloads, _TIME)]
+        *values, asked = yield from self._engine.run(calls, self._session.until())
+        now_us = _time_us(sound(asked)) if self._session.clock is None else self._session.clock.now_us()
+        return [_within(_stored(sound(value), compiled), now_us, family.retention_us) for value in values]
+
+    def merge(self, asks: Sequence[Merge]) -> Steps[list[Merged | CaplineError]]:
+        """Put hits of the past into logs. It may run twice and adds once, so it is sent again until it is answered."""
+        calls = [self._merge_call(ask) for ask in asks]
+        outcomes = yield from self._engine.run(calls, self._session.bulk_until())
+        return [_merged(outcome, ask.compiled) for outcome, ask in zip(outcomes, asks, strict=True)]
+
+    def _merge_call(self, ask: Merge) -> Call:
+        family: Family = ask.compiled.family
+        tag = tag_of(ask.subject, family.buckets)
+        keys = keys_of(family.logs, tag)
+        field = field_of(ask.subject) if family.buckets else b""
+        numbers = (b"%d" % number for number in (family.retention_us, family.grace_ms, family.wide))
+        packed = b"".join(
+            [_HIT.pack(stamp.to_bytes(7), units.to_bytes(7), mark) for stamp, units, mark in sorted(ask.hits)]
+        )
+        payload = pack(b"EVALSHA", MERGE.sha, b"%d" % len(keys), *keys, field, self._session.now(), *numbers, packed)
+        return Call(slot_of(tag), payload, MERGE, repeatable=True)
+
+    def scan(self, all_terms: Sequence[RedisRule], after: tuple[list[Address], bytes] | None) -> Steps[Page]:
+        """The logs of some keys of one server; `after` is the servers that are left, and the cursor of the first."""
+        [outcome] = yield from self._engine.run([Call(0, _TIME, repeatable=True)], self._session.bulk_until())
+        now_us = _time_us(sound(outcome)) if self._session.clock is None else self._session.clock.now_us()
+        nodes, cursor = (self._engine.topology.primaries(), b"0") if after is None else after
+        if not nodes:
+            return Page([])
+        of_log = {log.decode(): one for one in all_terms for log in one.refund_logs}
+        namespace = all_terms[0].family.logs[0].partition(b":")[0]
+        ask = pack(b"SCAN", cursor, b"MATCH", b"%b:*:{*}" % namespace, b"COUNT", b"%d" % KEYS_A_PAGE)
+        [[reply]] = yield Exchange([Request(nodes[0], ask, 1)], self._session.bulk_until())
+        if isinstance(reply, (ServerError, NoReply)):
+            raise StoreError(f"scanning {nodes[0][0]}:{nodes[0][1]}: {reply.text}; begin the scan again")
+        cursor, keys = reply
+        found: list[ScannedLog] = []
+        kept = [
+            (key, of_log[log_of_key(key)], tag)
+            for key in keys
+            if log_of_key(key) in of_log and (tag := tag_of_key(key)) is not None
+        ]
+        own = [one for one in kept if not one[1].family.buckets]
+        calls = [Call(slot_of(tag), pack(b"GET", key), repeatable=True) for key, _, tag in own]
+        outcomes = (yield from self._engine.run(calls, self._session.bulk_until())) if calls else []
+        for (key, compiled, tag), value in zip(own, outcomes, strict=True):
+            found += _found(log_of_key(key), compiled, tag, [(None, value)], now_us)
+        buckets = [(*one, b"0") for one in kept if one[1].family.buckets]
+        while buckets:
+            calls = [
+                Call(slot_of(tag), pack(b"HSCAN", key, at, b"COUNT", b"%d" % KEYS_A_PAGE), repeatable=True)
+                for key, _, tag, at in buckets
+            ]
+            outcomes = yield from self._engine.run(calls, self._session.bulk_until())
+            left: list[tuple[bytes, RedisRule, bytes, bytes]] = []
+            for (key, compiled, tag, _), scanned in zip(buckets, outcomes, strict=True):
+                if isinstance(scanned, CaplineError):
+                    found += _found(log_of_key(key), compiled, tag, [(b"", scanned)], now_us)
+                    continue
+                at, flat = sound(scanned)
+                found += _found(log_of_key(key), compiled, tag, zip(flat[::2], flat[1::2], strict=True), now_us)
+                if at != b"0":
+                    left.append((key, compiled, tag, at))
+            buckets = left
+        nodes = nodes[1:] if cursor == b"0" else nodes
+        return Page(found, (nodes, cursor) if nodes else None)
+
+    def erase(self, all_terms: Sequence[RedisRule], subject: Subject) -> Steps[int]:
+        """Forget the subject in all of these logs."""
+        calls: list[Call] = []
+        for log, buckets in dict.fromkeys((log, one.family.buckets) for one in all_terms for log in one.refund_logs):
+            tag = tag_of(subject, buckets)
+            [key] = keys_of([log], tag)
+            payload = pack(b"HDEL", key, field_of(subject)) if buckets else pack(b"DEL", key)
+            calls.append(Call(slot_of(tag), payload, repeatable=True))
+        outcomes = yield from self._engine.run(calls, self._session.until())
+        return sum(sound(outcome) for outcome in outcomes)
+
+    def sweep(self) -> Steps[int]:
+        """Remove what is out of every window from all logs that this store was asked about."""
+        yield from self._engine.run([Call(0, _TIME, repeatable=True)], self._session.bulk_until())
+        removed = 0
+        for node in self._engine.topology.primaries():
+            cursor = b"0"
+            while True:
+                scan = pack(b"SCAN", cursor, b"MATCH", b"*:{*", b"COUNT", b"%d" % SCAN_COUNT)
+                [[reply]] = yield Exchange([Request(node, scan, 1)], self._session.bulk_until())
+                if isinstance(reply, (ServerError, NoReply)):
+                    raise StoreError(f"sweeping {node[0]}:{node[1]}: {reply.text}")
+                cursor, keys = reply
+                outcomes = yield from self._engine.run(
+                    [call for key in keys if (call := self._sweep_call(key))], self._session.bulk_until()
+                )
+                removed += sum(sound(outcome) for outcome in outcomes)
+                if cursor == b"0":
+                    break
+        return removed
+
+    def _sweep_call(self, key: bytes) -> Call | None:
+        compiled = self._session.logs.get(log_of_key(key))
+        if compiled is None:
+            return None
+        family = compiled.family
+        tag = key.partition(b":{")[2].removesuffix(b"}")
+        hashed = b"1" if family.buckets else b"0"
+        payload = pack(b"EVALSHA", SWEEP.sha, b"1", key, hashed, self._session.now(), b"%d" % family.retention_us)
+        return Call(slot_of(tag), payload, SWEEP, repeatable=True)
+
+    def now_us(self) -> Steps[int]:
+        """The server's clock, or the caller's."""
+        if self._session.clock is not None:
+            return self._session.clock.now_us()
+        [outcome] = yield from self._engine.run([Call(0, _TIME, repeatable=True)], self._session.until())
+        return _time_us(sound(outcome))
+
+
+def _found(
+    log: str, compiled: RedisRule, tag: bytes, kept: Iterable[tuple[bytes | None, Reply]], now_us: int
+) -> Iterator[ScannedLog]:
+    """The logs that these values are, by their fields (None: a key of its own), those that have no hit left out."""
+    for field, value in kept:
+        subject = None
+        try:
+            if isinstance(value, CaplineError):
+                raise value
+            subject = subject_of(tag, field)
+            hits = _within(_stored(value, compiled), now_us, compiled.family.retention_us)
+        except StoreDamagedError as error:
+            yield ScannedLog(log, subject, error=error)
+            continue
+        if subject is not None and hits:
+            yield ScannedLog(log, subject, hits)
+
+
+def _merged(outcome: Reply, compiled: RedisRule) -> Merged | CaplineError:
+    if isinstance(outcome, CaplineError):
+        return outcome
+    counts: list[int] = sound(outcome)
+    return damaged(compiled) if counts[0] < 0 else Merged(*counts)
+
+
+def _stored(value: bytes | None, compiled: RedisRule) -> ParsedLog:
+    try:
+        return read_value(value)
+    except StoreDamagedError:
+        raise damaged(compiled) from None
+
+
+def _within(log: ParsedLog, now_us: int, retention_us: int) -> list[Recorded]:
+    horizon_us = max(now_us, log.high_water_us) - retention_us
+    return [Recorded(*hit) for hit in log.hits if hit[0] > horizon_us]
+
+
+def _time_us(reply: list[bytes]) -> int:
+    return int(reply[0]) * 1_000_000 + int(reply[1])

@@ -1,0 +1,1 @@
+"""From attempts to script calls and from replies to decisions, with the Lua itself. No I/O."""

@@ -1,0 +1,182 @@
+"""A rule in the form that the scripts take: what every attempt shares is packed once, when the rule is bound."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from capline.model.decision import Decision
+from capline.model.limit import Limit
+from capline.model.policy import BoundPolicy, LogLimits
+from capline.model.subject import Subject
+from capline.model.zone import zone_table
+from capline.store.redis.io.wire import bulk
+from capline.store.redis.scripting.keys import bucket_count
+from capline.window.limit_reader import CalendarReader, CounterReader, FixedGauge, LevelReader, LimitReader, QuietReader
+from capline.window.rule import readers_of
+
+__all__ = ["MOST_SHORT_QUOTA", "SIMPLE_BYTES", "STATE_BYTES", "Family", "RedisRule", "bind"]
+
+SIMPLE_BYTES, STATE_BYTES = 10, 24
+"""Of a reply: the instant and the two bytes of one row; the state of one limit."""
+
+MOST_SHORT_QUOTA = 128
+"""A log that can grow longer than this is read where it is looked at, not whole (`SHORT` in log.lua)."""
+
+SERVER_GRACE_MS = 60_000
+"""How much longer than its hits a key lives: the server's clock may step back a little."""
+
+CALLER_GRACE_MS = 86_400_000
+"""The same with a caller's clock, which may run slower than the server's."""
+
+
+class Family(msgspec.Struct, frozen=True):
+    """What attempts must share to be rows of one script call: the logs, and how they are kept."""
+
+    logs: tuple[bytes, ...]
+    buckets: int
+    retention_us: int
+    grace_ms: int
+    wide: int
+    replicas: int
+
+
+class RedisRule(msgspec.Struct):
+    """A rule, bound."""
+
+    rule: BoundPolicy
+    family: Family
+    refund_logs: tuple[bytes, ...]
+    limits: tuple[Limit, ...]
+    simple_bytes: int
+    """The length of a reply for one row that has no record of its own."""
+    widest_us: int
+    limits_of: list[list[object]]
+    """The limits of each look, as the scripts take them."""
+    keeps: list[int] | None
+    """What each look keeps, as the scripts take it; None where it is every hit."""
+    refund_keeps: bytes
+    """What each of `refund_logs` keeps, as refund.lua takes it."""
+    head: list[object]
+    """The terms as attempt.lua takes them, but for the zone."""
+    long: bool
+    """Whether a log may be a long one."""
+    one: bytes
+    """The terms as one.lua takes them, as an argument on the wire."""
+    rest_anywhere: bytes
+    """What `rest` is without a zone."""
+    short: bool
+    """Whether one.lua is for these terms."""
+    decide_one: Callable[[Subject], Decision]
+    place_unit: Callable[[Subject, tuple[int, int]], Decision] | None = None
+    """The same for a slot of one unit, where there is a fast path."""
+
+    def zone(self, now: bytes) -> list[int] | None:
+        """The zone's offsets about now, which is the server's where it is empty: a table covers years."""
+        name = self.rule.zone
+        return list(zone_table(name, int(now or time.time_ns() // 1000))) if name else None
+
+    def rest(self, now: bytes) -> bytes:
+        """All that `one` does not say, as joint.lua takes it: an argument on the wire."""
+        if not self.rule.zone:
+            return self.rest_anywhere
+        return _rest(self.limits_of, self.keeps, self.rule.denied_units, self.zone(now))
+
+    def row(self, now: bytes) -> list[object]:
+        """The terms as attempt.lua takes them."""
+        return [*self.head, self.zone(now)] if self.rule.zone else self.head
+
+
+def bind(rule: BoundPolicy, own_clock: bool) -> RedisRule:
+    """The rule's terms; the caller sets `decide_one`."""
+    logs_limits = rule.logs_limits
+    retention_us = logs_limits[0].retention_us
+    buckets = bucket_count(rule.population) if rule.layout == "bucket" else 0
+    grace_ms = CALLER_GRACE_MS if own_clock else SERVER_GRACE_MS
+    # Stamps of one log lie within `retention_us` of each other, and a microsecond.
+    wide = next(width for width in (5, 6, 7) if retention_us + 2 < 256**width)
+    limits = tuple(limit for look in logs_limits for limit in look.limits)
+    widest_us = max((limit.window_us for limit in limits), default=0)
+    quotas = [limit.quota for limit in limits]
+    least = min(quotas, default=0)
+    place = quotas.index(least) if quotas else 0
+    plain = rule.algorithm == "sliding_log" and not (rule.zone or rule.denied_units)
+    usable = plain and len(logs_limits) == 1 and least > 0
+    long = not buckets and max((*quotas, rule.denied_units), default=0) > MOST_SHORT_QUOTA
+    readers = readers_of(rule)
+    limits_of = [[part for reader in own for part in (reader.limit.quota, _by(reader))] for own in readers]
+    keeps = None if rule.algorithm == "sliding_log" else [_keeps(look) for look in logs_limits]
+    refund_looks = logs_limits[:1] if keeps is None else logs_limits
+    refund_keeps = [
+        number
+        for look, own in zip(refund_looks, readers, strict=False)
+        for number in (_keeps(look), own[0].rise if own and isinstance(own[0], LevelReader) else 0)
+    ]
+    one = struct.pack(
+        f">BQQQBQ{2 * len(limits)}Q",
+        wide,
+        retention_us,
+        grace_ms,
+        least if usable else 0,
+        place + 128 * long,
+        widest_us,
+        *(part for limit in limits for part in (limit.quota, limit.window_us)),
+    )
+    return RedisRule(
+        rule,
+        Family(
+            tuple(look.log.encode() for look in logs_limits), buckets, retention_us, grace_ms, wide, rule.wait_replicas
+        ),
+        tuple(name.encode() for name in (*(look.log for look in refund_looks), *rule.channel_logs)),
+        limits,
+        SIMPLE_BYTES + STATE_BYTES * len(limits),
+        widest_us,
+        limits_of,
+        keeps,
+        msgspec.msgpack.encode(refund_keeps) if keeps else b"",
+        [
+            limits_of,
+            least if usable else 0,
+            place,
+            widest_us,
+            int(long),
+            *(() if plain else (keeps, rule.denied_units)),
+        ],
+        long,
+        bulk(one),
+        _rest(limits_of, keeps, rule.denied_units, None),
+        usable,
+        _unbound,
+    )
+
+
+def _rest(limits_of: list[list[object]], keeps: list[int] | None, denied: int, zone: list[int] | None) -> bytes:
+    return bulk(msgspec.msgpack.encode([len(limits_of), limits_of, keeps, denied, zone]))
+
+
+def _by(reader: LimitReader) -> object:
+    """What a limit is read by, as gauge.lua has it."""
+    limit = reader.limit
+    if isinstance(reader, CalendarReader):
+        return 1, limit.window_us
+    if isinstance(reader, QuietReader):
+        return 2, reader.limit.from_us, reader.limit.until_us
+    if isinstance(reader, CounterReader):
+        return 3, limit.window_us, reader.tick_us, reader.ticks
+    if isinstance(reader, FixedGauge):
+        return 5, limit.window_us
+    if isinstance(reader, LevelReader):
+        return 4, reader.rise, reader.fall, reader.brim
+    return limit.window_us
+
+
+def _keeps(look: LogLimits) -> int:
+    """What a hit leaves there, as rule.lua has it."""
+    return {"hits": 0, "ids": -1}.get(look.keeps, look.grain_us)
+
+
+def _unbound(subject: Subject) -> Decision:
+    raise NotImplementedError(subject)

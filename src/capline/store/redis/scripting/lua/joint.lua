@@ -1,0 +1,172 @@
+--@head
+-- One attempt over several subjects, each on logs of its own: all of them have their cost, each at the time of its own logs,
+-- or none has. One atomic step. The joint of window/rule.py, word for word.
+--
+-- KEYS   for each part, the key of each look: of its subject, or its bucket. All in one slot.
+-- ARGV   1  0 decide, 1 peek
+--        2  now in us; empty: the server's clock
+--        then for each part
+--        1  its terms, as one.lua takes them
+--        2  msgpack of all that they are: [looks, limits of each look, keeps of each look (nil: every hit), denied, zone],
+--           as in attempt.lua
+--        3  its cost
+--        4  its field in its bucket; empty: keys of its own
+--        5  its id; empty: none
+-- Returns one string: now in us, 8 bytes; kind; the number of the part that the limit is of; the limit's number in it;
+--        remaining[8]; retry_after + 1 (0: never)[8]; reset_after[8]; then of each part whether its id was known, and its
+--        hit[8]; then of each part the state of each limit, as in rule.lua, unless kind is 2 or 3. kind:
+--        0 refused   1 allowed
+--        2 the part's id was recorded with another cost, which stands for remaining
+--        3 what is stored for the part is no log
+--        4 allowed before: each part's id was known; the limit is the one with the least that was left
+-- Writes nothing unless allowed. Cost: O(limits), some calls for each look.
+
+local call = redis.call
+local mode, now = tonumber(ARGV[1]), tonumber(ARGV[2])
+local many = (#ARGV - 2) / 5
+if not now then
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+local function pack_answer(kind, part, limit, remaining, a, reset, tail)
+  return struct.pack('>I8BBBI8I8I8', now, kind, part, limit, remaining, a, reset) .. tail
+end
+
+--@include unit
+--@include long
+--@include stored
+
+-- The fast path: where every part is one unit on a plain log and all of them are free at this instant, that is all. Else
+-- nil, and nothing was done.
+local function at_once()
+  local graces, ttls, values, lengths, states = {}, {}, {}, {}, {}
+  local left, tightest, place, reset = 9007199254740992, 255, 0, 0
+  for p = 1, many do
+    local at = 5 * p
+    local bytes_a_stamp, keep_us, grace, least, number, widest, long, limits = terms_of(ARGV[at - 2])
+    if least == 0 or ARGV[at] ~= '1' or ARGV[at + 2] ~= '' then return nil end
+    keep_as(bytes_a_stamp, keep_us)
+    local v, bytes = look(KEYS[p], ARGV[at + 1], long)
+    if type(v) == 'table' then return nil end
+    local new, kind, limit, remaining, hit, empty
+    new, kind, limit, remaining, hit, empty, states[p] = unit_of(KEYS[p], v, bytes, limits, least, number, widest)
+    if kind ~= 1 or hit ~= now then return nil end
+    graces[p], ttls[p], values[p], lengths[p] = grace, math.max(1, math.ceil(keep_us / 1000)) + grace, new, bytes
+    if remaining < left then left, tightest, place = remaining, limit, p - 1 end
+    if empty > reset then reset = empty end
+  end
+  if mode == 0 then
+    for p = 1, many do put_value(KEYS[p], ARGV[5 * p + 1], lengths[p], values[p], ttls[p], graces[p]) end
+  end
+  local hits = string.rep(pack('>BI8', 0, now), many)
+  return pack_answer(1, place, tightest, left, 0, reset, hits .. table.concat(states))
+end
+
+local said_at_once = at_once()
+if said_at_once then return said_at_once end
+
+local tell = true
+--@include log
+--@include gauge
+--@include rule
+
+local function open(part, key)
+  if part.field ~= '' then
+    local v = redis.pcall('HGET', key, part.field)
+    return type(v) ~= 'table' and decode(v) or nil
+  end
+  local bytes = redis.pcall('STRLEN', key)
+  if type(bytes) == 'table' then return nil end
+  return open_long(key, bytes) or decode(call('GET', key))
+end
+
+local parts, at = {}, 0
+for p = 1, many do
+  local wide, keep, grace = terms_of(ARGV[5 * p - 2])
+  local width, limits, keeps, denied, zone = unpack(cmsgpack.unpack(ARGV[5 * p - 1]), 1, 5)
+  local cost, field, id = tonumber(ARGV[5 * p]), ARGV[5 * p + 1], ARGV[5 * p + 2]
+  local part = {field = field, id = id ~= '' and id or nil, grace = grace, wide = wide, sites = {}, keys = {}}
+  for k = 1, width do
+    at = at + 1
+    local log = open(part, KEYS[at])
+    if not log then return pack_answer(3, p - 1, 255, 0, 0, 0, '') end
+    part.keys[k] = KEYS[at]
+    part.sites[k] = {
+      log = log, limits = limits[k], cost = cost, keep = keep, keeps = keeps and keeps[k] or 0, zone = zone,
+      denied = denied,
+    }
+  end
+  parts[#parts + 1] = part
+end
+
+-- Known parts were allowed before; the new ones are judged.
+local new, owners, first = {}, {}, nil
+for p, part in ipairs(parts) do
+  part.time = time_and_newest(part.sites, now)
+  local known = part.id and first_answer(part.sites, part.id, part.time)
+  if known and known[1] == CONFLICT then return pack_answer(2, p - 1, 255, known[3], 0, 0, '') end
+  if known then
+    part.hit, part.known = known[4], true
+    if not first or known[3] < first[3] then first = {p - 1, known[2], known[3], known[5]} end
+  else
+    new[#new + 1] = part
+    for _, site in ipairs(part.sites) do
+      for _ = 1, #site.limits, 2 do owners[#owners + 1] = p - 1 end
+    end
+  end
+end
+
+local function hits()
+  local all = {}
+  for p, part in ipairs(parts) do all[p] = struct.pack('>BI8', part.known and 1 or 0, part.hit or 0) end
+  for p, part in ipairs(parts) do all[many + p] = told(part.sites) end
+  return table.concat(all)
+end
+
+-- A known part is written all the same, so that a WAIT behind it waits for what was written then.
+local function touch(key)
+  call('PEXPIRE', key, call('PTTL', key))
+end
+
+local function save_part(part)
+  if part.known then return touch(part.keys[1]) end
+  for k, site in ipairs(part.sites) do
+    if site.changed then
+      local log, key = site.log, part.keys[k]
+      local ttl = math.max(1, math.ceil((math.max(newest(log), log.floor) + site.keep - now) / 1000)) + part.grace
+      if log.key then
+        save(log, ttl)
+      else
+        put_value(key, part.field, nil, encode(log, part.wide), ttl, part.grace)
+      end
+    end
+  end
+end
+
+if #new == 0 then
+  if mode == 0 then
+    for _, part in ipairs(parts) do save_part(part) end
+  end
+  return pack_answer(4, first[1], first[2] or 255, first[3], 0, first[4], hits())
+end
+
+local judged = {}
+for i, part in ipairs(new) do judged[i] = part.sites end
+local said, stamps = judge(judged, now)
+local owner, limit = 0, said[2]
+if limit then
+  -- From the number among all limits to the number within the part.
+  owner = owners[limit + 1]
+  local before = 0
+  while owners[before + 1] ~= owner do before = before + 1 end
+  limit = limit - before
+end
+local allowed = said[1] == ALLOWED
+if allowed then
+  for i, part in ipairs(new) do part.hit = stamps[i] end
+  if mode == 0 then
+    for _, part in ipairs(new) do put_all(part.sites, part.time, part.hit, part.id) end
+    for _, part in ipairs(parts) do save_part(part) end
+  end
+end
+return pack_answer(said[1], owner, limit or 255, said[3], allowed and 0 or said[4], said[5], hits())

@@ -1,0 +1,361 @@
+-- A log as it is kept in one value, and as tables to judge it by. Included by the scripts; runs nothing by itself.
+--
+-- Two forms of value, told apart by the first byte:
+--
+--   plain     w  newest[7]  (stamp mod 256^w)[w] ...          w is 5, 6 or 7
+--             every hit one unit, no id, none in the future: the time of the log is its newest stamp. The others, newest
+--             first, by their last w bytes, which name them within 256^w us before the newest: more than they are kept.
+--             So a hit is added in front, and the k-th newest stands at the same place however long the log is.
+--   general   64 + 32 F + 4 C + S   floor[7]  first[7]  (C = 2: base[7])   entries of
+--             (stamp - first)[S + 4]   (units up to here)[0, 1 or 7 for C = 0, 1, 2]   (F: id[8])
+--             floor: the latest instant that the log has witnessed; all 1s: that is the newest stamp. base: units before
+--             the first. C = 0: each hit is one unit. A refunded hit stays with 0 units and no id.
+--             A long log has first = 0, S = 3 and C = 2: it is appended to in place, and read where it is looked at.
+--
+-- All numbers big-endian. In tables: s[i] the stamps, c[i] the units up to hit i (c[0] those before the first), f[i] the
+-- ids (absent: none), n how many, floor the latest instant that the log has witnessed.
+
+local NONE = '\0\0\0\0\0\0\0\0'
+local NONE_7 = '\0\0\0\0\0\0\0'
+local AT_NEWEST = '\255\255\255\255\255\255\255'
+local MOST_UNITS = 2 ^ 53   -- the largest whole number that Lua counts to; stamps are below it
+local SHORT = 128   -- hits up to which a value is read and written whole
+local BLOCK = 32    -- hits fetched at a time from a longer one
+
+-- How many of a[1..n], which never decrease, are at most `key`. Guesses by proportion, since traffic is mostly even, and
+-- brackets the guess; halves where that does not help: a long log is read where it must be, a few blocks.
+local function upto(a, n, key)
+  if n == 0 or a[1] > key then return 0 end
+  if a[n] <= key then return n end
+  local lo, hi = 1, n
+  local guess = true
+  while hi - lo > 1 do
+    local gap = hi - lo
+    if guess and gap > 8 then
+      local low, high = a[lo], a[hi]
+      local mid = lo + math.floor((key - low) / (high - low) * gap)
+      local side = math.ceil(math.sqrt(gap))
+      if mid <= lo then mid = lo + 1 elseif mid >= hi then mid = hi - 1 end
+      if a[mid] <= key then
+        lo = mid
+        if mid + side < hi then
+          if a[mid + side] <= key then lo = mid + side else hi = mid + side end
+        end
+      else
+        hi = mid
+        if mid - side > lo then
+          if a[mid - side] <= key then lo = mid - side else hi = mid - side end
+        end
+      end
+    else
+      local mid = math.floor((lo + hi) / 2)
+      if a[mid] <= key then lo = mid else hi = mid end
+    end
+    guess = not guess or hi - lo < gap / 4
+  end
+  return lo
+end
+
+local function shape(tag)
+  local plain, rest = tag < 64, tag % 32
+  if plain then return nil end
+  local wide, ids = rest % 4, tag >= 96 and 8 or 0
+  local sums = ((rest - wide) / 4) == 2 and 7 or (rest - wide) / 4
+  if tag >= 128 or wide == 0 or rest > 11 then return nil end
+  return wide + 4, sums, ids, sums == 7 and 22 or 15
+end
+
+-- A value as tables; nil where it is none that we wrote.
+local function decode(v)
+  if not v or v == '' then return {s = {}, c = {[0] = 0}, n = 0, floor = 0} end
+  local unpack_at, tag = struct.unpack, string.byte(v)
+  local s, c, n = {}, {[0] = 0}, 0
+  if tag >= 5 and tag <= 7 then
+    local many = (#v - 8) / tag
+    if #v < 8 or many % 1 ~= 0 then return nil end
+    local top, fmt, span = unpack_at('>I7', v, 2), '>I' .. tag, 256 ^ tag
+    local last = top
+    if top >= MOST_UNITS then return nil end
+    n = many + 1
+    s[n], c[n] = top, n
+    for i = many, 1, -1 do
+      local at = top - (top - unpack_at(fmt, v, 9 + (many - i) * tag)) % span
+      if at >= last or at < 0 then return nil end
+      s[i], c[i], last = at, i, at
+    end
+    return {s = s, c = c, n = n, floor = top}
+  end
+  local wide, sums, ids, start = shape(tag)
+  if not wide or #v < start then return nil end
+  local size = wide + sums + ids
+  n = (#v - start) / size
+  if n < 1 or n % 1 ~= 0 then return nil end
+  local floor, first = unpack_at('>I7I7', v, 2)
+  local base = sums == 7 and unpack_at('>I7', v, 16) or 0
+  local f = ids > 0 and {} or nil
+  local fmt_s, fmt_c = '>I' .. wide, '>I' .. sums
+  local last, sum, pos = -1, base, start + 1
+  c[0] = base
+  for i = 1, n do
+    local at = first + unpack_at(fmt_s, v, pos)
+    local to = sums == 0 and i or unpack_at(fmt_c, v, pos + wide)
+    if at <= last or to < sum then return nil end
+    s[i], c[i], last, sum = at, to, at, to
+    if f then
+      local id = string.sub(v, pos + wide + sums, pos + size - 1)
+      if id ~= NONE then f[i] = id end
+    end
+    pos = pos + size
+  end
+  if string.sub(v, 2, 8) == AT_NEWEST then floor = last end
+  if last >= MOST_UNITS or floor >= MOST_UNITS or sum > MOST_UNITS then return nil end
+  return {s = s, c = c, f = f, n = n, floor = floor}
+end
+
+-- A long log in a string key of so many bytes, read in blocks when an entry is looked at; nil where the value is short or in another form.
+local function open_long(key, bytes)
+  if bytes <= 22 + SHORT * 14 then return nil end
+  local head = redis.call('GETRANGE', key, 0, 21)
+  local wide, sums, ids, start = shape(string.byte(head))
+  if wide ~= 7 or sums ~= 7 then return nil end
+  local floor, first, base = struct.unpack('>I7I7I7', head, 2)
+  local size = 14 + ids
+  local n = (bytes - start) / size
+  if first ~= 0 or n % 1 ~= 0 or n <= SHORT then return nil end
+  local implied = string.sub(head, 2, 8) == AT_NEWEST
+  if floor >= MOST_UNITS and not implied then return nil end
+  local blocks = {}
+  local function at(i, offset)
+    local b = math.floor((i - 1) / BLOCK)
+    local block = blocks[b]
+    if not block then
+      local from = start + b * BLOCK * size
+      block = redis.call('GETRANGE', key, from, from + BLOCK * size - 1)
+      blocks[b] = block
+    end
+    return block, (i - 1 - b * BLOCK) * size + offset + 1
+  end
+  local function numbers(offset)
+    return {__index = function(_, i) return (struct.unpack('>I7', at(i, offset))) end}
+  end
+  local f
+  if ids > 0 then
+    f = setmetatable({}, {__index = function(_, i)
+      if i > n then return nil end
+      local block, from = at(i, 14)
+      local id = string.sub(block, from, from + 7)
+      if id ~= NONE then return id end
+    end})
+  end
+  local s, c = setmetatable({}, numbers(0)), setmetatable({[0] = base}, numbers(7))
+  if s[n] >= MOST_UNITS or c[n] > MOST_UNITS then return nil end
+  return {
+    s = s, c = c, f = f, n = n, floor = implied and s[n] or floor,
+    key = key, size = size, start = start, implied = implied,
+  }
+end
+
+-- The hits of `log` from number i on as entries of these widths; `base` is taken off the units.
+local function entries(log, i, first, base, wide, sums, ids)
+  local parts, pack, fmt_s, fmt_c = {}, struct.pack, '>I' .. wide, '>I' .. sums
+  local s, c, f = log.s, log.c, log.f
+  for k = i, log.n do
+    local part = pack(fmt_s, s[k] - first)
+    if sums > 0 then part = part .. pack(fmt_c, c[k] - base) end
+    if ids > 0 then part = part .. (f and f[k] or NONE) end
+    parts[#parts + 1] = part
+  end
+  return table.concat(parts)
+end
+
+local function floor_bytes(log)
+  return log.floor == log.s[log.n] and AT_NEWEST or struct.pack('>I7', log.floor)
+end
+
+-- The whole log as a value, in the shortest form that holds it; `wide` is what plain stamps need (5, 6 or 7).
+local function encode(log, wide)
+  local s, c, f, n = log.s, log.c, log.f, log.n
+  local units, ids = true, false
+  for i = 1, n do
+    if c[i] - c[i - 1] ~= 1 then units = false end
+    if f and f[i] then ids = true end
+  end
+  if units and not ids and n > 0 and n <= SHORT and log.floor == s[n] then
+    local parts, fmt, span = {string.char(wide) .. struct.pack('>I7', s[n])}, '>I' .. wide, 256 ^ wide
+    for i = n - 1, 1, -1 do parts[n - i + 1] = struct.pack(fmt, s[i] % span) end
+    return table.concat(parts)
+  end
+  local first, base, sums, span = s[1], c[0], 7, s[n] - s[1]
+  wide = span < 256 ^ 5 and 5 or span < 256 ^ 6 and 6 or 7
+  if n > SHORT then
+    first, wide = 0, 7
+  elseif units then
+    sums = 0
+  elseif c[n] - base < 256 then
+    sums = 1
+  end
+  local tag = 64 + (ids and 32 or 0) + (sums == 7 and 8 or sums * 4) + wide - 4
+  local head = string.char(tag) .. floor_bytes(log) .. struct.pack('>I7', first)
+  if sums == 7 then head = head .. NONE_7 end
+  return head .. entries(log, 1, first, base, wide, sums, ids and 8 or 0)
+end
+
+-- The latest stamp of a hit with units; -1 where there is none.
+local function newest(log)
+  local c, i = log.c, log.n
+  while i > 0 and c[i] == c[i - 1] do i = i - 1 end
+  return i > 0 and log.s[i] or -1
+end
+
+-- Units of hits later than the cutoff.
+local function units_after(log, cutoff)
+  return log.c[log.n] - log.c[upto(log.s, log.n, cutoff)]
+end
+
+-- The stamp of the hit that holds the k-th newest unit; -1 where the log has fewer.
+local function stamp_of_unit(log, k)
+  local target = log.c[log.n] - k
+  if target < log.c[0] then return -1 end
+  return log.s[upto(log.c, log.n, target) + 1]
+end
+
+-- The number of the hit with exactly this stamp; nil where there is none.
+local function index_of(log, stamp)
+  local i = upto(log.s, log.n, stamp)
+  if i > 0 and log.s[i] == stamp then return i end
+end
+
+-- The number of the newest hit later than the horizon that was recorded under this id; nil where there is none.
+local function find(log, id, horizon)
+  local f, s = log.f, log.s
+  if not f then return nil end
+  local first = upto(s, log.n, horizon) + 1
+  for i = log.n, first, -1 do
+    if f[i] == id then return i end
+  end
+end
+
+-- Forget the first m hits.
+local function drop(log, m)
+  local s, c, f, n = log.s, log.c, log.f, log.n
+  local s2, c2, f2 = {}, {[0] = c[m]}, f and {} or nil
+  for i = m + 1, n do
+    s2[i - m], c2[i - m] = s[i], c[i]
+    if f then f2[i - m] = f[i] end
+  end
+  log.s, log.c, log.f, log.n = s2, c2, f2, n - m
+end
+
+-- Forget the first m hits at once; of a log that stays long the bytes move as they are.
+local function forget(log, m)
+  if not log.key or log.n - m <= SHORT then
+    drop(log, m)
+    log.key = nil
+    return
+  end
+  local tail = log.moved and string.sub(log.moved.tail, m * log.size + 1)
+    or redis.call('GETRANGE', log.key, log.start + m * log.size, -1)
+  log.moved = {base = log.c[m], tail = tail}
+  local s, c, f = log.s, log.c, log.f
+  local function from(a) return setmetatable({}, {__index = function(_, i) return a[i + m] end}) end
+  log.s, log.c, log.f, log.n = from(s), from(c), f and from(f), log.n - m
+  log.c[0] = log.moved.base
+  if log.dirty then log.dirty = math.max(1, log.dirty - m) end
+end
+
+-- Forget what is as old as the cutoff or older. A long log only when that is at least half of it.
+local function trim(log, cutoff)
+  if log.key and log.s[math.floor(log.n / 2)] > cutoff then return end
+  local m = upto(log.s, log.n, cutoff)
+  if m > 0 then forget(log, m) end
+end
+
+-- `trim` to the hit, but for hits that have an id. Where a long log has such, only when half of it need not be kept.
+local function trim_unnamed(log, cutoff)
+  local m, named = upto(log.s, log.n, cutoff), {}
+  for i = 1, log.f and m or 0 do
+    if log.f[i] then named[#named + 1] = i end
+  end
+  local many = #named
+  if many == 0 and m > 0 then return forget(log, m) end
+  if many == m or log.key and (m - many) * 2 < log.n then return end
+  local s, c, f, n = log.s, log.c, log.f, log.n
+  local s2, c2, f2, units = {}, {}, {}, 0
+  for _, i in ipairs(named) do units = units + c[i] - c[i - 1] end
+  c2[0] = c[m] - units
+  for k, i in ipairs(named) do s2[k], c2[k], f2[k] = s[i], c2[k - 1] + c[i] - c[i - 1], f[i] end
+  for i = m + 1, n do
+    local k = many + i - m
+    s2[k], c2[k], f2[k] = s[i], c[i], f[i]
+  end
+  log.s, log.c, log.f, log.n, log.key = s2, c2, f2, many + n - m, nil
+end
+
+-- See that so many more units can be counted.
+local function make_room(log, units)
+  if log.c[log.n] + units <= MOST_UNITS then return end
+  local base = log.c[0]
+  drop(log, 0)
+  for i = 0, log.n do log.c[i] = log.c[i] - base end
+  log.key = nil
+  if log.c[log.n] + units > MOST_UNITS then error('capline: more than 2^53 units in one log') end
+end
+
+-- One more hit, in its place; log.dirty is the first hit that is to be written again.
+local function record(log, stamp, units, floor, id)
+  make_room(log, units)
+  local s, c, n = log.s, log.c, log.n
+  local p = upto(s, n, stamp) + 1
+  if id and not log.f then
+    log.f = {}
+    log.key = nil   -- wider entries: written whole
+  end
+  local f = log.f
+  for i = n, p, -1 do
+    s[i + 1], c[i + 1] = s[i], c[i] + units
+    if f then f[i + 1] = f[i] or false end
+  end
+  s[p], c[p] = stamp, c[p - 1] + units
+  if f then f[p] = id or false end
+  log.n = n + 1
+  log.dirty = math.min(log.dirty or p, p)
+  if floor > log.floor then log.floor = floor end
+end
+
+-- Move the last hit to this stamp, which is not before its own, with so many units more, or fewer.
+local function extend(log, stamp, units, floor)
+  make_room(log, units)
+  local n = log.n
+  log.s[n], log.c[n] = stamp, log.c[n] + units
+  log.dirty = math.min(log.dirty or n, n)
+  if floor > log.floor then log.floor = floor end
+end
+
+-- The units of hit number i.
+local function units_of(log, i)
+  return log.c[i] - log.c[i - 1]
+end
+
+-- Take so many units off hit number i; false where it has fewer. It stays, its id is free.
+local function give_back(log, i, units)
+  local c, f = log.c, log.f
+  if units == 0 or units_of(log, i) < units then return false end
+  for k = i, log.n do c[k] = c[k] - units end
+  if f then f[i] = false end
+  log.dirty = math.min(log.dirty or i, i)
+  return true
+end
+
+-- Write what changed of a long log, to live for so many milliseconds more.
+local function save(log, ttl)
+  local ids = log.size - 14
+  if log.moved then
+    local tag = 64 + (ids > 0 and 32 or 0) + 11
+    local head = string.char(tag) .. floor_bytes(log) .. struct.pack('>I7I7', 0, log.moved.base)
+    redis.call('SET', log.key, head .. log.moved.tail)
+  elseif not log.implied or log.floor ~= log.s[log.n] then
+    redis.call('SETRANGE', log.key, 1, floor_bytes(log))
+  end
+  redis.call('SETRANGE', log.key, log.start + (log.dirty - 1) * log.size, entries(log, log.dirty, 0, 0, 7, 7, ids))
+  redis.call('PEXPIRE', log.key, ttl)
+end

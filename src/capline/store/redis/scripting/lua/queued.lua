@@ -1,0 +1,56 @@
+-- The fast path to a slot behind others: one unit on a log whose newest hit is a slot in the future. Such a log is in the
+-- general form (see log.lua); this is for those of single units without ids. Included by one.lua, behind unit.lua.
+
+-- As `unit` in unit.lua, for the first instant that is free behind the slots taken; a slot farther than max_wait from now
+-- (-1: no bound) is not for this.
+local function queued_unit(v, limits, widest, max_wait)
+  local tag = v and byte(v) or 0
+  if tag < 65 or tag > 67 then return false end
+  local wide = tag - 60
+  local n = (#v - 15) / wide
+  if n % 1 ~= 0 or n < 1 or n > 127 then return false end
+  local seen, first = unpack_at('>I7I7', v, 2)
+  local fmt, before = '>I' .. wide, 16 - wide   -- hit i stands at before + i * wide
+  local last, time = first + unpack_at(fmt, v, before + n * wide), now > seen and now or seen
+  -- A floor that is the newest stamp stands there as more than any stamp.
+  if last <= time or last >= 9007199254740992 or seen >= last then return false end
+  local stamp = last + 1
+  for j = 1, #limits, 2 do
+    local i = n - limits[j] + 1
+    if i >= 1 then
+      local at = first + unpack_at(fmt, v, before + i * wide) + limits[j + 1]
+      if at > stamp then stamp = at end
+    end
+  end
+  if max_wait >= 0 and stamp - now > max_wait or stamp - first >= 256 ^ wide or stamp >= 9007199254740992 then
+    return false
+  end
+  local oldest = first + unpack_at(fmt, v, before + wide)
+  local left, tightest = 9007199254740992, nil
+  for j = 1, #limits, 2 do
+    local quota, cutoff = limits[j], stamp - limits[j + 1]
+    if quota - n < left then
+      -- How many are in the window: the first `out` are not, number `inside` is.
+      local out, inside = 0, n + 1
+      if oldest > cutoff then inside = 1 end
+      while inside - out > 1 do
+        local mid = floor((inside + out) / 2)
+        if first + unpack_at(fmt, v, before + mid * wide) > cutoff then inside = mid else out = mid end
+      end
+      local used = n - inside + 1
+      if quota - used < left then left, tightest = quota - used, (j - 1) / 2 end
+    end
+  end
+  local from, cutoff = 1, time - keep
+  while oldest <= cutoff do
+    from = from + 1
+    oldest = first + unpack_at(fmt, v, before + from * wide)
+  end
+  if stamp > last_stamp then last_stamp = stamp end
+  local head = char(tag) .. pack('>I7I7', time, first)
+  local states = unit_states(function(k)
+    return k == 1 and stamp or first + unpack_at(fmt, v, before + (n - k + 2) * wide)
+  end, n + 1, limits, stamp)
+  local new = head .. sub(v, before + from * wide) .. pack(fmt, stamp - first)
+  return new, 1, tightest, left - 1, stamp, stamp + widest - now, states
+end

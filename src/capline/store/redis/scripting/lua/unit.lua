@@ -1,0 +1,96 @@
+-- The fast path of the rule: one unit, on a plain log (see log.lua) or none, over limits of which no quota is 0. Included
+-- by the scripts, which set before it: now.
+
+local unpack_at, pack, byte, char, sub, floor = struct.unpack, struct.pack, string.byte, string.char, string.sub, math.floor
+local last_stamp = now   -- the latest that was written
+local wide, keep, stamped, fmt, span
+
+-- The state of each limit for a log of n hits of one unit, of which nth(k) is the k-th newest stamp, at this instant; in
+-- the form of rule.lua.
+local function unit_states(nth, n, limits, at)
+  local all, newest, oldest = {}, n > 0 and nth(1), n > 0 and nth(n)
+  for j = 1, #limits, 2 do
+    local quota, window = limits[j], limits[j + 1]
+    -- How many are in the window, by halving: the first `inside` are, number `out` is not.
+    local cutoff, inside, out = at - window, 0, n + 1
+    if n > 0 and oldest > cutoff then inside, out = n, n + 1 end
+    while out - inside > 1 do
+      local mid = floor((inside + out) / 2)
+      if nth(mid) > cutoff then inside = mid else out = mid end
+    end
+    if inside == 0 then
+      all[#all + 1] = pack('>I8I8I8', quota, 0, 0)
+    else
+      local more, left = nth(inside < quota and inside or quota) + window - now, quota - inside
+      all[#all + 1] = pack('>I8I8I8', left > 0 and left or 0, more, newest + window - now)
+    end
+  end
+  return table.concat(all)
+end
+
+-- What the next units are kept as: the bytes of a plain stamp, and for how long.
+local function keep_as(bytes, us)
+  keep = us
+  if bytes == wide then return end
+  wide = bytes
+  stamped, fmt, span = char(wide) .. pack('>I7', now), '>I' .. wide, 256 ^ wide   -- stamped: the log of one hit now
+end
+
+-- The state of each limit where `unit` has answered, of the value as it is now, at the stamp that was given or would be.
+local function plain_states(v, limits, stamp)
+  if not v then return unit_states(nil, 0, limits, stamp or now) end
+  local size, top = #v, unpack_at('>I7', v, 2)
+  return unit_states(function(k)
+    if k == 1 then return top end
+    return top - (top - unpack_at(fmt, v, 9 + (k - 2) * wide)) % span
+  end, (size - 8) / wide + 1, limits, stamp or math.max(now, top + 1))
+end
+
+-- Returns the new value (nil: unchanged; false: not for this, nothing is said), then the answer: kind (0 refused,
+-- 1 allowed), the limit's number, remaining, the hit or retry_after + 1, reset_after.
+local function unit(v, limits, least, number, widest)
+  if not v then return stamped, 1, number, least - 1, now, widest end
+  local size = #v
+  local n = (size - 8) / wide + 1   -- the k-th newest stamp, from the second on, is at 9 + (k - 2) * wide
+  if byte(v) ~= wide or n % 1 ~= 0 or n > 127 or n < 1 then return false end
+  local top = unpack_at('>I7', v, 2)
+  local stamp, time = now, now
+  if top >= now then
+    if top >= 9007199254740992 then return false end   -- no stamp of ours
+    stamp, time = top + 1, top
+  end
+  local oldest = n == 1 and top or top - (top - unpack_at(fmt, v, size - wide + 1)) % span
+  local fits, binding, left, tightest = stamp, nil, 9007199254740992, nil
+  for j = 1, #limits, 2 do
+    local quota, window = limits[j], limits[j + 1]
+    if n >= quota then
+      local at = window + (quota == 1 and top or top - (top - unpack_at(fmt, v, 9 + (quota - 2) * wide)) % span)
+      if at > fits then fits, binding = at, j end
+    end
+    if not binding and quota - n < left then
+      -- How many are in the window, by halving: the first `inside` are, number `out` is not.
+      local cutoff, inside, out = stamp - window, 0, n >= quota and quota or n + 1
+      if oldest > cutoff then inside, out = n, n + 1 elseif top > cutoff then inside = 1 else out = 1 end
+      while out - inside > 1 do
+        local mid = floor((inside + out) / 2)
+        if top - (top - unpack_at(fmt, v, 9 + (mid - 2) * wide)) % span > cutoff then inside = mid else out = mid end
+      end
+      if quota - inside < left then left, tightest = quota - inside, (j - 1) / 2 end
+    end
+  end
+  if fits >= 9007199254740992 then return false end   -- no stamp of ours
+  if binding then return nil, 0, (binding - 1) / 2, 0, fits - now + 1, top + widest - now end
+  local start, keep_to = stamped, size
+  if stamp ~= now then
+    start = char(wide) .. pack('>I7', stamp)
+    if stamp > last_stamp then last_stamp = stamp end
+  end
+  local cutoff = time - keep
+  if top <= cutoff then return start, 1, tightest, left - 1, stamp, stamp + widest - now end
+  while oldest <= cutoff do
+    keep_to = keep_to - wide
+    oldest = keep_to > 8 and top - (top - unpack_at(fmt, v, keep_to - wide + 1)) % span or top
+  end
+  -- The last bytes of the stamp that was the newest, and those behind it, stay as they are.
+  return start .. sub(v, 9 - wide, keep_to), 1, tightest, left - 1, stamp, stamp + widest - now
+end

@@ -1,0 +1,257 @@
+"""From the scripts' replies to decisions. The form of a reply is told in lua/attempt.lua."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from capline.model.decision import Decision, Joint
+from capline.model.errors import IdConflictError, StoreDamagedError, StoreError
+from capline.model.limit_status import NUMBERS, states_of
+from capline.store.columns import NEVER_US, NO_HIT, Decisions
+from capline.store.redis.scripting.compiled_rule import SIMPLE_BYTES, STATE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from capline.model.errors import CaplineError
+    from capline.model.limit import Limit
+    from capline.model.limit_status import LimitStatus
+    from capline.store.protocol import StoreAttempt
+    from capline.store.redis.scripting.compiled_rule import RedisRule
+
+__all__ = ["JointReply", "ReplyColumns", "conflict", "damaged", "decisions", "joint_reply", "one_decision"]
+
+SPECIAL = np.dtype([("kind", "u1"), ("limit", "u1"), ("remaining", ">i8"), ("first", ">i8"), ("reset", ">i8")])
+_REFUSED, _ALLOWED, _CONFLICT, _DAMAGED, _KNOWN = 0, 1, 2, 3, 4
+_JOINT = struct.Struct(">QBBBQQQ")
+_JOINT_PART = struct.Struct(">BQ")
+_NO_STAMP = 1 << 60
+"""The hit of a row that was only looked at."""
+_MARK = 255
+"""In place of a limit's number: the row has a record of its own behind the rows."""
+
+
+def conflict(units: int, cost: int) -> IdConflictError:
+    """The error of an id that came back with another cost."""
+    return IdConflictError(
+        f"this id was recorded with a cost of {units}, not {cost}; "
+        "a retry repeats the attempt, a new attempt takes a new id",
+    )
+
+
+def damaged(compiled: RedisRule) -> StoreDamagedError:
+    """The error of a value that is no log."""
+    name = compiled.rule.logs_limits[0].log
+    return StoreDamagedError(
+        f"log {name!r}: what is stored for this subject is no log of capline's; erase the subject, or find who wrote it"
+    )
+
+
+def one_decision(reply: bytes, compiled: RedisRule, cost: int, *, slot: bool = False, peeked: bool = False) -> Decision:
+    """The answer to a call of one row; raises the row's error."""
+    if len(reply) == compiled.simple_bytes:
+        hit = None if peeked else int.from_bytes(reply[:8])
+        seen = (_states, compiled, reply, SIMPLE_BYTES)
+        return Decision(True, compiled.limits[reply[8]], reply[9], 0, compiled.widest_us, hit, _seen=seen)
+    answer = decisions(reply, [compiled], [cost], slot=slot, peeked=peeked)[0]
+    if isinstance(answer, Decision):
+        return answer
+    raise answer
+
+
+def decisions(
+    reply: bytes, compiled: Sequence[RedisRule], costs: Sequence[int], *, slot: bool = False, peeked: bool = False
+) -> list[Decision | CaplineError]:
+    """The answers to the rows of one call; `terms[i]` and `costs[i]` are row i's."""
+    rows = len(compiled)
+    now_us = int.from_bytes(reply[:8])
+    at = 8 + 2 * rows
+    state_at = at + SPECIAL.itemsize * sum([reply[i] == _MARK for i in range(8, at, 2)])
+    answers: list[Decision | CaplineError] = []
+    for row, own in enumerate(compiled):
+        limit, left = reply[8 + 2 * row], reply[9 + 2 * row]
+        seen = (_states, own, reply, state_at)
+        if limit != _MARK:
+            hit = None if peeked else now_us
+            answers.append(Decision(True, own.limits[limit], left, 0, own.widest_us, hit, _seen=seen))
+            state_at += STATE_BYTES * len(own.limits)
+            continue
+        kind, limit = reply[at], reply[at + 1]
+        left, first, reset = (int.from_bytes(reply[at + i : at + i + 8]) for i in (2, 10, 18))
+        at += SPECIAL.itemsize
+        if kind in (_REFUSED, _ALLOWED):
+            state_at += STATE_BYTES * len(own.limits)
+        answers.append(_special(own, (kind, limit, left, first, reset), costs[row], now_us, slot, peeked, seen))
+    return answers
+
+
+def _special(
+    compiled: RedisRule,
+    record: tuple[int, int, int, int, int],
+    cost: int,
+    now_us: int,
+    slot: bool,
+    peeked: bool,
+    seen: tuple[Any, ...],
+) -> Decision | CaplineError:
+    kind, limit, left, first, reset = record
+    bound = compiled.limits[limit] if limit < len(compiled.limits) else None
+    if kind == _ALLOWED:
+        known = None if peeked and first == _NO_STAMP else first
+        wait_us = max(0, first - now_us) if slot else 0
+        return Decision(True, bound, left, 0, reset, known, wait_us=wait_us, _seen=seen)
+    if kind == _REFUSED:
+        return Decision(False, bound, left, first - 1 if first else None, reset, None, _seen=seen)
+    if kind == _CONFLICT:
+        return conflict(left, cost)
+    if kind == _DAMAGED:
+        return damaged(compiled)
+    return _strange(kind)
+
+
+def _states(compiled: RedisRule, reply: bytes, at: int) -> tuple[LimitStatus, ...]:
+    """The states of the limits that a reply has from there on."""
+    count = NUMBERS * len(compiled.limits)
+    return states_of(compiled.rule.logs_limits, struct.unpack_from(f">{count}Q", reply, at))
+
+
+def _joint_states(every: Sequence[RedisRule], reply: bytes, at: int) -> tuple[tuple[LimitStatus, ...], ...]:
+    told: list[tuple[LimitStatus, ...]] = []
+    for compiled in every:
+        told.append(_states(compiled, reply, at))
+        at += STATE_BYTES * len(compiled.limits)
+    return tuple(told)
+
+
+def _strange(kind: int) -> StoreError:
+    return StoreError(f"a script answered in a way that is not known ({kind}); is another version of capline at work?")
+
+
+class JointReply(msgspec.Struct, frozen=True):
+    """The answer to a call over several subjects; `new` are the parts of it that recorded a hit under `joint.hits`."""
+
+    joint: Joint
+    new: tuple[int, ...]
+
+
+def joint_reply(reply: bytes, asks: Sequence[StoreAttempt], *, peeked: bool = False) -> JointReply:
+    """The answer to a call of joint.lua over these asks; raises its error."""
+    numbers: tuple[int, ...] = _JOINT.unpack_from(reply)
+    _, kind, part, limit, left, retry, reset = numbers
+    own = asks[part]
+    compiled: RedisRule = own.compiled
+    if kind == _CONFLICT:
+        raise conflict(left, own.cost)
+    if kind == _DAMAGED:
+        raise damaged(compiled)
+    if kind not in (_REFUSED, _ALLOWED, _KNOWN):
+        raise _strange(kind)
+    states_at = _JOINT.size + _JOINT_PART.size * len(asks)
+    parts = [*_JOINT_PART.iter_unpack(reply[_JOINT.size : states_at])]
+    allowed = kind != _REFUSED
+    joint = Joint(
+        allowed,
+        compiled.limits[limit] if limit < len(compiled.limits) else None,
+        left,
+        0 if allowed else retry - 1 if retry else None,
+        reset,
+        tuple([hit for _, hit in parts]) if allowed and not peeked else (),
+        part,
+        _seen=(_joint_states, [ask.compiled for ask in asks], reply, states_at),
+    )
+    return JointReply(joint, tuple([number for number, (known, _) in enumerate(parts) if allowed and not known]))
+
+
+class ReplyColumns:
+    """The answers to a batch as they come in, call by call, in any order."""
+
+    def __init__(
+        self, compiled: Sequence[RedisRule], codes: NDArray[np.uint16] | None, rows: int, *, peeked: bool
+    ) -> None:
+        self._terms = compiled
+        self._codes = codes
+        self._peeked = peeked
+        self._limits, self._index = _limits_of(compiled)
+        self._widest = np.array([one.widest_us for one in compiled], np.int64)
+        self._columns = (
+            np.zeros(rows, np.bool_),
+            np.full(rows, -1, np.int16),
+            np.zeros(rows, np.int64),
+            np.full(rows, NEVER_US, np.int64),
+            np.full(rows, NEVER_US, np.int64),
+            np.full(rows, NO_HIT, np.int64),
+        )
+        self.errors: dict[int, CaplineError] = {}
+
+    def fail(self, rows: NDArray[np.intp], error: CaplineError) -> None:
+        """These rows have no answer."""
+        self.errors.update(dict.fromkeys(rows.tolist(), error))
+
+    def doubt(self, rows: NDArray[np.intp], error: CaplineError) -> None:
+        """Those of these rows that were allowed are not to be relied on: they have no answer."""
+        yes = rows[self._columns[0][rows]]
+        allowed, limit_index, remaining, retry_after_us, reset_after_us, hit = self._columns
+        allowed[yes], limit_index[yes], remaining[yes], hit[yes] = False, -1, 0, NO_HIT
+        retry_after_us[yes] = reset_after_us[yes] = NEVER_US
+        self.fail(yes, error)
+
+    def take(self, rows: NDArray[np.intp], replies: Sequence[bytes], sizes: Sequence[int], cost: int) -> None:
+        """The replies to calls of so many rows each; `rows` are the rows of all of them, one behind the other."""
+        joined = b"".join([reply[8 : 8 + 2 * size] for reply, size in zip(replies, sizes, strict=True)])
+        simple = np.frombuffer(joined, np.uint8).reshape(-1, 2)
+        now_us = np.repeat([int.from_bytes(reply[:8]) for reply in replies], sizes)
+        codes = np.zeros(len(rows), np.intp) if self._codes is None else self._codes[rows].astype(np.intp)
+        allowed, limit_index, remaining, retry_after_us, reset_after_us, hit = self._columns
+        plain = simple[:, 0] != _MARK
+        at = rows[plain]
+        allowed[at] = True
+        limit_index[at] = self._index[codes[plain], simple[plain, 0]]
+        remaining[at] = simple[plain, 1]
+        retry_after_us[at] = 0
+        reset_after_us[at] = self._widest[codes[plain]]
+        if not self._peeked:
+            hit[at] = now_us[plain]
+        if plain.all():
+            return
+        records = np.frombuffer(
+            b"".join([reply[8 + 2 * size :] for reply, size in zip(replies, sizes, strict=True)]), SPECIAL
+        )
+        at, own = rows[~plain], codes[~plain]
+        yes, no = records["kind"] == _ALLOWED, records["kind"] == _REFUSED
+        answered = yes | no
+        numbers = np.where(records["limit"] < self._index.shape[1], records["limit"], 0)
+        index = np.where(records["limit"] == _MARK, -1, self._index[own, numbers])
+        allowed[at] = yes
+        limit_index[at] = np.where(answered, index, -1)
+        remaining[at] = np.where(answered, records["remaining"], 0)
+        retry_after_us[at] = np.where(yes, 0, np.where(no & (records["first"] > 0), records["first"] - 1, NEVER_US))
+        reset_after_us[at] = np.where(answered, records["reset"], NEVER_US)
+        hit[at] = np.where(yes & (records["first"] != _NO_STAMP), records["first"], NO_HIT)
+        for i in np.flatnonzero(~answered).tolist():
+            row, compiled = int(at[i]), self._terms[int(own[i])]
+            kind = records["kind"][i]
+            self.errors[row] = conflict(int(records["remaining"][i]), cost) if kind == _CONFLICT else damaged(compiled)
+
+    def done(self) -> Decisions:
+        """All that came in."""
+        return Decisions(self._limits, *self._columns, self.errors)
+
+
+def _limits_of(compiled: Sequence[RedisRule]) -> tuple[tuple[Limit, ...], NDArray[np.int16]]:
+    """Every limit that can bind a row, each once; and for each code and each of its limits, which of them it is."""
+    place: dict[int, int] = {}
+    limits: list[Limit] = []
+    index = np.full((len(compiled), max(len(one.limits) for one in compiled)), -1, np.int16)
+    for code, one in enumerate(compiled):
+        for number, limit in enumerate(one.limits):
+            if id(limit) not in place:
+                place[id(limit)] = len(limits)
+                limits.append(limit)
+            index[code, number] = place[id(limit)]
+    return tuple(limits), index

@@ -1,0 +1,50 @@
+"""The Lua scripts, each put together from its file and the files that it includes, with the hash that EVALSHA names."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+__all__ = ["ATTEMPT", "JOINT", "JOINT_LOOK", "LOOK", "MERGE", "ONE", "REFUND", "SWEEP", "Script"]
+
+_INCLUDE = re.compile(r"^ *--@include (\w+)$", re.MULTILINE)
+
+
+class Script(msgspec.Struct, frozen=True):
+    """A script's text and its SHA-1, as the server names it."""
+
+    text: bytes
+    sha: bytes
+
+
+@cache
+def _folder() -> Traversable:
+    return files("capline.store.redis.scripting") / "lua"
+
+
+def _read(name: str) -> str:
+    return (_folder() / f"{name}.lua").read_text(encoding="utf-8")
+
+
+def _script(name: str, flags: str = "") -> Script:
+    # The first line makes the server refuse the script whole on a replica or when memory is out, before it has begun.
+    text = _INCLUDE.sub(lambda found: _read(found[1]), _read(name)).replace("--@head", f"#!lua{flags}", 1).encode()
+    return Script(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
+
+
+ONE = _script("one")
+ATTEMPT = _script("attempt")
+LOOK = _script("attempt", " flags=no-writes")
+JOINT = _script("joint")
+JOINT_LOOK = _script("joint", " flags=no-writes")
+REFUND = _script("refund")
+MERGE = _script("merge")
+SWEEP = _script("sweep")

@@ -1,0 +1,77 @@
+"""A stored value read in Python, for `explain` and for whoever looks after a store; lua/log.lua tells its forms."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import msgspec
+
+from capline.model.clock import LATEST_US
+from capline.model.errors import StoreDamagedError
+from capline.model.limit import LARGEST_QUOTA
+
+__all__ = ["ParsedLog", "read_value"]
+
+_LEAST_GENERAL = 64
+_SPAN_TAGS = (5, 6, 7)
+_AT_NEWEST = (1 << 56) - 1
+
+
+class ParsedLog(msgspec.Struct, frozen=True):
+    """The hits, oldest first, as (stamp, units, id's 64 bits); and the latest instant that the log has witnessed."""
+
+    hits: list[tuple[int, int, int]]
+    high_water_us: int
+
+
+def read_value(value: bytes | None) -> ParsedLog:
+    """Take a value apart; raises `StoreDamagedError` where it is none."""
+    if not value:
+        return ParsedLog([], 0)
+    tag = value[0]
+    log = _plain(value, tag) if tag in _SPAN_TAGS else _general(value, tag)
+    stamps = [hit[0] for hit in log.hits]
+    if any(later <= earlier for earlier, later in pairwise(stamps)) or min(stamps) < 0:
+        raise StoreDamagedError("stamps that do not increase")
+    if max(stamps[-1], log.high_water_us) >= LATEST_US:
+        raise StoreDamagedError("a stamp that no clock shows")
+    return log
+
+
+def _plain(value: bytes, wide: int) -> ParsedLog:
+    rest = len(value) - 8
+    if rest < 0 or rest % wide:
+        raise StoreDamagedError("a plain log of a length that none has")
+    newest = int.from_bytes(value[1:8])
+    span = 256**wide
+    stamps = [newest] + [
+        newest - (newest - int.from_bytes(value[at : at + wide])) % span for at in range(8, len(value), wide)
+    ]
+    return ParsedLog([(stamp, 1, 0) for stamp in reversed(stamps)], newest)
+
+
+def _general(value: bytes, tag: int) -> ParsedLog:
+    ids = 8 if tag & 32 else 0
+    kind, wide = (tag >> 2) & 7, tag & 3
+    if not _LEAST_GENERAL <= tag < 2 * _LEAST_GENERAL or not wide or kind > 2:  # noqa: PLR2004 - as log.lua has them
+        raise StoreDamagedError("a form that is not known")
+    wide += 4
+    sums = (0, 1, 7)[kind]
+    start = 22 if sums == 7 else 15  # noqa: PLR2004 - as log.lua has them
+    size = wide + sums + ids
+    if len(value) <= start or (len(value) - start) % size:
+        raise StoreDamagedError("a log of a length that none has")
+    first = int.from_bytes(value[8:15])
+    before = int.from_bytes(value[15:22]) if sums == 7 else 0  # noqa: PLR2004 - as log.lua has them
+    hits: list[tuple[int, int, int]] = []
+    for at in range(start, len(value), size):
+        stamp = first + int.from_bytes(value[at : at + wide])
+        total = int.from_bytes(value[at + wide : at + wide + sums]) if sums else before + 1
+        if total < before:
+            raise StoreDamagedError("units that fall")
+        hits.append((stamp, total - before, int.from_bytes(value[at + wide + sums : at + size])))
+        before = total
+    if before > LARGEST_QUOTA + 1:
+        raise StoreDamagedError("more units than any quota")
+    high_water_us = int.from_bytes(value[1:8])
+    return ParsedLog(hits, hits[-1][0] if high_water_us == _AT_NEWEST else high_water_us)

@@ -1,0 +1,140 @@
+"""A store that fails when it is told to: a real one in memory, behind a door that can be shut."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from capline import Limiter
+from capline.model.errors import CaplineError, StoreError, StoreUnavailableError, StoreUnknownError
+from capline.store.columns import NEVER_US
+from capline.store.local.aio import AsyncLocalStore
+from capline.testing.conformance import Awaited
+
+if TYPE_CHECKING:
+    from capline.model.policy import BoundPolicy
+    from capline.model.subject import Subject
+    from capline.store.columns import Decisions
+    from capline.store.local.base import LocalRule, LocalStore
+    from capline.store.protocol import Batch, StoreAttempt
+
+VERBS = (
+    "decide",
+    "peek",
+    "place",
+    "refund",
+    "refund_many",
+    "recorded",
+    "erase",
+    "sweep",
+    "now_us",
+    "decide_all",
+    "peek_all",
+)
+
+
+class Door:
+    """Every verb of the store behind it, counted in `calls`; raises `down` where that is set.
+
+    In batches the rows of the subjects in `lost` were sent, and their answers did not come; their hits say nothing.
+    """
+
+    may_lose_answers = False
+
+    def __init__(self, store: LocalStore) -> None:
+        self.store: Any = store
+        self.down: StoreError | None = None
+        self.lost: set[Subject] = set()
+        self.calls: list[str] = []
+        self.subjects: list[Subject] = []
+        """The subjects of single attempts, as they came."""
+
+    def through(self, verb: str, *asked: Any) -> Any:
+        self.calls.append(verb)
+        if self.down is not None:
+            raise self.down
+        return getattr(self.store, verb)(*asked)
+
+    def compiled(self, rule: BoundPolicy) -> LocalRule:
+        if self.down is not None:
+            raise self.down
+        compiled: LocalRule = self.store.compiled(msgspec.structs.replace(rule, wait_replicas=0))
+        short_way = compiled.decide_one
+
+        def decide_one(subject: Subject) -> Any:
+            self.calls.append("decide")
+            self.subjects.append(subject)
+            if self.down is not None:
+                raise self.down
+            return short_way(subject)
+
+        compiled.decide_one = decide_one
+        return compiled
+
+    def __getattr__(self, verb: str) -> Any:
+        if verb not in VERBS:
+            raise AttributeError(verb)
+
+        def call(*asked: Any) -> Any:
+            if verb in ("decide", "peek", "place", "refund", "recorded", "erase"):
+                self.subjects.append(asked[1])
+            return self.through(verb, *asked)
+
+        return call
+
+    def decide_batch(self, asks: list[StoreAttempt]) -> list[Any]:
+        answers = self.through("decide_batch", asks)
+        return [lost() if ask.subject in self.lost else answer for ask, answer in zip(asks, answers, strict=True)]
+
+    def decide_many(self, batch: Batch) -> Decisions:
+        return self._without_lost(batch, self.through("decide_many", batch))
+
+    def peek_many(self, batch: Batch) -> Decisions:
+        return self._without_lost(batch, self.through("peek_many", batch))
+
+    def _without_lost(self, batch: Batch, answers: Decisions) -> Decisions:
+        self.subjects += list(batch.subjects)
+        rows = [row for row, subject in enumerate(np.array(batch.subjects).tolist()) if subject in self.lost]
+        answers.errors = dict[int, CaplineError]({row: lost() for row in rows})
+        answers.allowed[rows], answers.limit_index[rows], answers.remaining[rows] = False, -1, 0
+        answers.retry_after_us[rows], answers.reset_after_us[rows] = NEVER_US, NEVER_US
+        return answers
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def lost() -> StoreUnknownError:
+    return StoreUnknownError("the answer did not come")
+
+
+def gone() -> StoreUnavailableError:
+    return StoreUnavailableError("nobody is there")
+
+
+def behind_a_door(*policies: Any, asynchronous: bool = False, **options: Any) -> tuple[Any, Door]:
+    """A limiter on a store in memory, and the door to that."""
+    if asynchronous:
+        awaited = Awaited("memory://", policies, **options)
+        inner: Any = awaited.inner
+        door = Door(inner._store._store)
+        inner._store = AsyncLocalStore(door)  # pyright: ignore[reportArgumentType] - it has the verbs that are asked
+        return awaited, door
+    limiter: Any = Limiter("memory://", policies, **options)
+    door = Door(limiter._store)
+    limiter._store = door
+    return limiter, door
+
+
+def inner_of(limiter: Any) -> Any:
+    """The limiter itself, where it is asked through a loop; to look inside."""
+    return limiter.inner if isinstance(limiter, Awaited) else limiter
+
+
+def close(limiter: Any) -> None:
+    """Close it, and the loop that it was asked on."""
+    limiter.close()
+    if isinstance(limiter, Awaited):
+        limiter.runner.close()

@@ -1,0 +1,220 @@
+"""Logs of hundreds of hits on a server: read in blocks, searched, appended to in place, trimmed by halves; and queues.
+
+The state machine seldom gets a log that long or a queue, so here random steps begin on one that is, or make one, beside
+the reference.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from capline import Limiter, ManualClock, Policy
+from capline.model.errors import IdConflictError
+from capline.testing import Reference
+from capline.testing.servers import KINDS, shared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+START_US = 1_700_000_000_000_000
+LIMITS = (["300/1000us"], ["150/500us", "400/5000us"], ["700/3000us", "2000/20000us"], ["250/30us", "260/900us"])
+
+
+class Beside:
+    """A store and the reference, asked the same."""
+
+    def __init__(self, url: str, limits: list[str], layout: str, start_us: int = START_US) -> None:
+        self.clock = ManualClock(start_us)
+        policies = [Policy("p", limits, layout=layout)]
+        self.limiter = Limiter(
+            f"{url}?deadline=20s", policies=policies, clock=self.clock, namespace="n" + secrets.token_hex(4)
+        )
+        self.reference = Reference(policies, self.clock)
+        self.hits: list[int] = []
+
+    def ask(self, verb: str, *args: Any, **options: Any) -> None:
+        try:
+            expected = getattr(self.reference, verb)("p", "s", *args, **options)
+        except IdConflictError:
+            with pytest.raises(IdConflictError):
+                getattr(self.limiter, verb)("p", "s", *args, **options)
+            return
+        assert getattr(self.limiter, verb)("p", "s", *args, **options) == expected, (verb, args, options)
+        if verb in ("decide", "schedule") and expected.hit is not None:
+            self.hits.append(expected.hit)
+
+    def refund(self, hit: int) -> None:
+        assert self.limiter.refund("p", "s", hit) == self.reference.refund("p", "s", hit)
+
+    def same_history(self) -> None:
+        mine = [(hit.stamp_us, hit.units) for hit in self.limiter.explain("p", "s").hits]
+        assert mine == self.reference.hits("p", "s")[0]
+
+
+@pytest.fixture
+def beside() -> Iterator[Callable[..., Beside]]:
+    """Makes them; they are closed when the test ends."""
+    with ExitStack() as stack:
+
+        def make(*args: Any) -> Beside:
+            pair = Beside(*args)
+            stack.callback(pair.limiter.close)
+            return pair
+
+        yield make
+
+
+def unit_steps(pair: Beside, chance: random.Random, steps: int, most_us: int) -> None:
+    """One unit at a time, as traffic is: now steady, now in bursts, now with a clock that steps back."""
+    for _ in range(steps):
+        pair.clock.advance_us(chance.choice((0, 0, 1, 2, chance.randrange(most_us), -chance.randrange(3))))
+        pair.ask("decide")
+
+
+def mixed_steps(pair: Beside, chance: random.Random, steps: int, most_us: int) -> None:
+    for step in range(steps):
+        pair.clock.advance_us(chance.choice((0, 1, 3, chance.randrange(most_us), -chance.randrange(9))))
+        match chance.randrange(12):
+            case 0 | 1 | 2 | 3:
+                pair.ask("decide")
+            case 4:
+                pair.ask("decide", chance.choice((2, 7, 100, 1000)))
+            case 5:
+                pair.ask("decide", chance.choice((1, 1, 2)), f"id{chance.randrange(step + 1)}")
+            case 6:
+                pair.ask("peek", chance.choice((1, 5, 200)))
+            case 7:
+                pair.ask("schedule", chance.choice((1, 1, 3)), max_wait=chance.choice((None, 0, most_us * 1e-5)))
+            case 8 | 9 if pair.hits:
+                pair.refund(chance.choice((pair.hits[-1], chance.choice(pair.hits[-200:]))))
+            case 10 if chance.random() < 0.2:
+                pair.same_history()
+            case _:
+                pair.ask("decide")
+
+
+def queue_steps(pair: Beside, chance: random.Random, steps: int, window_us: int) -> None:
+    """Slots behind others: a queue that grows, shrinks, ends and begins again."""
+    for step in range(steps):
+        pair.clock.advance_us(chance.choice((0, 0, 1, chance.randrange(window_us))))
+        if step % 10 == 0:
+            pair.same_history()
+            pair.clock.advance_us(-chance.randrange(window_us))
+        if step % 20 == 19:
+            about_the_end_of_the_queue = max(pair.hits) + chance.randrange(-2, 2 * window_us)
+            pair.clock.advance_us(about_the_end_of_the_queue - pair.clock.now_us())
+        match chance.randrange(24):
+            case 0:
+                pair.ask("decide", chance.choice((1, 1, 2)))
+            case 1:
+                pair.ask("schedule", max_wait=chance.choice((0, 1e-6, window_us * 1e-6)))
+            case 2 if step % 3 == 0:
+                pair.ask("decide", 1, f"id{step // 20}")
+            case 3 if step % 3 == 0:
+                end_queue(pair)
+                pair.clock.advance_us(-chance.randrange(window_us))
+            case 4 if step % 5 == 0:  # far off: those behind it wait for it alone
+                pair.ask("schedule", not_before=8 * window_us * 1e-6)
+            case 5 if pair.hits:
+                pair.refund(chance.choice(pair.hits[-50:]))
+            case _:
+                pair.ask("schedule")
+
+
+def end_queue(pair: Beside) -> None:
+    """Nobody waits any more: each gives its slot back."""
+    now_us = pair.clock.now_us()
+    for hit in pair.hits:
+        if hit > now_us:
+            pair.refund(hit)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layout", ["subject", "bucket"])
+@pytest.mark.parametrize(
+    ("limits", "window_us"),
+    [
+        (["1/5us"], 5),
+        (["3/10us", "5/40us"], 8),
+        (["7/100us", "90/2000us"], 30),
+        (["110/1000us"], 12),
+        (["3/day", "10/week"], 86_400_000_000),
+        (["2/hour", "30/3600 days"], 3_600_000_000),
+    ],
+    ids=str,
+)
+def test_a_queue(beside: Callable[..., Beside], kind: str, layout: str, limits: list[str], window_us: int) -> None:
+    pair = beside(shared(kind).url, limits, layout)
+    queue_steps(pair, random.Random(f"{limits} queue"), 400, window_us)
+
+
+@pytest.mark.parametrize("limits", [*LIMITS, ["200/1000us"], ["150/500us", "151/501us", "400/700us"]], ids=" ".join)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_long_queue(beside: Callable[..., Beside], limits: list[str], seed: int) -> None:
+    pair = beside(shared(KINDS[seed % 2]).url, limits, "subject")
+    chance = random.Random(f"{limits} queue {seed}")
+    unit_steps(pair, chance, 200, 3)
+    for _ in range(5):
+        for _ in range(60):
+            pair.ask("schedule")
+        pair.clock.advance_us(chance.randrange(20))
+    queue_steps(pair, chance, 300, 40)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("limits", LIMITS, ids=" ".join)
+def test_unit_by_unit_on_a_long_log(beside: Callable[..., Beside], kind: str, limits: list[str]) -> None:
+    pair = beside(shared(kind).url, limits, "subject")
+    chance = random.Random(f"{limits} units")
+    unit_steps(pair, chance, 900, 6)
+    unit_steps(pair, chance, 300, 60)
+    # Some two hundred in the widest window: below the quota, and the rest is trimmed by halves on the way.
+    widest_us = max(limit.window_us for limit in pair.limiter.policies["p"].limits)
+    for _ in range(900):
+        pair.clock.advance_us(chance.choice((0, widest_us // 100)))
+        pair.ask("decide")
+    pair.same_history()
+
+
+@pytest.mark.parametrize("layout", ["subject", "bucket"])
+@pytest.mark.parametrize("limits", LIMITS, ids=" ".join)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_every_verb_on_a_long_log(beside: Callable[..., Beside], layout: str, limits: list[str], seed: int) -> None:
+    pair = beside(shared(KINDS[seed % 2]).url, limits, layout)
+    chance = random.Random(f"{limits} {seed}")
+    unit_steps(pair, chance, 250, 4)
+    mixed_steps(pair, chance, 350, 12)
+    unit_steps(pair, chance, 80, 12)
+    mixed_steps(pair, chance, 120, 200)
+    pair.same_history()
+
+
+@pytest.mark.parametrize("layout", ["subject", "bucket"])
+@pytest.mark.parametrize(
+    ("limits", "start_us", "most_us"),
+    [
+        (["3/day", "10/week"], 0, 86_400_000_000),
+        (["20/30 days"], START_US, 86_400_000_000 * 3),
+        (["30/3600 days"], START_US, 86_400_000_000 * 200),
+        (["5/s", "9/min"], (1 << 53) - 10**13, 700_000),
+    ],
+    ids=["0", "now", "now-wide", "last"],
+)
+def test_stamps_of_every_width_from_the_first_instant_to_the_last(
+    beside: Callable[..., Beside], layout: str, limits: list[str], start_us: int, most_us: int
+) -> None:
+    pair = beside(shared("redis").url, limits, layout, start_us)
+    chance = random.Random(f"{limits}")
+    for _ in range(250):
+        pair.clock.advance_us(chance.choice((0, 1, chance.randrange(most_us // 10), chance.randrange(most_us))))
+        pair.ask("decide")
+    for step in range(60):
+        pair.clock.advance_us(chance.randrange(most_us // 3))
+        pair.ask("decide", chance.choice((1, 1, 2)), chance.choice((None, f"id{step // 2}")))
+        pair.ask("schedule", 1, max_wait=most_us * 1e-6)
+    pair.same_history()

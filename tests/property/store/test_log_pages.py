@@ -1,0 +1,162 @@
+"""A paged log, with pages of 4 hits so that every seam is crossed often, answers every look as the plain value does."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capline.store.local import log_pages as paged
+from capline.store.local.log import ColumnLog
+from capline.store.local.log_bytes import PAGED, pack_log, read_words, unpack_log
+from capline.window import log as window
+
+Step = tuple[str, int, int]
+unit_steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("record unit"), st.integers(1, 3), st.just(1)),
+        st.tuples(st.just("record unit"), st.integers(1, 3), st.just(1)),
+        st.tuples(st.just("trim"), st.integers(0, 40), st.just(0)),
+    ),
+    min_size=20,
+    max_size=100,
+)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("record"), st.integers(1, 9), st.sampled_from([1, 1, 1, 1, 2, 5, 1000])),
+        st.tuples(st.just("record unit"), st.integers(1, 3), st.just(1)),
+        st.tuples(st.just("refund"), st.integers(0, 60), st.just(0)),
+        st.tuples(st.just("extend"), st.integers(0, 3), st.sampled_from([0, 1, 5])),
+        st.tuples(st.just("trim"), st.integers(0, 120), st.just(0)),
+        st.tuples(st.just("insert"), st.integers(1, 60), st.sampled_from([1, 3])),
+    ),
+    min_size=10,
+    max_size=80,
+)
+
+
+SEEN: dict[int, paged.SeenPages] = {}
+"""Kept over all examples, as a process keeps it: only the epoch tells whose pages they are."""
+
+
+KEY = b"log"
+
+
+class Shelf:
+    key = KEY
+
+    def __init__(self) -> None:
+        self.values: dict[int, bytes] = {}
+
+    def read(self, number: int) -> bytes | None:
+        return self.values.get(number)
+
+    def write(self, number: int, value: bytes | None) -> None:
+        if value is None:
+            del self.values[number]
+        else:
+            self.values[number] = value
+
+
+def reopened(value: bytes, shelf: Shelf) -> paged.PagedLog:
+    kind, words = read_words(value, KEY)
+    if kind & PAGED:
+        tail, lead = unpack_log(kind, words, paged.LEAD_WORDS)
+        return paged.PagedLog(tail, shelf, lead)
+    return paged.PagedLog(unpack_log(kind, words)[0], shelf)
+
+
+def check_unit_pages(value: bytes, shelf: Shelf, plain: window.Log) -> None:
+    kind, words = read_words(value, KEY)
+    if kind == PAGED and not words[paged.MIXED_WORD]:
+        epoch = words[paged.EPOCH_WORD]
+        seen = SEEN.setdefault(epoch, paged.SeenPages(epoch, shelf))
+        pages = paged.UnitPages(words, seen, plain.hits[0].stamp_us - 1)
+        stamps = [pages[i] for i in range(len(pages))]
+        kept = [hit.stamp_us for hit in plain.hits]
+        assert stamps[len(stamps) - len(kept) :] == kept
+        assert pages.ends == (len(stamps), stamps[0], stamps[-1])
+        for cutoff_us in {*stamps[::3], stamps[0] - 1, stamps[-1]}:
+            assert pages.position(cutoff_us, 0) == sum(stamp <= cutoff_us for stamp in stamps)
+
+
+def apply(
+    step: Step, log: paged.PagedLog, plain: window.Log, now_us: int, shelf: Shelf
+) -> tuple[paged.PagedLog, window.Log, int]:
+    verb, n, units = step
+    if verb.startswith("record"):
+        now_us += n
+        fingerprint = now_us if units > 1 or now_us % 5 == 0 else 0
+        hit = window.Hit(now_us, units, fingerprint)
+        kind, head = read_words(log.value(), KEY)
+        if units == 1 and not fingerprint and kind == PAGED and not head[paged.MIXED_WORD]:
+            seen = paged.SeenPages(head[paged.EPOCH_WORD], shelf)
+            short_way = paged.UnitPages(head, seen, plain.hits[0].stamp_us - 1)
+            return reopened(short_way.record(now_us), shelf), window.record(plain, hit, now_us), now_us
+        log.record(now_us, units, now_us, fingerprint)
+        return log, window.record(plain, hit, now_us), now_us
+    if verb == "refund" and plain.hits:
+        stamp = plain.hits[-1 - n % len(plain.hits)].stamp_us
+        there = plain.units_at(stamp)
+        part = min(there, 1 + n % 3)
+        plain, done = window.give_back(plain, stamp, part)
+        assert log.give_back(stamp, part) is done
+        assert log.give_back(stamp, there - part + 1) is False
+    if verb == "extend" and plain.hits and not plain.hits[-1].fingerprint:
+        now_us = max(now_us, plain.last_us()) + n
+        log.extend(now_us, units, now_us)
+        plain = window.extend(plain, now_us, units, now_us)
+    if verb == "trim" and plain.hits and plain.hits[-1].stamp_us > now_us - n:
+        log.trim(now_us - n)
+        plain = window.trim(plain, now_us - n)
+    if verb == "insert" and plain.hits:
+        stamp = plain.free_stamp(max(plain.hits[0].stamp_us, now_us - n))
+        log.record(stamp, units, 0)
+        plain, now_us = window.record(plain, window.Hit(stamp, units), 0), max(now_us, stamp)
+    return log, plain, now_us
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.one_of(steps, unit_steps))
+def test_every_look_agrees_with_the_plain_value_across_seals_trims_refunds_and_reopenings(script: list[Step]) -> None:
+    with patch.object(paged, "PAGE_HITS", 4), patch.object(paged, "TAIL_HITS", 6):
+        shelf, now_us, plain = Shelf(), 1000, window.Log()
+        first = ColumnLog()
+        first.record(now_us, 1, now_us)
+        log = paged.PagedLog(first, shelf)
+        plain = window.record(plain, window.Hit(now_us, 1), now_us)
+        for step in script:
+            log, plain, now_us = apply(step, log, plain, now_us, shelf)
+            log = reopened(log.value(), shelf)
+            oldest_us = plain.hits[0].stamp_us
+            assert log.newest_us() == plain.newest_us()
+            assert log.last_us() == plain.last_us()
+            assert log.high_water_us == plain.high_water_us
+            for cutoff_us in (now_us - 1, now_us - 7, now_us - 30, oldest_us, oldest_us - 1):
+                if cutoff_us >= oldest_us - 1:
+                    assert log.units_after(cutoff_us) == plain.units_after(cutoff_us)
+            check_unit_pages(log.value(), shelf, plain)
+            total = plain.units_after(oldest_us - 1)
+            for k in {1, 2, 5, 11, total // 2 + 1, total}:
+                if 1 <= k <= total:
+                    assert log.stamp_of_unit(k) == plain.stamp_of_unit(k)
+            for hit in plain.hits[:: 1 + len(plain.hits) // 5]:
+                assert log.units_at(hit.stamp_us) == hit.units
+                assert log.free_stamp(hit.stamp_us) == plain.free_stamp(hit.stamp_us)
+                assert log.is_named(hit.stamp_us) is bool(hit.fingerprint)
+                for stamp in (hit.stamp_us, hit.stamp_us + 1):
+                    assert log.next_stamp(stamp) == plain.next_stamp(stamp)
+                if hit.fingerprint:
+                    assert log.find(hit.fingerprint, oldest_us - 1) == hit.stamp_us
+        kept = [(stamp, units) for stamp, units, _ in log.recorded() if stamp >= plain.hits[0].stamp_us]
+        assert kept == [(hit.stamp_us, hit.units) for hit in plain.hits]
+        log.remove_pages()
+        assert not shelf.values
+
+
+def test_a_short_log_stays_one_value_of_eight_bytes_a_hit() -> None:
+    log = ColumnLog()
+    for stamp in range(10):
+        log.record(stamp, 1, stamp)
+    assert len(pack_log(log, KEY)) == 8 + 10 * 8

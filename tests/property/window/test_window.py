@@ -1,0 +1,107 @@
+"""The specification itself, held to the sentence that defines it: sum the units in the window, add the cost."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capline import Decision, Limit
+from capline.model.policy import BoundPolicy, LogLimits
+from capline.window.log import Hit, Log
+from capline.window.rule import Slot, step
+
+stamps = st.lists(st.integers(0, 60), max_size=12, unique=True).map(sorted)
+limits = st.lists(
+    st.tuples(st.integers(0, 9), st.integers(1, 40)), min_size=1, max_size=3, unique_by=lambda pair: pair[1]
+).map(lambda pairs: tuple(Limit(*pair) for pair in pairs))
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> Log:
+    hits = tuple(Hit(stamp, draw(st.integers(0, 4))) for stamp in draw(stamps))
+    return Log(hits, hits[-1].stamp_us if hits else 0)
+
+
+def rule_of(bounds: tuple[Limit, ...]) -> BoundPolicy:
+    return BoundPolicy("p", (LogLimits("log", bounds, max(limit.window_us for limit in bounds)),))
+
+
+def judge(log: Log, bounds: tuple[Limit, ...], cost: int, now_us: int) -> Decision:
+    return step((log,), rule_of(bounds), cost, now_us)[1]
+
+
+def fits(log: Log, bounds: tuple[Limit, ...], cost: int, at_us: int) -> bool:
+    """The rule, word for word."""
+    return all(
+        sum(hit.units for hit in log.hits if at_us - limit.window_us < hit.stamp_us <= at_us) + cost <= limit.quota
+        for limit in bounds
+    )
+
+
+@settings(max_examples=600)
+@given(logs(), limits, st.integers(1, 6), st.integers(0, 40))
+def test_a_verdict_is_the_rule_word_for_word_and_retry_after_is_the_first_instant_it_holds(
+    log: Log, bounds: tuple[Limit, ...], cost: int, later_us: int
+) -> None:
+    now_us = log.high_water_us + later_us
+    stamp_us = now_us if now_us > log.newest_us() and log.free_stamp(now_us) == now_us else now_us + 1
+    decision = judge(log, bounds, cost, now_us)
+    assert decision.allowed == fits(log, bounds, cost, stamp_us)
+    if decision.allowed:
+        assert decision.hit == stamp_us
+        assert decision.remaining == min(
+            limit.quota - cost - sum(hit.units for hit in log.hits if hit.stamp_us > stamp_us - limit.window_us)
+            for limit in bounds
+        )
+    elif any(cost > limit.quota for limit in bounds):
+        assert decision.retry_after_us is None
+    else:
+        first_us = next(at for at in range(stamp_us, 1000) if fits(log, bounds, cost, at))
+        assert decision.retry_after_us == first_us - now_us
+        assert not judge(log, bounds, cost, first_us - 1)
+        assert judge(log, bounds, cost, first_us)
+        assert decision.limit in bounds
+        assert not fits(log, (decision.limit,), cost, first_us - 1)
+
+
+attempts = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 5)), min_size=1, max_size=40)
+
+
+@settings(max_examples=300)
+@given(limits, attempts)
+def test_no_window_ever_holds_more_than_its_quota_and_every_refusal_was_due(
+    bounds: tuple[Limit, ...], script: list[tuple[int, int]]
+) -> None:
+    rule = rule_of(bounds)
+    (log,), now_us, admitted = (Log(),), 100, list[Hit]()
+    for gap_us, cost in script:
+        now_us += gap_us
+        (log,), decision = step((log,), rule, cost, now_us)
+        whole = Log(tuple(admitted))
+        at_us = decision.hit if decision.hit is not None else max(now_us, whole.newest_us() + 1)
+        assert decision.allowed == fits(whole, bounds, cost, at_us)
+        if decision.hit is not None:
+            admitted.append(Hit(decision.hit, cost))
+    for limit in bounds:
+        for end in admitted:
+            inside = [hit.units for hit in admitted if end.stamp_us - limit.window_us < hit.stamp_us <= end.stamp_us]
+            assert sum(inside) <= limit.quota
+
+
+@settings(max_examples=300)
+@given(limits.filter(lambda bounds: all(limit.quota for limit in bounds)), attempts)
+def test_slots_never_overfill_a_window_and_come_in_order_of_arrival(
+    bounds: tuple[Limit, ...], script: list[tuple[int, int]]
+) -> None:
+    rule = rule_of(bounds)
+    (log,), now_us, taken = (Log(),), 100, list[Hit]()
+    for gap_us, cost in script:
+        now_us += gap_us
+        (log,), slot = step((log,), rule, cost, now_us, slot=Slot())
+        if slot.hit is None:
+            assert any(cost > limit.quota for limit in bounds)
+            continue
+        assert slot.hit >= now_us
+        assert not taken or slot.hit > taken[-1].stamp_us
+        assert fits(Log(tuple(taken)), bounds, cost, slot.hit)
+        taken.append(Hit(slot.hit, cost))

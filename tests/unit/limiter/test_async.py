@@ -1,0 +1,283 @@
+"""What only an `AsyncLimiter` has: waits that are cancelled, and a loop that goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tests.kit.limiter import Door, gone
+
+from capline import AsyncLimiter, Attempt, Limiter, LimitExceeded, ManualClock, Policy
+from capline.model.errors import StoreUnavailableError
+from capline.store.local.aio import AsyncLocalStore
+from capline.store.open import open_async_store, open_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from capline import Decision
+
+POLICY = Policy("p", ["1/h"])
+
+
+class SlowStore(AsyncLocalStore):
+    """Takes a slot at once, and answers when it is let; gives back when it is let."""
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self.let = asyncio.Event()
+        self.taken = asyncio.Event()
+
+    async def place(
+        self,
+        compiled: Any,
+        subject: Any,
+        cost: int,
+        fingerprint: int,
+        max_wait_us: int | None,
+        not_before_us: int = 0,
+    ) -> Decision:
+        answer = await super().place(compiled, subject, cost, fingerprint, max_wait_us, not_before_us)
+        self.taken.set()
+        await self.let.wait()
+        return answer
+
+    async def refund(self, compiled: Any, subject: Any, stamp_us: int, cost: int = 1) -> bool:
+        await self.let.wait()
+        return await super().refund(compiled, subject, stamp_us, cost)
+
+
+def with_a_door(store: Any) -> Any:
+    """An asynchronous store that can be shut."""
+    door: Any = Door(store)
+    return AsyncLocalStore(door)
+
+
+def with_store(kind: Any) -> tuple[AsyncLimiter, Any]:
+    limiter: Any = AsyncLimiter("memory://", [POLICY])
+    store = kind(limiter._store._store)
+    limiter._store = store
+    return limiter, store
+
+
+async def acquire(limiter: AsyncLimiter) -> None:
+    async with limiter.acquire("p", "s"):
+        pass
+
+
+async def hits(limiter: AsyncLimiter) -> list[int]:
+    return [hit.units for hit in (await limiter.explain("p", "s")).hits]
+
+
+def test_a_cancelled_wait_gives_its_slot_back() -> None:
+    async def main() -> None:
+        async with AsyncLimiter("memory://", [POLICY]) as limiter:
+            await limiter.decide("p", "s")
+            task = asyncio.create_task(acquire(limiter))
+            await asyncio.sleep(0.001)
+            assert await hits(limiter) == [1, 1]
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await hits(limiter) == [1, 0]
+
+    asyncio.run(main())
+
+
+def test_a_timeout_around_the_wait_gives_its_slot_back() -> None:
+    async def main() -> None:
+        async with AsyncLimiter("memory://", [POLICY]) as limiter:
+            await limiter.decide("p", "s")
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await acquire(limiter)
+            assert await hits(limiter) == [1, 0]
+
+    asyncio.run(main())
+
+
+def test_a_slot_whose_answer_is_still_on_its_way_is_given_back_too() -> None:
+    async def main() -> None:
+        limiter, store = with_store(SlowStore)
+        task = asyncio.create_task(acquire(limiter))
+        await store.taken.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+        store.let.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await hits(limiter) == [0]
+
+    asyncio.run(main())
+
+
+def test_cancelling_again_while_the_slot_is_given_back_changes_nothing() -> None:
+    async def main() -> None:
+        limiter, store = with_store(SlowStore)
+        store.let.set()
+        await limiter.decide("p", "s")
+        task = asyncio.create_task(acquire(limiter))
+        await store.taken.wait()
+        await asyncio.sleep(0.001)
+        store.let.clear()
+        for _ in range(3):
+            task.cancel()
+            await asyncio.sleep(0.001)
+        assert not task.done()
+        store.let.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await hits(limiter) == [1, 0]
+
+    asyncio.run(main())
+
+
+def test_a_slot_that_cannot_be_given_back_does_not_hide_the_cancelling() -> None:
+    async def main() -> None:
+        limiter, store = with_store(with_a_door)
+        await limiter.decide("p", "s")
+        task = asyncio.create_task(acquire(limiter))
+        await asyncio.sleep(0.01)
+        store._store.down = gone()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await task
+        assert any("the slot was not given back: nobody is there" in note for note in caught.value.__notes__)
+
+    asyncio.run(main())
+
+
+def test_an_interrupted_sleep_is_not_hidden_by_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    limiter: Any = Limiter("memory://", [POLICY])
+    door = limiter._store = Door(limiter._store)
+    limiter.decide("p", "s")
+
+    def interrupted(_seconds: float) -> None:
+        door.down = gone()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught, limiter.acquire("p", "s"):
+        pass
+    assert "the slot was not given back: nobody is there" in caught.value.__notes__
+
+
+def test_a_wait_past_the_timeout_takes_nothing_and_what_happens_inside_is_kept() -> None:
+    async def main() -> None:
+        async with AsyncLimiter("memory://", [POLICY]) as limiter:
+            with pytest.raises(ZeroDivisionError):
+                async with limiter.acquire("p", "s"):
+                    raise ZeroDivisionError
+            with pytest.raises(LimitExceeded, match="1/hour"):
+                async with limiter.acquire("p", "s", timeout=1):
+                    pass
+            assert await hits(limiter) == [1]
+
+    asyncio.run(main())
+
+
+def test_an_outage_while_a_slot_is_taken_is_raised() -> None:
+    async def main() -> None:
+        limiter, store = with_store(with_a_door)
+        store._store.down = gone()
+        with pytest.raises(StoreUnavailableError):
+            await acquire(limiter)
+
+    asyncio.run(main())
+
+
+def test_the_loop_goes_on_during_a_large_batch(tmp_path: Path) -> None:
+    async def main() -> None:
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0.001)
+
+        async with AsyncLimiter(f"lmdb://{tmp_path}", [Policy("p", ["3/day"])], clock=ManualClock(10**15)) as limiter:
+            counting = asyncio.create_task(count())
+            many = await limiter.decide_many("p", [str(i) for i in range(50_000)])
+            counting.cancel()
+            assert many.allowed.all()
+            assert turns > 10
+            few = await limiter.decide_many("p", np.arange(10))
+            assert few.allowed.all()
+
+    asyncio.run(main())
+
+
+class Watched(list[Any]):
+    """A list that notes in which thread it is read."""
+
+    def __iter__(self) -> Any:
+        self.thread = threading.get_ident()
+        return super().__iter__()
+
+
+def test_many_rows_are_checked_in_a_thread_and_few_where_they_are_awaited() -> None:
+    async def main() -> None:
+        async with AsyncLimiter("memory://", [POLICY]) as limiter:
+            for ask in (limiter.decide_many, limiter.peek_many):
+                few, many = Watched(range(10)), Watched(range(5000))
+                await ask("p", few)
+                await ask("p", many)
+                assert few.thread == threading.get_ident() != many.thread
+            attempts = Watched([Attempt("p", i) for i in range(5000)])
+            assert len(await limiter.decide_batch(attempts)) == 5000
+            assert attempts.thread != threading.get_ident()
+
+    asyncio.run(main())
+
+
+def test_it_has_every_verb_and_option_of_the_other() -> None:
+    public = [name for name in dir(Limiter) if not name.startswith("_") or name == "__init__"]
+    assert public == [name for name in dir(AsyncLimiter) if not name.startswith("_") or name == "__init__"]
+    for name in public:
+        mine, other = getattr(Limiter, name), getattr(AsyncLimiter, name)
+        if callable(mine):
+            assert list(inspect.signature(mine).parameters) == list(inspect.signature(other).parameters), name
+    assert list(inspect.signature(Limiter.from_file).parameters) == ["path", "url"] + [
+        name for name in inspect.signature(Limiter).parameters if name not in ("url", "policies", "namespace")
+    ]
+
+
+def test_its_clock_is_awaited_and_the_stores_own_unless_given(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncLimiter("memory://", clock=ManualClock(7)) as limiter:
+            assert await limiter.now_us() == 7
+        for url in ("memory://", f"lmdb://{tmp_path}"):
+            store = open_async_store(url)
+            assert await store.now_us() > 10**15
+            await store.close()
+
+    asyncio.run(main())
+    for url in ("memory://", f"lmdb://{tmp_path}"):
+        store = open_store(url)
+        assert store.now_us() > 10**15
+        store.close()
+
+
+def test_from_file_takes_the_same_options(tmp_path: Path) -> None:
+    path = tmp_path / "policies.yaml"
+    path.write_text("namespace: marketing\npolicies: {p: {limits: [1/day]}}\n", encoding="utf-8")
+
+    async def main() -> None:
+        async with AsyncLimiter.from_file(path, "memory://", on_store_error="deny", deny_cache=5) as limiter:
+            assert [bool(await limiter.decide("p", "s")) for _ in range(2)] == [True, False]
+            assert (await limiter.decide("p", "s")).origin == "deny-cache"
+            assert limiter.namespace == "marketing"
+            path.write_text("namespace: marketing\npolicies: {p: {limits: [2/day]}}\n", encoding="utf-8")
+            assert limiter.reload()
+            assert await limiter.decide("p", "s")
+
+    asyncio.run(main())
+    with Limiter.from_file(path, "memory://", subject_key=b"x" * 16) as limiter:
+        limiter.decide("p", "s")
+        assert str(limiter.policies["p"].limits[0]) == "2/day"

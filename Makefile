@@ -7,7 +7,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup demo test lint bench proof chaos lock clean
+.PHONY: help setup demo test test-deep lint bench proof chaos lock clean
 
 BIN := .venv/bin
 PYTEST_WORKERS ?= 2
@@ -16,11 +16,13 @@ CHAOS_ARGS ?=
 
 # What a shell brings along must not decide what runs: only .venv does.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+# Tests start hundreds of processes: each would compile all of capline again.
+unexport PYTHONDONTWRITEBYTECODE
 # pyright ships whole in its wheel: it asks nobody whether there is a newer one.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 setup: ## make .venv with the package, its extras and the tools; does nothing when it is up to date
 	@bash tools/setup.sh setup
@@ -28,15 +30,27 @@ setup: ## make .venv with the package, its extras and the tools; does nothing wh
 demo: setup ## see the main job done on real data; the report lands in build/demo
 	@$(BIN)/capline demo
 
-test: lint ## lint, then every test
+test: lint ## lint, then the tests of every day; PYTEST_ARGS="-k lmdb" picks some
 	@bash tools/setup.sh test
-	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not alone" $(PYTEST_ARGS) || [ $$? -eq 5 ]
-	$(BIN)/pytest -m alone $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not alone and not deep" $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	$(BIN)/pytest -m "alone and not deep" $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
+test-deep: setup ## the rest: every combination, long random runs, clusters under faults; some 20 minutes
+	@bash tools/setup.sh test
+	CAPLINE_TESTS=deep $(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal -m "(deep or sized) and not alone" $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	CAPLINE_TESTS=deep $(BIN)/pytest -m "(deep or sized) and alone" $(PYTEST_ARGS) || [ $$? -eq 5 ]
+
+# pyright works on one core; the others share the second.
 lint: setup ## ruff, pyright strict, import-linter, bandit, and what is known against the packages
+	@$(MAKE) -j2 --output-sync=target lint-types lint-rest
+
+.PHONY: lint-types lint-rest
+lint-types:
+	$(BIN)/pyright --warnings
+
+lint-rest:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright --warnings
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src proof tools
 	$(BIN)/python tools/audit.py

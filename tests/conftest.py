@@ -6,11 +6,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import strategies as st
+from tests.combinations import mark_deep
 from tests.kit.s3 import S3
 from tests.kit.server import Limiters
+from tests.profiles import load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+load_profile()  # before any test module is read: their settings build on it
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Most combinations of settings are left to the deep part."""
+    mark_deep(items)
 
 
 @pytest.fixture(params=[False, True], ids=["sync", "async"])

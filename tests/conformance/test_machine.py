@@ -1,6 +1,11 @@
-"""At least 10,000 random steps of every store beside the reference."""
+"""Random steps of every store beside the reference: 10,000 in the deep part."""
+
+from tests.profiles import size, sized
 
 from capline.testing import state_machine
 
-TestMemory = state_machine("memory://")
-TestLmdb = state_machine("lmdb://{tmp}/store")
+pytestmark = sized
+STEPS = size(2_500, 10_000)
+
+TestMemory = state_machine("memory://", steps=STEPS)
+TestLmdb = state_machine("lmdb://{tmp}/store", steps=STEPS)

@@ -1,9 +1,14 @@
-"""At least 10,000 random steps of a server store beside the reference, in each layout, on Redis and on Valkey."""
+"""Random steps of a server store beside the reference, each layout, Redis and Valkey: 10,000 in the deep part."""
 
 from functools import partial
 
+from tests.profiles import size, sized
+
 from capline.testing import state_machine
 from capline.testing.servers import shared
+
+pytestmark = sized
+STEPS = size(2_500, 10_000)
 
 PATIENT = "?deadline=20s&bulk_deadline=60s"
 
@@ -16,7 +21,7 @@ def _cluster(kind: str) -> str:
     return shared(kind, "cluster").url + PATIENT
 
 
-TestRedis = state_machine(partial(_single, "redis"))
-TestRedisBucket = state_machine(partial(_single, "redis"), layout="bucket")
-TestValkey = state_machine(partial(_single, "valkey"))
-TestValkeyClusterBucket = state_machine(partial(_cluster, "valkey"), layout="bucket")
+TestRedis = state_machine(partial(_single, "redis"), steps=STEPS)
+TestRedisBucket = state_machine(partial(_single, "redis"), layout="bucket", steps=STEPS)
+TestValkey = state_machine(partial(_single, "valkey"), steps=STEPS)
+TestValkeyClusterBucket = state_machine(partial(_cluster, "valkey"), layout="bucket", steps=STEPS)

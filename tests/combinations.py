@@ -1,0 +1,68 @@
+"""Which tests run all day, and which only in the deep part (`make test-deep`).
+
+Many tests ask one question in many settings: on Redis and on Valkey, in each layout, at once and awaited, on each
+store. The fast part asks each question in one setting, another one from test to test, so that together they meet every
+setting. All other combinations are marked `deep`. Nothing is lost: the two parts together are every test.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["mark_deep"]
+
+SETTINGS = frozenset(("kind", "layout", "limiters", "asynchronous", "store", "place", "topology", "loader"))
+"""Names of parameters that say where a question is asked, and not what is asked."""
+ALWAYS = frozenset(("TestMemory", "TestLmdb"))
+"""Stores that every law is checked on, all day."""
+LAWS_ON_SERVERS = 2
+"""Server stores, of sixteen, that each law is checked on, all day."""
+
+
+def mark_deep(items: Sequence[pytest.Item]) -> None:
+    """Mark all combinations but the chosen ones; what is marked already stays so."""
+    groups: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        question = _question(item)
+        if question is not None:
+            groups[question].append(item)
+    for question, asked in groups.items():
+        for item in asked:
+            if item not in _chosen(question, asked):
+                item.add_marker(pytest.mark.deep)
+
+
+def _question(item: pytest.Item) -> str | None:
+    """What the test asks, whatever the setting; None for a test that has none."""
+    if not isinstance(item, pytest.Function):
+        return None
+    module = item.nodeid.partition("::")[0]
+    params: dict[str, int] = item.callspec.indices if hasattr(item, "callspec") else {}
+    if "tests/conformance/" in module and "_stores.py" in module:
+        return f"{module}::{item.name}"
+    if not SETTINGS & params.keys():
+        return None
+    asked = sorted((name, number) for name, number in params.items() if name not in SETTINGS)
+    return f"{module}::{item.cls and item.cls.__name__}::{item.originalname}::{asked}"
+
+
+def _chosen(question: str, asked: Sequence[pytest.Item]) -> Iterable[pytest.Item]:
+    turn = crc32(question.encode())
+    if "tests/conformance/test_server_stores.py" in question:
+        step = max(1, len(asked) // LAWS_ON_SERVERS)
+        return [asked[(turn + step * i) % len(asked)] for i in range(LAWS_ON_SERVERS)]
+    if "tests/conformance/test_stores.py" in question:
+        others = [item for item in asked if _class_of(item) not in ALWAYS]
+        return [*(item for item in asked if _class_of(item) in ALWAYS), *(others and [others[turn % len(others)]])]
+    return [asked[turn % len(asked)]]
+
+
+def _class_of(item: pytest.Item) -> str:
+    return item.cls.__name__ if isinstance(item, pytest.Function) and item.cls else ""

@@ -1,0 +1,40 @@
+"""How much a random test tries: little all day, more in the deep part, and another path each time only where one asks.
+
+    CAPLINE_TESTS=fast     (the default) `make test`
+    CAPLINE_TESTS=deep     `make test-deep`
+    CAPLINE_TESTS=random   as deep, from another seed each time: to search for faults, not to accept a change
+
+The first two are derandomized: a change is judged by what it changed, not by the draw of the day.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+__all__ = ["DEEP", "RANDOM", "load_profile", "size", "sized"]
+
+_NAME = os.environ.get("CAPLINE_TESTS", "fast")
+if _NAME not in ("fast", "deep", "random"):
+    raise pytest.UsageError(f"CAPLINE_TESTS={_NAME} is none of fast, deep, random")
+RANDOM = _NAME == "random"
+DEEP = _NAME != "fast"
+
+sized = pytest.mark.sized
+"""For tests that run in both parts, with another `size` in each."""
+
+
+def size(fast: int, deep: int) -> int:
+    """The number for the part that runs."""
+    return deep if DEEP else fast
+
+
+def load_profile() -> None:
+    """Make these Hypothesis's defaults; `settings(...)` of a test, made later, is on top of them."""
+    slow_machine = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    settings.register_profile(
+        "capline", derandomize=not RANDOM, database=None, deadline=None, suppress_health_check=slow_machine
+    )
+    settings.load_profile("capline")

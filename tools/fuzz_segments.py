@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from capline.model.errors import SegmentError
 from capline.segment import IdSet, IdSet64, parse_expression
 from capline.segment.dictionary.idfile import IdFile, encode
-from capline.segment.snapshot.manifest import DictionaryEntry, Manifest, SegmentEntry, decode_manifest, encode_manifest
+from capline.segment.manifest import DictionaryEntry, Manifest, SegmentEntry, decode_manifest, encode_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,7 +22,7 @@ from capline.cli import segments_publish
 from capline.cli.common import NO_SEGMENT, JsonOption, answer_json, note, out, plain, printable
 from capline.model.errors import SegmentError
 from capline.segment import files
-from capline.segment.snapshot.manifest import MANIFEST, Manifest, instant_text, read_manifest
+from capline.segment.manifest import MANIFEST, Manifest, instant_text, read_manifest
 
 if TYPE_CHECKING:
     from capline.segment import DictionaryBuilder, IdSet, Snapshot

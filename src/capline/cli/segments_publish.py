@@ -19,8 +19,8 @@ from rich.table import Table
 from capline import segment as segments
 from capline.cli.common import JsonOption, answer_json, note, out
 from capline.model.errors import SegmentConflictError
+from capline.segment.manifest import instant_text
 from capline.segment.publish.pointer import POINTER, Pointer, Published
-from capline.segment.snapshot.manifest import instant_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

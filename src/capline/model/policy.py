@@ -93,7 +93,7 @@ class LogLimits(msgspec.Struct, frozen=True):
     `retention_us` is the widest window that any policy, in any segment, has on that log: hits are trimmed by that age
     alone. `keeps` is what a hit leaves there: `hits` are kept each by itself; `sums`, those of one span of `grain_us`
     as one; `ids`, only hits that have an id, beside logs of sums. `title` is what people call its limits by: the
-    policy, or `policy/channel`. `places` is the place of each of its limits in the policy, where the looks are in
+    policy, or `policy/channel`. `places` is the place of each of its limits in the policy, where the logs are in
     another order.
     """
 

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from capline.segment.build.merge import merge_partials
     from capline.segment.build.source import count_rows, expand, find_audience, read_audience, read_rows, read_text_rows
     from capline.segment.dictionary.dictionary import Dictionary, DictionaryBuilder, keep
+    from capline.segment.manifest import Manifest, SegmentEntry, read_manifest
     from capline.segment.publish.cache import Bounds
     from capline.segment.publish.publish import Publisher
     from capline.segment.publish.watch import SegmentWatch, WatchStatus
     from capline.segment.sets.expression import Expression, parse_expression
     from capline.segment.sets.idset import IdSet, IdSet64, set_type
     from capline.segment.snapshot.load import load_partial, load_snapshot
-    from capline.segment.snapshot.manifest import Manifest, SegmentEntry, read_manifest
     from capline.segment.snapshot.snapshot import Snapshot
     from capline.segment.snapshot.write import write_snapshot
 
@@ -77,9 +77,9 @@ _HOMES = {
     "Expression": "sets.expression",
     "IdSet": "sets.idset",
     "IdSet64": "sets.idset",
-    "Manifest": "snapshot.manifest",
+    "Manifest": "manifest",
     "Publisher": "publish.publish",
-    "SegmentEntry": "snapshot.manifest",
+    "SegmentEntry": "manifest",
     "SegmentWatch": "publish.watch",
     "Snapshot": "snapshot.snapshot",
     "WatchStatus": "publish.watch",
@@ -94,7 +94,7 @@ _HOMES = {
     "number_rows": "build.build",
     "parse_expression": "sets.expression",
     "read_audience": "build.source",
-    "read_manifest": "snapshot.manifest",
+    "read_manifest": "manifest",
     "read_rows": "build.source",
     "read_text_rows": "build.source",
     "set_type": "sets.idset",

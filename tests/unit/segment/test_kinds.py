@@ -30,7 +30,7 @@ from capline.segment import (
     read_text_rows,
     write_snapshot,
 )
-from capline.segment.snapshot.manifest import seal
+from capline.segment.manifest import seal
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,10 +15,10 @@ import pytest
 
 from capline.model.errors import InvalidTypeError, SegmentError, UnknownNameError
 from capline.segment import IdSet, Snapshot, load_snapshot, read_manifest, write_snapshot
+from capline.segment.manifest import DictionaryEntry, Manifest, SegmentEntry, encode_manifest
 from capline.segment.sets import codes as codes_module
 from capline.segment.snapshot import load as load_module
 from capline.segment.snapshot import write as write_module
-from capline.segment.snapshot.manifest import DictionaryEntry, Manifest, SegmentEntry, encode_manifest
 
 if TYPE_CHECKING:
     from pathlib import Path

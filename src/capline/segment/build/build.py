@@ -18,8 +18,8 @@ import numpy as np
 from capline.model.errors import SegmentError
 from capline.segment.build.source import Rows
 from capline.segment.dictionary.idfile import Group
+from capline.segment.manifest import MOST_SEGMENTS, check_names
 from capline.segment.sets.idset import IdArray, IdSet, set_type
-from capline.segment.snapshot.manifest import MOST_SEGMENTS, check_names
 from capline.segment.snapshot.snapshot import describe_overlap
 
 if TYPE_CHECKING:

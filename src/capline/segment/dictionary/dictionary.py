@@ -33,7 +33,7 @@ import numpy as np
 from capline.model.errors import InvalidTypeError, SegmentError
 from capline.segment import files
 from capline.segment.dictionary import idfile
-from capline.segment.snapshot.manifest import LARGEST_MANIFEST_BYTES, DictionaryEntry, is_sealed, seal
+from capline.segment.manifest import LARGEST_MANIFEST_BYTES, DictionaryEntry, is_sealed, seal
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence

@@ -151,7 +151,7 @@ class DirectoryStore:
             target.write(data)
 
     def swap(self, path: str, data: bytes, tag: str | None) -> bool:
-        """See `ObjectStore`. Who waits for the lock waits for one rename; it goes with its holder, however that ends."""
+        """See `ObjectStore`. Who waits for the lock waits for one rename; it goes with its holder."""
         shown = f"{self.where}/{path}"
         with files.os_errors("write it", shown):
             self._root.mkdir(parents=True, exist_ok=True)

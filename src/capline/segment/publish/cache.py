@@ -34,19 +34,19 @@ import msgspec
 
 from capline.model.errors import SegmentError
 from capline.segment import files
+from capline.segment.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, decode_manifest, read_manifest
 from capline.segment.objects.store import remove_tree
 from capline.segment.publish.fetch import download, read_manifest_of
 from capline.segment.publish.publish import files_of
 from capline.segment.snapshot.load import load_snapshot
-from capline.segment.snapshot.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, decode_manifest, read_manifest
 from capline.segment.snapshot.verify import REFUSED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    from capline.segment.manifest import Manifest
     from capline.segment.objects.store import ObjectStore
     from capline.segment.publish.pointer import Published
-    from capline.segment.snapshot.manifest import Manifest
     from capline.segment.snapshot.snapshot import Snapshot
 
 __all__ = ["Bounds", "Cache", "Last"]

@@ -25,9 +25,9 @@ from capline.segment.publish.fetch import download, read_manifest_of
 
 if TYPE_CHECKING:
     from capline.segment.dictionary.idfile import IdFile
+    from capline.segment.manifest import DictionaryEntry
     from capline.segment.objects.store import ObjectStore
     from capline.segment.publish.pointer import Published
-    from capline.segment.snapshot.manifest import DictionaryEntry
 
 __all__ = ["check_extends"]
 

@@ -6,9 +6,9 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from capline.model.errors import SegmentError
+from capline.segment.manifest import LARGEST_MANIFEST_BYTES, Manifest, decode_manifest
 from capline.segment.objects.store import ObjectMissingError
 from capline.segment.publish.pointer import OBJECTS
-from capline.segment.snapshot.manifest import LARGEST_MANIFEST_BYTES, Manifest, decode_manifest
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -39,6 +39,7 @@ import msgspec
 from capline.model.clock import Clock, SystemClock
 from capline.model.errors import SegmentConflictError, SegmentError
 from capline.segment import files
+from capline.segment.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, FileEntry, Manifest, decode_manifest
 from capline.segment.objects.address import open_place
 from capline.segment.objects.store import ObjectMissingError, ObjectStore
 from capline.segment.publish.extends import check_extends
@@ -57,7 +58,6 @@ from capline.segment.publish.pointer import (
     encode_pointer,
 )
 from capline.segment.snapshot.load import load_snapshot
-from capline.segment.snapshot.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, FileEntry, Manifest, decode_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

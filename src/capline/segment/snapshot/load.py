@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Literal
 from capline.model.errors import SegmentError
 from capline.segment import files
 from capline.segment.dictionary.dictionary import Dictionary, open_file
+from capline.segment.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, Manifest, SegmentEntry, decode_manifest
 from capline.segment.sets.idset import IdSet, set_type
 from capline.segment.snapshot import verified as stamp
-from capline.segment.snapshot.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, Manifest, SegmentEntry, decode_manifest
 from capline.segment.snapshot.snapshot import Snapshot
 
 if TYPE_CHECKING:

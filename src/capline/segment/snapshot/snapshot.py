@@ -22,9 +22,9 @@ import numpy.typing as npt
 
 from capline.model.clock import SystemClock
 from capline.model.errors import InvalidTypeError, SegmentError, UnknownNameError
+from capline.segment.manifest import check_names
 from capline.segment.sets.codes import Codes, codes_of, codes_of_64
 from capline.segment.sets.expression import Expression, parse_expression
-from capline.segment.snapshot.manifest import check_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

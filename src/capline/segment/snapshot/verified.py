@@ -27,15 +27,15 @@ import msgspec
 
 from capline.model.errors import SegmentError
 from capline.segment import files
+from capline.segment.manifest import Manifest, is_sealed, seal
 from capline.segment.sets import frozen
 from capline.segment.sets.idset import IdSet, set_type
-from capline.segment.snapshot.manifest import Manifest, is_sealed, seal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from capline.segment.snapshot.manifest import SegmentEntry
+    from capline.segment.manifest import SegmentEntry
 
 __all__ = ["VERIFIED", "leave", "open_sets"]
 

@@ -18,7 +18,7 @@ REFUSED = 2
 
 def main() -> None:
     """Verify the directory that is named on the command line."""
-    from capline.segment import load_snapshot  # noqa: PLC0415 - the package is loading when `cache` imports this module
+    from capline.segment.snapshot.load import load_snapshot  # noqa: PLC0415 - `cache` imports this module for its path alone
 
     os.nice(5)  # who serves comes first
     try:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from capline.model.errors import SegmentError
 from capline.segment import files
 from capline.segment.dictionary.dictionary import link_or_copy
-from capline.segment.snapshot.manifest import (
+from capline.segment.manifest import (
     FORMAT,
     FORMAT_VERSION,
     MANIFEST,

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
     from capline.store.protocol import Batch, Merge, Page, Recorded
-    from capline.store.redis.cluster.router import Call, Steps
     from capline.store.redis.io.url import Settings
-    from capline.store.redis.io.wire import Reply
+    from capline.store.redis.io.wire import Reply, Steps
     from capline.store.redis.scripting.compiled_rule import RedisRule
+    from capline.store.redis.scripting.scripts import Call
     from capline.window.merge import Merged
 
 __all__ = ["AsyncRedisStore"]

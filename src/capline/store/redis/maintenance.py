@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from capline.model.errors import CaplineError, StoreDamagedError, StoreError
 from capline.store.protocol import Page, Recorded, ScannedLog
-from capline.store.redis.cluster.router import Call
 from capline.store.redis.io.wire import Exchange, NoReply, Request, ServerError, pack
 from capline.store.redis.scripting.keys import field_of, log_of_key, slot_of, subject_of, tag_of, tag_of_key
 from capline.store.redis.scripting.replies import damaged
 from capline.store.redis.scripting.requests import keys_of
-from capline.store.redis.scripting.scripts import MERGE, SWEEP
+from capline.store.redis.scripting.scripts import MERGE, SWEEP, Call
 from capline.store.redis.scripting.value import ParsedLog, read_value
 from capline.store.redis.session import sound
 from capline.window.merge import Merged
@@ -22,9 +21,8 @@ if TYPE_CHECKING:
 
     from capline.model.subject import Subject
     from capline.store.protocol import Merge
-    from capline.store.redis.cluster.router import Steps
     from capline.store.redis.io.url import Address
-    from capline.store.redis.io.wire import Reply
+    from capline.store.redis.io.wire import Reply, Steps
     from capline.store.redis.scripting.compiled_rule import Family, RedisRule
     from capline.store.redis.session import Session
 

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from capline.model.errors import StoreClosedError
 from capline.model.subject import check_subject
-from capline.store.redis.cluster.router import Call
 from capline.store.redis.io.sync import Transport
 from capline.store.redis.io.wire import NoReply, ServerError
 from capline.store.redis.maintenance import Maintenance
 from capline.store.redis.scripting.replies import one_decision
 from capline.store.redis.scripting.requests import DECIDE, PEEK, PLACE, one_payload
-from capline.store.redis.scripting.scripts import ONE
+from capline.store.redis.scripting.scripts import ONE, Call
 from capline.store.redis.session import Session
 from capline.store.redis.verbs import Verbs
 
@@ -29,9 +28,8 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
     from capline.store.protocol import Batch, Merge, Page, Recorded, StoreAttempt
-    from capline.store.redis.cluster.router import Steps
     from capline.store.redis.io.url import Settings
-    from capline.store.redis.io.wire import Reply
+    from capline.store.redis.io.wire import Reply, Steps
     from capline.store.redis.scripting.compiled_rule import RedisRule
     from capline.window.merge import Merged
 

@@ -13,8 +13,8 @@ from capline.model.errors import (
     StoreUnknownError,
 )
 from capline.store.receipts import batch_digest, namespace_of, receipt_conflict, receipt_name
-from capline.store.redis.cluster.router import Call, Steps, UnderReplicated
-from capline.store.redis.io.wire import Reply, pack
+from capline.store.redis.cluster.router import UnderReplicated
+from capline.store.redis.io.wire import Reply, Steps, pack
 from capline.store.redis.scripting.keys import field_of, slot_of, tag_of
 from capline.store.redis.scripting.replies import (
     JointReply,
@@ -38,7 +38,7 @@ from capline.store.redis.scripting.requests import (
     row_parts,
     single_call,
 )
-from capline.store.redis.scripting.scripts import ONE, REFUND
+from capline.store.redis.scripting.scripts import ONE, REFUND, Call
 from capline.store.redis.session import sound
 
 if TYPE_CHECKING:

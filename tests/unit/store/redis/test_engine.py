@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from capline.model.errors import StoreError, StoreFullError, StoreUnavailableError, StoreUnknownError
-from capline.store.redis.cluster.router import Call, Router
+from capline.store.redis.cluster.router import Router
 from capline.store.redis.io.url import parse_url
 from capline.store.redis.io.wire import Exchange, NoReply, Pause, Read, Request, ServerError, Write, pack
-from capline.store.redis.scripting.scripts import ATTEMPT, ONE
+from capline.store.redis.scripting.scripts import ATTEMPT, ONE, Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -36,19 +36,25 @@ from capline.model.errors import (
 from capline.store.redis.cluster.breaker import Breaker
 from capline.store.redis.cluster.topology import Topology
 from capline.store.redis.io.url import Address
-from capline.store.redis.io.wire import ASKING, Exchange, NoReply, Pause, Read, Reply, Request, ServerError, Write, pack
-from capline.store.redis.scripting.scripts import Script
+from capline.store.redis.io.wire import (
+    ASKING,
+    Exchange,
+    NoReply,
+    Pause,
+    Read,
+    Reply,
+    Request,
+    ServerError,
+    Steps,
+    Write,
+    pack,
+)
+from capline.store.redis.scripting.scripts import Call, Script
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from capline.store.redis.io.url import Settings
 
-__all__ = ["Call", "InFlight", "Router", "Steps", "UnderReplicated"]
-
-_T = TypeVar("_T")
-Steps: TypeAlias = "Generator[Write | Read | Exchange | Pause, Any, _T]"
-"""What a verb is to a transport: it yields what is to be exchanged, and returns its answer."""
+__all__ = ["InFlight", "Router", "UnderReplicated"]
 
 _LATER = frozenset(("TRYAGAIN", "CLUSTERDOWN", "LOADING", "BUSY", "MASTERDOWN", "NOREPLICAS", "UNKILLABLE"))
 _REFUSED = {
@@ -66,15 +72,6 @@ WAIT_MS = 600
 """Of each second that is left, what WAIT may take: connecting and the answer's way back are to fit as well."""
 MOST_REDIRECTS = 16
 """In a row, without a wait: servers that send a call round in circles would do so until the deadline."""
-
-
-class Call(msgspec.Struct):
-    """One script call, or one plain command. `repeatable`: it may run twice and count once."""
-
-    slot: int
-    payload: bytes
-    script: Script | None = None
-    repeatable: bool = False
 
 
 class UnderReplicated(msgspec.Struct, frozen=True):

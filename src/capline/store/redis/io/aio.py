@@ -36,8 +36,8 @@ except ModuleNotFoundError:
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from capline.store.redis.cluster.router import Steps
     from capline.store.redis.io.url import Address, Settings
+    from capline.store.redis.io.wire import Steps
 
 __all__ = ["AsyncTransport"]
 

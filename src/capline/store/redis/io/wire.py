@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
 from capline.store.redis.io.url import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 __all__ = [
     "ASKING",
@@ -19,6 +22,7 @@ __all__ = [
     "Reply",
     "Request",
     "ServerError",
+    "Steps",
     "Write",
     "bulk",
     "pack",
@@ -93,3 +97,8 @@ class Pause(msgspec.Struct, frozen=True):
     """Wait so many seconds. Yields None."""
 
     seconds: float
+
+
+_T = TypeVar("_T")
+Steps: TypeAlias = "Generator[Write | Read | Exchange | Pause, Any, _T]"
+"""What a verb is to a transport: it yields what is to be exchanged, and returns its answer."""

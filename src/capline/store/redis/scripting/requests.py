@@ -16,11 +16,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from capline.store.redis.cluster.router import Call
 from capline.store.redis.io.wire import bulk, pack
 from capline.store.redis.scripting.compiled_rule import Family, RedisRule
 from capline.store.redis.scripting.keys import BUCKET, field_of, slot_of, tag_of
-from capline.store.redis.scripting.scripts import ATTEMPT, JOINT, JOINT_LOOK, LOOK, ONE
+from capline.store.redis.scripting.scripts import ATTEMPT, JOINT, JOINT_LOOK, LOOK, ONE, Call
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -1,4 +1,7 @@
-"""The Lua scripts, each put together from its file and the files that it includes, with the hash that EVALSHA names."""
+"""The Lua scripts and what a call of one is.
+
+Each script is put together from its file and the files that it includes, and has the hash that EVALSHA names.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import msgspec
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-__all__ = ["ATTEMPT", "JOINT", "JOINT_LOOK", "LOOK", "MERGE", "ONE", "REFUND", "SWEEP", "Script"]
+__all__ = ["ATTEMPT", "JOINT", "JOINT_LOOK", "LOOK", "MERGE", "ONE", "REFUND", "SWEEP", "Call", "Script"]
 
 _INCLUDE = re.compile(r"^ *--@include (\w+)$", re.MULTILINE)
 
@@ -23,6 +26,15 @@ class Script(msgspec.Struct, frozen=True):
 
     text: bytes
     sha: bytes
+
+
+class Call(msgspec.Struct):
+    """One script call, or one plain command. `repeatable`: it may run twice and count once."""
+
+    slot: int
+    payload: bytes
+    script: Script | None = None
+    repeatable: bool = False
 
 
 @cache

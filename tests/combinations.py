@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["mark_deep"]
 
-SETTINGS = frozenset(("kind", "layout", "limiters", "asynchronous", "store", "place", "topology", "loader"))
+SETTINGS = frozenset(("kind", "layout", "limiters", "asynchronous", "store", "place", "topology", "loader", "server", "proxy", "site"))
 """Names of parameters that say where a question is asked, and not what is asked."""
 ALWAYS = frozenset(("TestMemory", "TestLmdb"))
 """Stores that every law is checked on, all day."""
@@ -47,6 +47,9 @@ def _question(item: pytest.Item) -> str | None:
     params: dict[str, int] = item.callspec.indices if hasattr(item, "callspec") else {}
     if "tests/conformance/" in module and "_stores.py" in module:
         return f"{module}::{item.name}"
+    if item.get_closest_marker("alone") and params:
+        # It holds everybody up: asked once all day, whatever its parameters.
+        return f"{module}::{item.cls and item.cls.__name__}::{item.originalname}"
     if not SETTINGS & params.keys():
         return None
     asked = sorted((name, number) for name, number in params.items() if name not in SETTINGS)

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["mark_deep"]
 
-SETTINGS = frozenset(("kind", "layout", "limiters", "asynchronous", "store", "place", "topology", "loader", "server", "proxy", "site"))
+SETTINGS = frozenset(
+    ("kind", "layout", "limiters", "asynchronous", "store", "place", "topology", "loader", "server", "proxy", "site")
+)
 """Names of parameters that say where a question is asked, and not what is asked."""
 ALWAYS = frozenset(("TestMemory", "TestLmdb"))
 """Stores that every law is checked on, all day."""

@@ -1,4 +1,4 @@
-"""What stands where in an LMDB file, so that each flip can be told by what it hit. See `capline.store.local.lmdb.pages`."""
+"""What stands where in an LMDB file, to tell each flip by what it hit. See `capline.store.local.lmdb.pages`."""
 
 from __future__ import annotations
 

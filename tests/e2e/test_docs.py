@@ -1,4 +1,4 @@
-"""What the documents show runs as it stands there. Links and tables: tests/unit/test_docs_form.py."""
+"""What the documents show runs as it stands there. Links and tables: tests/unit/project/test_docs_form.py."""
 
 from __future__ import annotations
 

@@ -24,10 +24,10 @@ from capline.model.zone import check_zone
 from capline.policy.file import loads
 from capline.policy.watch import PolicyWatch
 from capline.replay.events import instant_us
+from capline.segment.manifest import decode_manifest
 from capline.segment.objects.address import open_place
 from capline.segment.publish.pointer import decode_pointer
 from capline.segment.sets.expression import parse_expression
-from capline.segment.snapshot.manifest import decode_manifest
 from capline.store.local.lmdb import store as lmdb
 from capline.store.open import open_store
 from capline.store.redis.io.url import parse_url, safe_url, server_schemes

@@ -22,9 +22,7 @@ from capline.model.errors import CampaignError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["DEFAULT_THRESHOLD", "Breaker", "SenderFailingError"]
-
-DEFAULT_THRESHOLD = 20
+__all__ = ["Breaker", "SenderFailingError"]
 
 
 class SenderFailingError(CampaignError):

@@ -60,7 +60,7 @@ class Tally:
 
 
 class UnitCore:
-    """Decides events of one unit on one log of single units, as `capline.store.local.fast_path` does, without the store."""
+    """Decides events of one unit on one log of single units, as `store.local.fast_path` does, without the store."""
 
     def __init__(self, policy: Policy) -> None:
         self._rules, self._name = Rules([policy]), policy.name

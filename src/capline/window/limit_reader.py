@@ -133,7 +133,7 @@ class _LogReader(msgspec.Struct, frozen=True):
         return self.limit.quota - log.units_after(since_us) + log.units_after(stamp_us)
 
     def more_us(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> int:
-        """See `LimitReader`: when one unit more than is left would fit, or when this hit is out, if it is the only one."""
+        """See `LimitReader`: when one unit more than is left would fit, or this hit is out, if it is the only one."""
         left = max(0, self.left(log, at_us, table))
         if left < self.limit.quota:
             fits_us = self.fits_us(log, left + 1, table)

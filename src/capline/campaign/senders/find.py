@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from capline.campaign.breaker import DEFAULT_THRESHOLD
 from capline.forms.fields import Fields
 from capline.forms.tree import Items, Node, Table, Text, Unusable
 from capline.model.errors import CampaignError
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["BuiltSender", "build_sender"]
 
 _GROUP = "capline.senders"
+DEFAULT_BREAKER = 20
+"""Messages in a row that were not sent, after which a campaign stops early."""
 _LARGEST_THRESHOLD = 1_000_000
 _OURS = {"file": "FileSender", "webhook": "WebhookSender", "smtp": "SmtpSender"}
 """Known by name, so that they are there without installed metadata, and no other package can stand in for them."""
@@ -84,7 +85,7 @@ def build_sender(section: Fields | None, file: Fields) -> BuiltSender:
         options = _options(section, name, getattr(kind, "main", "path"))
         digest = _digest(name, options, {*getattr(kind, "tuning", ()), "breaker"})
         sender = kind(options)
-        breaker = options.whole("breaker", DEFAULT_THRESHOLD, 0, _LARGEST_THRESHOLD)
+        breaker = options.whole("breaker", DEFAULT_BREAKER, 0, _LARGEST_THRESHOLD)
     except CampaignError as error:
         section.fault(name, str(error))
         return _NONE

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 PRETENDER = f"""#!/bin/bash
 # A Python that is noisy where pip and venv are called, and makes nothing but itself.

@@ -276,7 +276,7 @@ def test_a_directory_needs_no_obstore(tmp_path: Path) -> None:
         "except SegmentError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
-    assert done.stdout.splitlines() == ["new", "object stores need obstore: pip install 'capline[segments]'"], (
+    assert done.stdout.splitlines() == ["new", 'object stores need obstore: pip install "capline[segments]"'], (
         done.stderr
     )
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from capline.cli.common import JsonOption, answer_json, note, out
+from capline.cli.common import JsonOption, answer_json, examples, note, out
 from capline.limiter.limiter import DEFAULT_URL
 from capline.model.errors import InvalidValueError, StoreDamagedError
 from capline.store.open import lmdb_path
@@ -28,15 +28,12 @@ StoreArgument = Annotated[
 ]
 
 
-@app.command("check")
+@app.command(
+    "check",
+    epilog=examples("capline store check lmdb:///var/lib/capline", "capline store check /var/lib/capline --json"),
+)
 def check(store: StoreArgument = DEFAULT_URL, json: JsonOption = False) -> None:
-    """Read every page and every value, and say what is damaged; changes nothing, and others go on.
-
-    [bold]Examples[/]
-
-      capline store check lmdb:///var/lib/capline
-      capline store check /var/lib/capline --json
-    """
+    """Read every page and every value, and say what is damaged; changes nothing, and others go on."""
     from capline.store.local.lmdb.check import StoreReport, check_store  # noqa: PLC0415 - lmdb only where it is needed
 
     path = _directory(store)
@@ -60,7 +57,13 @@ def check(store: StoreArgument = DEFAULT_URL, json: JsonOption = False) -> None:
         raise typer.Exit(DAMAGED)
 
 
-@app.command("compact")
+@app.command(
+    "compact",
+    epilog=examples(
+        "capline store compact lmdb:///var/lib/capline",
+        "capline store compact lmdb:///var/lib/capline --to /backup/capline",
+    ),
+)
 def compact(
     store: StoreArgument = DEFAULT_URL,
     to: Annotated[
@@ -71,11 +74,6 @@ def compact(
     """Make the file as small as what is in it; in place only while nobody has the store open.
 
     It checks the store first, and refuses one that is damaged. Interrupted anywhere, the old file is there, or the new.
-
-    [bold]Examples[/]
-
-      capline store compact lmdb:///var/lib/capline
-      capline store compact lmdb:///var/lib/capline --to /backup/capline
     """
     from capline.store.local.lmdb.compact import compact_store  # noqa: PLC0415 - lmdb only where it is needed
 

@@ -50,7 +50,7 @@ class StoreMetrics:
         try:
             from prometheus_client import REGISTRY  # noqa: PLC0415 - an extra, not always there
         except ImportError:
-            raise CaplineError("metrics need prometheus-client: pip install 'capline[prometheus]'") from None
+            raise CaplineError('metrics need prometheus-client: pip install "capline[prometheus]"') from None
         self._stores: dict[str, HasStats] = {}
         try:
             (REGISTRY if registry is None else registry).register(self)

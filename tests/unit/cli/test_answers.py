@@ -188,6 +188,7 @@ def test_bad_input_is_one_line_and_exit_2(
     tmp_path: Path, capline: Callable[..., Done], words: list[str], said: str
 ) -> None:
     policies_of(tmp_path, user="limits: [2/day]")
+    assert capline("decide", "user", "somebody").returncode == 0  # there is a store
     done = capline(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr

@@ -321,7 +321,7 @@ def test_without_the_client_the_error_says_what_to_install(kind: str) -> None:
     code = f"import sys; sys.modules[{name!r}] = None; import capline.middleware.{name}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     extra = "http" if name == "httpx" else name
-    assert f"needs {name}: pip install 'capline[{extra}]'" in done.stderr.splitlines()[-1]
+    assert f'needs {name}: pip install "capline[{extra}]"' in done.stderr.splitlines()[-1]
 
 
 def test_an_interrupted_wait_gives_the_slot_back(

@@ -572,7 +572,7 @@ def test_an_observer_without_its_package_names_the_extra(missing: str, observer:
         "except Exception as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip().endswith(f"pip install 'capline[{extra}]'")
+    assert done.stdout.strip().endswith(f'pip install "capline[{extra}]"')
 
 
 # --- lines --------------------------------------------------------------------------------------------------------

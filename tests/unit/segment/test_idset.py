@@ -39,7 +39,7 @@ def test_a_missing_extra_is_named(missing: str) -> None:
         "except capline.segment.SegmentError as error: print(error)\n"
     )
     done = run(program)
-    assert done.stdout.strip() == f"segments need {missing}: pip install 'capline[segments]'"
+    assert done.stdout.strip() == f'segments need {missing}: pip install "capline[segments]"'
 
 
 def test_the_package_has_no_other_names() -> None:

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 __all__ = ["open_until"]
 
-FILES = str(Path(capline.store.__file__).with_name("lmdb_"))
+FILES = str(Path(capline.store.__file__).with_name("local") / "lmdb")
 
 
 def open_until(url: str, line: int, lines: Path) -> None:
-    """Open the store and close it; SIGKILL before that line of `capline.store.lmdb_*`, or the count in that file."""
+    """Open the store and close it; SIGKILL before that line of `store.local.lmdb`, or the count in that file."""
     left = line
 
     def count(frame: FrameType, event: str, _: object) -> Any:
         nonlocal left
-        if not frame.f_code.co_filename.startswith(FILES):
+        if not frame.f_code.co_filename.startswith(FILES) or frame.f_code.co_filename.endswith("store.py"):
             return None
         left -= event == "line"
         if not left:

@@ -179,6 +179,7 @@ def everything_expires(server: Server) -> bool:
 # ---- the same as one process
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("kind", "store"), [("redis", "lmdb"), ("redis", "the queue's"), ("valkey", "the queue's")])
 def test_workers_of_which_fourteen_are_killed_end_as_one_process_that_was_not(
     servers: dict[str, Server], tmp_path: Path, kind: str, store: str
@@ -224,6 +225,7 @@ def test_workers_of_which_fourteen_are_killed_end_as_one_process_that_was_not(
     assert everything_expires(server)
 
 
+@pytest.mark.deep
 def test_killed_while_they_write_parts_the_parts_are_the_same(redis_server: Server, tmp_path: Path) -> None:
     chance = random.Random(5)
     alone = make_site(tmp_path / "alone")
@@ -252,6 +254,7 @@ def test_killed_while_they_write_parts_the_parts_are_the_same(redis_server: Serv
     assert site.content(range(SUBJECTS)) == alone.content(range(SUBJECTS))
 
 
+@pytest.mark.deep
 def test_workers_keep_the_zones_of_the_audience(redis_server: Server, tmp_path: Path) -> None:
     zones = ("", "Asia/Tokyo", "Europe/Berlin", "America/New_York")
     sites = [make_site(tmp_path / name, subjects=0) for name in ("alone", "site")]
@@ -324,6 +327,7 @@ def sum_of_tries(delivered: list[int], report: Any) -> int:
     return 4 * (len(delivered) + report["total"]["failed"])
 
 
+@pytest.mark.deep
 def test_a_long_hand_over_is_not_taken_over(redis_server: Server, tmp_path: Path) -> None:
     site = make_site(tmp_path / "site", 12)
 
@@ -369,6 +373,7 @@ def test_a_worker_that_is_asked_to_stop_gives_its_batch_back_at_once(server: Ser
     assert finished(server)["total"]["sent"] == len(far.taken)
 
 
+@pytest.mark.deep
 def test_the_server_may_be_killed_and_come_back(tmp_path: Path) -> None:
     alone, expected, expected_delivered = one_process(tmp_path / "alone")
     site = make_site(tmp_path / "site")
@@ -469,6 +474,7 @@ def entries(server: Server) -> list[int]:
     return [int(entry.partition(b"-")[2]) for entry, _ in server.command("XRANGE", BATCHES, "-", "+")]
 
 
+@pytest.mark.deep
 def test_a_run_goes_on_only_with_what_it_was_begun_with(redis_server: Server, site: Site) -> None:
     enqueue(site, redis_server)
     site.write(cost="2")
@@ -501,6 +507,7 @@ def damage(server: Server, number: int) -> None:
         server.command("XADD", BATCHES, entry, *fields)
 
 
+@pytest.mark.deep
 def test_a_damaged_batch_is_set_aside_and_put_back_by_enqueue(server: Server, tmp_path: Path) -> None:
     alone = make_site(tmp_path / "alone", 400)
     expected = answer("campaign", "run", alone.file)
@@ -522,6 +529,7 @@ def test_a_damaged_batch_is_set_aside_and_put_back_by_enqueue(server: Server, tm
     assert site.content() == alone.content()
 
 
+@pytest.mark.deep
 def test_a_worker_that_cannot_go_on_says_why_and_the_next_one_does(redis_server: Server, site: Site) -> None:
     enqueue(site, redis_server)
     (site.path / "out" / "part-000000.parquet").mkdir(parents=True)
@@ -558,6 +566,7 @@ def test_a_worker_whose_receiver_takes_nothing_ends_with_exit_1_and_the_next_goe
     assert total["sent"] + total["refused"] + 32 == 160
 
 
+@pytest.mark.deep
 def test_secrets_stay_in_the_environment(redis_server: Server, site: Site) -> None:
     secret = "swordfish-7"  # noqa: S105 - made up
     with receiver() as far:
@@ -629,6 +638,7 @@ def test_workers_of_one_run_decide_on_one_store(redis_server: Server, site: Site
     assert everything_expires(redis_server)
 
 
+@pytest.mark.deep
 def test_status_shows_who_has_what(redis_server: Server, tmp_path: Path) -> None:
     site = make_site(tmp_path / "site", 160)
     held = threading.Event()
@@ -667,6 +677,7 @@ def test_status_shows_who_has_what(redis_server: Server, tmp_path: Path) -> None
     assert lines[-1]["total"]["sent"] == len(far.taken)
 
 
+@pytest.mark.deep
 def test_the_campaigns_store_is_the_queue_where_it_can_be(server: Server, tmp_path: Path) -> None:
     site = make_site(tmp_path / "site", 160, store=server.url)
     assert answer("campaign", "enqueue", site.file)["queue"] == server.url
@@ -678,6 +689,7 @@ def test_the_campaigns_store_is_the_queue_where_it_can_be(server: Server, tmp_pa
     assert "2 batches: 2 settled, 0 in work, 0 waiting" in people
 
 
+@pytest.mark.deep
 def test_two_campaigns_share_the_workers(redis_server: Server, tmp_path: Path) -> None:
     for name in ("spring", "autumn"):
         site = make_site(tmp_path / name, 400)
@@ -711,6 +723,7 @@ def refusals(site: Site, url: str) -> Iterator[tuple[list[str | Path], str]]:
     yield ["campaign", "status", "winter"], "name the campaign file, the directory of a run, or a campaign with --queue"
 
 
+@pytest.mark.deep
 def test_bad_input_is_one_line_with_the_mend(redis_server: Server, site: Site) -> None:
     for words, said in refusals(site, redis_server.url):
         done = capline(*words)
@@ -747,6 +760,7 @@ def test_a_wrong_password_is_told_and_not_shown() -> None:
         assert "right-one" not in told.stderr + told.stdout
 
 
+@pytest.mark.deep
 def test_over_tls_the_servers_certificate_is_checked(tmp_path: Path) -> None:
     made = certificates(tmp_path)
     with single("redis", tls=made) as server:

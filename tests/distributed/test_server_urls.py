@@ -45,6 +45,7 @@ def test_a_password_that_nobody_asked_for(limiters: Limiters, address: str) -> N
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.deep
 def test_a_queue_on_a_server_without_tls(address: str) -> None:
     with QueueServer(f"rediss://{address}/0") as server, pytest.raises(CaplineError, match="a server without TLS"):
         server.prove()

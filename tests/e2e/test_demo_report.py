@@ -124,6 +124,7 @@ def test_on_a_phone_nothing_is_wider_than_the_page(report: Path, tmp_path: Path)
     assert all(int(seen) >= 2 for _, _, seen in (spread, segments, messages)), states
 
 
+@pytest.mark.deep
 def test_the_probe_sees_a_request_and_the_page_forbids_it(report: Path, tmp_path: Path) -> None:
     slipped = report.with_name("slipped.html")
     text = report.read_text(encoding="utf-8")

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from tests.kit.campaign import (
     MIXED_STATUS,
     Receiver,
@@ -106,6 +107,7 @@ def requests_trigger(far: Receiver, count: int) -> Trigger:
     return lambda: far.requests >= target
 
 
+@pytest.mark.deep
 def test_killed_at_twenty_points_it_ends_as_if_it_was_not(tmp_path: Path) -> None:
     chance = random.Random(20_261_121)
     (tmp_path / "unkilled").mkdir()
@@ -152,6 +154,7 @@ def test_killed_at_twenty_points_it_ends_as_if_it_was_not(tmp_path: Path) -> Non
     assert len(not_sent - doubted) == report["total"]["failed"]
 
 
+@pytest.mark.deep
 def test_killed_while_it_writes_parts_the_parts_are_the_same(tmp_path: Path) -> None:
     chance = random.Random(7)
     parts: dict[str, list[tuple[str, list[int]]]] = {}

@@ -26,6 +26,7 @@ from capline import (
     StoreFullError,
     StoreVersionError,
 )
+from capline.model.errors import StoreUnavailableError
 from capline.store.local import log_bytes as packed
 from capline.store.local.lmdb import environment as lmdb_env
 from capline.store.local.lmdb import files as lmdb_checks
@@ -505,9 +506,14 @@ def test_a_relative_path_is_below_the_working_directory(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize(("choice", "allowed"), [("allow", True), ("deny", False)])
-def test_the_choice_for_an_outage_is_marked_as_such(tmp_path: Path, choice: str, allowed: bool) -> None:
+def test_the_choice_for_an_outage_is_marked_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, choice: str, allowed: bool
+) -> None:
+    def away(*_: object) -> None:
+        raise StoreUnavailableError("the disk is away")
+
     limiter = Limiter(f"lmdb://{tmp_path}", [POLICY], on_store_error=choice)
-    limiter.close()
+    monkeypatch.setattr(lmdb_env.Environment, "run", away)
     answers = [limiter.decide("p", "s"), limiter.decide("p", "s", 2, id="x"), limiter.peek("p", "s")]
     answers += list(limiter.decide_many("p", [1, 2, 3]))
     for decision in answers:

@@ -128,6 +128,7 @@ def test_after_a_planned_failover_of_a_cluster_all_goes_on(kind: str, limiters: 
         assert units(limiter, "single") == 2
 
 
+@pytest.mark.deep
 @each_kind
 def test_after_a_failover_by_sentinels_all_goes_on(kind: str, limiters: Limiters) -> None:
     with sentinel(kind) as group:

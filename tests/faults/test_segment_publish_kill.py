@@ -13,6 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from tests.kit.segments import Site, directory_site, make, s3_site
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def test_killed_at_every_step(tmp_path: Path) -> None:
     assert sum(left > 0 for _, _, left in steps) >= 4  # two objects, the manifest and the pointer, half written
 
 
+@pytest.mark.deep
 def test_killed_at_many_moments(s3: S3, tmp_path: Path) -> None:
     import json  # noqa: PLC0415 - for the command line alone
 

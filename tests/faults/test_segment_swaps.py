@@ -157,6 +157,7 @@ def publish_broken(site: Site, directory: Path, version: int) -> None:
         publisher.publish(snapshot)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", ["directory", "s3"])
 def test_fifty_versions(kind: str, request: pytest.FixtureRequest, tmp_path: Path, servers: list[Server]) -> None:
     if kind == "directory":

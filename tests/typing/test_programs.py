@@ -9,6 +9,7 @@ import json
 import runpy
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,3 +40,22 @@ def test_a_checker_accepts_the_programs_and_refuses_what_is_wrong(tmp_path: Path
     wrong = tmp_path / "wrong.py"
     wrong.write_text("from capline import Limiter\n\nLimiter('memory://').decide('p', 3.5)\n")
     assert [found["rule"] for found in pyright(wrong)] == ["reportArgumentType"]
+
+
+@pytest.mark.deep
+def test_mypy_accepts_the_programs_and_refuses_what_is_wrong(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("from capline import Limiter\n\nLimiter('memory://').decide('p', 3.5)\n")
+    assert mypy(*PROGRAMS) == []
+    (found,) = mypy(wrong)
+    assert "[arg-type]" in found
+
+
+def mypy(*paths: Path) -> list[str]:
+    """The errors that mypy finds in these files, strict, as in a user's project; `type: ignore` is pyright's here."""
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-warn-unused-ignores", "--no-error-summary"]
+    done = subprocess.run(
+        [*command, *map(str, paths)], cwd=HERE.parents[1], capture_output=True, text=True, check=False
+    )
+    assert not done.stderr
+    return [line for line in done.stdout.splitlines() if ": error: " in line]

@@ -34,6 +34,7 @@ def test_workers_that_share_a_limit_never_hear_429_and_waste_little_of_the_rate(
     assert seen["tightest"] >= 1
 
 
+@pytest.mark.deep
 def test_without_a_limit_the_provider_would_have_refused() -> None:
     done = run("--redis", shared("redis").url, "--seconds", "2", "--workers", "2", "--json", "--limits", "1000/s")
     assert done.returncode == 1, done.stderr

@@ -121,6 +121,7 @@ def test_a_batch_whose_server_is_killed_in_its_middle_is_told_row_by_row_and_a_r
         assert not limiter.peek_many("p", range(many)).allowed.any(), "each is consumed once"
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("kind", "limiters"), [("redis", False), ("valkey", True)], indirect=["limiters"])
 def test_a_server_that_stands_still_for_five_seconds_is_an_outage_and_then_none(
     server: Server, limiters: Limiters

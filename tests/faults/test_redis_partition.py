@@ -170,6 +170,7 @@ def is_well(node: Node) -> bool:
     return isinstance(told, bytes) and b"cluster_state:ok" in told and isinstance(slots, list) and len(slots) == 3  # pyright: ignore[reportUnknownArgumentType]
 
 
+@pytest.mark.deep
 @each_kind
 def test_a_client_on_the_minority_side_is_granted_at_most_what_is_lost(
     network: Network, kind: str, sync_limiters: Limiters

@@ -297,6 +297,7 @@ def test_a_user_who_may_not_run_scripts_records_nothing(server: Server, limiters
     nothing_was_recorded(direct)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("kind", "asynchronous"), [("redis", True), ("valkey", False)])
 def test_a_cluster_that_is_down_records_nothing_and_comes_back(kind: str, asynchronous: bool) -> None:
     limiters = Limiters(asynchronous)

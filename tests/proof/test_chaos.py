@@ -45,6 +45,7 @@ def nodes() -> Iterator[Cluster]:
 # --- on a cluster -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_planned_faults_lose_nothing_and_keep_every_promise(nodes: Cluster) -> None:
     outcome = run(PLANNED, nodes)
     assert not broken(outcome), broken(outcome)
@@ -54,6 +55,7 @@ def test_planned_faults_lose_nothing_and_keep_every_promise(nodes: Cluster) -> N
     assert outcome.figures.allowed > 900
 
 
+@pytest.mark.deep
 def test_what_a_primary_had_not_replicated_is_lost_and_bounds_what_is_over_admitted(nodes: Cluster) -> None:
     outcome = run(LAG, nodes)
     assert not broken(outcome), broken(outcome)
@@ -62,6 +64,7 @@ def test_what_a_primary_had_not_replicated_is_lost_and_bounds_what_is_over_admit
     assert max(outcome.figures.down_s) > 1
 
 
+@pytest.mark.deep
 def test_with_a_replica_waited_for_the_same_fault_loses_nothing(nodes: Cluster) -> None:
     outcome = run(REPLICATED, nodes)
     assert not broken(outcome), broken(outcome)
@@ -70,6 +73,7 @@ def test_with_a_replica_waited_for_the_same_fault_loses_nothing(nodes: Cluster) 
     assert outcome.figures.allowed > 300
 
 
+@pytest.mark.deep
 def test_primaries_that_die_and_hang_cost_no_more_than_what_is_lost(nodes: Cluster) -> None:
     outcome = run(ROUGH, nodes)
     assert not broken(outcome), broken(outcome)
@@ -79,6 +83,7 @@ def test_primaries_that_die_and_hang_cost_no_more_than_what_is_lost(nodes: Clust
     assert outcome.figures.allowed > 600
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("plan", CONTROLS, ids=lambda plan: plan.limiter)
 def test_a_limiter_that_knows_no_ids_is_found_to_count_twice_by_the_same_load(plan: Plan, nodes: Cluster) -> None:
     outcome = run(plan, nodes)

@@ -107,6 +107,7 @@ class LmdbStore(LocalStore):
         self._path = path
         self._fresh = 0
         self._sweep_from = b""
+        self._known: dict[str, tuple[bytes, int]] = {}
         self._seen: dict[bytes, tuple[SeenPages, _LmdbPages]] = {}
 
     def _transact(self, work: Callable[[LogTransaction], _T]) -> _T:
@@ -134,6 +135,14 @@ class LmdbStore(LocalStore):
         return self._environment.tables[name]
 
     def _place(self, name: str, retention_us: int) -> object:
+        """The log's number; a log that is known, with a retention that is, asks no lock for it."""
+        number, known_us = self._known.get(name, (b"", -1))
+        if retention_us > known_us:
+            number = self._numbered(name, retention_us)
+            self._known[name] = number, retention_us
+        return number
+
+    def _numbered(self, name: str, retention_us: int) -> bytes:
         key = b"log:" + name.encode()
 
         def work(txn: Transaction) -> bytes:

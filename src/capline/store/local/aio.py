@@ -13,6 +13,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from capline.model.override import override
+from capline.store.protocol import AsyncStore
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -34,7 +37,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-class AsyncLocalStore:
+class AsyncLocalStore(AsyncStore):
     """See the module's text, and `Store` for what each verb does."""
 
     may_lose_answers = False
@@ -58,20 +61,21 @@ class AsyncLocalStore:
         async with self._turn:
             return await asyncio.to_thread(verb, *args, **named)
 
+    @override
     def compiled(self, rule: BoundPolicy) -> LocalRule:
-        """See `Store`."""
         return self._store.compiled(rule)
 
+    @override
     async def decide(self, compiled: LocalRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """See `Store`."""
         if cost == 1 and not fingerprint and not self._batches:
             return compiled.decide_one(subject)
         return await self._single(self._store.decide, compiled, subject, cost, fingerprint)
 
+    @override
     async def peek(self, compiled: LocalRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """See `Store`."""
         return await self._single(self._store.peek, compiled, subject, cost, fingerprint)
 
+    @override
     async def place(
         self,
         compiled: LocalRule,
@@ -81,67 +85,66 @@ class AsyncLocalStore:
         max_wait_us: int | None,
         not_before_us: int = 0,
     ) -> Decision:
-        """See `Store`."""
         return await self._single(self._store.place, compiled, subject, cost, fingerprint, max_wait_us, not_before_us)
 
+    @override
     async def refund(self, compiled: LocalRule, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
-        """See `Store`."""
         return await self._single(self._store.refund, compiled, subject, stamp_us, cost)
 
+    @override
     async def decide_all(self, asks: Sequence[StoreAttempt]) -> Joint:
-        """See `Store`."""
         return await self._single(self._store.decide_all, asks)
 
+    @override
     async def peek_all(self, asks: Sequence[StoreAttempt]) -> Joint:
-        """See `Store`."""
         return await self._single(self._store.peek_all, asks)
 
+    @override
     async def decide_batch(self, asks: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
-        """See `Store`."""
         return await self._batch(self._store.decide_batch, asks)
 
+    @override
     async def decide_many(self, batch: Batch) -> Decisions:
-        """See `Store`."""
         return await self._batch(self._store.decide_many, batch)
 
+    @override
     async def peek_many(self, batch: Batch) -> Decisions:
-        """See `Store`."""
         return await self._batch(self._store.peek_many, batch)
 
+    @override
     async def refund_many(
         self, compiled: LocalRule, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
     ) -> NDArray[np.bool_]:
-        """See `Store`."""
         return await self._batch(self._store.refund_many, compiled, subjects, stamps_us, cost)
 
+    @override
     async def recorded(self, compiled: LocalRule, subject: Subject) -> list[list[Recorded]]:
-        """See `Store`."""
         return await self._single(self._store.recorded, compiled, subject)
 
+    @override
     async def merge(self, asks: Sequence[Merge]) -> list[Merged | CaplineError]:
-        """See `Store`."""
         return await self._batch(self._store.merge, asks)
 
+    @override
     async def scan(self, compiled: Sequence[LocalRule], after: Any = None) -> Page:
-        """See `Store`."""
         return await self._batch(self._store.scan, compiled, after)
 
+    @override
     async def erase(self, compiled: Sequence[LocalRule], subject: Subject) -> int:
-        """See `Store`."""
         return await self._single(self._store.erase, compiled, subject)
 
+    @override
     async def sweep(self) -> int:
-        """See `Store`."""
         return await self._batch(self._store.sweep)
 
+    @override
     def stats(self) -> dict[str, int]:
-        """See `Store`."""
         return self._store.stats()
 
+    @override
     async def now_us(self) -> int:
-        """See `Store`."""
         return self._store.now_us()
 
+    @override
     async def close(self) -> None:
-        """See `Store`."""
         await self._single(self._store.close)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from capline.model.clock import SystemClock
+from capline.model.override import override
 from capline.model.subject import Subject, check_subject
 from capline.store.local.base import LocalRule, LocalStore, LogRef, LogTransaction, StoredLog
 from capline.store.local.fast_path import decide_one, first_decision
@@ -154,8 +155,8 @@ class MemoryStore(LocalStore):
         shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_place` put there
         return shelf.logs.pop(subject, None) is not None
 
+    @override
     def sweep(self) -> int:
-        """See `Store`."""
         now_us = self._clock.now_us()
         removed = 0
         with self._lock:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from capline.model.errors import CaplineError, StoreDamagedError, StoreError
+from capline.model.override import override
 from capline.model.subject import Subject, check_subject
 from capline.store.local.base import (
     ROWS_A_TRANSACTION,
@@ -304,8 +305,9 @@ class LmdbStore(LocalStore):
                 yield key, subject, books.read(key, value)
             more = cursor.next()
 
+    @override
     def sweep(self) -> int:
-        """See `Store`; a few thousand rows a transaction, so that decisions go on in between."""
+        """A few thousand rows a transaction, so that decisions go on in between."""
         removed, self._sweep_from = 0, b""
         while True:
             removed += self._run(lambda txn: self._sweep_rows(txn, ROWS_A_TRANSACTION))
@@ -349,8 +351,9 @@ class LmdbStore(LocalStore):
             raise StoreError(f"{self._path}: this limiter was closed; make a new one")
         return self._environment.stats()
 
+    @override
     def close(self) -> None:
-        """See `Store`; what was decided is then on disk."""
+        """What was decided is then on disk."""
         if self._environment is not None:
             self._environment.leave()
             self._environment = None

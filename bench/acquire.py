@@ -15,9 +15,9 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from _harness import Report, arguments, check
+from _servers import KINDS, single
 
 from capline import AsyncLimiter, Policy
-from capline.testing.servers import KINDS, single
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier

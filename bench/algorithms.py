@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from _harness import Report, arguments, best_interleaved, check
+from _servers import single
 
 from capline import Limiter, ManualClock, Policy
-from capline.testing.servers import single
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import redis.asyncio
 from _harness import Report, arguments, check
+from _servers import KINDS, single
 
 from capline import AsyncLimiter, Policy
-from capline.testing.servers import KINDS, single
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

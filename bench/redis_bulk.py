@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import redis
 from _harness import Report, arguments, best_seconds, check
+from _servers import KINDS, single
 from _sorted_set import PIPELINE, SortedSets
 
 from capline import Limiter, ManualClock, Policy
-from capline.testing.servers import KINDS, single
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from capline.testing.servers import Server
+    from _servers import Server
 
 HOUR_US = 3_600_000_000
 START_US = 1_700_000_000_000_000

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from _harness import Report, arguments, check
+from _servers import KINDS, cluster, single
 
 from capline import Limiter, ManualClock, Policy
-from capline.testing.servers import KINDS, cluster, single
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from capline.testing.servers import Server
+    from _servers import Server
 
 HOUR_US = 3_600_000_000
 POLICY = Policy("promo", ["3/day", "10/week"], layout="bucket")

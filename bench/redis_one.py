@@ -15,16 +15,16 @@ import pyrate_limiter
 import redis
 import throttled
 from _harness import Report, arguments, best_interleaved, check
+from _servers import KINDS, single
 from limits.storage import RedisStorage
 from limits.strategies import MovingWindowRateLimiter
 
 from capline import Limiter, ManualClock, Policy
-from capline.testing.servers import KINDS, single
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from capline.testing.servers import Server
+    from _servers import Server
 
 SUBJECTS = [f"user:{number}" for number in range(1000)]
 MINUTE, DAY = 1000, 10_000

@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from _harness import Report, arguments, best_interleaved, check
+from _servers import KINDS, single
 
 from capline import Attempt, Limiter, Policy
-from capline.testing.servers import KINDS, single
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from capline.testing.servers import Server
+    from _servers import Server
 
 SUBJECTS = [f"user:{number}" for number in range(1000)]
 PROVIDERS = [f"provider:{number}" for number in range(20)] * (len(SUBJECTS) // 20)

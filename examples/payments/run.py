@@ -46,7 +46,8 @@ def main() -> int:
     with ExitStack() as running:
         url: str = asked.redis
         if asked.start_redis:
-            from capline.testing.servers import single  # noqa: PLC0415 - only a checkout has it
+            sys.path.append(str(Path(__file__).parents[2]))
+            from tests.kit.servers import single  # noqa: PLC0415 - only a checkout has it
 
             url = running.enter_context(single("redis", "appendonly yes")).url
         seen = run(url, asked.seconds, asked.workers, asked.limits, running)

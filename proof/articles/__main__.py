@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 
-from capline.testing.servers import single
+from tests.kit.servers import single
+
 from proof.articles.cases import outcomes
 from proof.articles.page import PAGE, markdown, text
 

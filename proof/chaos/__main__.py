@@ -12,7 +12,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from capline.testing.servers import KINDS, cluster
+from tests.kit.servers import KINDS, cluster
+
 from proof.chaos.load import COLD, HOT
 from proof.chaos.run import Outcome, run
 from proof.chaos.table import broken, plans, row, short_plans, table

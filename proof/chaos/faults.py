@@ -13,13 +13,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from capline.testing.servers import HOST, ReplyError, ServerError
+from tests.kit.servers import HOST, ReplyError, ServerError
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from capline.testing.servers import Cluster, Server
+    from tests.kit.servers import Cluster, Server
 
 __all__ = ["FAULTS", "PLANNED", "ROUGH", "Scene"]
 

@@ -24,7 +24,8 @@ from proof.record import Recorder, wall_us
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from capline.testing.servers import Cluster
+    from tests.kit.servers import Cluster
+
     from proof.chaos.callers import Content
 
 __all__ = ["Outcome", "Plan", "run"]

@@ -10,7 +10,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from capline.testing.servers import cluster, single
+from tests.kit.servers import cluster, single
+
 from proof.concurrency.callers import cases, run
 
 

@@ -2,10 +2,10 @@
 
 from functools import partial
 
+from tests.kit.servers import shared
 from tests.profiles import size, sized
 
 from capline.testing import state_machine
-from capline.testing.servers import shared
 
 pytestmark = sized
 STEPS = size(2_500, 10_000)

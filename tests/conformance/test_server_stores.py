@@ -2,8 +2,9 @@
 
 from functools import partial
 
+from tests.kit.servers import shared
+
 from capline.testing import conformance
-from capline.testing.servers import shared
 
 # For a test machine that does ten things at once: what a late answer means is tested elsewhere.
 PATIENT = "?deadline=20s&bulk_deadline=60s"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from tests.kit.campaign import Far, Site, with_sender
+from tests.kit.servers import KINDS, single
 
 from capline.campaign.breaker import Breaker
 from capline.campaign.deliver import Delivery
@@ -23,13 +24,12 @@ from capline.campaign.queue.worker import _Lost, _Steps  # pyright: ignore[repor
 from capline.campaign.senders.protocol import TRANSIENT, RunInfo
 from capline.campaign.stop import CampaignStopped, Stop
 from capline.model.errors import CampaignError
-from capline.testing.servers import KINDS, single
 
 if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
-    from capline.testing.servers import Server
+    from tests.kit.servers import Server
 
 FACTS = RunFacts("sale", "promo", None, 1, 9, ((None, 9),), 1_000_000, "0123456789abcdef")
 RUN = QueuedRun(FACTS, (Input("cost", "aa", "1"),), "campaign: sale\n", "/sale.yaml", "", b"policies: {}", (), (), 3)

@@ -33,17 +33,17 @@ from tests.kit.campaign import (
     receiver,
     stored,
 )
+from tests.kit.servers import KINDS, certificates, single
 
 from capline.campaign.ledger.ledger import Input
 from capline.campaign.queue.queue import Queue
 from capline.campaign.queue.server import QueueServer
-from capline.testing.servers import KINDS, certificates, single
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
-    from capline.testing.servers import Server
+    from tests.kit.servers import Server
 
 parquet: Any = import_module("pyarrow.parquet")
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import lmdb
 import pytest
 import redis
+from tests.kit.servers import shared
 
 from capline import CaplineError, Limiter, LogRecord, ManualClock, PastHit, Policy, StoreDamagedError
-from capline.testing.servers import shared
 
 if TYPE_CHECKING:
     from pathlib import Path

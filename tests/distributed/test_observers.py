@@ -14,10 +14,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.kit.limiter import inner_of
 from tests.kit.observe import POLICIES, Raising, Recorder, labels, outcome, row
+from tests.kit.servers import shared
 
 from capline import Attempt
 from capline.observe import OpenTelemetryObserver, Outcome, PrometheusObserver
-from capline.testing.servers import shared
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.kit.server import Limiters, each_kind, each_layout, executed, units
+from tests.kit.servers import shared, single
 
 from capline import Attempt, ManualClock, Policy
 from capline.limiter.rules import Rules
@@ -22,7 +23,6 @@ from capline.store.redis.scripting.keys import slot_of, tag_of
 from capline.store.redis.scripting.scripts import JOINT, JOINT_LOOK, REFUND
 from capline.store.redis.session import Session
 from capline.store.redis.verbs import Verbs
-from capline.testing.servers import shared, single
 
 if TYPE_CHECKING:
     from capline.store.redis.io.wire import Reply

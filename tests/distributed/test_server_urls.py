@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.kit import servers
 
 from capline import CaplineError, InvalidValueError, Policy
 from capline.campaign.queue.server import QueueServer
 from capline.model.errors import StoreUnavailableError
 from capline.store.redis.io.url import parse_url, safe_url
-from capline.testing import servers
 
 if TYPE_CHECKING:
     from tests.kit.server import Limiters

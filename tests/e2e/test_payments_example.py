@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from capline.testing.servers import shared
+from tests.kit.servers import shared
 
 pytestmark = pytest.mark.alone
 RUN = Path(__file__).parents[2] / "examples" / "payments" / "run.py"

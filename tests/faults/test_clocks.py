@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.kit.server import SLOW, Limiters, each_kind, soon
+from tests.kit.servers import single
 
 from capline import Limiter, Policy
-from capline.testing.servers import single
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

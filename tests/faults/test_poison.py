@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.kit.server import SLOW
+from tests.kit.servers import shared
 
 from capline import Attempt, CaplineError, Decision, Limiter, Policy
-from capline.testing.servers import shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

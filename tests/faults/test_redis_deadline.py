@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.kit.server import Limiters, Proxy, each_kind, soon, units, warm
+from tests.kit.servers import KINDS, free_port, shared, single
 
 from capline import AsyncLimiter, Attempt, Decision, Insurance, Limiter, Policy, StoreError
 from capline.model.errors import StoreUnavailableError, StoreUnknownError
-from capline.testing.servers import KINDS, free_port, shared, single
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from capline.testing.servers import Server
+    from tests.kit.servers import Server
 
 pytestmark = pytest.mark.alone
 

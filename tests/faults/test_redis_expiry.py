@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.kit.server import Limiters, each_layout, each_pair, soon
+from tests.kit.servers import KINDS, single
 
 from capline import Attempt, ManualClock, Policy
 from capline.store.redis.scripting import compiled_rule as compiled
-from capline.testing.servers import KINDS, single
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from capline.testing.servers import Server
+    from tests.kit.servers import Server
 
 GRACE_MS = 500
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.kit.server import SLOW, Limiters, each_kind, each_layout, soon, units
+from tests.kit.servers import shared, single
 
 from capline import AsyncLimiter, Attempt, Decision, Policy
-from capline.testing.servers import shared, single
 
 if TYPE_CHECKING:
-    from capline.testing.servers import Server
+    from tests.kit.servers import Server
 
 FORKS = """
 import asyncio, os, sys

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.kit.server import SLOW, Limiters, Proxy, each_kind, soon, units, warm
+from tests.kit.servers import single
 
 from capline import Policy
 from capline.model.errors import StoreError, StoreUnavailableError, StoreUnknownError
-from capline.testing.servers import single
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
 
-    from capline.testing.servers import Server
+    from tests.kit.servers import Server
 
 pytestmark = pytest.mark.alone
 

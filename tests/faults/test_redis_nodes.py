@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from tests.kit.server import Limiters, each_pair, soon, stamps
+from tests.kit.servers import KINDS, cluster
 
 from capline import Attempt, Decision, Policy, StoreError
 from capline.model.errors import StoreUnavailableError, StoreUnknownError
 from capline.store.redis.scripting.keys import slot_of, tag_of
-from capline.testing.servers import KINDS, cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from capline.testing.servers import Cluster, Server
+    from tests.kit.servers import Cluster, Server
 
 pytestmark = pytest.mark.alone
 

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.kit.server import Limiters, each_kind, soon
+from tests.kit.servers import Server
 
 from capline import Policy
 from capline.model.errors import StoreError, StoreUnavailableError, StoreUnknownError
 from capline.store.redis.scripting.keys import slot_of, tag_of
-from capline.testing.servers import Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator

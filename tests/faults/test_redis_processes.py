@@ -9,9 +9,9 @@ import time
 from typing import Any
 
 from tests.kit.server import SLOW, Limiters, each_kind
+from tests.kit.servers import shared
 
 from capline import Limiter, Policy
-from capline.testing.servers import shared
 
 AWAITED_FORK = """
 import asyncio, os, sys

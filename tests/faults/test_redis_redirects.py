@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.kit.server import Limiters, each_pair, stamps, warm
+from tests.kit.servers import HOST, KINDS, cluster
 
 from capline import Attempt, Decision, Policy
 from capline.store.redis.cluster.router import Router
 from capline.store.redis.scripting.keys import bucket_count, slot_of, tag_of
-from capline.testing.servers import HOST, KINDS, cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from capline.testing.servers import Cluster, Server
+    from tests.kit.servers import Cluster, Server
 
 POPULATION = 64 * 5
 SUBJECTS = 30

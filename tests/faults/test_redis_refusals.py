@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.kit.server import SLOW, Limiters, busyness, hurry, soon, units
+from tests.kit.servers import HOST, KINDS, ReplyError, cluster, single
 
 from capline import Attempt, Decision, Policy, StoreError, StoreFullError
 from capline.model.errors import StoreUnavailableError, StoreUnknownError
-from capline.testing.servers import HOST, KINDS, ReplyError, cluster, single
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from capline.testing.servers import Server
+    from tests.kit.servers import Server
 
 pytestmark = pytest.mark.alone
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.kit.server import SLOW, Limiters, each_layout, soon, stamps, units
+from tests.kit.servers import HOST, KINDS, single
 
 from capline import Attempt, Decision, Policy
 from capline.model.errors import StoreUnknownError
-from capline.testing.servers import HOST, KINDS, single
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from capline.testing.servers import Server
+    from tests.kit.servers import Server
 
 pytestmark = pytest.mark.alone
 

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import pytest
 from tests.distributed.test_campaign_queue import RUN, put, rows_of, settle, taken
 from tests.kit.server import SLOW, Limiters, Proxy, each_kind, each_layout
+from tests.kit.servers import KINDS, ReplyError, certificates, free_port, shared, single
 
 from capline import Attempt, CaplineError, Decision, Limiter, Policy, StoreError
 from capline.campaign.queue.queue import Over, Queue
@@ -21,13 +22,13 @@ from capline.campaign.queue.server import QueueServer
 from capline.campaign.queue.status import QueueStatus
 from capline.model.errors import StoreUnavailableError
 from capline.testing.conformance import Awaited
-from capline.testing.servers import KINDS, ReplyError, certificates, free_port, shared, single
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from tests.kit.servers import Server
+
     from capline import AsyncLimiter
-    from capline.testing.servers import Server
 
 PASSWORD = "s3cret-p@ss/w:rd"  # noqa: S105 - of servers that live for a test
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from tests.kit.server import Limiters, each_kind, each_layout, soon, units, warm
+from tests.kit.servers import KINDS, cluster, sentinel, single
 
 from capline import Attempt, Decision, Policy, StoreError
 from capline.store.redis.scripting import requests as plan
 from capline.store.redis.scripting.scripts import ATTEMPT, LOOK, ONE, REFUND, SWEEP
-from capline.testing.servers import KINDS, cluster, sentinel, single
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from capline.testing.servers import Server
+    from tests.kit.servers import Server
 
 
 @pytest.fixture(scope="module", params=KINDS)

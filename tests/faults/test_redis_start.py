@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.kit.server import Limiters, each_kind
+from tests.kit.servers import cluster, sentinel, single
 
 from capline import Policy
-from capline.testing.servers import cluster, sentinel, single
 
 if TYPE_CHECKING:
-    from capline.testing.servers import Server
+    from tests.kit.servers import Server
 
 POLICY = Policy("p", ["1000/day"])
 

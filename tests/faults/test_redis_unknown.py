@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from tests.kit.server import Limiters, Proxy, each_kind, each_layout, each_pair, executed, soon, stamps, units, warm
+from tests.kit.servers import KINDS, shared, single
 
 from capline import Attempt, Decision, Policy, StoreError
 from capline.model.errors import StoreUnavailableError, StoreUnknownError
 from capline.store.redis.scripting import requests as plan
-from capline.testing.servers import KINDS, shared, single
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

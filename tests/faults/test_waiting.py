@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.kit.server import SLOW, Limiters, Proxy, units
+from tests.kit.servers import single
 
 from capline import Policy
 from capline.model.errors import LimitExceeded, StoreError, StoreUnavailableError
-from capline.testing.servers import single
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from capline.testing.servers import Server
+    from tests.kit.servers import Server
 
 POLICY = Policy("p", ["100/day"])
 QUICK = "deadline=300ms"

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from capline.testing.servers import HOST, ServerError, free_port
+from tests.kit.servers import HOST, ServerError, free_port
 
 PROGRAM = Path(__file__).parents[2] / "build" / "ministack" / "bin" / "python"
 START_SECONDS = 30

@@ -13,16 +13,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
+from tests.kit.servers import HOST, KINDS, Server
 
 from capline import Limiter, StoreError
 from capline.testing.conformance import Awaited
-from capline.testing.servers import HOST, KINDS, Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.kit.servers import Cluster, SentinelGroup
+
     from capline.model.policy import Policy
-    from capline.testing.servers import Cluster, SentinelGroup
 
 SLOW = "deadline=10s&bulk_deadline=30s"
 """For tests of what is answered, not of when: the machine does other things too."""

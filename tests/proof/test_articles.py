@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from proof.articles.cases import CASES, Outcome, outcomes
 from proof.articles.page import PAGE, markdown, text
-
-from capline.testing.servers import single
+from tests.kit.servers import single
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

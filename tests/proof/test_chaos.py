@@ -18,13 +18,12 @@ from proof.chaos.run import Outcome, Plan, run
 from proof.chaos.table import broken, plans, row, short_plans, table
 from proof.chaos.tally import Figures, over_by_stamps, over_by_wall, tally
 from tests.kit.server import soon
-
-from capline.testing.servers import cluster
+from tests.kit.servers import cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from capline.testing.servers import Cluster
+    from tests.kit.servers import Cluster
 
 pytestmark = pytest.mark.alone
 

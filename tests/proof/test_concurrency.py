@@ -9,9 +9,9 @@ import pytest
 from proof.concurrency.callers import LIMITS, SUBJECTS, Case, cases, run
 from tests.conformance.test_oracle import consumes_part_by_part, records_only_the_first
 from tests.kit.server import SLOW
+from tests.kit.servers import shared
 
 from capline.store.local import base as local
-from capline.testing.servers import shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable

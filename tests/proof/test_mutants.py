@@ -10,8 +10,7 @@ from proof.checker import check, read
 from proof.mutants import in_memory, on_redis
 from proof.mutants.history import POLICIES, Clock, play
 from proof.mutants.of_capline import Capline
-
-from capline.testing.servers import shared
+from tests.kit.servers import shared
 
 if TYPE_CHECKING:
     from pathlib import Path

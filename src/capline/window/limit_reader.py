@@ -19,11 +19,12 @@ the level of `gcra` is the units of a log's only hit. So each store keeps, expir
 from __future__ import annotations
 
 from math import gcd
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from capline.model.limit import LARGEST_QUOTA, CalendarLimit, Limit, QuietHours
+from capline.model.override import override
 from capline.window.calendar import ends_us, open_us, starts_us
 from capline.window.log import NEVER
 
@@ -35,7 +36,7 @@ __all__ = [
     "TICKS",
     "CalendarReader",
     "CounterReader",
-    "FixedGauge",
+    "FixedReader",
     "LevelReader",
     "LimitReader",
     "QuietReader",
@@ -51,105 +52,97 @@ MOST_SHIFTED_US = 64
 """So many hits of one instant are told apart from hits of neighbouring instants, where refusals count."""
 
 
-class LimitReader(Protocol):
-    """One limit, as an algorithm reads it. `table` is the zone's, and empty where no limit asks for one."""
+class LimitReader(msgspec.Struct, frozen=True):
+    """One limit, as an algorithm reads it. `table` is the zone's, and empty where no limit asks for one.
 
-    @property
-    def limit(self) -> Limit:
-        """The limit that it reads."""
-        ...
+    What is written here fits an algorithm that keeps no hits; each adds `fits_us`, `left` and `more_us`.
+    """
+
+    limit: Limit
 
     def fits_us(self, log: LogView, cost: int, table: ZoneTable) -> int | None:
         """From when on this cost fits, given that nothing more is recorded; None: never.
 
         Where that is not later than the newest hit, it says only so.
         """
-        ...
+        raise NotImplementedError
 
     def stamp_shift_us(self, log: LogView, fits_us: int) -> int:
         """How much earlier than this answer of `fits_us` an attempt is let in, to be stamped with it."""
-        ...
+        return 0
 
     def left(self, log: LogView, at_us: int, table: ZoneTable) -> int:
         """Units that are left at this instant, which is not before the newest hit; may be negative."""
-        ...
+        raise NotImplementedError
 
     def left_then(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
-        """Units that were left when the hit of this stamp was recorded, as far as the log tells: up to the horizon."""
-        ...
+        """Units that were left when the hit of this stamp was recorded, as far as the log tells: up to the horizon.
+
+        Without hits the log tells of now only.
+        """
+        return self.left(log, max(now_us, log.newest_us()), table)
 
     def more_us(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> int:
         """From when on more is left than at this instant, right after a hit of this cost there (0: none).
 
         `NEVER` where all is left. It says something else where the quota is 0, which never has more.
         """
-        ...
+        raise NotImplementedError
 
     def more_then_us(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
         """How long after the instant that `left_then` tells of there was more left than then."""
-        ...
+        at_us = max(now_us, log.newest_us())
+        return max(0, self.more_us(log, at_us, 0, table) - at_us)
 
     def empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:
         """From when on nothing counts, where the newest hit, this one of `cost` (0: none), is stamped `last_us`."""
-        ...
+        return self.frees_us(last_us, table)
 
     def frees_us(self, stamp_us: int, table: ZoneTable) -> int:
         """From when on a hit of this stamp does not count; `NEVER` where hits are not counted one by one."""
-        ...
+        return NEVER
 
 
-class _LogReader(msgspec.Struct, frozen=True):
+class _LogReader(LimitReader, frozen=True):
     """Units of the hits that are later than a cutoff."""
-
-    limit: Limit
 
     def cutoff_us(self, at_us: int, table: ZoneTable) -> int:
         """Hits as old as this do not count at that instant."""
         raise NotImplementedError
 
-    def frees_us(self, stamp_us: int, table: ZoneTable) -> int:
-        """See `LimitReader`."""
-        raise NotImplementedError
-
+    @override
     def fits_us(self, log: LogView, cost: int, table: ZoneTable) -> int | None:
-        """See `LimitReader`: one look by position."""
+        """One look by position."""
         quota = self.limit.quota
         if cost > quota:
             return None
         oldest_us = log.stamp_of_unit(quota - cost + 1)
         return NEVER if oldest_us == NEVER else self.frees_us(oldest_us, table)
 
-    def stamp_shift_us(self, log: LogView, fits_us: int) -> int:
-        """See `LimitReader`."""
-        return 0
-
+    @override
     def left(self, log: LogView, at_us: int, table: ZoneTable) -> int:
-        """See `LimitReader`."""
         return self.limit.quota - log.units_after(self.cutoff_us(at_us, table))
 
+    @override
     def left_then(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
-        """See `LimitReader`."""
         since_us = max(self.cutoff_us(stamp_us, table), horizon_us)
         return self.limit.quota - log.units_after(since_us) + log.units_after(stamp_us)
 
+    @override
     def more_us(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> int:
-        """See `LimitReader`: when one unit more than is left would fit, or this hit is out, if it is the only one."""
+        """When one unit more than is left would fit, or this hit is out, if it is the only one."""
         left = max(0, self.left(log, at_us, table))
         if left < self.limit.quota:
             fits_us = self.fits_us(log, left + 1, table)
             return NEVER if fits_us is None else fits_us
         return self.frees_us(at_us, table) if cost else NEVER
 
+    @override
     def more_then_us(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
-        """See `LimitReader`."""
         later = log.units_after(stamp_us)
         used = log.units_after(max(self.cutoff_us(stamp_us, table), horizon_us)) - later
         oldest = min(used, self.limit.quota)
         return self.frees_us(log.stamp_of_unit(later + oldest), table) - stamp_us if oldest > 0 else 0
-
-    def empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:
-        """See `LimitReader`."""
-        return self.frees_us(last_us, table)
 
 
 class RollingReader(_LogReader, frozen=True):
@@ -162,16 +155,16 @@ class RollingReader(_LogReader, frozen=True):
 
     shifted: bool = False
 
+    @override
     def cutoff_us(self, at_us: int, table: ZoneTable) -> int:
-        """See `_LogReader`."""
         return at_us - self.limit.window_us
 
+    @override
     def frees_us(self, stamp_us: int, table: ZoneTable) -> int:
-        """See `_LogReader`."""
         return stamp_us + self.limit.window_us
 
+    @override
     def stamp_shift_us(self, log: LogView, fits_us: int) -> int:
-        """See `LimitReader`."""
         if not self.shifted or fits_us == NEVER:
             return 0
         first_us = last_us = fits_us - self.limit.window_us
@@ -183,16 +176,16 @@ class RollingReader(_LogReader, frozen=True):
 class CalendarReader(_LogReader, frozen=True):
     """Since the day or the week began; a hit at midnight itself is the new day's."""
 
+    @override
     def cutoff_us(self, at_us: int, table: ZoneTable) -> int:
-        """See `_LogReader`."""
         return starts_us(table, self.limit.window_us, at_us) - 1
 
+    @override
     def frees_us(self, stamp_us: int, table: ZoneTable) -> int:
-        """See `_LogReader`."""
         return ends_us(table, self.limit.window_us, stamp_us)
 
 
-class QuietReader(msgspec.Struct, frozen=True):
+class QuietReader(LimitReader, frozen=True):
     """Quiet hours ask the clock alone: `opens_us` is looked at once all else is settled."""
 
     limit: QuietHours
@@ -201,49 +194,38 @@ class QuietReader(msgspec.Struct, frozen=True):
         """The first instant from this one on that is not quiet."""
         return open_us(table, self.limit.from_us, self.limit.until_us, at_us)
 
+    @override
     def fits_us(self, log: LogView, cost: int, table: ZoneTable) -> int | None:
-        """See `LimitReader`."""
         return NEVER
 
-    def stamp_shift_us(self, log: LogView, fits_us: int) -> int:
-        """See `LimitReader`."""
-        return 0
-
+    @override
     def left(self, log: LogView, at_us: int, table: ZoneTable) -> int:
-        """See `LimitReader`."""
         return LARGEST_QUOTA if self.opens_us(at_us, table) == at_us else 0
 
+    @override
     def left_then(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
-        """See `LimitReader`."""
         return LARGEST_QUOTA
 
+    @override
     def more_us(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> int:
-        """See `LimitReader`: when they end."""
+        """When they end."""
         opens_us = self.opens_us(at_us, table)
         return NEVER if opens_us == at_us else opens_us
 
+    @override
     def more_then_us(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
-        """See `LimitReader`; what was recorded was so while they did not hold."""
+        """What was recorded was so while they did not hold."""
         return 0
 
-    def empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:
-        """See `LimitReader`."""
-        return NEVER
 
-    def frees_us(self, stamp_us: int, table: ZoneTable) -> int:
-        """See `LimitReader`."""
-        return NEVER
-
-
-class CounterReader(msgspec.Struct, frozen=True):
+class CounterReader(LimitReader, frozen=True):
     """Two weighted fixed windows: at e into one, its units + those of the one before * (W - e) / W, rounded up."""
 
-    limit: Limit
     tick_us: int
     ticks: int
 
+    @override
     def fits_us(self, log: LogView, cost: int, table: ZoneTable) -> int | None:
-        """See `LimitReader`."""
         quota, window_us = self.limit.quota, self.limit.window_us
         if cost > quota:
             return None
@@ -258,23 +240,15 @@ class CounterReader(msgspec.Struct, frozen=True):
                 return fits_us
         return self._fades(start_us + window_us, own, quota - cost)
 
-    def stamp_shift_us(self, log: LogView, fits_us: int) -> int:
-        """See `LimitReader`."""
-        return 0
-
+    @override
     def left(self, log: LogView, at_us: int, table: ZoneTable) -> int:
-        """See `LimitReader`."""
         start_us = at_us - at_us % self.limit.window_us
         own, before = self._counts(log, start_us)
         steps = -(-(start_us + self.limit.window_us - at_us) // self.tick_us)
         return self.limit.quota - own - -(-before * steps // self.ticks)
 
-    def left_then(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
-        """See `LimitReader`; as of now, as no hits are kept."""
-        return self.left(log, max(now_us, log.newest_us()), table)
-
+    @override
     def more_us(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> int:
-        """See `LimitReader`."""
         quota, window_us = self.limit.quota, self.limit.window_us
         start_us = at_us - at_us % window_us
         own, before = self._counts(log, start_us)
@@ -288,18 +262,9 @@ class CounterReader(msgspec.Struct, frozen=True):
                 return more_us
         return self._fades(start_us + window_us, own, used - 1)
 
-    def more_then_us(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
-        """See `LimitReader`; as of now, as no hits are kept."""
-        at_us = max(now_us, log.newest_us())
-        return max(0, self.more_us(log, at_us, 0, table) - at_us)
-
+    @override
     def empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:
-        """See `LimitReader`."""
         return last_us - last_us % self.limit.window_us + 2 * self.limit.window_us
-
-    def frees_us(self, stamp_us: int, table: ZoneTable) -> int:
-        """See `LimitReader`."""
-        return NEVER
 
     def _counts(self, log: LogView, start_us: int) -> tuple[int, int]:
         """Units of the window that begins here, and of the one before."""
@@ -315,13 +280,11 @@ class CounterReader(msgspec.Struct, frozen=True):
         return start_us + max(0, self.limit.window_us - steps * self.tick_us)
 
 
-class FixedGauge(msgspec.Struct, frozen=True):
+class FixedReader(LimitReader, frozen=True):
     """Windows that begin at whole multiples since 1970, each counted by itself."""
 
-    limit: Limit
-
+    @override
     def fits_us(self, log: LogView, cost: int, table: ZoneTable) -> int | None:
-        """See `LimitReader`."""
         if cost > self.limit.quota:
             return None
         newest_us = log.newest_us()
@@ -329,40 +292,23 @@ class FixedGauge(msgspec.Struct, frozen=True):
             return NEVER
         return NEVER if cost <= self.left(log, newest_us, table) else self.frees_us(newest_us, table)
 
-    def stamp_shift_us(self, log: LogView, fits_us: int) -> int:
-        """See `LimitReader`."""
-        return 0
-
+    @override
     def left(self, log: LogView, at_us: int, table: ZoneTable) -> int:
-        """See `LimitReader`."""
         return self.limit.quota - log.units_after(at_us - at_us % self.limit.window_us - 1)
 
-    def left_then(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
-        """See `LimitReader`; as of now, as no hits are kept."""
-        return self.left(log, max(now_us, log.newest_us()), table)
-
+    @override
     def more_us(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> int:
-        """See `LimitReader`."""
         return NEVER if self.left(log, at_us, table) - cost >= self.limit.quota else self.frees_us(at_us, table)
 
-    def more_then_us(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
-        """See `LimitReader`; as of now, as no hits are kept."""
-        at_us = max(now_us, log.newest_us())
-        return max(0, self.more_us(log, at_us, 0, table) - at_us)
-
-    def empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:
-        """See `LimitReader`."""
-        return self.frees_us(last_us, table)
-
+    @override
     def frees_us(self, stamp_us: int, table: ZoneTable) -> int:
-        """See `LimitReader`; at the end of its window."""
+        """At the end of its window."""
         return stamp_us - stamp_us % self.limit.window_us + self.limit.window_us
 
 
-class LevelReader(msgspec.Struct, frozen=True):
+class LevelReader(LimitReader, frozen=True):
     """The generic cell rate algorithm: a unit raises the level by `rise`, each microsecond lowers it by `fall`."""
 
-    limit: Limit
     rise: int
     fall: int
     brim: int
@@ -373,8 +319,8 @@ class LevelReader(msgspec.Struct, frozen=True):
         sunk = max(0, at_us - newest_us) * self.fall
         return 0 if newest_us == NEVER else max(0, log.units_after(newest_us - 1) - sunk)
 
+    @override
     def fits_us(self, log: LogView, cost: int, table: ZoneTable) -> int | None:
-        """See `LimitReader`."""
         if cost > self.limit.quota:
             return None
         newest_us = log.newest_us()
@@ -383,39 +329,22 @@ class LevelReader(msgspec.Struct, frozen=True):
         over = log.units_after(newest_us - 1) + cost * self.rise - self.brim
         return newest_us - (-over // self.fall) if over > 0 else NEVER
 
-    def stamp_shift_us(self, log: LogView, fits_us: int) -> int:
-        """See `LimitReader`."""
-        return 0
-
+    @override
     def left(self, log: LogView, at_us: int, table: ZoneTable) -> int:
-        """See `LimitReader`."""
         return (self.brim - self.level(log, at_us)) // self.rise
 
-    def left_then(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
-        """See `LimitReader`; as of now, as no hits are kept."""
-        return self.left(log, max(now_us, log.newest_us()), table)
-
+    @override
     def more_us(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> int:
-        """See `LimitReader`."""
         level = self.level(log, at_us) + cost * self.rise
         if not level:
             return NEVER
         over = level - (self.brim - (max(0, self.brim - level) // self.rise + 1) * self.rise)
         return at_us - (-over // self.fall)
 
-    def more_then_us(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
-        """See `LimitReader`; as of now, as no hits are kept."""
-        at_us = max(now_us, log.newest_us())
-        return max(0, self.more_us(log, at_us, 0, table) - at_us)
-
+    @override
     def empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:
-        """See `LimitReader`."""
         level = self.level(log, last_us) + cost * self.rise
         return last_us - (-level // self.fall) if level else NEVER
-
-    def frees_us(self, stamp_us: int, table: ZoneTable) -> int:
-        """See `LimitReader`."""
-        return NEVER
 
 
 def reader_of(limit: Limit, algorithm: str, *, counts_denied: bool = False) -> LimitReader:
@@ -425,7 +354,7 @@ def reader_of(limit: Limit, algorithm: str, *, counts_denied: bool = False) -> L
     if isinstance(limit, CalendarLimit):
         return CalendarReader(limit)
     if algorithm == "fixed_window":
-        return FixedGauge(limit)
+        return FixedReader(limit)
     if algorithm == "sliding_counter":
         tick_us = -(-limit.window_us // TICKS)
         return CounterReader(limit, tick_us, -(-limit.window_us // tick_us))

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.kit.servers import shared
 
 from capline import Limiter, LogRecord, ManualClock, PastHit, Policy
 from capline.limiter.records import line_of, read_line
 from capline.store.redis.scripting.keys import field_of, subject_of, tag_of
 from capline.testing import Reference
-from capline.testing.servers import shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -213,6 +213,88 @@ def test_the_loop_goes_on_during_a_large_batch(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+class HeldStore:
+    """Stops the store's batches inside of their transaction, where it holds its lock, until they are let."""
+
+    BOUND_S = 60  # reached only where the loop stands still
+
+    def __init__(self, limiter: Any) -> None:
+        store = limiter._store
+        self.inside, self.let = threading.Event(), threading.Event()
+        self.was_let = False
+        self._rows = store._store._rows
+        store._store._rows = self.rows
+
+    def rows(self, *args: Any, **named: Any) -> Any:
+        self.inside.set()
+        self.was_let = self.let.wait(self.BOUND_S)
+        return self._rows(*args, **named)
+
+    async def batch(self, limiter: AsyncLimiter) -> asyncio.Task[Any]:
+        """A batch that has the lock now."""
+        task = asyncio.create_task(limiter.decide_many("p", ["a", "b"], receipt="r"))
+        assert await asyncio.to_thread(self.inside.wait, self.BOUND_S)
+        return task
+
+
+LOCAL_STORES = pytest.mark.parametrize("url", ["memory://", "lmdb://{}"])
+
+
+@LOCAL_STORES
+def test_the_loop_goes_on_while_single_verbs_wait_for_a_batch(url: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        limiter = AsyncLimiter(url.format(tmp_path), [Policy("p", ["9/h"]), Policy("q", ["1/h"])])
+        await limiter.peek_all([Attempt("p", "a"), Attempt("q", "a")])  # the file knows the names of the logs
+        held = HeldStore(limiter)
+        batch = await held.batch(limiter)
+        verbs: list[Any] = [
+            limiter.decide("p", "a"),
+            limiter.decide("p", "a", cost=2),
+            limiter.decide("p", "a", id="i"),
+            limiter.decide("p", "a", zone="Europe/Berlin"),
+            limiter.peek("p", "a"),
+            limiter.schedule("p", "a"),
+            limiter.refund("p", "a", 1),
+            limiter.decide_all([Attempt("p", "a"), Attempt("q", "a")]),
+            limiter.peek_all([Attempt("p", "a"), Attempt("q", "a")]),
+            limiter.explain("p", "a"),
+            limiter.erase("z"),
+        ]
+        waiting = [asyncio.create_task(verb) for verb in verbs]
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not batch.done()
+        assert not any(task.done() for task in waiting)
+        held.let.set()
+        await asyncio.gather(batch, *waiting)
+        assert held.was_let
+        await limiter.close()
+
+    asyncio.run(main())
+
+
+@LOCAL_STORES
+def test_the_loop_goes_on_beside_a_batch_whose_caller_was_cancelled(url: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        limiter = AsyncLimiter(url.format(tmp_path), [Policy("p", ["2/h"])])
+        held = HeldStore(limiter)
+        batch = await held.batch(limiter)
+        batch.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await batch
+        waiting = [asyncio.create_task(limiter.decide("p", "a")) for _ in range(2)]
+        closing = asyncio.create_task(limiter.close())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not any(task.done() for task in waiting)
+        held.let.set()
+        assert [(await task).allowed for task in waiting] == [True, False]  # the batch took one
+        await closing
+        assert held.was_let
+
+    asyncio.run(main())
+
+
 class Watched(list[Any]):
     """A list that notes in which thread it is read."""
 

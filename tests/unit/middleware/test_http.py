@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.kit.http import CLIENTS, Caller, Provider
+from tests.kit.servers import shared
 
 from capline import Limiter, Policy
 from capline.middleware.httpx import AsyncLimitedTransport, LimitedTransport
 from capline.middleware.requests import LimitedAdapter
 from capline.model.errors import CaplineError, LimitExceeded, StoreUnavailableError
-from capline.testing.servers import shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

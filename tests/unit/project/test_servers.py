@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-from capline.testing import servers
-from capline.testing.servers import (
+from tests.kit import servers
+from tests.kit.servers import (
     KINDS,
     ReplyError,
     Server,
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 VERSIONS = {"redis": "redis_version:7.", "valkey": "valkey_version:9."}
 START_AND_WAIT = """
 import sys, time
-from capline.testing.servers import shared, single
+from tests.kit.servers import shared, single
 server = shared("redis") if "shared" in sys.argv else single("redis")
 print(server.pid, server.directory, flush=True)
 if "wait" in sys.argv:

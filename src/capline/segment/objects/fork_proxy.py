@@ -74,34 +74,34 @@ class ForkProxy:
             raise SegmentError(self._gone(str(error))) from None
 
     def get(self, path: str, most_bytes: int, unless: str | None = None) -> ObjectData | None:
-        """See `Place`."""
+        """See `ObjectStore`."""
         return self._ask(ProxyCall("get", path, most_bytes, unless)).got
 
     def download(self, path: str, into: Path, size_bytes: int) -> str:
-        """See `Place`."""
+        """See `ObjectStore`."""
         return self._ask(ProxyCall("download", path, size_bytes, file=str(into.absolute()))).text
 
     def upload(self, path: str, file: Path, progress: Callable[[int], object] | None = None) -> str:
-        """See `Place`."""
+        """See `ObjectStore`."""
         sent = self._ask(ProxyCall("upload", path, file=str(file.absolute()))).text
         if progress is not None:
             progress(file.stat().st_size)
         return sent
 
     def put(self, path: str, data: bytes) -> None:
-        """See `Place`."""
+        """See `ObjectStore`."""
         self._ask(ProxyCall("put", path, data=data))
 
     def swap(self, path: str, data: bytes, tag: str | None) -> bool:
-        """See `Place`."""
+        """See `ObjectStore`."""
         return self._ask(ProxyCall("swap", path, tag=tag, data=data)).truth
 
     def list(self, folder: str) -> dict[str, ObjectInfo]:
-        """See `Place`."""
+        """See `ObjectStore`."""
         return self._ask(ProxyCall("list", folder)).found
 
     def delete(self, paths: Iterable[str]) -> None:
-        """See `Place`."""
+        """See `ObjectStore`."""
         self._ask(ProxyCall("delete", paths=[*paths]))
 
     def close(self) -> None:

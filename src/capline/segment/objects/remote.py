@@ -81,7 +81,7 @@ class BucketStore:
         self._store = _open(url, options)
 
     def get(self, path: str, most_bytes: int, unless: str | None = None) -> ObjectData | None:
-        """See `Place`."""
+        """See `ObjectStore`."""
         shown = f"{self.where}/{path}"
         try:
             with _told(shown, "read it"):
@@ -95,7 +95,7 @@ class BucketStore:
             return None
 
     def download(self, path: str, into: Path, size_bytes: int) -> str:
-        """See `Place`."""
+        """See `ObjectStore`."""
         shown = f"{self.where}/{path}"
         with _told(shown, "read it"):
             result = obstore.get(self._store, path)
@@ -103,7 +103,7 @@ class BucketStore:
             return write_chunks(result.stream(1 << 20), into, size_bytes, shown)
 
     def upload(self, path: str, file: Path, progress: Callable[[int], object] | None = None) -> str:
-        """See `Place`. Several parts go at once; a store shows the object when the last of them is there."""
+        """See `ObjectStore`. Several parts go at once; a store shows the object when the last of them is there."""
         shown = f"{self.where}/{path}"
         digest = hashlib.sha256()
 
@@ -126,12 +126,12 @@ class BucketStore:
         return digest.hexdigest()
 
     def put(self, path: str, data: bytes) -> None:
-        """See `Place`."""
+        """See `ObjectStore`."""
         with _told(f"{self.where}/{path}", "write it"):
             obstore.put(self._store, path, data, use_multipart=False)
 
     def swap(self, path: str, data: bytes, tag: str | None) -> bool:
-        """See `Place`."""
+        """See `ObjectStore`."""
         shown = f"{self.where}/{path}"
         try:
             with _told(shown, "write it"):
@@ -144,7 +144,7 @@ class BucketStore:
         return True
 
     def list(self, folder: str) -> dict[str, ObjectInfo]:
-        """See `Place`."""
+        """See `ObjectStore`."""
         found: dict[str, ObjectInfo] = {}
         with _told(f"{self.where}/{folder}", "list it"):
             for page in obstore.list(self._store, folder, chunk_size=1000):  # pyright: ignore[reportUnknownMemberType] - its overloads for Arrow, which is not installed
@@ -156,7 +156,7 @@ class BucketStore:
         return found
 
     def delete(self, paths: Iterable[str]) -> None:
-        """See `Place`. One by one where the store tells of those that are gone, as some do of a whole batch."""
+        """See `ObjectStore`. One by one where the store tells of those that are gone, as some do of a whole batch."""
         doomed = list(paths)
         if not doomed:
             return
@@ -172,7 +172,7 @@ class BucketStore:
                     continue
 
     def close(self) -> None:
-        """See `Place`; obstore closes idle connections by itself."""
+        """See `ObjectStore`; obstore closes idle connections by itself."""
 
 
 class RemoteStore:
@@ -185,33 +185,33 @@ class RemoteStore:
         self.where = self._direct.where
 
     def get(self, path: str, most_bytes: int, unless: str | None = None) -> ObjectData | None:
-        """See `Place`."""
+        """See `ObjectStore`."""
         if self._here():
             return self._direct.get(path, most_bytes, unless)
         return self._sent().get(path, most_bytes, unless)
 
     def download(self, path: str, into: Path, size_bytes: int) -> str:
-        """See `Place`."""
+        """See `ObjectStore`."""
         return (self._direct if self._here() else self._sent()).download(path, into, size_bytes)
 
     def upload(self, path: str, file: Path, progress: Callable[[int], object] | None = None) -> str:
-        """See `Place`; by a proxy, `progress` is told at the end only."""
+        """See `ObjectStore`; by a proxy, `progress` is told at the end only."""
         return (self._direct if self._here() else self._sent()).upload(path, file, progress)
 
     def put(self, path: str, data: bytes) -> None:
-        """See `Place`."""
+        """See `ObjectStore`."""
         (self._direct if self._here() else self._sent()).put(path, data)
 
     def swap(self, path: str, data: bytes, tag: str | None) -> bool:
-        """See `Place`."""
+        """See `ObjectStore`."""
         return (self._direct if self._here() else self._sent()).swap(path, data, tag)
 
     def list(self, folder: str) -> dict[str, ObjectInfo]:
-        """See `Place`."""
+        """See `ObjectStore`."""
         return (self._direct if self._here() else self._sent()).list(folder)
 
     def delete(self, paths: Iterable[str]) -> None:
-        """See `Place`."""
+        """See `ObjectStore`."""
         (self._direct if self._here() else self._sent()).delete(list(paths))
 
     def close(self) -> None:

@@ -1,16 +1,23 @@
 """A store on this machine, as one whose verbs are awaited.
 
-A decision there takes microseconds, less than handing it to a thread would, so it runs where it is awaited; batches and
-sweeps run in a thread, and the loop goes on meanwhile.
+A decision there takes microseconds, less than handing it to a thread would, so it runs where it is awaited. Batches and
+sweeps run in a thread. One of them may hold the store's lock for seconds, so while any runs, every other verb that is
+awaited goes to a thread too, and the loop goes on. A batch whose caller is cancelled runs to its end.
+
+On lmdb two calls are not awaited and still wait for that lock where they are made: `stats`, and `compiled` for a log
+that this store has not met. So does a decision while another process is in a transaction.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from capline.model.override import override
+from capline.store.protocol import AsyncStore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -26,29 +33,49 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncLocalStore"]
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
-class AsyncLocalStore:
+
+class AsyncLocalStore(AsyncStore):
     """See the module's text, and `Store` for what each verb does."""
 
     may_lose_answers = False
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store
+        self._batches: set[asyncio.Task[Any]] = set()
+        self._turn = asyncio.Lock()
 
+    async def _batch(self, verb: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
+        """Run it in a thread; the set knows of it until the thread has ended, also where the caller was cancelled."""
+        task = asyncio.create_task(asyncio.to_thread(verb, *args, **named))
+        self._batches.add(task)
+        task.add_done_callback(self._batches.discard)
+        return await asyncio.shield(task)
+
+    async def _single(self, verb: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
+        """Run it here, or in a thread while a batch runs: one at a time, so that they do not take every thread."""
+        if not self._batches:
+            return verb(*args, **named)
+        async with self._turn:
+            return await asyncio.to_thread(verb, *args, **named)
+
+    @override
     def compiled(self, rule: BoundPolicy) -> LocalRule:
-        """See `Store`."""
         return self._store.compiled(rule)
 
+    @override
     async def decide(self, compiled: LocalRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """See `Store`."""
-        if cost == 1 and not fingerprint:
+        if cost == 1 and not fingerprint and not self._batches:
             return compiled.decide_one(subject)
-        return self._store.decide(compiled, subject, cost, fingerprint)
+        return await self._single(self._store.decide, compiled, subject, cost, fingerprint)
 
+    @override
     async def peek(self, compiled: LocalRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """See `Store`."""
-        return self._store.peek(compiled, subject, cost, fingerprint)
+        return await self._single(self._store.peek, compiled, subject, cost, fingerprint)
 
+    @override
     async def place(
         self,
         compiled: LocalRule,
@@ -58,67 +85,66 @@ class AsyncLocalStore:
         max_wait_us: int | None,
         not_before_us: int = 0,
     ) -> Decision:
-        """See `Store`."""
-        return self._store.place(compiled, subject, cost, fingerprint, max_wait_us, not_before_us)
+        return await self._single(self._store.place, compiled, subject, cost, fingerprint, max_wait_us, not_before_us)
 
+    @override
     async def refund(self, compiled: LocalRule, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
-        """See `Store`."""
-        return self._store.refund(compiled, subject, stamp_us, cost)
+        return await self._single(self._store.refund, compiled, subject, stamp_us, cost)
 
+    @override
     async def decide_all(self, asks: Sequence[StoreAttempt]) -> Joint:
-        """See `Store`."""
-        return self._store.decide_all(asks)
+        return await self._single(self._store.decide_all, asks)
 
+    @override
     async def peek_all(self, asks: Sequence[StoreAttempt]) -> Joint:
-        """See `Store`."""
-        return self._store.peek_all(asks)
+        return await self._single(self._store.peek_all, asks)
 
+    @override
     async def decide_batch(self, asks: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
-        """See `Store`."""
-        return await asyncio.to_thread(self._store.decide_batch, asks)
+        return await self._batch(self._store.decide_batch, asks)
 
+    @override
     async def decide_many(self, batch: Batch) -> Decisions:
-        """See `Store`."""
-        return await asyncio.to_thread(self._store.decide_many, batch)
+        return await self._batch(self._store.decide_many, batch)
 
+    @override
     async def peek_many(self, batch: Batch) -> Decisions:
-        """See `Store`."""
-        return await asyncio.to_thread(self._store.peek_many, batch)
+        return await self._batch(self._store.peek_many, batch)
 
+    @override
     async def refund_many(
         self, compiled: LocalRule, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
     ) -> NDArray[np.bool_]:
-        """See `Store`."""
-        return await asyncio.to_thread(self._store.refund_many, compiled, subjects, stamps_us, cost)
+        return await self._batch(self._store.refund_many, compiled, subjects, stamps_us, cost)
 
+    @override
     async def recorded(self, compiled: LocalRule, subject: Subject) -> list[list[Recorded]]:
-        """See `Store`."""
-        return self._store.recorded(compiled, subject)
+        return await self._single(self._store.recorded, compiled, subject)
 
+    @override
     async def merge(self, asks: Sequence[Merge]) -> list[Merged | CaplineError]:
-        """See `Store`."""
-        return await asyncio.to_thread(self._store.merge, asks)
+        return await self._batch(self._store.merge, asks)
 
+    @override
     async def scan(self, compiled: Sequence[LocalRule], after: Any = None) -> Page:
-        """See `Store`."""
-        return await asyncio.to_thread(self._store.scan, compiled, after)
+        return await self._batch(self._store.scan, compiled, after)
 
+    @override
     async def erase(self, compiled: Sequence[LocalRule], subject: Subject) -> int:
-        """See `Store`."""
-        return self._store.erase(compiled, subject)
+        return await self._single(self._store.erase, compiled, subject)
 
+    @override
     async def sweep(self) -> int:
-        """See `Store`."""
-        return await asyncio.to_thread(self._store.sweep)
+        return await self._batch(self._store.sweep)
 
+    @override
     def stats(self) -> dict[str, int]:
-        """See `Store`."""
         return self._store.stats()
 
+    @override
     async def now_us(self) -> int:
-        """See `Store`."""
         return self._store.now_us()
 
+    @override
     async def close(self) -> None:
-        """See `Store`."""
-        self._store.close()
+        await self._single(self._store.close)

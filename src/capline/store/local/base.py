@@ -16,11 +16,12 @@ import msgspec
 from capline.model.decision import Decision, Joint
 from capline.model.errors import CaplineError, IdConflictError, InvalidValueError
 from capline.model.late import LateModule
+from capline.model.override import override
 from capline.model.policy import BoundPolicy, LogLimits
 from capline.model.subject import Subject, check_subject
 from capline.store.columns import Decisions, plain
 from capline.store.local.fast_path import FastRule, fast_rule
-from capline.store.protocol import Batch, Merge, Page, Recorded, ScannedLog, StoreAttempt
+from capline.store.protocol import Batch, Merge, Page, Recorded, ScannedLog, Store, StoreAttempt
 from capline.store.receipts import batch_digest, receipt_conflict, receipt_name
 from capline.window.limit_reader import LimitReader
 from capline.window.merge import Merged, merge
@@ -108,7 +109,7 @@ class LogTransaction(Protocol):
         ...
 
 
-class LocalStore(ABC):
+class LocalStore(Store, ABC):
     """Every verb of `Store`, over `_transact`, `_ref`, `sweep` and `close`, which a store adds."""
 
     may_lose_answers = False
@@ -134,28 +135,29 @@ class LocalStore(ABC):
     ) -> Iterator[tuple[object, Subject | None, StoredLog | CaplineError]]:
         """The logs of this name behind that place (None: from the first on), each with its place."""
 
+    @override
     @abstractmethod
-    def sweep(self) -> int:
-        """See `Store`."""
+    def sweep(self) -> int: ...
 
+    @override
     @abstractmethod
-    def close(self) -> None:
-        """See `Store`."""
+    def close(self) -> None: ...
 
     @abstractmethod
     def _place(self, name: str, retention_us: int) -> object:
         """The store's own handle of a log, whose hits are to be kept so long."""
 
+    @override
     def stats(self) -> dict[str, int]:
-        """See `Store`."""
         return {}
 
     def now_us(self) -> int:
         """The clock's now."""
         return self._clock.now_us()
 
+    @override
     def compiled(self, rule: BoundPolicy) -> LocalRule:
-        """See `Store`; raises `InvalidValueError` for a rule that waits for replicas, as there are none here."""
+        """Raises `InvalidValueError` for a rule that waits for replicas, as there are none here."""
         if rule.wait_replicas:
             raise InvalidValueError(
                 f"policy {rule.policy!r}: wait_replicas needs a redis store, which has replicas; leave it out here"
@@ -179,14 +181,15 @@ class LocalStore(ABC):
             compiled.decide_one = self._fast_path(compiled, compiled.unit, compiled.refs[0])
         return compiled
 
+    @override
     def decide(self, compiled: LocalRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """See `Store`."""
         return self._transact(lambda books: self._step(books, StoreAttempt(compiled, subject, cost, fingerprint)))
 
+    @override
     def peek(self, compiled: LocalRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """See `Store`."""
         return self._transact(lambda books: self._look(books, StoreAttempt(compiled, subject, cost, fingerprint)))
 
+    @override
     def place(
         self,
         compiled: LocalRule,
@@ -196,44 +199,47 @@ class LocalStore(ABC):
         max_wait_us: int | None,
         not_before_us: int = 0,
     ) -> Decision:
-        """See `Store`."""
         ask, slot = StoreAttempt(compiled, subject, cost, fingerprint), Slot(max_wait_us, not_before_us)
         return self._transact(lambda books: self._step(books, ask, slot))
 
+    @override
     def refund(self, compiled: LocalRule, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
-        """See `Store`."""
         return self._transact(lambda books: self._refund(books, compiled, subject, stamp_us, cost))
 
+    @override
     def decide_all(self, asks: Sequence[StoreAttempt]) -> Joint:
-        """See `Store`; one transaction."""
+        """One transaction."""
         return self._transact(lambda books: self._joint(books, asks, record=True))
 
+    @override
     def peek_all(self, asks: Sequence[StoreAttempt]) -> Joint:
-        """See `Store`."""
         return self._transact(lambda books: self._joint(books, asks, record=False))
 
+    @override
     def decide_batch(self, asks: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
-        """See `Store`; one transaction for every few thousand items."""
+        """One transaction for every few thousand items."""
         answers: list[Decision | CaplineError] = []
         for first in range(0, len(asks), ROWS_A_TRANSACTION):
             part = asks[first : first + ROWS_A_TRANSACTION]
             answers += self._transact(lambda books, part=part: [self._caught(books, ask) for ask in part])
         return answers
 
+    @override
     def decide_many(self, batch: Batch) -> Decisions:
-        """See `Store`; with a receipt one transaction for all, else one for every few thousand rows."""
+        """With a receipt one transaction for all, else one for every few thousand rows."""
         if batch.receipt is not None:
             return self._with_receipt(batch, batch.receipt)
         return self._columns(batch, record=True)
 
+    @override
     def peek_many(self, batch: Batch) -> Decisions:
-        """See `Store`."""
         return self._columns(batch, record=False)
 
+    @override
     def refund_many(
         self, compiled: LocalRule, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
     ) -> NDArray[np.bool_]:
-        """See `Store`; one transaction."""
+        """One transaction."""
         return self._transact(
             lambda books: np.fromiter(
                 (
@@ -245,19 +251,20 @@ class LocalStore(ABC):
             ),
         )
 
+    @override
     def recorded(self, compiled: LocalRule, subject: Subject) -> list[list[Recorded]]:
-        """See `Store`."""
         return self._transact(
             lambda books: [self._recorded(books, ref, subject) for ref in compiled.refs],
         )
 
+    @override
     def erase(self, compiled: Sequence[LocalRule], subject: Subject) -> int:
-        """See `Store`."""
         refs = {ref.name: ref for bound in compiled for ref in (*bound.refs, *bound.channel_refs)}
         return self._transact(lambda books: sum([books.remove(ref, subject) for ref in refs.values()]))
 
+    @override
     def merge(self, asks: Sequence[Merge]) -> list[Merged | CaplineError]:
-        """See `Store`; one transaction an ask."""
+        """One transaction an ask."""
         answers: list[Merged | CaplineError] = []
         for ask in asks:
             try:
@@ -266,8 +273,9 @@ class LocalStore(ABC):
                 answers.append(error)
         return answers
 
+    @override
     def scan(self, compiled: Sequence[LocalRule], after: tuple[str, object] | None = None) -> Page:
-        """See `Store`; one transaction a page."""
+        """One transaction a page."""
         refs = {ref.name: ref for bound in compiled for ref in (*bound.refs, *bound.channel_refs)}
         return self._transact(lambda books: self._page(books, refs, after))
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from capline.model.clock import SystemClock
+from capline.model.override import override
 from capline.model.subject import Subject, check_subject
 from capline.store.local.base import LocalRule, LocalStore, LogRef, LogTransaction, StoredLog
 from capline.store.local.fast_path import decide_one, first_decision
@@ -50,10 +51,11 @@ class MemoryStore(LocalStore):
         self._shelves: dict[str, _LogTable] = {}
         self._receipts: dict[bytes, tuple[int, bytes]] = {}
         self._lock = threading.Lock()
+        self._naming = threading.Lock()
         self._fresh = 0
 
     def _place(self, name: str, retention_us: int) -> object:
-        with self._lock:
+        with self._naming:  # not the lock of the logs, which a batch may hold for seconds
             shelf = self._shelves.setdefault(name, _LogTable())
             shelf.retention_us = max(shelf.retention_us, retention_us)
         return shelf
@@ -153,12 +155,12 @@ class MemoryStore(LocalStore):
         shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_place` put there
         return shelf.logs.pop(subject, None) is not None
 
+    @override
     def sweep(self) -> int:
-        """See `Store`."""
         now_us = self._clock.now_us()
         removed = 0
         with self._lock:
-            for shelf in self._shelves.values():
+            for shelf in list(self._shelves.values()):
                 removed += _drop_stale(shelf, list(shelf.logs), now_us)
             self._receipts = {name: kept for name, kept in self._receipts.items() if kept[0] > now_us}
         return removed

@@ -11,7 +11,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capline.model.errors import CaplineError, StoreClosedError
-from capline.store.protocol import StoreAttempt
+from capline.model.override import override
+from capline.store.protocol import AsyncStore, StoreAttempt
 from capline.store.redis.io.aio import AsyncTransport
 from capline.store.redis.maintenance import Maintenance
 from capline.store.redis.scripting.requests import DECIDE, PEEK, PLACE
@@ -42,7 +43,7 @@ _T = TypeVar("_T")
 _Waiting = list[tuple[StoreAttempt, "asyncio.Future[Decision]"]]
 
 
-class AsyncRedisStore:
+class AsyncRedisStore(AsyncStore):
     """See `AsyncStore`. Of one event loop at a time."""
 
     may_lose_answers = True
@@ -55,8 +56,8 @@ class AsyncRedisStore:
         self._waiting: _Waiting = []
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @override
     def compiled(self, rule: BoundPolicy) -> RedisRule:
-        """See `AsyncStore`."""
         return self._session.compiled(rule)
 
     async def _drive(self, steps: Steps[_T]) -> _T:
@@ -64,8 +65,9 @@ class AsyncRedisStore:
             raise StoreClosedError("this store is closed; make a new limiter")
         return await self._transport.drive(steps)
 
+    @override
     async def decide(self, compiled: RedisRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """See `AsyncStore`; those of one turn of the loop are one batch."""
+        """Those of one turn of the loop are one batch."""
         ask = StoreAttempt(compiled, subject, cost, fingerprint)
         mine: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
         self._waiting.append((ask, mine))
@@ -126,10 +128,11 @@ class AsyncRedisStore:
             else:
                 waiter.set_result(answer)
 
+    @override
     async def peek(self, compiled: RedisRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """See `AsyncStore`."""
         return await self._one(compiled, subject, PEEK, cost, fingerprint)
 
+    @override
     async def place(
         self,
         compiled: RedisRule,
@@ -139,69 +142,72 @@ class AsyncRedisStore:
         max_wait_us: int | None,
         not_before_us: int = 0,
     ) -> Decision:
-        """See `AsyncStore`."""
         slot = (-1 if max_wait_us is None else max_wait_us, not_before_us)
         return await self._one(compiled, subject, PLACE, cost, fingerprint, slot)
 
+    @override
     async def refund(self, compiled: RedisRule, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
-        """See `AsyncStore`."""
         outcome = await self._ask(self._verbs.refund_call(compiled, subject, stamp_us, cost))
         return self._verbs.given_back(outcome, compiled)
 
+    @override
     async def decide_all(self, asks: Sequence[StoreAttempt]) -> Joint:
-        """See `AsyncStore`; across slots of a cluster one slot after the other."""
+        """Across slots of a cluster one slot after the other."""
         return await self._drive(self._verbs.decide_all(asks))
 
+    @override
     async def peek_all(self, asks: Sequence[StoreAttempt]) -> Joint:
-        """See `AsyncStore`; across slots of a cluster each in its own moment."""
+        """Across slots of a cluster each in its own moment."""
         return await self._drive(self._verbs.peek_all(asks))
 
+    @override
     async def decide_batch(self, asks: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
-        """See `AsyncStore`."""
         return await self._drive(self._verbs.decide_batch(asks))
 
+    @override
     async def decide_many(self, batch: Batch) -> Decisions:
-        """See `AsyncStore`."""
         return await self._drive(self._verbs.many(batch, DECIDE))
 
+    @override
     async def peek_many(self, batch: Batch) -> Decisions:
-        """See `AsyncStore`."""
         return await self._drive(self._verbs.many(batch, PEEK))
 
+    @override
     async def refund_many(
         self, compiled: RedisRule, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
     ) -> NDArray[np.bool_]:
-        """See `AsyncStore`."""
         return await self._drive(self._verbs.refund_many(compiled, subjects, stamps_us, cost))
 
+    @override
     async def recorded(self, compiled: RedisRule, subject: Subject) -> list[list[Recorded]]:
-        """See `AsyncStore`."""
         return await self._drive(self._upkeep.recorded(compiled, subject))
 
+    @override
     async def merge(self, asks: Sequence[Merge]) -> list[Merged | CaplineError]:
-        """See `AsyncStore`."""
         return await self._drive(self._upkeep.merge(asks))
 
+    @override
     async def scan(self, compiled: Sequence[RedisRule], after: Any = None) -> Page:
-        """See `AsyncStore`; some 200 keys a page."""
+        """Some 200 keys a page."""
         return await self._drive(self._upkeep.scan(compiled, after))
 
+    @override
     async def erase(self, compiled: Sequence[RedisRule], subject: Subject) -> int:
-        """See `AsyncStore`."""
         return await self._drive(self._upkeep.erase(compiled, subject))
 
+    @override
     async def sweep(self) -> int:
-        """See `AsyncStore`."""
         return await self._drive(self._upkeep.sweep())
 
+    @override
     def stats(self) -> dict[str, int]:
-        """See `Store`; a server has its own."""
+        """A server has its own."""
         return {}
 
+    @override
     async def now_us(self) -> int:
-        """See `AsyncStore`."""
         return await self._drive(self._upkeep.now_us())
 
+    @override
     async def close(self) -> None:
-        """See `AsyncStore`."""
         await self._transport.close()

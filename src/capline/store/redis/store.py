@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from capline.model.errors import StoreClosedError
+from capline.model.override import override
 from capline.model.subject import check_subject
+from capline.store.protocol import Store
 from capline.store.redis.io.sync import Transport
 from capline.store.redis.io.wire import NoReply, ServerError
 from capline.store.redis.maintenance import Maintenance
@@ -44,7 +46,7 @@ class _Unit(Protocol):
     def __call__(self, subject: Subject, wish: tuple[int, int] | None = None) -> Decision: ...
 
 
-class RedisStore:
+class RedisStore(Store):
     """See `Store`. Threads share it; a forked child makes its own connections."""
 
     may_lose_answers = True
@@ -55,8 +57,8 @@ class RedisStore:
         self._upkeep = Maintenance(self._session)
         self._transport = Transport(settings)
 
+    @override
     def compiled(self, rule: BoundPolicy) -> RedisRule:
-        """See `Store`."""
         compiled = self._session.compiled(rule)
         if compiled.short and not compiled.family.replicas:
             compiled.decide_one = compiled.place_unit = self._fast_path(compiled)
@@ -102,14 +104,15 @@ class RedisStore:
             raise StoreClosedError("this store is closed; make a new limiter")
         return self._transport.drive(steps)
 
+    @override
     def decide(self, compiled: RedisRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """See `Store`."""
         return self._one(compiled, subject, DECIDE, cost, fingerprint)
 
+    @override
     def peek(self, compiled: RedisRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """See `Store`."""
         return self._one(compiled, subject, PEEK, cost, fingerprint)
 
+    @override
     def place(
         self,
         compiled: RedisRule,
@@ -119,7 +122,6 @@ class RedisStore:
         max_wait_us: int | None,
         not_before_us: int = 0,
     ) -> Decision:
-        """See `Store`."""
         slot = (-1 if max_wait_us is None else max_wait_us, not_before_us)
         if compiled.place_unit is not None and cost == 1 and not fingerprint:
             return compiled.place_unit(subject, slot)
@@ -137,70 +139,75 @@ class RedisStore:
         outcome = self._ask(*self._verbs.one(compiled, subject, mode, cost, fingerprint, slot))
         return self._verbs.one_answer(outcome, compiled, cost, mode)
 
+    @override
     def refund(self, compiled: RedisRule, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
-        """See `Store`."""
         return self._verbs.given_back(self._ask(self._verbs.refund_call(compiled, subject, stamp_us, cost)), compiled)
 
+    @override
     def decide_all(self, asks: Sequence[StoreAttempt]) -> Joint:
-        """See `Store`; across slots of a cluster one slot after the other."""
+        """Across slots of a cluster one slot after the other."""
         call = self._verbs.at_once(asks, DECIDE)
         if call is None:
             return self._drive(self._verbs.decide_all(asks))
         return self._verbs.joint_answer(self._ask(call), asks, DECIDE)
 
+    @override
     def peek_all(self, asks: Sequence[StoreAttempt]) -> Joint:
-        """See `Store`; across slots of a cluster each in its own moment."""
+        """Across slots of a cluster each in its own moment."""
         call = self._verbs.at_once(asks, PEEK)
         if call is None:
             return self._drive(self._verbs.peek_all(asks))
         return self._verbs.joint_answer(self._ask(call), asks, PEEK)
 
+    @override
     def decide_batch(self, asks: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
-        """See `Store`."""
         return self._drive(self._verbs.decide_batch(asks))
 
+    @override
     def decide_many(self, batch: Batch) -> Decisions:
-        """See `Store`."""
         return self._drive(self._verbs.many(batch, DECIDE))
 
+    @override
     def peek_many(self, batch: Batch) -> Decisions:
-        """See `Store`."""
         return self._drive(self._verbs.many(batch, PEEK))
 
+    @override
     def refund_many(
         self, compiled: RedisRule, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
     ) -> NDArray[np.bool_]:
-        """See `Store`."""
         return self._drive(self._verbs.refund_many(compiled, subjects, stamps_us, cost))
 
+    @override
     def recorded(self, compiled: RedisRule, subject: Subject) -> list[list[Recorded]]:
-        """See `Store`."""
         return self._drive(self._upkeep.recorded(compiled, subject))
 
+    @override
     def merge(self, asks: Sequence[Merge]) -> list[Merged | CaplineError]:
-        """See `Store`."""
         return self._drive(self._upkeep.merge(asks))
 
+    @override
     def scan(self, compiled: Sequence[RedisRule], after: Any = None) -> Page:
-        """See `Store`; some 200 keys a page."""
+        """Some 200 keys a page."""
         return self._drive(self._upkeep.scan(compiled, after))
 
+    @override
     def erase(self, compiled: Sequence[RedisRule], subject: Subject) -> int:
-        """See `Store`."""
         return self._drive(self._upkeep.erase(compiled, subject))
 
+    @override
     def sweep(self) -> int:
-        """See `Store`. Keys expire by themselves; this is for a caller's own clock."""
+        """Keys expire by themselves; this is for a caller's own clock."""
         return self._drive(self._upkeep.sweep())
 
+    @override
     def stats(self) -> dict[str, int]:
-        """See `Store`; a server has its own."""
+        """A server has its own."""
         return {}
 
+    @override
     def now_us(self) -> int:
-        """See `Store`."""
         return self._drive(self._upkeep.now_us())
 
+    @override
     def close(self) -> None:
-        """See `Store`."""
         self._transport.close()

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.kit.server import SLOW, Limiters, each_kind, each_layout
+from tests.kit.servers import shared
 
 from capline import Attempt, CaplineError, Decision, IdConflictError, Limiter, ManualClock, Policy
 from capline.model.errors import StoreDamagedError
 from capline.store.redis.scripting.keys import bucket_count, field_of, tag_of
 from capline.store.redis.scripting.scripts import _folder
 from capline.store.redis.scripting.value import ParsedLog, read_value
-from capline.testing.servers import shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from capline.testing.servers import Server
+    from tests.kit.servers import Server
 
 START_US = 1_700_000_000_000_000
 POPULATION = 640

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from tests.kit.server import SLOW
+from tests.kit.servers import KINDS, shared
 
 from capline import Attempt, Decision, Limiter, ManualClock, Policy
 from capline.model.errors import IdConflictError
 from capline.testing import Reference
 from capline.testing.conformance import Awaited
-from capline.testing.servers import KINDS, shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kit.server import SLOW, Limiters, each_kind, each_layout
+from tests.kit.servers import shared
 
 from capline import Decision, InvalidValueError, Limiter, Policy
 from capline.model.clock import LATEST_US
 from capline.store.redis.scripting.keys import BUCKET, bucket_count, field_of, slot_of, tag_of
 from capline.store.redis.scripting.requests import keys_of
-from capline.testing.servers import shared
 
 POISON: list[Any] = [
     *("{42}", "{42}x", "{#1}", "{~1}x", "{'a}", "{'a}'a", "{x}y}", "{x}{y}", "{\u00e9}", "{{x}}", "{}x"),

@@ -12,11 +12,11 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.kit.servers import KINDS, shared
 
 from capline import Limiter, ManualClock, Policy
 from capline.model.errors import IdConflictError
 from capline.testing import Reference
-from capline.testing.servers import KINDS, shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from capline.model.errors import CaplineError, StoreDamagedError, StoreError
+from capline.model.override import override
 from capline.model.subject import Subject, check_subject
 from capline.store.local.base import (
     ROWS_A_TRANSACTION,
@@ -107,6 +108,7 @@ class LmdbStore(LocalStore):
         self._path = path
         self._fresh = 0
         self._sweep_from = b""
+        self._known: dict[str, tuple[bytes, int]] = {}
         self._seen: dict[bytes, tuple[SeenPages, _LmdbPages]] = {}
 
     def _transact(self, work: Callable[[LogTransaction], _T]) -> _T:
@@ -134,6 +136,14 @@ class LmdbStore(LocalStore):
         return self._environment.tables[name]
 
     def _place(self, name: str, retention_us: int) -> object:
+        """The log's number; a log that is known, with a retention that is, asks no lock for it."""
+        number, known_us = self._known.get(name, (b"", -1))
+        if retention_us > known_us:
+            number = self._numbered(name, retention_us)
+            self._known[name] = number, retention_us
+        return number
+
+    def _numbered(self, name: str, retention_us: int) -> bytes:
         key = b"log:" + name.encode()
 
         def work(txn: Transaction) -> bytes:
@@ -295,8 +305,9 @@ class LmdbStore(LocalStore):
                 yield key, subject, books.read(key, value)
             more = cursor.next()
 
+    @override
     def sweep(self) -> int:
-        """See `Store`; a few thousand rows a transaction, so that decisions go on in between."""
+        """A few thousand rows a transaction, so that decisions go on in between."""
         removed, self._sweep_from = 0, b""
         while True:
             removed += self._run(lambda txn: self._sweep_rows(txn, ROWS_A_TRANSACTION))
@@ -340,8 +351,9 @@ class LmdbStore(LocalStore):
             raise StoreError(f"{self._path}: this limiter was closed; make a new one")
         return self._environment.stats()
 
+    @override
     def close(self) -> None:
-        """See `Store`; what was decided is then on disk."""
+        """What was decided is then on disk."""
         if self._environment is not None:
             self._environment.leave()
             self._environment = None

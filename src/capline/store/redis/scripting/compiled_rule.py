@@ -15,7 +15,14 @@ from capline.model.subject import Subject
 from capline.model.zone import zone_table
 from capline.store.redis.io.wire import bulk
 from capline.store.redis.scripting.keys import bucket_count
-from capline.window.limit_reader import CalendarReader, CounterReader, FixedGauge, LevelReader, LimitReader, QuietReader
+from capline.window.limit_reader import (
+    CalendarReader,
+    CounterReader,
+    FixedReader,
+    LevelReader,
+    LimitReader,
+    QuietReader,
+)
 from capline.window.rule import readers_of
 
 __all__ = ["MOST_SHORT_QUOTA", "SIMPLE_BYTES", "STATE_BYTES", "Family", "RedisRule", "bind"]
@@ -166,7 +173,7 @@ def _by(reader: LimitReader) -> object:
         return 2, reader.limit.from_us, reader.limit.until_us
     if isinstance(reader, CounterReader):
         return 3, limit.window_us, reader.tick_us, reader.ticks
-    if isinstance(reader, FixedGauge):
+    if isinstance(reader, FixedReader):
         return 5, limit.window_us
     if isinstance(reader, LevelReader):
         return 4, reader.rise, reader.fall, reader.brim

@@ -223,7 +223,7 @@ class Server:
         if not self.is_sentinel or chosen:
             configuration.write_text("".join(line + "\n" for line in self._configuration()), encoding="utf-8")
         with (self.directory / "log").open("wb") as log:
-            self.process = subprocess.Popen(  # noqa: S603 - our own command line
+            self.process = subprocess.Popen(
                 [*_command(self.kind), str(configuration), *(["--sentinel"] if self.is_sentinel else [])],
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,

@@ -181,7 +181,9 @@ def test_a_wait_past_the_timeout_takes_nothing_and_what_happens_inside_is_kept()
     asyncio.run(main())
 
 
-def test_an_outage_while_a_slot_is_taken_is_raised() -> None:
+def test_an_outage_while_a_slot_is_taken_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("capline.limiter.patience.OUTAGE_S", 0.1)
+
     async def main() -> None:
         limiter, store = with_store(with_a_door)
         store._store.down = gone()

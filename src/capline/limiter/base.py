@@ -86,7 +86,7 @@ class PendingBatch(msgspec.Struct):
     answers: list[Decision | CaplineError | None]
     rows: list[int]
     attempts: list[Attempt]
-    asks: list[StoreAttempt]
+    to_decide: list[StoreAttempt]
     denied: DenyCache
     epoch: tuple[int, int]
     named: list[Attempt | None]
@@ -282,7 +282,7 @@ class LimiterBase(ABC, Generic[S]):
             check_id(id)
         return Attempt(policy, self._subject(subject), check_cost(cost), id, names[1], channel, names[3])
 
-    def _ask(self, attempt: Attempt) -> tuple[CompiledRule, Subject, int, int]:
+    def _arguments(self, attempt: Attempt) -> tuple[CompiledRule, Subject, int, int]:
         """What a store is handed for a checked attempt."""
         compiled = self._bound(attempt.policy, attempt.segment, attempt.channel, attempt.zone)
         return compiled, attempt.subject, attempt.cost, fingerprint(attempt.id)
@@ -327,52 +327,54 @@ class LimiterBase(ABC, Generic[S]):
             raise InvalidValueError("two parts of one attempt are on the same log; add up their costs in one part")
         return asked
 
-    def _asks(self, asked: Sequence[Attempt]) -> list[StoreAttempt]:
+    def _store_attempts(self, asked: Sequence[Attempt]) -> list[StoreAttempt]:
         """What a store is handed for checked attempts."""
-        return [StoreAttempt(*self._ask(one)) for one in asked]
+        return [StoreAttempt(*self._arguments(one)) for one in asked]
 
     # --- many -------------------------------------------------------------------------------------------------
 
-    def _sheet(self, attempts: Sequence[Attempt]) -> PendingBatch:
+    def _pending(self, attempts: Sequence[Attempt]) -> PendingBatch:
         """What of a batch the store is to be asked; one bad item is an error in its place, and fails no other."""
         rows = count_of(attempts, "attempts")
-        sheet = PendingBatch([None] * rows, [], [], [], self._denied, self._denied.epoch(), [None] * rows)
+        pending = PendingBatch([None] * rows, [], [], [], self._denied, self._denied.epoch(), [None] * rows)
         for row, attempt in enumerate(attempts):
             try:
-                sheet.answers[row] = self._put(sheet, row, attempt)
+                pending.answers[row] = self._put(pending, row, attempt)
             except StoreError:
-                with self._observers.rows(sheet.named):
+                with self._observers.rows(pending.named):
                     raise
             except CaplineError as error:
-                sheet.answers[row], sheet.named[row] = error, None
-        sheet.seen = self._observers.rows(sheet.named)
-        return sheet
+                pending.answers[row], pending.named[row] = error, None
+        pending.seen = self._observers.rows(pending.named)
+        return pending
 
-    def _put(self, sheet: PendingBatch, row: int, attempt: Attempt) -> Decision | None:
+    def _put(self, pending: PendingBatch, row: int, attempt: Attempt) -> Decision | None:
         """Put one attempt down to be asked, or give its answer where the store need not or cannot be."""
         asked = self._asked(*_fields(attempt))
-        sheet.named[row] = asked
-        held = sheet.denied.answer(asked)
+        pending.named[row] = asked
+        held = pending.denied.answer(asked)
         if held is not None:
             return held
         try:
-            sheet.asks.append(StoreAttempt(*self._ask(asked)))
+            pending.to_decide.append(StoreAttempt(*self._arguments(asked)))
         except StoreError as error:
             return self._outage.decide(asked, error)
-        sheet.attempts.append(asked)
-        sheet.rows.append(row)
+        pending.attempts.append(asked)
+        pending.rows.append(row)
         return None
 
-    def _filled(self, sheet: PendingBatch, decided: Sequence[Decision | CaplineError]) -> list[Decision | CaplineError]:
+    def _filled(
+        self, pending: PendingBatch, decided: Sequence[Decision | CaplineError]
+    ) -> list[Decision | CaplineError]:
         """All answers in their places, now that the store's have come."""
-        for row, asked, answer in zip(sheet.rows, sheet.attempts, decided, strict=True):
+        for row, asked, answer in zip(pending.rows, pending.attempts, decided, strict=True):
             if isinstance(answer, StoreError):
-                sheet.answers[row] = self._outage.item(asked, answer)
+                pending.answers[row] = self._outage.item(asked, answer)
                 continue
-            sheet.answers[row] = answer
+            pending.answers[row] = answer
             if isinstance(answer, Decision):
-                self._note(asked, answer, sheet.denied, sheet.epoch)
-        return sheet.seen([answer for answer in sheet.answers if answer is not None])
+                self._note(asked, answer, pending.denied, pending.epoch)
+        return pending.seen([answer for answer in pending.answers if answer is not None])
 
     def _columns(
         self,

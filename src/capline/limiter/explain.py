@@ -85,7 +85,7 @@ def explain(
     binding = _binding(rule, decision)
     states: list[LimitState] = []
     table = table_of(rule, now_us)
-    for look, readers, hits in zip(rule.logs_limits, readers_of(rule), logs, strict=True):
+    for log_limits, readers, hits in zip(rule.logs, readers_of(rule), logs, strict=True):
         log = Log(tuple(Hit(hit.stamp_us, hit.units) for hit in hits))
         for reader in readers:
             left = reader.left(log, max(now_us, log.newest_us() + 1), table)
@@ -99,7 +99,7 @@ def explain(
             opens_us = reader.opens_us(now_us, table) if isinstance(reader, QuietReader) else now_us
             quiet_until_us = opens_us if opens_us > now_us else None
             remaining = max(0, left - 1 if decision.allowed else left)
-            states.append(LimitState(look.log, reader.limit, used, remaining, frees, binds, quiet_until_us))
+            states.append(LimitState(log_limits.log, reader.limit, used, remaining, frees, binds, quiet_until_us))
     hits = tuple(ExplainedHit(hit.stamp_us, hit.units, hit.fingerprint, ids.get(hit.fingerprint)) for hit in logs[0])
     counts_denied = rule.denied_units > 0
     return Explanation(
@@ -112,5 +112,5 @@ def _binding(rule: BoundPolicy, decision: Decision) -> int | None:
 
     A channel's limit that equals one of the policy's is never the one: the policy's log has all of the channel's hits.
     """
-    limits = [limit for look in rule.logs_limits for limit in look.limits]
+    limits = [limit for log_limits in rule.logs for limit in log_limits.limits]
     return limits.index(decision.limit) if decision.limit in limits else None

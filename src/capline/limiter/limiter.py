@@ -108,7 +108,7 @@ class Limiter(LimiterBase[Store]):
                 return seen.unasked(held)
             epoch = denied.epoch()
             try:
-                compiled, known_as, units, mark = self._ask(asked)
+                compiled, known_as, units, mark = self._arguments(asked)
                 if units == 1 and not mark:
                     decision = seen(compiled.decide_one(known_as))
                 else:
@@ -133,7 +133,7 @@ class Limiter(LimiterBase[Store]):
         asked = self._asked(policy, subject, cost, id, segment, channel, zone)
         with self._observers.one("peek", asked) as seen:
             try:
-                return seen(self._store.peek(*self._ask(asked)))
+                return seen(self._store.peek(*self._arguments(asked)))
             except StoreError as error:
                 return seen(self._outage.peek(asked, error))
 
@@ -176,7 +176,7 @@ class Limiter(LimiterBase[Store]):
         asked = self._asked(policy, subject, cost, id, segment, channel, zone)
         with self._observers.one("schedule", asked) as seen:
             try:
-                return seen(self._store.place(*self._ask(asked), max_wait_us, not_before_us))
+                return seen(self._store.place(*self._arguments(asked), max_wait_us, not_before_us))
             except StoreError as error:
                 return seen(self._outage.place(asked, max_wait_us, not_before_us, error))
 
@@ -241,7 +241,7 @@ class Limiter(LimiterBase[Store]):
         asked = self._joint_asked(attempts)
         with self._observers.joint("decide_all", asked) as seen:
             try:
-                return seen(self._store.decide_all(self._asks(asked)))
+                return seen(self._store.decide_all(self._store_attempts(asked)))
             except StoreError as error:
                 return seen(self._outage.joint(asked, error, consume=True))
 
@@ -250,7 +250,7 @@ class Limiter(LimiterBase[Store]):
         asked = self._joint_asked(attempts)
         with self._observers.joint("peek_all", asked) as seen:
             try:
-                return seen(self._store.peek_all(self._asks(asked)))
+                return seen(self._store.peek_all(self._store_attempts(asked)))
             except StoreError as error:
                 return seen(self._outage.joint(asked, error, consume=False))
 
@@ -269,15 +269,15 @@ class Limiter(LimiterBase[Store]):
 
         One bad item is an error in its place, and fails no other.
         """
-        sheet = self._sheet(attempts)
-        with sheet.seen as seen:
+        pending = self._pending(attempts)
+        with pending.seen as seen:
             try:
-                decided = self._store.decide_batch(sheet.asks)
+                decided = self._store.decide_batch(pending.to_decide)
             except StoreError as error:
                 self._outage.check(error)
-                decided = [error] * len(sheet.asks)
+                decided = [error] * len(pending.to_decide)
             seen.store_answered()
-            return self._filled(sheet, decided)
+            return self._filled(pending, decided)
 
     def decide_many(
         self,
@@ -358,10 +358,10 @@ class Limiter(LimiterBase[Store]):
         A hit that was recorded under one of these `ids` says so: which message, or which campaign, used it.
         """
         asked = self._asked(policy, subject, 1, None, segment, channel, zone)
-        ask = self._ask(asked)
+        arguments = self._arguments(asked)
         known = self._known_ids(ids)
-        decision = self._store.peek(*ask)
-        logs = self._store.recorded(*ask[:2])
+        decision = self._store.peek(*arguments)
+        logs = self._store.recorded(*arguments[:2])
         return self._explained(asked, subject, self.now_us(), decision, logs, known)
 
     def erase(self, subject: Subject) -> int:

@@ -54,8 +54,8 @@ class Rules:
             self._retention_us[policy.log] = max(self._retention_us.get(policy.log, 0), widest_us)
             self._channels.setdefault(policy.log, set()).update(policy.channels)
             if not policy.keeps_log:
-                logs_limits = _apart(f"{self.namespace}:{policy.log}", policy, 0)[1:]
-                self._meters.setdefault(policy.log, []).extend(look.log for look in logs_limits)
+                logs = _apart(f"{self.namespace}:{policy.log}", policy, 0)[1:]
+                self._meters.setdefault(policy.log, []).extend(log_limits.log for log_limits in logs)
         self._channel_logs = {
             log: tuple(f"{self.namespace}:{log}/{channel}" for channel in sorted(channels))
             for log, channels in self._channels.items()
@@ -87,23 +87,21 @@ class Rules:
         log, retention_us = f"{self.namespace}:{policy.log}", self._retention_us[policy.log]
         limits = policy.limits_for(segment)
         if not policy.keeps_log:
-            logs_limits = _apart(log, policy, retention_us)
+            logs = _apart(log, policy, retention_us)
         elif policy.grain_us:
-            logs_limits = (LogLimits(log, limits, retention_us, "sums", policy.grain_us, name),)
+            logs = (LogLimits(log, limits, retention_us, "sums", policy.grain_us, name),)
         else:
-            logs_limits = (LogLimits(log, limits, retention_us, title=name),)
+            logs = (LogLimits(log, limits, retention_us, title=name),)
         if channel is not None:
-            logs_limits += (
-                LogLimits(f"{log}/{channel}", policy.limits_on(channel), retention_us, title=f"{name}/{channel}"),
-            )
+            logs += (LogLimits(f"{log}/{channel}", policy.limits_on(channel), retention_us, title=f"{name}/{channel}"),)
         elif not limits:
             raise UnknownNameError(
                 f"policy {name!r} limits channels only; name one: {', '.join(sorted(policy.channels))}"
             )
-        needs_zone = any(limit.needs_zone for look in logs_limits for limit in look.limits)
+        needs_zone = any(limit.needs_zone for log_limits in logs for limit in log_limits.limits)
         return BoundPolicy(
             name,
-            logs_limits,
+            logs,
             self._channel_logs[policy.log],
             policy.layout,
             policy.wait_replicas,
@@ -126,8 +124,8 @@ class Rules:
                 f"log {log!r} is of algorithm {policy.algorithm!r}, which does not keep every hit; "
                 "only a log of sliding_log can be exported or loaded"
             )
-        look = LogLimits(full, (), self._retention_us[own])
-        return BoundPolicy(policy.name, (look,), (), policy.layout, 0, policy.population)
+        log_limits = LogLimits(full, (), self._retention_us[own])
+        return BoundPolicy(policy.name, (log_limits,), (), policy.layout, 0, policy.population)
 
     def retention_us(self, log: str) -> int:
         """How long a log, by its full name, keeps its hits."""

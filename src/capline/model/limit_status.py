@@ -52,15 +52,15 @@ class LimitStatus(msgspec.Struct, frozen=True, gc=False):
         return self.whole_in_us / 1e6
 
 
-def states_of(logs_limits: Iterable[LogLimits], numbers: Sequence[int]) -> tuple[LimitStatus, ...]:
+def states_of(logs: Iterable[LogLimits], numbers: Sequence[int]) -> tuple[LimitStatus, ...]:
     """The state of every limit, in the policy's order, from three numbers for each in the order of the looks."""
     placed: list[tuple[int, LimitStatus]] = []
-    for look in logs_limits:
+    for log_limits in logs:
         before = len(placed)
-        places = look.places or range(before, before + len(look.limits))
-        for limit, place in zip(look.limits, places, strict=True):
+        places = log_limits.places or range(before, before + len(log_limits.limits))
+        for limit, place in zip(log_limits.limits, places, strict=True):
             left, frees_in_us, whole_in_us = numbers[NUMBERS * len(placed) : NUMBERS * (len(placed) + 1)]
             never = limit.quota == 0 and not isinstance(limit, QuietHours)
-            state = LimitStatus(limit, left, None if never else frees_in_us, whole_in_us, look.title)
+            state = LimitStatus(limit, left, None if never else frees_in_us, whole_in_us, log_limits.title)
             placed.append((place, state))
     return tuple([state for _, state in sorted(placed, key=itemgetter(0))])

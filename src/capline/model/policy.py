@@ -115,7 +115,7 @@ class BoundPolicy(msgspec.Struct, frozen=True):
     """
 
     policy: str
-    logs_limits: tuple[LogLimits, ...]
+    logs: tuple[LogLimits, ...]
     channel_logs: tuple[str, ...] = ()
     layout: str = "subject"
     wait_replicas: int = 0

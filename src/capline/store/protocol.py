@@ -129,15 +129,15 @@ class Store(Protocol):
         """
         ...
 
-    def decide_all(self, asks: Sequence[StoreAttempt]) -> Joint:
+    def decide_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """One attempt over several subjects, each on a log of its own: all or nothing."""
         ...
 
-    def peek_all(self, asks: Sequence[StoreAttempt]) -> Joint:
+    def peek_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """What `decide_all` would answer; records nothing."""
         ...
 
-    def decide_batch(self, asks: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
+    def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
         """Many attempts of any policies, in order; an item that fails is its error, and fails no other."""
         ...
 
@@ -159,7 +159,7 @@ class Store(Protocol):
         """For each look of the rule, the hits in its log within the widest window, oldest first; refunded: 0 units."""
         ...
 
-    def merge(self, asks: Sequence[Merge]) -> list[Merged | CaplineError]:
+    def merge(self, merges: Sequence[Merge], /) -> list[Merged | CaplineError]:
         """Put hits of the past into logs (`capline.window.merge`), each ask in one atomic step.
 
         An item that fails is its error, and fails no other. Asked again, it adds nothing more.
@@ -229,15 +229,15 @@ class AsyncStore(Protocol):
         """See `Store`."""
         ...
 
-    async def decide_all(self, asks: Sequence[StoreAttempt]) -> Joint:
+    async def decide_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """See `Store`."""
         ...
 
-    async def peek_all(self, asks: Sequence[StoreAttempt]) -> Joint:
+    async def peek_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """See `Store`."""
         ...
 
-    async def decide_batch(self, asks: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
+    async def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
         """See `Store`."""
         ...
 
@@ -259,7 +259,7 @@ class AsyncStore(Protocol):
         """See `Store`."""
         ...
 
-    async def merge(self, asks: Sequence[Merge]) -> list[Merged | CaplineError]:
+    async def merge(self, merges: Sequence[Merge], /) -> list[Merged | CaplineError]:
         """See `Store`."""
         ...
 

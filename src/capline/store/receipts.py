@@ -29,7 +29,7 @@ DIGEST_BYTES = 16
 def namespace_of(batch: Batch) -> str:
     """The namespace of the batch's logs: what stands before the first `:` of each name."""
     rule: BoundPolicy = batch.compiled[0].rule
-    return rule.logs_limits[0].log.partition(":")[0]
+    return rule.logs[0].log.partition(":")[0]
 
 
 def receipt_name(batch: Batch, receipt: str) -> bytes:
@@ -42,7 +42,11 @@ def batch_digest(batch: Batch) -> bytes:
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     rules: list[BoundPolicy] = [compiled.rule for compiled in batch.compiled]
     asked = [
-        (rule.policy, rule.zone, [(look.log, [str(limit) for limit in look.limits]) for look in rule.logs_limits])
+        (
+            rule.policy,
+            rule.zone,
+            [(log_limits.log, [str(limit) for limit in log_limits.limits]) for log_limits in rule.logs],
+        )
         for rule in rules
     ]
     digest.update(msgspec.msgpack.encode([asked, plain(batch.subjects), batch.cost]))

@@ -42,9 +42,9 @@ class Stamps(Protocol):
 
 def fast_rule(rule: BoundPolicy) -> FastRule | None:
     """The rule for `decide_one`; None where it does not apply (another algorithm, a zone, a channel, a quota of 0)."""
-    if len(rule.logs_limits) != 1 or rule.algorithm != "sliding_log" or rule.zone or rule.denied_units:
+    if len(rule.logs) != 1 or rule.algorithm != "sliding_log" or rule.zone or rule.denied_units:
         return None
-    limits = rule.logs_limits[0].limits
+    limits = rule.logs[0].limits
     if not limits or not all(limit.quota for limit in limits):
         return None
     tightest = min(limits, key=lambda limit: limit.quota)
@@ -53,7 +53,7 @@ def fast_rule(rule: BoundPolicy) -> FastRule | None:
         max(limit.window_us for limit in limits),
         tightest.quota,
         tightest,
-        rule.logs_limits[0],
+        rule.logs[0],
     )
 
 

@@ -50,7 +50,7 @@ class AsyncRedisStore:
     def __init__(self, settings: Settings, clock: Clock | None) -> None:
         self._session = Session(settings, clock)
         self._verbs = Verbs(self._session)
-        self._upkeep = Maintenance(self._session)
+        self._maintenance = Maintenance(self._session)
         self._transport = AsyncTransport(settings)
         self._waiting: _Waiting = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -66,9 +66,9 @@ class AsyncRedisStore:
 
     async def decide(self, compiled: RedisRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
         """See `AsyncStore`; those of one turn of the loop are one batch."""
-        ask = StoreAttempt(compiled, subject, cost, fingerprint)
+        attempt = StoreAttempt(compiled, subject, cost, fingerprint)
         mine: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
-        self._waiting.append((ask, mine))
+        self._waiting.append((attempt, mine))
         if len(self._waiting) > 1:
             return await mine
         try:
@@ -88,7 +88,7 @@ class AsyncRedisStore:
 
         In a task of its own: whoever is cancelled from now on takes nobody along.
         """
-        turn = [(ask, waiter) for ask, waiter in self._waiting if not waiter.cancelled()]
+        turn = [(attempt, waiter) for attempt, waiter in self._waiting if not waiter.cancelled()]
         self._waiting = []
         if turn:
             task = asyncio.create_task(self._answer(turn))
@@ -114,7 +114,7 @@ class AsyncRedisStore:
         """Decide all that came in one turn, and wake whoever still waits."""
         try:
             answers: Sequence[Decision | CaplineError | BaseException] = await self._drive(
-                self._verbs.decide_batch([ask for ask, _ in turn])
+                self._verbs.decide_batch([attempt for attempt, _ in turn])
             )
         except BaseException as error:  # noqa: BLE001 - every waiter is told, whatever it was
             answers = [error] * len(turn)
@@ -148,17 +148,17 @@ class AsyncRedisStore:
         outcome = await self._ask(self._verbs.refund_call(compiled, subject, stamp_us, cost))
         return self._verbs.given_back(outcome, compiled)
 
-    async def decide_all(self, asks: Sequence[StoreAttempt]) -> Joint:
+    async def decide_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """See `AsyncStore`; across slots of a cluster one slot after the other."""
-        return await self._drive(self._verbs.decide_all(asks))
+        return await self._drive(self._verbs.decide_all(attempts))
 
-    async def peek_all(self, asks: Sequence[StoreAttempt]) -> Joint:
+    async def peek_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """See `AsyncStore`; across slots of a cluster each in its own moment."""
-        return await self._drive(self._verbs.peek_all(asks))
+        return await self._drive(self._verbs.peek_all(attempts))
 
-    async def decide_batch(self, asks: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
+    async def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
         """See `AsyncStore`."""
-        return await self._drive(self._verbs.decide_batch(asks))
+        return await self._drive(self._verbs.decide_batch(attempts))
 
     async def decide_many(self, batch: Batch) -> Decisions:
         """See `AsyncStore`."""
@@ -176,23 +176,23 @@ class AsyncRedisStore:
 
     async def recorded(self, compiled: RedisRule, subject: Subject) -> list[list[Recorded]]:
         """See `AsyncStore`."""
-        return await self._drive(self._upkeep.recorded(compiled, subject))
+        return await self._drive(self._maintenance.recorded(compiled, subject))
 
-    async def merge(self, asks: Sequence[Merge]) -> list[Merged | CaplineError]:
+    async def merge(self, merges: Sequence[Merge], /) -> list[Merged | CaplineError]:
         """See `AsyncStore`."""
-        return await self._drive(self._upkeep.merge(asks))
+        return await self._drive(self._maintenance.merge(merges))
 
     async def scan(self, compiled: Sequence[RedisRule], after: Any = None) -> Page:
         """See `AsyncStore`; some 200 keys a page."""
-        return await self._drive(self._upkeep.scan(compiled, after))
+        return await self._drive(self._maintenance.scan(compiled, after))
 
     async def erase(self, compiled: Sequence[RedisRule], subject: Subject) -> int:
         """See `AsyncStore`."""
-        return await self._drive(self._upkeep.erase(compiled, subject))
+        return await self._drive(self._maintenance.erase(compiled, subject))
 
     async def sweep(self) -> int:
         """See `AsyncStore`."""
-        return await self._drive(self._upkeep.sweep())
+        return await self._drive(self._maintenance.sweep())
 
     def stats(self) -> dict[str, int]:
         """See `Store`; a server has its own."""
@@ -200,7 +200,7 @@ class AsyncRedisStore:
 
     async def now_us(self) -> int:
         """See `AsyncStore`."""
-        return await self._drive(self._upkeep.now_us())
+        return await self._drive(self._maintenance.now_us())
 
     async def close(self) -> None:
         """See `AsyncStore`."""

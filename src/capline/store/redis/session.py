@@ -22,7 +22,7 @@ class Session:
     """Of one store. Threads share it."""
 
     def __init__(self, settings: Settings, clock: Clock | None) -> None:
-        self.engine = Router(settings)
+        self.router = Router(settings)
         self.clock = clock
         self.logs: dict[str, RedisRule] = {}
         """Of each log that was asked about, by its name, the terms that were bound last."""
@@ -43,11 +43,11 @@ class Session:
 
     def until(self) -> float:
         """When a single call has to be answered."""
-        return time.monotonic() + self.engine.settings.deadline_s
+        return time.monotonic() + self.router.settings.deadline_s
 
     def bulk_until(self) -> float:
         """When a batch, or each step of a long work, has to be answered."""
-        return time.monotonic() + self.engine.settings.bulk_deadline_s
+        return time.monotonic() + self.router.settings.bulk_deadline_s
 
 
 def sound(outcome: Reply) -> Any:

@@ -72,7 +72,7 @@ class Verbs:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._engine = session.engine
+        self._router = session.router
 
     def one(
         self,
@@ -105,78 +105,80 @@ class Verbs:
 
     def alone(self, call: Call, replicas: int = 0) -> Steps[Reply | CaplineError]:
         """What becomes of a single call."""
-        [outcome] = yield from self._engine.run([call], self._session.until(), replicas)
+        [outcome] = yield from self._router.run([call], self._session.until(), replicas)
         return outcome
 
-    def decide_all(self, asks: Sequence[StoreAttempt]) -> Steps[Joint]:
+    def decide_all(self, attempts: Sequence[StoreAttempt]) -> Steps[Joint]:
         """One attempt over several subjects: one call; on a cluster one for each slot, one after the other.
 
         Where a slot refuses or fails, what the slots before it recorded is given back. So never is more admitted than
         allowed; but others may be refused meanwhile by what is given back.
         """
         taken: list[JointReply] = []
-        groups = joint_groups(asks, by_slot=self._engine.topology.by_slot)
-        until = self._session.until() + (len(groups) - 1) * self._engine.settings.deadline_s
+        groups = joint_groups(attempts, by_slot=self._router.topology.by_slot)
+        until = self._session.until() + (len(groups) - 1) * self._router.settings.deadline_s
         for number, group in enumerate(groups):
             try:
-                answer = yield from self._joint([asks[i] for i in group], DECIDE, until)
+                answer = yield from self._joint([attempts[i] for i in group], DECIDE, until)
             except _NotReplicated as short:
                 given = [*zip(groups, [*taken, short.answer], strict=False)] if number else []
-                yield from self._give_back_all(asks, given, short.error)
+                yield from self._give_back_all(attempts, given, short.error)
                 raise short.error from None
             except CaplineError as error:
-                yield from self._give_back_all(asks, zip(groups, taken, strict=False), error)
+                yield from self._give_back_all(attempts, zip(groups, taken, strict=False), error)
                 raise
             if not answer.joint.allowed:
-                yield from self._give_back_all(asks, zip(groups, taken, strict=False), None)
-                return _among_all(answer.joint, group, len(asks))
+                yield from self._give_back_all(attempts, zip(groups, taken, strict=False), None)
+                return _among_all(answer.joint, group, len(attempts))
             taken.append(answer)
         return _together(groups, taken)
 
-    def peek_all(self, asks: Sequence[StoreAttempt]) -> Steps[Joint]:
+    def peek_all(self, attempts: Sequence[StoreAttempt]) -> Steps[Joint]:
         """What `decide_all` would answer; the slots are looked at all at once."""
-        groups = joint_groups(asks, by_slot=self._engine.topology.by_slot)
-        parts = [[asks[i] for i in group] for group in groups]
+        groups = joint_groups(attempts, by_slot=self._router.topology.by_slot)
+        parts = [[attempts[i] for i in group] for group in groups]
         now = self._session.now()
-        outcomes = yield from self._engine.run([joint_call(part, PEEK, now) for part in parts], self._session.until())
+        outcomes = yield from self._router.run([joint_call(part, PEEK, now) for part in parts], self._session.until())
         answers = [
             joint_reply(sound(outcome), part, peeked=True) for outcome, part in zip(outcomes, parts, strict=True)
         ]
         return _together(groups, answers)
 
-    def at_once(self, asks: Sequence[StoreAttempt], mode: int) -> Call | None:
+    def at_once(self, attempts: Sequence[StoreAttempt], mode: int) -> Call | None:
         """The one call that an attempt over several subjects takes; None where it takes more, or waits for replicas."""
-        if mode == DECIDE and any(ask.compiled.family.replicas for ask in asks):
+        if mode == DECIDE and any(attempt.compiled.family.replicas for attempt in attempts):
             return None
-        if len(joint_groups(asks, by_slot=self._engine.topology.by_slot)) > 1:
+        if len(joint_groups(attempts, by_slot=self._router.topology.by_slot)) > 1:
             return None
-        return joint_call(asks, mode, self._session.now())
+        return joint_call(attempts, mode, self._session.now())
 
-    def joint_answer(self, outcome: Reply, asks: Sequence[StoreAttempt], mode: int) -> Joint:
+    def joint_answer(self, outcome: Reply, attempts: Sequence[StoreAttempt], mode: int) -> Joint:
         """The answer that the outcome of this one call is, or raise."""
-        return joint_reply(sound(outcome), asks, peeked=mode == PEEK).joint
+        return joint_reply(sound(outcome), attempts, peeked=mode == PEEK).joint
 
-    def _joint(self, asks: Sequence[StoreAttempt], mode: int, until: float) -> Steps[JointReply]:
-        call = joint_call(asks, mode, self._session.now())
-        replicas = max([ask.compiled.family.replicas for ask in asks])
-        [outcome] = yield from self._engine.run([call], until, replicas)
+    def _joint(self, attempts: Sequence[StoreAttempt], mode: int, until: float) -> Steps[JointReply]:
+        call = joint_call(attempts, mode, self._session.now())
+        replicas = max([attempt.compiled.family.replicas for attempt in attempts])
+        [outcome] = yield from self._router.run([call], until, replicas)
         if type(outcome) is UnderReplicated:
-            answer = joint_reply(outcome.reply, asks)
+            answer = joint_reply(outcome.reply, attempts)
             if answer.joint.allowed:
                 raise _NotReplicated(answer, outcome.error)
             return answer
-        return joint_reply(sound(outcome), asks)
+        return joint_reply(sound(outcome), attempts)
 
     def _give_back_all(
-        self, asks: Sequence[StoreAttempt], taken: Iterable[tuple[list[int], JointReply]], why: CaplineError | None
+        self, attempts: Sequence[StoreAttempt], taken: Iterable[tuple[list[int], JointReply]], why: CaplineError | None
     ) -> Steps[None]:
         """Give back what these groups recorded, but for what was known before; raises where that did not come off."""
         calls = [
-            self.refund_call(asks[group[i]].compiled, asks[group[i]].subject, answer.joint.hits[i], asks[group[i]].cost)
+            self.refund_call(
+                attempts[group[i]].compiled, attempts[group[i]].subject, answer.joint.hits[i], attempts[group[i]].cost
+            )
             for group, answer in taken
             for i in answer.new
         ]
-        outcomes = (yield from self._engine.run(calls, self._session.until())) if calls else []
+        outcomes = (yield from self._router.run(calls, self._session.until())) if calls else []
         failed = next((outcome for outcome in outcomes if isinstance(outcome, CaplineError)), None)
         if failed is not None:
             raise StoreUnknownError(
@@ -206,7 +208,7 @@ class Verbs:
                     strict=True,
                 )
             ]
-            outcomes = yield from self._engine.run(calls, self._session.bulk_until())
+            outcomes = yield from self._router.run(calls, self._session.bulk_until())
             for row, outcome in enumerate(outcomes, first):
                 try:
                     given[row] = self.given_back(outcome, compiled)
@@ -227,26 +229,26 @@ class Verbs:
         payload = pack(b"EVALSHA", REFUND.sha, b"%d" % len(keys), *keys, *asked)
         return Call(slot_of(tag), payload, REFUND)
 
-    def decide_batch(self, asks: Sequence[StoreAttempt]) -> Steps[list[Decision | CaplineError]]:
+    def decide_batch(self, attempts: Sequence[StoreAttempt]) -> Steps[list[Decision | CaplineError]]:
         """Attempts of any policies; an item that fails is its error."""
-        answers: list[Any] = [None] * len(asks)
-        if not asks:
+        answers: list[Any] = [None] * len(attempts)
+        if not attempts:
             return answers
         landing: deque[tuple[Part, InFlight]] = deque()
-        until = min(self._session.until() + len(asks) * A_ROW_S, self._session.bulk_until())
+        until = min(self._session.until() + len(attempts) * A_ROW_S, self._session.bulk_until())
 
         def land() -> Steps[None]:
             part, flight = landing.popleft()
-            outcomes = yield from self._engine.finish(flight, until)
+            outcomes = yield from self._router.finish(flight, until)
             start = 0
             for outcome, size in zip(outcomes, part.sizes, strict=True):
                 rows: list[int] = part.rows[start : start + size].tolist()
                 start += size
-                for row, answer in zip(rows, _row_answers(outcome, [asks[row] for row in rows]), strict=True):
+                for row, answer in zip(rows, _row_answers(outcome, [attempts[row] for row in rows]), strict=True):
                     answers[row] = answer
 
-        for head, part in row_parts(asks, self._session.now(), by_slot=self._engine.topology.by_slot):
-            flight = yield from self._engine.start(part.calls, until, head.family.replicas)
+        for head, part in row_parts(attempts, self._session.now(), by_slot=self._router.topology.by_slot):
+            flight = yield from self._router.start(part.calls, until, head.family.replicas)
             landing.append((part, flight))
             while landing and (part.last or len(landing) >= IN_FLIGHT):
                 yield from land()
@@ -269,12 +271,12 @@ class Verbs:
 
         def land() -> Steps[None]:
             part, flight = landing.popleft()
-            outcomes = yield from self._engine.finish(flight, self._session.bulk_until())
+            outcomes = yield from self._router.finish(flight, self._session.bulk_until())
             _take(columns, part, outcomes, batch.cost)
 
-        by_slot = self._engine.topology.by_slot
+        by_slot = self._router.topology.by_slot
         for part in batch_parts(head, batch.subjects, codes, by_slot=by_slot, receipt=receipt):
-            flight = yield from self._engine.start(part.calls, self._session.bulk_until(), replicas)
+            flight = yield from self._router.start(part.calls, self._session.bulk_until(), replicas)
             landing.append((part, flight))
             while landing and (part.last or len(landing) >= IN_FLIGHT):
                 yield from land()
@@ -294,7 +296,7 @@ class Verbs:
         slot = slot_of(name)
         command = (b"SET", key, value, b"PX", expires)
         for options in ((b"NX", b"GET"), (b"GET",)):
-            [outcome] = yield from self._engine.run(
+            [outcome] = yield from self._router.run(
                 [Call(slot, pack(*command, *options), repeatable=True)], self._session.bulk_until()
             )
             kept = sound(outcome)
@@ -353,10 +355,10 @@ def _retry_then_first(answer: Joint) -> tuple[float, int]:
     return float("inf") if answer.retry_after_us is None else answer.retry_after_us, -answer.binds
 
 
-def _row_answers(outcome: Reply, asks: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
-    compiled, costs = [ask.compiled for ask in asks], [ask.cost for ask in asks]
+def _row_answers(outcome: Reply, attempts: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
+    compiled, costs = [attempt.compiled for attempt in attempts], [attempt.cost for attempt in attempts]
     if isinstance(outcome, CaplineError):
-        return [outcome] * len(asks)
+        return [outcome] * len(attempts)
     if isinstance(outcome, UnderReplicated):
         answers = decisions(outcome.reply, compiled, costs)
         return [outcome.error if not isinstance(one, CaplineError) and one.allowed else one for one in answers]

@@ -21,7 +21,7 @@ import msgspec
 from capline.model.errors import StoreDamagedError, StoreError, StoreVersionError
 from capline.store.local.lmdb.environment import is_open_here
 from capline.store.local.lmdb.files import DATABASES, FORMAT, META, find_store
-from capline.store.local.lmdb.lock import Guard
+from capline.store.local.lmdb.lock import StoreLock
 from capline.store.local.lmdb.pages import SUBTABLE, TABLE, Meta, Table, Walk, read_metas
 from capline.store.local.lmdb.store import subject_of
 from capline.store.local.log_bytes import PAGED, read_words, unpack_log, unseal
@@ -71,25 +71,25 @@ def check_store(path: Path) -> StoreReport:
         find_store(path)
         if is_open_here(path):
             raise StoreError(f"{path}: is open in this process; close its limiter first")
-        guard = Guard(path)
+        lock = StoreLock(path)
         try:
-            return _checked(path, guard)
+            return _checked(path, lock)
         finally:
-            guard.leave()
+            lock.leave()
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror or error}; name a directory that can be read") from None
     except lmdb.Error as error:
         raise StoreDamagedError(f"{path}: cannot be read ({error}); it is left as it is") from None
 
 
-def _checked(path: Path, guard: Guard) -> StoreReport:
+def _checked(path: Path, lock: StoreLock) -> StoreReport:
     report = StoreReport(str(path))
     fd = os.open(path / "data.mdb", os.O_RDONLY | os.O_CLOEXEC)
     try:
         page_bytes = META.unpack(os.pread(fd, META.size, 0))[4]
         # The snapshot keeps its pages from being written to again; LMDB is asked for nothing else.
         with lmdb.open(str(path), readonly=True, map_size=os.fstat(fd).st_size, max_dbs=len(DATABASES)) as env:
-            guard.let_in()
+            lock.let_in()
             for _ in range(SNAPSHOT_TRIES):
                 try:
                     with env.begin() as txn:

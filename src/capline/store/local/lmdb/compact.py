@@ -21,7 +21,7 @@ from capline.model.errors import StoreDamagedError, StoreError, StoreFullError
 from capline.model.private import PRIVATE_FILE, make_private_directory
 from capline.store.local.lmdb.check import check_store
 from capline.store.local.lmdb.files import find_store, sync_directory
-from capline.store.local.lmdb.lock import Guard
+from capline.store.local.lmdb.lock import StoreLock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,9 +62,9 @@ def compact_store(path: Path, to: Path | None = None) -> Compacted:
 
 
 def _in_place(path: Path) -> Compacted:
-    guard = Guard(path)
+    lock = StoreLock(path)
     try:
-        if not guard.alone:
+        if not lock.alone:
             raise StoreError(
                 f"{path}: another process has it open; end it first, or copy into a new directory by --to DIRECTORY"
             )
@@ -76,32 +76,32 @@ def _in_place(path: Path) -> Compacted:
         sync_directory(path)
         return Compacted(str(path), before.st_size, after_bytes)
     finally:
-        guard.leave()
+        lock.leave()
 
 
 def _beside(path: Path, to: Path) -> Compacted:
-    guard = Guard(path)
+    lock = StoreLock(path)
     try:
         target = to / "data.mdb"
         if target.exists() or (to / "lock.mdb").exists():
             raise StoreError(f"{to}: holds a store already; name a directory that does not")
         make_private_directory(to)
-        after_bytes = _copy(path, to / NEW_NAME, None, guard)
+        after_bytes = _copy(path, to / NEW_NAME, None, lock)
         (to / NEW_NAME).rename(target)
         sync_directory(to)
         return Compacted(str(to), (path / "data.mdb").stat().st_size, after_bytes)
     finally:
-        guard.leave()
+        lock.leave()
 
 
-def _copy(path: Path, new: Path, like: os.stat_result | None, guard: Guard | None = None) -> int:
+def _copy(path: Path, new: Path, like: os.stat_result | None, lock: StoreLock | None = None) -> int:
     """Write the compacted file, whole and synced, or leave none; with the mode and owner of the one that it is like."""
     size_bytes = find_store(path)
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
     try:
         with lmdb.open(str(path), readonly=True, map_size=size_bytes) as env:
-            if guard is not None:
-                guard.let_in()
+            if lock is not None:
+                lock.let_in()
             env.copyfd(fd, compact=True)
         if like is not None:
             os.fchmod(fd, stat.S_IMODE(like.st_mode))

@@ -39,7 +39,7 @@ from capline.model.errors import (
 )
 from capline.model.private import PRIVATE_FILE, create_private_file, make_private_directory
 from capline.store.local.lmdb.files import DATABASES, FORMAT, check_file, check_format, find_store, sync_directory
-from capline.store.local.lmdb.lock import Guard
+from capline.store.local.lmdb.lock import StoreLock
 from capline.store.local.log_bytes import seal, unseal
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Environment:
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._env: lmdb.Environment | None = None
-        self._outage: Guard | None = None
+        self._file_lock: StoreLock | None = None
         self._synced = 0
         self._since_look = 0
         self.tables: dict[bytes, lmdb._Database] = {}  # pyright: ignore[reportPrivateUsage] - its only name
@@ -217,8 +217,8 @@ class Environment:
         env = self._env or self._enter()
         self._since_look += 1
         if self._since_look >= LOOK_EVERY:
-            if self._outage is not None:
-                self._outage.check()
+            if self._file_lock is not None:
+                self._file_lock.check()
             with contextlib.suppress(lmdb.Error):
                 env.reader_check()
             self._since_look = 0
@@ -228,9 +228,9 @@ class Environment:
         if self._env is not None:
             self._env.close()
             self._env = None
-        if self._outage is not None:
-            self._outage.leave()
-            self._outage = None
+        if self._file_lock is not None:
+            self._file_lock.leave()
+            self._file_lock = None
 
     def hold(self) -> None:
         """Keep every transaction out until `let_go`."""
@@ -243,7 +243,7 @@ class Environment:
     def _enter(self) -> lmdb.Environment:
         while True:
             env = self._open()
-            if self._outage is not None and self._outage.share():
+            if self._file_lock is not None and self._file_lock.share():
                 self._synced = self._since_look = 0
                 return env
             self._shut()
@@ -254,7 +254,7 @@ class Environment:
             check_file(data) if self._create else find_store(self.path)
             made = make_private_directory(self.path)
             create_private_file(data)
-            self._outage = Guard(self.path)
+            self._file_lock = StoreLock(self.path)
             size_bytes = check_file(data)
             if size_bytes:
                 check_format(self.path, size_bytes)

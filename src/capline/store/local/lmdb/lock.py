@@ -22,7 +22,7 @@ from capline.model.errors import StoreError
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Guard"]
+__all__ = ["StoreLock"]
 
 OTHERS_OPEN_S = 30.0
 """How long to wait for a process that has the file for itself: opening takes milliseconds, compacting longer."""
@@ -34,7 +34,7 @@ RETRY_S = 0.005
 _log = logging.getLogger("capline")
 
 
-class Guard:
+class StoreLock:
     """A lock on the file of the store in this directory, which must be there. Raises `StoreError` and `OSError`.
 
     It is had alone where nobody else has the store open, until `share`; else it is shared.

@@ -255,8 +255,8 @@ class LmdbStore(LocalStore):
                 continue
             stamps = read_plain(value, key)
             if stamps is None or len(stamps) >= TAIL_HITS:
-                ask = StoreAttempt(bound[code], subject)
-                answers.append(self._step(books, ask) if record else self._look(books, ask))
+                attempt = StoreAttempt(bound[code], subject)
+                answers.append(self._step(books, attempt) if record else self._peek(books, attempt))
                 continue
             oldest_us, last_us = stamps[0], stamps[-1]
             decision = decide_one(stamps, 0, len(stamps), oldest_us, last_us, bound[code].unit, now_us)

@@ -92,28 +92,28 @@ class RedisRule(msgspec.Struct):
 
 def bind(rule: BoundPolicy, own_clock: bool) -> RedisRule:
     """The rule's terms; the caller sets `decide_one`."""
-    logs_limits = rule.logs_limits
-    retention_us = logs_limits[0].retention_us
+    logs = rule.logs
+    retention_us = logs[0].retention_us
     buckets = bucket_count(rule.population) if rule.layout == "bucket" else 0
     grace_ms = CALLER_GRACE_MS if own_clock else SERVER_GRACE_MS
     # Stamps of one log lie within `retention_us` of each other, and a microsecond.
     wide = next(width for width in (5, 6, 7) if retention_us + 2 < 256**width)
-    limits = tuple(limit for look in logs_limits for limit in look.limits)
+    limits = tuple(limit for log_limits in logs for limit in log_limits.limits)
     widest_us = max((limit.window_us for limit in limits), default=0)
     quotas = [limit.quota for limit in limits]
     least = min(quotas, default=0)
     place = quotas.index(least) if quotas else 0
     plain = rule.algorithm == "sliding_log" and not (rule.zone or rule.denied_units)
-    usable = plain and len(logs_limits) == 1 and least > 0
+    usable = plain and len(logs) == 1 and least > 0
     long = not buckets and max((*quotas, rule.denied_units), default=0) > MOST_SHORT_QUOTA
     readers = readers_of(rule)
     limits_of = [[part for reader in own for part in (reader.limit.quota, _by(reader))] for own in readers]
-    keeps = None if rule.algorithm == "sliding_log" else [_keeps(look) for look in logs_limits]
-    refund_looks = logs_limits[:1] if keeps is None else logs_limits
+    keeps = None if rule.algorithm == "sliding_log" else [_keeps(log_limits) for log_limits in logs]
+    refund_looks = logs[:1] if keeps is None else logs
     refund_keeps = [
         number
-        for look, own in zip(refund_looks, readers, strict=False)
-        for number in (_keeps(look), own[0].rise if own and isinstance(own[0], LevelReader) else 0)
+        for log_limits, own in zip(refund_looks, readers, strict=False)
+        for number in (_keeps(log_limits), own[0].rise if own and isinstance(own[0], LevelReader) else 0)
     ]
     one = struct.pack(
         f">BQQQBQ{2 * len(limits)}Q",
@@ -128,9 +128,14 @@ def bind(rule: BoundPolicy, own_clock: bool) -> RedisRule:
     return RedisRule(
         rule,
         Family(
-            tuple(look.log.encode() for look in logs_limits), buckets, retention_us, grace_ms, wide, rule.wait_replicas
+            tuple(log_limits.log.encode() for log_limits in logs),
+            buckets,
+            retention_us,
+            grace_ms,
+            wide,
+            rule.wait_replicas,
         ),
-        tuple(name.encode() for name in (*(look.log for look in refund_looks), *rule.channel_logs)),
+        tuple(name.encode() for name in (*(log_limits.log for log_limits in refund_looks), *rule.channel_logs)),
         limits,
         SIMPLE_BYTES + STATE_BYTES * len(limits),
         widest_us,
@@ -158,7 +163,7 @@ def _rest(limits_of: list[list[object]], keeps: list[int] | None, denied: int, z
 
 
 def _by(reader: LimitReader) -> object:
-    """What a limit is read by, as gauge.lua has it."""
+    """What a limit is read by, as limit_reader.lua has it."""
     limit = reader.limit
     if isinstance(reader, CalendarReader):
         return 1, limit.window_us
@@ -173,9 +178,9 @@ def _by(reader: LimitReader) -> object:
     return limit.window_us
 
 
-def _keeps(look: LogLimits) -> int:
+def _keeps(log_limits: LogLimits) -> int:
     """What a hit leaves there, as rule.lua has it."""
-    return {"hits": 0, "ids": -1}.get(look.keeps, look.grain_us)
+    return {"hits": 0, "ids": -1}.get(log_limits.keeps, log_limits.grain_us)
 
 
 def _unbound(subject: Subject) -> Decision:

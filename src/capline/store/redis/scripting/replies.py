@@ -47,7 +47,7 @@ def conflict(units: int, cost: int) -> IdConflictError:
 
 def damaged(compiled: RedisRule) -> StoreDamagedError:
     """The error of a value that is no log."""
-    name = compiled.rule.logs_limits[0].log
+    name = compiled.rule.logs[0].log
     return StoreDamagedError(
         f"log {name!r}: what is stored for this subject is no log of capline's; erase the subject, or find who wrote it"
     )
@@ -118,7 +118,7 @@ def _special(
 def _states(compiled: RedisRule, reply: bytes, at: int) -> tuple[LimitStatus, ...]:
     """The states of the limits that a reply has from there on."""
     count = NUMBERS * len(compiled.limits)
-    return states_of(compiled.rule.logs_limits, struct.unpack_from(f">{count}Q", reply, at))
+    return states_of(compiled.rule.logs, struct.unpack_from(f">{count}Q", reply, at))
 
 
 def _joint_states(every: Sequence[RedisRule], reply: bytes, at: int) -> tuple[tuple[LimitStatus, ...], ...]:
@@ -140,11 +140,11 @@ class JointReply(msgspec.Struct, frozen=True):
     new: tuple[int, ...]
 
 
-def joint_reply(reply: bytes, asks: Sequence[StoreAttempt], *, peeked: bool = False) -> JointReply:
+def joint_reply(reply: bytes, attempts: Sequence[StoreAttempt], *, peeked: bool = False) -> JointReply:
     """The answer to a call of joint.lua over these asks; raises its error."""
     numbers: tuple[int, ...] = _JOINT.unpack_from(reply)
     _, kind, part, limit, left, retry, reset = numbers
-    own = asks[part]
+    own = attempts[part]
     compiled: RedisRule = own.compiled
     if kind == _CONFLICT:
         raise conflict(left, own.cost)
@@ -152,7 +152,7 @@ def joint_reply(reply: bytes, asks: Sequence[StoreAttempt], *, peeked: bool = Fa
         raise damaged(compiled)
     if kind not in (_REFUSED, _ALLOWED, _KNOWN):
         raise _strange(kind)
-    states_at = _JOINT.size + _JOINT_PART.size * len(asks)
+    states_at = _JOINT.size + _JOINT_PART.size * len(attempts)
     parts = [*_JOINT_PART.iter_unpack(reply[_JOINT.size : states_at])]
     allowed = kind != _REFUSED
     joint = Joint(
@@ -163,7 +163,7 @@ def joint_reply(reply: bytes, asks: Sequence[StoreAttempt], *, peeked: bool = Fa
         reset,
         tuple([hit for _, hit in parts]) if allowed and not peeked else (),
         part,
-        _seen=(_joint_states, [ask.compiled for ask in asks], reply, states_at),
+        _seen=(_joint_states, [attempt.compiled for attempt in attempts], reply, states_at),
     )
     return JointReply(joint, tuple([number for number, (known, _) in enumerate(parts) if allowed and not known]))
 

@@ -95,13 +95,13 @@ class Head(msgspec.Struct, frozen=True):
     def packed(self) -> bytes:
         """As attempt.lua takes it."""
         family = self.family
-        logs_limits = len(family.logs)
+        logs = len(family.logs)
         head = [
             self.mode,
             int(family.buckets > 0),
             family.retention_us,
             family.grace_ms,
-            logs_limits,
+            logs,
             family.wide,
             self.cost,
         ]
@@ -151,35 +151,35 @@ def single_call(head: Head, subject: Subject, fingerprint: int) -> Call:
     return _call(head, [group], b"", asked, repeatable=bool(fingerprint) or head.mode == PEEK)
 
 
-def joint_groups(asks: Sequence[StoreAttempt], *, by_slot: bool) -> list[list[int]]:
+def joint_groups(attempts: Sequence[StoreAttempt], *, by_slot: bool) -> list[list[int]]:
     """The numbers of the asks that one call can decide together: all, or those of each slot."""
     if not by_slot:
-        return [[*range(len(asks))]]
+        return [[*range(len(attempts))]]
     groups: dict[int, list[int]] = {}
-    for number, ask in enumerate(asks):
-        slot = slot_of(tag_of(ask.subject, ask.compiled.family.buckets))
+    for number, attempt in enumerate(attempts):
+        slot = slot_of(tag_of(attempt.subject, attempt.compiled.family.buckets))
         groups.setdefault(slot, []).append(number)
     return [*groups.values()]
 
 
-def joint_call(asks: Sequence[StoreAttempt], mode: int, now: bytes) -> Call:
+def joint_call(attempts: Sequence[StoreAttempt], mode: int, now: bytes) -> Call:
     """One attempt over several subjects, whose keys are in one slot where that must be."""
     parts: list[bytes] = []
     keys: list[bytes] = []
     slot, named = -1, True
-    for ask in asks:
-        compiled: RedisRule = ask.compiled
+    for attempt in attempts:
+        compiled: RedisRule = attempt.compiled
         family = compiled.family
-        tag = tag_of(ask.subject, family.buckets)
+        tag = tag_of(attempt.subject, family.buckets)
         if slot < 0:
             slot = slot_of(tag)
         for log in family.logs:
             key = b"%b:{%b}" % (log, tag)
             keys.append(b"$%d\r\n%b\r\n" % (len(key), key))
-        cost = _1 if ask.cost == 1 else bulk(b"%d" % ask.cost)
-        field = bulk(field_of(ask.subject)) if family.buckets else _EMPTY
-        mark = bulk(ask.fingerprint.to_bytes(8)) if ask.fingerprint else _EMPTY
-        named = named and ask.fingerprint > 0
+        cost = _1 if attempt.cost == 1 else bulk(b"%d" % attempt.cost)
+        field = bulk(field_of(attempt.subject)) if family.buckets else _EMPTY
+        mark = bulk(attempt.fingerprint.to_bytes(8)) if attempt.fingerprint else _EMPTY
+        named = named and attempt.fingerprint > 0
         parts += compiled.one, compiled.rest(now), cost, field, mark
     script, head = (JOINT_LOOK, _JOINT_LOOK) if mode == PEEK else (JOINT, _JOINT)
     count, arguments = bulk(b"%d" % len(keys)), 5 + len(keys) + len(parts)
@@ -400,28 +400,30 @@ def _id_groups(ids: NDArray[np.uint64], *, by_slot: bool) -> Iterator[Group]:
         yield Group(slots[i], tags[i], order[start:end], fields[start:end])
 
 
-def row_parts(asks: Sequence[StoreAttempt], now: bytes, *, by_slot: bool) -> Iterator[tuple[Head, Part]]:
+def row_parts(attempts: Sequence[StoreAttempt], now: bytes, *, by_slot: bool) -> Iterator[tuple[Head, Part]]:
     """Attempts of any policies, costs and ids: calls by family, and a subject's attempts in their order."""
-    for rows in _turns(asks):
-        own_asks = [asks[row] for row in rows]
-        family: Family = own_asks[0].compiled.family
-        compiled = [*{id(ask.compiled): ask.compiled for ask in own_asks}.values()]
+    for rows in _turns(attempts):
+        own_attempts = [attempts[row] for row in rows]
+        family: Family = own_attempts[0].compiled.family
+        compiled = [*{id(attempt.compiled): attempt.compiled for attempt in own_attempts}.values()]
         code_of = {id(one): code for code, one in enumerate(compiled)}
-        plain = not any(ask.fingerprint or ask.cost != 1 for ask in own_asks)
-        repeatable = not plain and all(ask.fingerprint for ask in own_asks)
+        plain = not any(attempt.fingerprint or attempt.cost != 1 for attempt in own_attempts)
+        repeatable = not plain and all(attempt.fingerprint for attempt in own_attempts)
         head = Head(family, DECIDE, compiled, now, 1 if plain else 0)
         part = Part([], [], np.empty(0, np.intp))
         taken: list[int] = []
-        groups = [*_groups([ask.subject for ask in own_asks], family.buckets, 0, head.most_rows())]
+        groups = [*_groups([attempt.subject for attempt in own_attempts], family.buckets, 0, head.most_rows())]
         groups.sort(key=(lambda group: (group.slot, group.tag)) if by_slot else (lambda group: group.tag))
         for fill in _fills(groups, head.most_rows(), by_slot=by_slot):
             own = [i for group in fill for i in group.rows]
             own_head, codes, asked = head, b"", b""
             if len(compiled) > 1:
-                own_head, numbers = head.only(np.array([code_of[id(own_asks[i].compiled)] for i in own], np.uint16))
+                own_head, numbers = head.only(np.array([code_of[id(own_attempts[i].compiled)] for i in own], np.uint16))
                 codes = numbers.astype(">u2").tobytes()
             if not plain:
-                asked = b"".join([own_asks[i].cost.to_bytes(7) + own_asks[i].fingerprint.to_bytes(8) for i in own])
+                asked = b"".join(
+                    [own_attempts[i].cost.to_bytes(7) + own_attempts[i].fingerprint.to_bytes(8) for i in own]
+                )
             part.calls.append(_call(own_head, fill, codes, asked, repeatable=repeatable))
             part.sizes.append(len(own))
             taken += [rows[i] for i in own]
@@ -429,17 +431,17 @@ def row_parts(asks: Sequence[StoreAttempt], now: bytes, *, by_slot: bool) -> Ite
         yield head, part
 
 
-def _turns(asks: Sequence[StoreAttempt]) -> Iterable[Sequence[int]]:
+def _turns(attempts: Sequence[StoreAttempt]) -> Iterable[Sequence[int]]:
     """The rows of each family, in the order of sending: a subject's attempt under another family waits for its turn."""
-    first: Family = asks[0].compiled.family
-    if all(ask.compiled.family is first for ask in asks):
-        return [range(len(asks))]
+    first: Family = attempts[0].compiled.family
+    if all(attempt.compiled.family is first for attempt in attempts):
+        return [range(len(attempts))]
     turns: dict[tuple[int, int], list[int]] = {}
     latest: dict[Subject, tuple[Family, int]] = {}
-    for row, ask in enumerate(asks):
-        family: Family = ask.compiled.family
-        before = latest.get(ask.subject)
+    for row, attempt in enumerate(attempts):
+        family: Family = attempt.compiled.family
+        before = latest.get(attempt.subject)
         turn = 0 if before is None else before[1] + (before[0] is not family)
-        latest[ask.subject] = (family, turn)
+        latest[attempt.subject] = (family, turn)
         turns.setdefault((turn, id(family)), []).append(row)
     return [rows for _, rows in sorted(turns.items(), key=lambda item: item[0][0])]

@@ -1,4 +1,4 @@
-r"""Receipts: the name that a batch is kept under, and what was asked under it. One statement for every store.
+r"""Receipts: the name that the answers of a batch are kept under, and a digest of the batch. The same for every store.
 
     name     16 bytes of BLAKE2b over  namespace "\0" receipt
     digest   16 bytes of BLAKE2b over  policy, zone, logs and limits of each code; the subjects; their codes; the cost
@@ -38,7 +38,7 @@ def receipt_name(batch: Batch, receipt: str) -> bytes:
 
 
 def batch_digest(batch: Batch) -> bytes:
-    """What is asked, so that a receipt cannot answer another question; the same for a list and an array."""
+    """A digest of the batch, so that a receipt cannot answer another batch; the same for a list and an array."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     rules: list[BoundPolicy] = [compiled.rule for compiled in batch.compiled]
     asked = [

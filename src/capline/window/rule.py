@@ -1,21 +1,21 @@
-"""The rule, as functions of (logs, attempt, now): what an attempt is answered, and what it leaves in the logs.
+"""The rule, as functions of (logs, attempt, now): the answer to an attempt, and what is recorded.
 
     An attempt of cost c at t is allowed if and only if, for every limit (quota q, window W) over its log,
         (units of hits with a stamp in (t - W, t])  +  c  <=  q
     and then one hit is recorded at t. Otherwise nothing at all is recorded. A hit exactly W old is out.
 
-Read by position this is one look a limit: of the newest q - c + 1 units, the oldest must be out of the window, so the
-attempt fits from `stamp_of_unit(q - c + 1) + W` on. That instant minus now is `retry_after`; the latest over all limits
-is the next free instant, which `schedule` takes. Both answers come from the same look, whatever the quota and whatever
-the costs. How a limit reads its log, and so what a calendar or another algorithm changes, is its gauge's part.
+The check is by position, one read for each limit: of the newest q - c + 1 units the oldest must be out of the window,
+so the attempt fits from `stamp_of_unit(q - c + 1) + W` on. That instant minus now is `retry_after`. The latest such
+instant over all limits is the next free slot, which `schedule` takes. How one limit reads its log is a `LimitReader`;
+calendars and other algorithms differ in nothing else.
 
-Time, per log, never runs back: t is at least the floor, and a stamp is later than every live hit's (two hits in one
-instant are two hits, a microsecond apart). Where a slot is taken in the future, a plain attempt is refused until then:
-nobody jumps the queue. Quiet hours come last: what is free is put off until they end.
+The time of a log never runs back: t is at least its high-water mark, and a new stamp is later than every hit's. So two
+hits of one instant are two hits, a microsecond apart. While a slot in the future is taken, a plain attempt is refused
+until then: nobody jumps the queue. Quiet hours come last: a free instant is put off until they end.
 
-An attempt over several subjects is one attempt for each of them at the same now: all must hold, then each is recorded.
-Each part has a time and a stamp of its own, as the logs of one subject may be ahead of the clock and those of another
-not. The logs of one part share both (decision 10).
+An attempt over several subjects is one attempt for each of them at the same now: all must be allowed, then each is
+recorded. Each part has a time and a stamp of its own, since the logs of one subject may be ahead of the clock and those
+of another not. The logs of one part share both (decision 10).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 Readers = tuple[tuple[LimitReader, ...], ...]
-"""For each look of a rule, what reads its limits."""
+"""For each log of a rule, the readers of its limits."""
 
 
 class OpenLog(LogView, Protocol):
@@ -66,7 +66,7 @@ class OpenLog(LogView, Protocol):
         ...
 
     def extend(self, stamp_us: int, units: int, high_water_us: int) -> None:
-        """Move the last hit, which has no id, to this stamp, not before its own, with so many units more (or fewer)."""
+        """Move the last hit, which has no id, to this stamp, not before its own, and add units (may be negative)."""
         ...
 
     def units_at(self, stamp_us: int) -> int:
@@ -74,7 +74,7 @@ class OpenLog(LogView, Protocol):
         ...
 
     def give_back(self, stamp_us: int, units: int) -> bool:
-        """Take so many units off the hit with this stamp; False where it has fewer. Its stamp stays, its id is free."""
+        """Take so many units off the hit with this stamp; False if it has fewer. Its stamp stays; its id is free."""
         ...
 
     def find(self, fingerprint: int, cutoff_us: int) -> int:
@@ -91,9 +91,9 @@ class OpenLog(LogView, Protocol):
 
 
 class BoundLog(msgspec.Struct):
-    """One log that an attempt looks at, with all that it is read by.
+    """One log of an attempt, with the readers of its limits, the cost and the zone's table.
 
-    `changed` is on once something was recorded in it, `binds` where the limit that the answer names is read from it.
+    `changed` is set once something was recorded in the log; `binds` if the binding limit of the answer is on this log.
     """
 
     log: OpenLog
@@ -106,14 +106,14 @@ class BoundLog(msgspec.Struct):
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """The next free instant is asked for: at most (None: no bound) and at least so far from now."""
+    """The attempt takes the next free instant, at most (None: no bound) and at least so far from now."""
 
     max_wait_us: int | None = None
     not_before_us: int = 0
 
 
 def readers_of(rule: BoundPolicy) -> Readers:
-    """What reads each limit of the rule."""
+    """The reader of each limit of the rule, by log."""
     counts_denied = rule.denied_units > 0
     return tuple(
         tuple(reader_of(limit, rule.algorithm, counts_denied=counts_denied) for limit in log_limits.limits)
@@ -122,19 +122,19 @@ def readers_of(rule: BoundPolicy) -> Readers:
 
 
 def table_of(rule: BoundPolicy, now_us: int) -> ZoneTable:
-    """The zone's offsets about now; empty where the rule asks for none."""
+    """The zone's offsets around now; empty if the rule needs no zone."""
     return zone_table(rule.zone, now_us) if rule.zone else ()
 
 
 def attempt(
     logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0, slot: Slot | None = None, denied_units: int = 0
 ) -> Decision:
-    """One attempt: its answer, and the sites' logs changed accordingly.
+    """Decide one attempt, and record it in the logs if it is allowed.
 
-    `fingerprint` is 64 bits of the attempt's id (0: none). Where refusals count, `denied_units` is how many units of a
-    log can matter: a refusal is recorded as well, and what is older than the newest so many is forgotten, but for hits
-    that have an id: a retry of what was allowed gets its answer however many refusals came after it.
-    Raises `IdConflictError` where the id was recorded with another cost.
+    `fingerprint` is 64 bits of the attempt's id (0: none). With `denied_units` above 0 refusals count: a refusal is
+    recorded as well, and a log keeps its newest so many units. Hits with an id stay besides, so that a retry of an
+    allowed attempt gets its answer however many refusals came after it.
+    Raises `IdConflictError` if the id was recorded with another cost.
     """
     time_us = _time(logs, now_us)
     known = _known(logs, fingerprint, time_us, now_us, slot=slot is not None)
@@ -151,7 +151,7 @@ def attempt(
 
 
 def peek(logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0) -> Decision:
-    """What `attempt` would answer, with no hit to name where none was recorded; changes nothing."""
+    """What `attempt` would answer, with `hit` None unless the id is known; changes nothing."""
     known = _known(logs, fingerprint, _time(logs, now_us), now_us, slot=False)
     return msgspec.structs.replace(_judge([logs], now_us)[0], hit=None) if known is None else known
 
@@ -159,9 +159,9 @@ def peek(logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0) -> Decisio
 def joint(
     parts: Sequence[Sequence[BoundLog]], now_us: int, fingerprints: Sequence[int], *, record: bool = True
 ) -> tuple[Decision, list[int]]:
-    """One attempt over several subjects, each with its sites: the answer, and the hit of each part; none when refused.
+    """One attempt over several subjects, each with its logs: the answer, and the hit of each part; no hits if refused.
 
-    All or nothing; a part whose id is known was allowed before, and is left as it is. A refusal is never recorded.
+    All or nothing. A part whose id is known was allowed before, and is left as it is. A refusal is never recorded.
     """
     known = [
         _known(logs, fingerprint, _time(logs, now_us), now_us, slot=False)
@@ -190,9 +190,9 @@ def joint(
 def _by_part(
     decision: Decision, parts: Sequence[Sequence[BoundLog]], known: Sequence[Decision | None], numbers: Sequence[int]
 ) -> Decision:
-    """The decision with the limits of each part apart: of one whose id is known, as they were then.
+    """The decision with the limit states of each part; for a known id, the states of its first answer.
 
-    `numbers` are those of all the others' limits, one part behind the other.
+    `numbers` are the states of the limits of all other parts, one part after the other.
     """
     told: list[tuple[LimitStatus, ...]] = []
     first = 0
@@ -205,9 +205,9 @@ def _by_part(
 
 
 def refund(logs: Sequence[BoundLog], stamp_us: int, cost: int, now_us: int) -> bool:
-    """Give back the hit with this stamp, in the own log, the first, and in every other that has it; was there one?
+    """Refund the hit with this stamp, in the policy's own log (the first) and in every other; False if there is none.
 
-    Where hits are kept as sums, one that has no id is given back by its `cost`, as often as the sum has that much.
+    Where hits are kept as sums, `cost` units are taken off the sum, unless the hit has an id.
     """
     own = logs[0]
     if stamp_us <= max(now_us, own.log.high_water_us) - own.log_limits.retention_us:
@@ -244,7 +244,7 @@ def step(
 
 
 def draft_logs(logs: Sequence[Log], rule: BoundPolicy, cost: int, now_us: int) -> tuple[list[Draft], list[BoundLog]]:
-    """The sites of a rule on plain values, and the drafts that show what became of these."""
+    """Drafts of plain logs, and the bound logs on them: run the rule on these, then read the drafts."""
     drafts, table = [Draft(log) for log in logs], table_of(rule, now_us)
     return drafts, [
         BoundLog(draft, log_limits, readers, cost, table)  # pyright: ignore[reportArgumentType] - a draft has the rest of its log
@@ -256,10 +256,10 @@ def draft_logs(logs: Sequence[Log], rule: BoundPolicy, cost: int, now_us: int) -
 
 
 class _Verdict(NamedTuple):
-    """What one part's logs say of an attempt, before quiet hours are asked.
+    """What one part's logs say of an attempt, before quiet hours are checked.
 
-    `stamp_us` is the stamp that it would have now; `holds_us` until when it is held up (None: for ever, `NEVER`: not at
-    all), and `binding` the limit that holds it; `hit_us` the stamp to record it under.
+    `stamp_us` is the stamp that it would have now; `holds_us` is until when it is blocked (None: for ever, `NEVER`: not
+    at all), and `binding` the limit that blocks it; `hit_us` is the stamp to record it under.
     """
 
     logs: Sequence[BoundLog]
@@ -282,7 +282,7 @@ def _verdict(logs: Sequence[BoundLog], now_us: int) -> _Verdict:
 
 
 def _judge(parts: Sequence[Sequence[BoundLog]], now_us: int) -> tuple[Decision, list[int]]:
-    """Would all of these be allowed now? And the stamp to record each part under; nothing is recorded here."""
+    """Whether all parts are allowed now, and the stamp to record each under. Records nothing."""
     verdicts = [_verdict(logs, now_us) for logs in parts]
     stamped = [(one.logs, one.stamp_us) for one in verdicts]
     never = next((one for one in verdicts if one.holds_us is None), None)
@@ -299,9 +299,9 @@ def _judge(parts: Sequence[Sequence[BoundLog]], now_us: int) -> tuple[Decision, 
 
 
 def _place(logs: Sequence[BoundLog], now_us: int, slot: Slot) -> Decision:
-    """The next free instant, behind every slot taken.
+    """Take the next free instant after every slot that is taken.
 
-    An instant that is later than it needs to be is free as well, as nothing is taken behind the last slot.
+    Nothing is taken after the last slot, so every later instant is free as well.
     """
     time_us, newest_us = _time(logs, now_us), _newest(logs)
     fits_us, _, binding = _fits(logs, time_us)
@@ -322,15 +322,15 @@ def _place(logs: Sequence[BoundLog], now_us: int, slot: Slot) -> Decision:
 
 
 def _deny(logs: Sequence[BoundLog], time_us: int, now_us: int, denied_units: int) -> Decision | None:
-    """Record the refusal, where it counts, and answer with it: a cost fits when this one too is out.
+    """Record a refusal that counts, and answer as of after it: `retry_after` includes this refusal's own units.
 
-    None, and nothing recorded, where there is no instant left to stamp it with.
+    None, and nothing recorded, if no stamp is left for it.
     """
     stamp_us = _stamp(logs, time_us, NEVER)
     if stamp_us >= LATEST_US:
         return None
     for bound in logs:
-        # More than all quotas together is as good as that, and leaves sums small.
+        # More units than that change no answer, and would let sums grow.
         _record(bound, time_us, stamp_us, 0, min(bound.cost, denied_units))
         oldest_us = bound.log.stamp_of_unit(denied_units + 1)
         if oldest_us != NEVER:
@@ -344,16 +344,16 @@ def _deny(logs: Sequence[BoundLog], time_us: int, now_us: int, denied_units: int
 
 
 def _held_until(fits_us: int, last_us: int) -> int:
-    """Refused until it fits, and until the last slot that is taken (`NEVER`: none)."""
-    # At the instant of the last slot itself, the next stamp is already one later.
+    """When a refused attempt is allowed: when it fits, but not before the last slot that is taken (`NEVER`: none)."""
+    # At the instant of the last slot itself the next stamp is a microsecond later.
     return last_us if fits_us <= last_us + 1 else fits_us
 
 
 def _known(logs: Sequence[BoundLog], fingerprint: int, time_us: int, now_us: int, *, slot: bool) -> Decision | None:
-    """The answer that this id was recorded with, for a retry; None where it is new.
+    """The first answer of this id, for a retry; None for a new id.
 
-    Hits as old as the horizon are trimmed, or may be, and count no more in what remained. Where an algorithm keeps no
-    hits, what remains is told as of now.
+    Hits as old as the horizon may have been trimmed, so they do not count in `remaining`. For an algorithm that keeps
+    no hits `remaining` is as of now.
     """
     if not fingerprint:
         return None
@@ -400,9 +400,9 @@ def _answer(
     retry_at_us: int | None = 0,
     wait_us: int = 0,
 ) -> Decision:
-    """Put the answer together, with what is left of each part at its stamp.
+    """Build the answer, with the units left for each part at its stamp.
 
-    What would be stamped with no instant never fits.
+    Stamps end at `LATEST_US`: an attempt that would be stamped later never fits.
     """
     if allowed and any(stamp_us >= LATEST_US for _, stamp_us in stamped):
         allowed, retry_at_us, wait_us = False, None, 0
@@ -440,21 +440,21 @@ def _answer(
     )
 
 
-# --- the looks ----------------------------------------------------------------------------------------------------
+# --- reading the logs ---------------------------------------------------------------------------------------------
 
 
 def _time(logs: Sequence[BoundLog], now_us: int) -> int:
-    """This attempt's now, never below a floor."""
+    """The attempt's time: now, or the latest high-water mark of its logs."""
     return max([now_us, *(bound.log.high_water_us for bound in logs)])
 
 
 def _newest(logs: Sequence[BoundLog]) -> int:
-    """The newest live stamp of any of the logs."""
+    """The newest stamp of a hit with units in any of the logs."""
     return max([bound.log.newest_us() for bound in logs])
 
 
 def _stamp(logs: Sequence[BoundLog], time_us: int, newest_us: int) -> int:
-    """The first stamp from this instant on that is later than every live hit and names no other hit in any log."""
+    """The first stamp at or after this instant that is later than every hit with units and free in every log."""
     stamp_us = max(time_us, newest_us + 1)
     while True:
         free_us = max([bound.log.free_stamp(stamp_us) for bound in logs])
@@ -464,17 +464,17 @@ def _stamp(logs: Sequence[BoundLog], time_us: int, newest_us: int) -> int:
 
 
 _Binding = tuple[Limit, BoundLog]
-"""The limit that an answer names, and where it is read."""
+"""The binding limit of an answer, and the log that it is on."""
 
 _Stamped = Sequence[tuple[Sequence[BoundLog], int]]
-"""The sites of each part, and the stamp that the part would have."""
+"""The logs of each part, and the stamp that its hit would have."""
 
 
 def _fits(logs: Sequence[BoundLog], time_us: int) -> tuple[int | None, int, _Binding | None]:
-    """From when on this fits every limit (None: never), from when on it is let in, and the limit that holds longest.
+    """When the attempt fits every limit (None: never), when it is allowed, and the limit that blocks it longest.
 
-    It is let in sooner by the microseconds of a smear, to be stamped when it fits. No limit holds (None) where it would
-    fit by now: what hits out of every window once held up depends on when they were forgotten.
+    It is allowed earlier than it fits by the stamp shift (`LimitReader.stamp_shift_us`), and stamped when it fits. The
+    limit is None if the attempt fits already: an earlier block would depend on which old hits happen to be trimmed.
     """
     latest_us, latest_early_us, binding = NEVER, NEVER, None
     for bound in logs:
@@ -489,13 +489,13 @@ def _fits(logs: Sequence[BoundLog], time_us: int) -> tuple[int | None, int, _Bin
 
 
 MOST_TURNS = 64
-"""How often quiet hours may hand over to each other before it is clear that they leave no room."""
+"""Quiet hours that follow each other so often leave no free instant."""
 
 
 def _opens(stamped: _Stamped, at_us: int = NEVER) -> tuple[int | None, _Binding | None]:
-    """From when on, not before this instant, no quiet hours forbid any part's stamp, and the last that did.
+    """The first instant at or after `at_us` that no quiet hours forbid for any part, and the last quiet hours that did.
 
-    None: they leave no room. `at_us` itself (`NEVER`: now) where none forbid it.
+    None if there is no such instant. `at_us` itself (`NEVER`: now) if none forbid it.
     """
     quiet = [
         (reader, bound, stamp_us)
@@ -518,7 +518,7 @@ def _opens(stamped: _Stamped, at_us: int = NEVER) -> tuple[int | None, _Binding 
 
 
 def _tightest(logs: Sequence[BoundLog], stamp_us: int) -> _Binding | None:
-    """The limit of this part that has the least left."""
+    """The limit of this part with the fewest units left."""
     found = [
         (reader.left(bound.log, stamp_us, bound.table), (reader.limit, bound))
         for bound in logs
@@ -531,12 +531,12 @@ def _tightest(logs: Sequence[BoundLog], stamp_us: int) -> _Binding | None:
 
 
 def _record(bound: BoundLog, time_us: int, stamp_us: int, fingerprint: int, units: int | None = None) -> None:
-    """Put the hit into the log, as its algorithm keeps it."""
+    """Record the hit in the log, in the way of the log's algorithm."""
     log, log_limits = bound.log, bound.log_limits
     units = bound.cost if units is None else units
     if log_limits.keeps == "ids" and not fingerprint:
         return
-    # The floor that a hit leaves is its own stamp, so that time goes on from there; a slot in the future, only now.
+    # A hit raises the high-water mark to its own stamp; a slot in the future only to now.
     high_water_us = stamp_us if stamp_us <= time_us + 1 else time_us
     log.trim(time_us - log_limits.retention_us)
     last_us = log.last_us()
@@ -555,13 +555,13 @@ def _record(bound: BoundLog, time_us: int, stamp_us: int, fingerprint: int, unit
 
 
 def _is_sum_of(log: OpenLog, log_limits: LogLimits, last_us: int, stamp_us: int) -> bool:
-    """Whether the last hit is a sum that this one belongs to; a hit with an id stands alone."""
+    """Whether the last hit is the sum that this one belongs to. A hit with an id is never part of a sum."""
     same = NEVER < last_us < stamp_us and last_us // log_limits.grain_us == stamp_us // log_limits.grain_us
     return same and not log.is_named(last_us)
 
 
 def _give_back(bound: BoundLog, stamp_us: int, cost: int) -> bool:
-    """Take a cost out of the sum, or the level, that the hit with this stamp went into."""
+    """Take the cost off the sum, or the level, that the hit with this stamp was added to."""
     log, log_limits = bound.log, bound.log_limits
     reader = bound.readers[0]
     if isinstance(reader, LevelReader):
@@ -574,7 +574,7 @@ def _give_back(bound: BoundLog, stamp_us: int, cost: int) -> bool:
     if log.next_stamp(stamp_us) == stamp_us:
         bound.changed = log.give_back(stamp_us, log.units_at(stamp_us) if log.is_named(stamp_us) else cost)
         return bound.changed
-    # A sum is stamped with the newest of its hits.
+    # A sum has the stamp of its newest hit.
     end_us = stamp_us - stamp_us % log_limits.grain_us + log_limits.grain_us
     at_us = log.next_stamp(stamp_us)
     while at_us != NEVER and at_us < end_us and not bound.changed:

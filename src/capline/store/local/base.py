@@ -1,7 +1,7 @@
-"""The verbs over any store on this machine, written once: load logs, judge them, save what changed, in one transaction.
+"""The verbs of every store on this machine, written once: load logs, decide, save what changed, in one transaction.
 
-A store adds only where logs live. `_transact(work)` runs `work(books)` as one atomic step that nobody else sees half
-of, and may run it again (after a map has grown), so `work` touches nothing but its books.
+A store adds only where logs live. `_transact(work)` runs `work(books)` as one atomic step, and may run it again after a
+map has grown. So `work` changes nothing except through `books`, the transaction's logs.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ __all__ = ["LocalRule", "LocalStore", "LogRef", "LogTransaction", "StoredLog", "
 
 _T = TypeVar("_T")
 ROWS_A_TRANSACTION = 8192
-"""Rows of a batch decided in one transaction, so that other processes get their turn in between."""
+"""Rows of a batch in one transaction; other processes get their turn between two."""
 HITS_A_SAVE = 1000
-"""Hits put into a log between two savings: what a long log has in its tail is moved at each page that it seals."""
+"""Hits merged into a log between two saves: a long log moves the hits of its tail at each page that it seals."""
 LOGS_A_PAGE, HITS_A_PAGE = 512, 20_000
-"""Where a page of a scan ends: some milliseconds."""
+"""Bounds of a page of a scan, which takes some milliseconds."""
 
 
 class StoredLog(OpenLog, Protocol):
@@ -58,7 +58,7 @@ class StoredLog(OpenLog, Protocol):
 
 
 class LogRef(msgspec.Struct):
-    """One log of a rule as a store knows it: `place` is the store's own handle of it."""
+    """One log of a rule, with the store's own handle of it (`place`)."""
 
     log_limits: LogLimits
     readers: tuple[LimitReader, ...]
@@ -76,7 +76,7 @@ class LogRef(msgspec.Struct):
 
 
 class LocalRule(msgspec.Struct):
-    """A rule with its handles. `unit` is the fast path's form, where the rule allows it."""
+    """A rule with the handles of its logs; `unit` is its form for the fast path, None where that does not apply."""
 
     rule: BoundPolicy
     refs: tuple[LogRef, ...]
@@ -101,7 +101,7 @@ class LogTransaction(Protocol):
         ...
 
     def receipt(self, name: bytes) -> bytes | None:
-        """What was kept under this name, if it has not expired."""
+        """The answers kept under this name; None if there are none or they expired."""
         ...
 
     def keep_receipt(self, name: bytes, value: bytes, expires_us: int) -> None:
@@ -127,13 +127,13 @@ class LocalStore(ABC):
         unit: FastRule,
         ref: LogRef,
     ) -> Callable[[Subject], Decision]:
-        """One unit, no id, one log: `decide` for it as a function of the subject alone, with all else at hand."""
+        """`decide` for one unit without an id on one log, as a function of the subject alone."""
 
     @abstractmethod
     def _walk(
         self, books: LogTransaction, ref: LogRef, after: object
     ) -> Iterator[tuple[object, Subject | None, StoredLog | CaplineError]]:
-        """The logs of this name behind that place (None: from the first on), each with its place."""
+        """The logs of this name after that place (None: from the first on), each with its place."""
 
     @abstractmethod
     def sweep(self) -> int:
@@ -145,7 +145,7 @@ class LocalStore(ABC):
 
     @abstractmethod
     def _place(self, name: str, retention_us: int) -> object:
-        """The store's own handle of a log, whose hits are to be kept so long."""
+        """The store's own handle of a log whose hits are kept so long."""
 
     def stats(self) -> dict[str, int]:
         """See `Store`."""
@@ -282,7 +282,7 @@ class LocalStore(ABC):
         for i, (ref, log, hits) in enumerate(zip(refs, logs, kept, strict=True) if added else ()):
             rows = added if not i else [(stamp_us, units, 0) for stamp_us, units, _ in added]
             if hits and hits[-1][0] > added[0][0]:
-                # Written again: one by one, hits between others would move the later ones each time.
+                # Rewrite the log: inserting hits between others one by one would move the later ones each time.
                 rows = sorted((*hits, *rows))
                 books.remove(ref, one.subject)
             high_water_us = max(log.high_water_us, added[-1][0])
@@ -363,7 +363,7 @@ class LocalStore(ABC):
         return Joint.of(decision, hits if record else (), binds)
 
     def _refund(self, books: LogTransaction, compiled: LocalRule, subject: Subject, stamp_us: int, cost: int) -> bool:
-        """A hit names its stamp only, so every channel's log is searched for it: at most one has it."""
+        """A hit is named by its stamp alone, so every channel's log is searched for it; at most one has it."""
         refs = (
             (*compiled.refs, *compiled.channel_refs)
             if compiled.rule.algorithm != "sliding_log"
@@ -377,17 +377,17 @@ class LocalStore(ABC):
         return done
 
     def _recorded(self, books: LogTransaction, ref: LogRef, subject: Subject) -> list[Recorded]:
-        """A log may still hold what is out of every window: it is not shown."""
+        """The hits that still count; a log may hold older ones."""
         return _counted(books.load(ref, subject), self._clock.now_us(), ref.retention_us)
 
     def _rows(self, books: LogTransaction, batch: Batch, rows: slice, *, record: bool) -> list[Decision]:
-        """Decide these rows of a batch, or only look, in this transaction."""
+        """Decide these rows of a batch in this transaction, or with `record` off only peek."""
         answer = self._step if record else self._peek
         compiled, cost = batch.compiled, batch.cost
         return [answer(books, StoreAttempt(compiled[code], subject, cost)) for code, subject in rows_of(batch, rows)]
 
     def _columns(self, batch: Batch, *, record: bool) -> Decisions:
-        """Part by part, each turned into columns at once: ten million rows as objects would fill the memory."""
+        """The answers part by part, each turned into columns at once: ten million row objects would fill the memory."""
         limits = _limits_of(batch)
         return Decisions.joined(
             [
@@ -420,7 +420,7 @@ class LocalStore(ABC):
 
 
 def rows_of(batch: Batch, rows: slice) -> Iterable[tuple[int, Subject]]:
-    """These rows of a batch: the code of each, and its subject, as Python's own."""
+    """The code and the subject of each of these rows of a batch, as Python integers and text."""
     codes = repeat(0) if batch.codes is None else plain(batch.codes[rows])
     return zip(codes, plain(batch.subjects[rows]), strict=False)
 

@@ -1,8 +1,7 @@
 """`redis://` and its kin, awaited: `Verbs` and `Maintenance` driven by the asynchronous transport.
 
-Decisions that are asked for in one turn of the event loop travel as one batch: the first to ask waits for the end of
-the turn (nobody else's latency: the loop comes back at once when there is nothing else to do), takes along whoever
-came by then, and alone goes alone.
+Decisions of one turn of the event loop are sent as one batch. The first one schedules the send for the end of the turn,
+which costs no latency: an idle loop gets there at once. A decision that is alone in its turn is sent alone.
 """
 
 from __future__ import annotations
@@ -84,9 +83,9 @@ class AsyncRedisStore:
         return await self._one(compiled, subject, DECIDE, cost, fingerprint)
 
     def _send_turn(self) -> None:
-        """Have all that wait decided, but for who was cancelled.
+        """Decide all that wait and were not cancelled.
 
-        In a task of its own: whoever is cancelled from now on takes nobody along.
+        In a task of its own, so that a caller cancelled later cancels nobody else.
         """
         turn = [(attempt, waiter) for attempt, waiter in self._waiting if not waiter.cancelled()]
         self._waiting = []
@@ -111,12 +110,12 @@ class AsyncRedisStore:
         return await self._drive(self._verbs.alone(call, replicas))
 
     async def _answer(self, turn: _Waiting) -> None:
-        """Decide all that came in one turn, and wake whoever still waits."""
+        """Decide all attempts of one turn, and wake those that still wait."""
         try:
             answers: Sequence[Decision | CaplineError | BaseException] = await self._drive(
                 self._verbs.decide_batch([attempt for attempt, _ in turn])
             )
-        except BaseException as error:  # noqa: BLE001 - every waiter is told, whatever it was
+        except BaseException as error:  # noqa: BLE001 - every waiter gets it, whatever it is
             answers = [error] * len(turn)
         for (_, waiter), answer in zip(turn, answers, strict=True):
             if waiter.done():

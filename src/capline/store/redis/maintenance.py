@@ -1,4 +1,4 @@
-"""What a server has stored: looked at, added to, scanned, erased, swept. As generators, like `verbs`."""
+"""Whole logs on a server: read, merge, scan, erase, sweep. As generators, like `verbs`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["Maintenance"]
 
 SCAN_COUNT = 1000
 KEYS_A_PAGE = 200
-"""Keys asked for in one step of a scan, each of a subject's log or a bucket's."""
+"""The COUNT of one SCAN; each key is a subject's log or a bucket."""
 
 _TIME = pack(b"TIME")
 _HIT = struct.Struct(">7s7sQ")
@@ -38,14 +38,14 @@ _HIT = struct.Struct(">7s7sQ")
 
 
 class Maintenance:
-    """What is asked of the servers about logs as a whole. Threads share it."""
+    """The verbs for whole logs. Threads share it."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._router = session.router
 
     def recorded(self, compiled: RedisRule, subject: Subject) -> Steps[list[list[Recorded]]]:
-        """The hits of each look within the widest window."""
+        """The hits in each log of the rule within the widest window."""
         family = compiled.family
         tag = tag_of(subject, family.buckets)
         keys = keys_of(family.logs, tag)
@@ -60,7 +60,7 @@ class Maintenance:
         return [_within(_stored(sound(value), compiled), now_us, family.retention_us) for value in values]
 
     def merge(self, merges: Sequence[Merge]) -> Steps[list[Merged | CaplineError]]:
-        """Put hits of the past into logs. It may run twice and adds once, so it is sent again until it is answered."""
+        """Merge past hits into logs. A merge that runs twice adds once, so it is resent until it is answered."""
         calls = [self._merge_call(one) for one in merges]
         outcomes = yield from self._router.run(calls, self._session.bulk_until())
         return [_merged(outcome, one.compiled) for outcome, one in zip(outcomes, merges, strict=True)]
@@ -134,7 +134,7 @@ class Maintenance:
         return sum(sound(outcome) for outcome in outcomes)
 
     def sweep(self) -> Steps[int]:
-        """Remove what is out of every window from all logs that this store was asked about."""
+        """Remove what is out of every window from all logs that this store has rules for."""
         yield from self._router.run([Call(0, _TIME, repeatable=True)], self._session.bulk_until())
         removed = 0
         for node in self._router.topology.primaries():

@@ -86,7 +86,7 @@ class RedisStore:
         return unit
 
     def _ask(self, call: Call, replicas: int = 0) -> Reply | CaplineError:
-        """What becomes of a single call: one command, one reply; what is no plain answer goes on in the engine."""
+        """The outcome of a single call: one command, one reply; any other reply goes to the router."""
         router = self._session.router
         node = router.topology.node(call.slot)
         if replicas or node is None or router.topology.stale or router.breaker(node).failures:

@@ -1,10 +1,10 @@
-"""Everything that can be seen to be wrong in an embedded store's file, without changing it and beside whoever uses it.
+"""Finds damage in an embedded store's file, without changing it and while others use it.
 
-Two looks. Every page of one committed state (`capline.store.local.lmdb.pages`): whether each is what its parent says it
-is, in order, and used once. Then every value: whether its checksum holds, under its key, and whether a long log has its
-pages. Damage within a value or a key shows by the checksum, damage elsewhere by the walk.
+Two passes. First every page of one committed state (`capline.store.local.lmdb.pages`): whether it is what its parent
+says, in order, and used once. Then every value: whether its checksum matches under its key, and whether a long log has
+all its pages. The checksums show damage in a value or a key, the walk shows damage elsewhere.
 
-What it cannot see: a page that holds what it held before, as a disk leaves it that loses writes.
+It cannot see a page with an older content of its own, left by a disk that lost a write.
 
 It reads the whole file: about a second for each million logs. Memory: a byte a page, and the heads of long logs.
 """
@@ -49,7 +49,7 @@ class StoreReport(msgspec.Struct):
     used_pages: int = 0
     free_pages: int = 0
     lost_pages: int = 0
-    """Neither used nor free: room that is never used again, and no harm."""
+    """Pages that are neither used nor free: lost room, but no damage."""
     page_bytes: int = 0
     faults_found: int = 0
     faults: list[str] = msgspec.field(default_factory=list[str])
@@ -62,7 +62,7 @@ class StoreReport(msgspec.Struct):
 
 
 def check_store(path: Path) -> StoreReport:
-    """Look at every page and value of the store in this directory.
+    """Check every page and value of the store in this directory.
 
     Raises `NoStoreError`, `StoreDamagedError` or `StoreVersionError` where it could not be opened at all, and
     `StoreError` where this process has it open.
@@ -87,7 +87,7 @@ def _checked(path: Path, lock: StoreLock) -> StoreReport:
     fd = os.open(path / "data.mdb", os.O_RDONLY | os.O_CLOEXEC)
     try:
         page_bytes = META.unpack(os.pread(fd, META.size, 0))[4]
-        # The snapshot keeps its pages from being written to again; LMDB is asked for nothing else.
+        # An LMDB read transaction keeps the snapshot's pages from being reused; LMDB reads nothing else here.
         with lmdb.open(str(path), readonly=True, map_size=os.fstat(fd).st_size, max_dbs=len(DATABASES)) as env:
             lock.let_in()
             for _ in range(SNAPSHOT_TRIES):
@@ -145,7 +145,7 @@ def _check_state(fd: int, page_bytes: int, meta: Meta, report: StoreReport) -> N
 
 
 class _Values:
-    """What stands in the entries, table by table."""
+    """Checks the entries, table by table."""
 
     def __init__(self, report: StoreReport) -> None:
         self._report = report
@@ -163,14 +163,14 @@ class _Values:
             self._report.fault(f"table {table.decode()}, {self._named(key)}: {error}")
 
     def check_format(self) -> None:
-        """See that the file is of our format; raises `StoreVersionError` where it is of another version's."""
+        """Check that the file has capline's format; raises `StoreVersionError` for another version's."""
         if self._format != FORMAT:
             self._report.fault(f"table meta: the format is {self._format!r}, not {FORMAT!r}")
             if (self._format or b"").startswith(FORMAT[:-1]):
                 raise StoreVersionError(f"{self._report.path}: {self._report.faults[-1]}; it is left as it is")
 
     def end(self) -> None:
-        """What was not met."""
+        """Report pages that were not found."""
         for key, (first, after) in self._sealed.items():
             if first < after:
                 self._report.fault(f"table pages, {self._named(key)}: pages {first} to {after - 1} are missing")

@@ -1,8 +1,8 @@
 """A smaller file with the same logs: LMDB copies what is used, page behind page, and the copy takes the file's place.
 
-The file of an embedded store never shrinks by itself. It may be put in place only while nobody has the store open, so
-for that the store's lock is held alone (`capline.store.local.lmdb.lock`). Into another directory it may be copied at
-any time: that is a backup of one committed state. A store that is damaged is not copied.
+The file of an embedded store never shrinks by itself. It can be replaced only while nobody has the store open, so the
+store's lock is held exclusively for that (`capline.store.local.lmdb.lock`). A copy into another directory is possible
+at any time: that is a backup of one committed state. A damaged store is not copied.
 
 Interrupted anywhere, the file is the old one or the new one, whole.
 """
@@ -49,7 +49,7 @@ def compact_store(path: Path, to: Path | None = None) -> Compacted:
     if report.faults_found:
         raise StoreDamagedError(
             f"{path}: {report.faults_found} fault(s), the first: {report.faults[0]}; nothing was changed; look at them "
-            "by `capline store check`"
+            "with `capline store check`"
         )
     try:
         return _in_place(path) if to is None else _beside(path, to)

@@ -1,15 +1,16 @@
-"""One LMDB environment, opened once in a process however many limiters name it, and looked after.
+"""One LMDB environment, opened once in a process however many limiters name it, and maintained.
 
-What LMDB itself leaves to its user:
+What LMDB leaves to its user:
 
-- **Damage.** A file that is not ours, of another version, or shorter than it says is refused before it is mapped,
-  untouched.
+- **Damage.** A file of another program or version, or one that is shorter than it says, is refused before it is mapped,
+  and not touched.
 - **Room.** The map is written through memory (half the cost of a decision), so its room is allocated before it is used:
   a full disk is an error at the time of growing, never a SIGBUS. A map that fills up grows by doubling, then by a
   gigabyte.
 - **Sharing.** Another process may have grown it: the new size is taken over. Threads take turns, as writers do anyway.
-- **Readers.** A process that is killed while it opens the file leaves a reader's slot that keeps every later page from
-  being used again. Such slots are cleared at opening, now and then, and before the map grows.
+- **Readers.** A process that is killed while it opens the file leaves a reader's slot, which keeps every later page
+from
+  being reused. Such slots are cleared at opening, every 1,024 transactions, and before the map grows.
 - **Locks.** Nobody opens the file while its `lock.mdb` is missing and others use it (`capline.store.local.lmdb.lock`).
 - **Forks.** A child must not use its parent's environment: it is closed there, and opened again when used.
 
@@ -55,7 +56,7 @@ MOST_GROWTH_BYTES = 1 << 30
 LEAST_GROWTH_BYTES = 1 << 20
 _BEGUN = struct.Struct(">QQ")
 LOOK_EVERY = 1024
-"""Transactions of a process between two looks at the readers' table and at whose files these are."""
+"""After so many transactions of a process the readers' table and the identity of the files are checked."""
 
 
 class Transaction(Protocol):
@@ -152,7 +153,7 @@ class Environment:
                     raise StoreError(f"{self.path}: {error}; nothing was recorded") from None
 
     def _settle(self, env: lmdb.Environment, number: int) -> None:
-        """Make sure that what this transaction has read is on the disk; what it wrote is there already."""
+        """Make sure that all that this transaction has read is on disk; what it wrote is there already."""
         last: int = env.info()["last_txnid"]
         if last >= number:
             # This one wrote, or one after it: whose sync covers all that this one has read, but perhaps not itself.
@@ -162,7 +163,7 @@ class Environment:
             self._synced = last
 
     def leave(self) -> None:
-        """One user less; the last one closes the file, which is then wholly on disk."""
+        """Drop one user; the last one syncs and closes the file."""
         with _opening:
             self.users -= 1
             if self.users == 0:
@@ -213,7 +214,7 @@ class Environment:
         return self.run(work)
 
     def _ready(self) -> lmdb.Environment:
-        """The open environment, looked after now and then: an error there is found again by the next transaction."""
+        """The open environment, checked every so often; an error there comes back at the next transaction."""
         env = self._env or self._enter()
         self._since_look += 1
         if self._since_look >= LOOK_EVERY:
@@ -293,15 +294,15 @@ class Environment:
         return env
 
     def _sync_names(self, made: list[Path]) -> None:
-        """Make the names durable that lead to the file: its own, its directory's, and those of directories made here.
+        """Sync the names on the path to the file: its own, its directory's, and those of directories made here.
 
-        At every opening: whoever made them may have been killed before it could.
+        At every opening, since the process that made them may have been killed before it could.
         """
         for directory in {self.path, self.path.parent, *(one.parent for one in made)}:
             try:
                 sync_directory(directory)
             except PermissionError as error:
-                # A directory that others look after, and that may only be passed through.
+                # A directory of somebody else, which may be searched but not read.
                 if directory == self.path or self.path in made:
                     raise StoreError(f"{directory}: cannot be synced ({error.strerror}); let it be read") from None
             except OSError as error:
@@ -371,7 +372,7 @@ def open_environment(path: Path, durability: str, most_bytes: int | None = None,
 
 
 def is_open_here(path: Path) -> bool:
-    """Tell whether this process has the environment of this directory open: LMDB bears it only once."""
+    """Whether this process has the environment of this directory open: LMDB allows that only once."""
     with _opening:
         return _identity(path) in _open
 
@@ -389,7 +390,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _before_fork() -> None:
-    """Wait until no thread is in a transaction: a child could neither end one that it inherited nor close around it."""
+    """Wait until no thread is in a transaction: a forked child could neither end it nor close the file."""
     _opening.acquire()
     for environment in _open.values():
         environment.hold()

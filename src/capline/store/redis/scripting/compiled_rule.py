@@ -1,4 +1,4 @@
-"""A rule in the form that the scripts take: what every attempt shares is packed once, when the rule is bound."""
+"""A rule as arguments of the scripts: what every attempt shares is packed once, when the rule is compiled."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from capline.window.rule import readers_of
 __all__ = ["MOST_SHORT_QUOTA", "SIMPLE_BYTES", "STATE_BYTES", "Family", "RedisRule", "bind"]
 
 SIMPLE_BYTES, STATE_BYTES = 10, 24
-"""Of a reply: the instant and the two bytes of one row; the state of one limit."""
+"""Bytes in a reply: the instant and one row; the state of one limit."""
 
 MOST_SHORT_QUOTA = 128
-"""A log that can grow longer than this is read where it is looked at, not whole (`SHORT` in log.lua)."""
+"""Of a log that can grow longer than this, scripts read single entries and not the whole value (`SHORT` in log.lua)."""
 
 SERVER_GRACE_MS = 60_000
-"""How much longer than its hits a key lives: the server's clock may step back a little."""
+"""How much longer a key lives than its hits count: the server's clock may step back a little."""
 
 CALLER_GRACE_MS = 86_400_000
-"""The same with a caller's clock, which may run slower than the server's."""
+"""The same for a caller's clock, which may run slower than the server's."""
 
 
 class Family(msgspec.Struct, frozen=True):
-    """What attempts must share to be rows of one script call: the logs, and how they are kept."""
+    """What attempts must share to be rows of one script call: the logs, and how these are kept."""
 
     logs: tuple[bytes, ...]
     buckets: int
@@ -45,7 +45,7 @@ class Family(msgspec.Struct, frozen=True):
 
 
 class RedisRule(msgspec.Struct):
-    """A rule, bound."""
+    """A rule, compiled for the scripts."""
 
     rule: BoundPolicy
     family: Family
@@ -55,9 +55,9 @@ class RedisRule(msgspec.Struct):
     """The length of a reply for one row that has no record of its own."""
     widest_us: int
     limits_of: list[list[object]]
-    """The limits of each look, as the scripts take them."""
+    """The limits of each log, as the scripts take them."""
     keeps: list[int] | None
-    """What each look keeps, as the scripts take it; None where it is every hit."""
+    """What each log keeps, as the scripts take it; None if every log keeps each hit."""
     refund_keeps: bytes
     """What each of `refund_logs` keeps, as refund.lua takes it."""
     head: list[object]
@@ -69,18 +69,18 @@ class RedisRule(msgspec.Struct):
     rest_anywhere: bytes
     """What `rest` is without a zone."""
     short: bool
-    """Whether one.lua is for these terms."""
+    """Whether one.lua can serve these terms."""
     decide_one: Callable[[Subject], Decision]
     place_unit: Callable[[Subject, tuple[int, int]], Decision] | None = None
-    """The same for a slot of one unit, where there is a fast path."""
+    """The same for a slot of one unit, if there is a fast path."""
 
     def zone(self, now: bytes) -> list[int] | None:
-        """The zone's offsets about now, which is the server's where it is empty: a table covers years."""
+        """The zone's offsets around now (empty: this host's clock, which is close enough: a table covers years)."""
         name = self.rule.zone
         return list(zone_table(name, int(now or time.time_ns() // 1000))) if name else None
 
     def rest(self, now: bytes) -> bytes:
-        """All that `one` does not say, as joint.lua takes it: an argument on the wire."""
+        """The terms that are not in `one`, as joint.lua takes them: an argument in RESP."""
         if not self.rule.zone:
             return self.rest_anywhere
         return _rest(self.limits_of, self.keeps, self.rule.denied_units, self.zone(now))
@@ -91,7 +91,7 @@ class RedisRule(msgspec.Struct):
 
 
 def bind(rule: BoundPolicy, own_clock: bool) -> RedisRule:
-    """The rule's terms; the caller sets `decide_one`."""
+    """Compile the rule; the caller sets `decide_one`."""
     logs = rule.logs
     retention_us = logs[0].retention_us
     buckets = bucket_count(rule.population) if rule.layout == "bucket" else 0
@@ -163,7 +163,7 @@ def _rest(limits_of: list[list[object]], keeps: list[int] | None, denied: int, z
 
 
 def _by(reader: LimitReader) -> object:
-    """What a limit is read by, as limit_reader.lua has it."""
+    """The `by` of a limit in limit_reader.lua."""
     limit = reader.limit
     if isinstance(reader, CalendarReader):
         return 1, limit.window_us
@@ -179,7 +179,7 @@ def _by(reader: LimitReader) -> object:
 
 
 def _keeps(log_limits: LogLimits) -> int:
-    """What a hit leaves there, as rule.lua has it."""
+    """The `keeps` of a log in rule.lua."""
     return {"hits": 0, "ids": -1}.get(log_limits.keeps, log_limits.grain_us)
 
 

@@ -1,4 +1,4 @@
-"""`AsyncLimiter`: the same verbs over a store that is awaited. Every check and every look-up is `LimiterBase`'s."""
+"""`AsyncLimiter`: the same verbs over a store that is awaited. Every check and look-up is in `LimiterBase`."""
 
 from __future__ import annotations
 
@@ -157,10 +157,10 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
     ) -> AsyncGenerator[Decision]:
         """See `Limiter.acquire`; cancelling gives the slot back, also while it is being taken.
 
-        The giving back is waited for, so a cancelled caller goes on when the store has answered.
+        It waits for that refund, so a cancelled caller goes on when the store has answered.
         """
         patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers)
-        # A task of its own: a call that is cut off in the middle may have taken a slot that nobody knows of.
+        # In a task of its own: a call that is cancelled half-way may have taken a slot that nobody would refund.
         taking = asyncio.create_task(
             self._take_slot(
                 policy,
@@ -393,12 +393,12 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
 
 
 async def _aside(rows: int, work: Callable[[], T]) -> T:
-    """Do the work on so many rows, in a thread where they are many, so that the loop goes on meanwhile."""
+    """Do the work on so many rows; in a thread if they are many, so that the loop goes on."""
     return work() if rows <= ROWS_ON_THE_LOOP else await asyncio.to_thread(work)
 
 
 async def _through(task: asyncio.Task[None]) -> None:
-    """Wait until the task is done, however often this wait is cancelled: the caller is on its way out already."""
+    """Wait until the task is done, however often this wait is cancelled: the caller was cancelled already."""
     while not task.done():
         try:
             await asyncio.shield(task)

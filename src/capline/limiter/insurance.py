@@ -61,8 +61,8 @@ class Insurance(msgspec.Struct, frozen=True):
 class Insurer:
     """The policies with smaller quotas, over a store in memory.
 
-    Its answers name no hit: a refund goes to the store, which has none of these. It looks at no receipt, so a batch
-    that is repeated consumes again, which errs towards refusing; an attempt with an id does not.
+    Its answers name no hit: a refund goes to the store, which has none of these. It ignores receipts, so a repeated
+    batch consumes again, which errs towards refusing; an attempt with an id counts once.
     """
 
     def __init__(self, insurance: Insurance, rules: Rules, clock: Clock | None) -> None:

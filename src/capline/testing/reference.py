@@ -1,7 +1,6 @@
 """The reference: the verbs of a limiter over the pure functions of `capline.window`, one plain value a log.
 
-It is what every store is compared with. It shares the rule with the stores' long way, and nothing with how they keep
-logs.
+Every store is compared with it. It shares the general rule with the stores of this machine, but not how they keep logs.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ __all__ = ["Reference"]
 
 
 class Reference:
-    """A limiter to read rather than to run: every call walks whole logs."""
+    """A limiter written to be read: every call walks whole logs."""
 
     def __init__(self, policies: Iterable[Policy], clock: Clock) -> None:
         self._rules = Rules(policies)

@@ -52,7 +52,7 @@ class AtOnceLaw(StoreSetting):
 
 
 def _at_once(limiter: Any, askers: int, times: int) -> list[Decision]:
-    """What so many askers at once, each so many times, are told."""
+    """The answers to so many callers at once, each calling so many times."""
     if isinstance(limiter, Awaited):
         return limiter.run(_tasks_at_once(limiter.inner, askers, times))
     decisions: list[Decision] = []

@@ -59,7 +59,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
     `decision` is what a `decide` of one unit would answer at `now_us`; `hits` is the log, oldest first. Of an algorithm
     that keeps no log these are the hits that have an id. With `count_denied` refusals are among them. `zone` is where
-    the subject is, and empty where no limit asks for it.
+    the subject is, and empty if no limit needs it.
     """
 
     policy: str

@@ -42,11 +42,7 @@ def batch_digest(batch: Batch) -> bytes:
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     rules: list[BoundPolicy] = [compiled.rule for compiled in batch.compiled]
     asked = [
-        (
-            rule.policy,
-            rule.zone,
-            [(log_limits.log, [str(limit) for limit in log_limits.limits]) for log_limits in rule.logs],
-        )
+        (rule.policy, rule.zone, [(own.log, [str(limit) for limit in own.limits]) for own in rule.logs])
         for rule in rules
     ]
     digest.update(msgspec.msgpack.encode([asked, plain(batch.subjects), batch.cost]))

@@ -170,9 +170,9 @@ class Oracle:
             return
         account = self._account(policy, subject)
         oldest_us = account.time_us(now_us) - account.retention_us
-        told = [(hit.stamp_us, hit.units) for hit in account.hits if hit.live and hit.stamp_us > oldest_us]
+        named = [(hit.stamp_us, hit.units) for hit in account.hits if hit.live and hit.stamp_us > oldest_us]
         kept = [hit for hit in hits if hit[1]]
-        _check(sorted(told) == kept, 5, (policy, subject), f"{told} were told, the log holds {kept}")
+        _check(sorted(named) == kept, 5, (policy, subject), f"{named} were named, the log holds {kept}")
 
     # --- what is counted ------------------------------------------------------------------------------------------
 
@@ -248,7 +248,7 @@ class Oracle:
             return
         at_us = now_us + after_us
         _check(all(self._may(one, at_us) for one in attempts), 2, attempts, f"no room after {after_us} us")
-        # Where the microsecond before is a stamp that was given back, who asks then is stamped with the next one.
+        # Where the microsecond before is a stamp that was given back, a caller then is stamped with the next one.
         due_us = max(self._account(one.policy, one.subject).due_us(at_us - 1) for one in attempts)
         sooner = due_us < at_us and all(self._may(one, at_us - 1) for one in attempts)
         _check(not sooner, 2, attempts, f"room before {after_us} us are over")

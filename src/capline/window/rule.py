@@ -194,14 +194,14 @@ def _by_part(
 
     `numbers` are the states of the limits of all other parts, one part after the other.
     """
-    told: list[tuple[LimitStatus, ...]] = []
+    states: list[tuple[LimitStatus, ...]] = []
     first = 0
     for logs, answer in zip(parts, known, strict=True):
         end = first + (NUMBERS * sum(len(bound.readers) for bound in logs) if answer is None else 0)
         own = states_of([bound.log_limits for bound in logs], numbers[first:end]) if answer is None else answer.limits
-        told.append(own)
+        states.append(own)
         first = end
-    return msgspec.structs.replace(decision, _seen=(tuple, told))
+    return msgspec.structs.replace(decision, _seen=(tuple, states))
 
 
 def refund(logs: Sequence[BoundLog], stamp_us: int, cost: int, now_us: int) -> bool:

@@ -32,29 +32,29 @@ class Rule:
     def use(self, limits: Sequence[tuple[int, int]]) -> None:
         """Decide under these, whatever the limits are."""
         self._look = LogLimits("p", tuple(Limit(*one) for one in limits), self.retention_us)
-        (self._gauges,) = readers_of(BoundPolicy("p", (self._look,)))
+        (self._readers,) = readers_of(BoundPolicy("p", (self._look,)))
 
     def decide(self, log: Log, cost: int, now_us: int, attempt_id: str = "") -> tuple[Log, Decision]:
         """Consume, or say when. An id is "id" and its number."""
-        draft, sites = self._sites(log, cost)
-        decision = attempt(sites, now_us, int(attempt_id[2:]) + 1 if attempt_id else 0)
+        draft, bound_logs = self._bound_logs(log, cost)
+        decision = attempt(bound_logs, now_us, int(attempt_id[2:]) + 1 if attempt_id else 0)
         return draft.log, decision
 
     def slot(self, log: Log, cost: int, now_us: int, max_wait_us: int | None = None) -> tuple[Log, Decision]:
         """Take the next free instant."""
-        draft, sites = self._sites(log, cost)
-        decision = attempt(sites, now_us, slot=Slot(max_wait_us))
+        draft, bound_logs = self._bound_logs(log, cost)
+        decision = attempt(bound_logs, now_us, slot=Slot(max_wait_us))
         return draft.log, decision
 
     def refund(self, log: Log, stamp_us: int, now_us: int) -> tuple[Log, bool]:
         """Give a hit back, if it still counts for anything."""
-        draft, sites = self._sites(log, 1)
-        done = refund_hit(sites, stamp_us, 1, now_us)
+        draft, bound_logs = self._bound_logs(log, 1)
+        done = refund_hit(bound_logs, stamp_us, 1, now_us)
         return draft.log, done
 
-    def _sites(self, log: Log, cost: int) -> tuple[Draft, list[BoundLog]]:
+    def _bound_logs(self, log: Log, cost: int) -> tuple[Draft, list[BoundLog]]:
         draft = Draft(log)
-        return draft, [BoundLog(draft, self._look, self._gauges, cost)]  # pyright: ignore[reportArgumentType] - as `draft_sites`
+        return draft, [BoundLog(draft, self._look, self._readers, cost)]  # pyright: ignore[reportArgumentType] - as `draft_logs`
 
     def batch(self, log: Log, costs: Sequence[int], now_us: int) -> tuple[Log, list[Decision]]:
         """Several attempts in one step."""

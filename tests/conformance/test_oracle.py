@@ -26,21 +26,24 @@ Parts = list[list["BoundLog"]]
 
 
 def latest_us(parts: Parts, now_us: int) -> int:
-    return max([now_us, *(site.log.high_water_us for sites in parts for site in sites)])
+    return max([now_us, *(bound.log.high_water_us for bound_logs in parts for bound in bound_logs)])
 
 
 def trims_by_the_latest(parts: Parts, now_us: int, fingerprints: Sequence[int], *, record: bool = True) -> Any:
     """The logs of every part lose what is out of the window at the latest time of any part."""
-    for site in [site for sites in parts for site in sites]:
-        site.log.trim(latest_us(parts, now_us) - site.look.retention_us)
+    for bound in [bound for bound_logs in parts for bound in bound_logs]:
+        bound.log.trim(latest_us(parts, now_us) - bound.log_limits.retention_us)
     return rule.joint(parts, now_us, fingerprints, record=record)
 
 
 def looks_up_by_the_latest(parts: Parts, now_us: int, fingerprints: Sequence[int], *, record: bool = True) -> Any:
     """An id is forgotten where the latest time of any part is a window later."""
-    oldest_us = latest_us(parts, now_us) - max(site.look.retention_us for sites in parts for site in sites)
+    oldest_us = latest_us(parts, now_us) - max(
+        bound.log_limits.retention_us for bound_logs in parts for bound in bound_logs
+    )
     kept = [
-        mark if sites[0].log.find(mark, oldest_us) > 0 else 0 for sites, mark in zip(parts, fingerprints, strict=True)
+        mark if bound_logs[0].log.find(mark, oldest_us) > 0 else 0
+        for bound_logs, mark in zip(parts, fingerprints, strict=True)
     ]
     return rule.joint(parts, now_us, kept, record=record)
 
@@ -53,8 +56,8 @@ def judges_all_by_the_latest(parts: Parts, now_us: int, fingerprints: Sequence[i
 def consumes_part_by_part(parts: Parts, now_us: int, fingerprints: Sequence[int], *, record: bool = True) -> Any:
     """What was allowed stays recorded when a later part refuses."""
     hits: list[int] = []
-    for sites, mark in zip(parts, fingerprints, strict=True):
-        answer, own = rule.joint([sites], now_us, [mark], record=record)
+    for bound_logs, mark in zip(parts, fingerprints, strict=True):
+        answer, own = rule.joint([bound_logs], now_us, [mark], record=record)
         if not answer.allowed:
             return answer, []
         hits += own
@@ -69,17 +72,17 @@ def records_only_the_first(parts: Parts, now_us: int, fingerprints: Sequence[int
     return answer, hits
 
 
-def forgets_ids(sites: Sequence[BoundLog], now_us: int, fingerprint: int = 0, *rest: Any) -> Decision:
+def forgets_ids(bound_logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0, *rest: Any) -> Decision:
     """A retry is a new attempt."""
-    return rule.attempt(sites, now_us, 0, *rest)
+    return rule.attempt(bound_logs, now_us, 0, *rest)
 
 
-def follows_the_clock(sites: Sequence[BoundLog], now_us: int, *rest: Any) -> Decision:
+def follows_the_clock(bound_logs: Sequence[BoundLog], now_us: int, *rest: Any) -> Decision:
     """A clock that steps back makes room: hits that are ahead of it are given back first."""
-    for site in sites:
-        if site.log.newest_us() > now_us + 1:
-            site.log.give_back(site.log.newest_us(), 1)
-    return rule.attempt(sites, now_us, *rest)
+    for bound in bound_logs:
+        if bound.log.newest_us() > now_us + 1:
+            bound.log.give_back(bound.log.newest_us(), 1)
+    return rule.attempt(bound_logs, now_us, *rest)
 
 
 class Wrong(NamedTuple):
@@ -96,8 +99,8 @@ WRONG = [
     Wrong("joint", judges_all_by_the_latest, {0}),
     Wrong("joint", consumes_part_by_part, {1, 2}),
     Wrong("joint", records_only_the_first, {4, 5}),
-    Wrong("attempt", forgets_ids, {4}),
-    Wrong("attempt", follows_the_clock, {1}),
+    Wrong("make_attempt", forgets_ids, {4}),
+    Wrong("make_attempt", follows_the_clock, {1}),
 ]
 
 

@@ -15,7 +15,7 @@ from capline import InvalidValueError, Limiter, ManualClock, Policy, StoreDamage
 from capline.model.errors import NoStoreError
 from capline.store.local.lmdb import environment as lmdb_env
 from capline.store.local.lmdb import lock as lmdb_guard
-from capline.store.local.lmdb.lock import Guard
+from capline.store.local.lmdb.lock import StoreLock
 from capline.store.open import lmdb_path, open_async_store, open_store
 
 if TYPE_CHECKING:
@@ -139,12 +139,12 @@ def test_a_process_that_is_stopped_while_it_opens_the_store_is_not_waited_for_wi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "data.mdb").touch()
-    guard = Guard(tmp_path)
-    assert guard.alone
+    lock = StoreLock(tmp_path)
+    assert lock.alone
     monkeypatch.setattr(lmdb_guard, "OTHERS_OPEN_S", 0.05)
     with pytest.raises(StoreError, match="opening or compacting"):
         opened(tmp_path)
-    guard.leave()
+    lock.leave()
     with opened(tmp_path) as limiter:
         assert limiter.decide("p", 1)
 
@@ -159,8 +159,8 @@ def test_a_child_after_a_fork_holds_nothing_of_its_parents(tmp_path: Path) -> No
         os._exit(0)
     os.close(read)
     limiter.close()
-    guard = Guard(tmp_path)
-    assert guard.alone
-    guard.leave()
+    lock = StoreLock(tmp_path)
+    assert lock.alone
+    lock.leave()
     os.close(write)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -319,7 +319,7 @@ def test_no_repr_shows_the_password(server: Server, sync_limiters: Limiters) -> 
     limiter = sync_limiters(address(server), Policy("p", ["3/day"]), namespace="capline")
     assert limiter.decide("p", "s")
     store, session = limiter._store, limiter._store._session
-    for one in (limiter, store, store._transport, session, session.engine, session.engine.settings):
+    for one in (limiter, store, store._transport, session, session.router, session.router.settings):
         assert PASSWORD not in repr(one)
         assert PASSWORD not in str(one)
     limiter.erase("s")

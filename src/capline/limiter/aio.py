@@ -1,4 +1,4 @@
-"""`AsyncLimiter`: the same verbs over a store that is awaited. Every check and every look-up is `LimiterBase`'s."""
+"""`AsyncLimiter`: the same verbs over a store that is awaited. Every check and look-up is in `LimiterBase`."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
                 return seen.unasked(held)
             epoch = denied.epoch()
             try:
-                decision = seen(await self._store.decide(*self._ask(asked)))
+                decision = seen(await self._store.decide(*self._arguments(asked)))
             except StoreError as error:
                 return seen(self._outage.decide(asked, error))
             self._note(asked, decision, denied, epoch)
@@ -105,7 +105,7 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
         asked = self._asked(policy, subject, cost, id, segment, channel, zone)
         with self._observers.one("peek", asked) as seen:
             try:
-                return seen(await self._store.peek(*self._ask(asked)))
+                return seen(await self._store.peek(*self._arguments(asked)))
             except StoreError as error:
                 return seen(self._outage.peek(asked, error))
 
@@ -138,7 +138,7 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
         asked = self._asked(policy, subject, cost, id, segment, channel, zone)
         with self._observers.one("schedule", asked) as seen:
             try:
-                return seen(await self._store.place(*self._ask(asked), max_wait_us, not_before_us))
+                return seen(await self._store.place(*self._arguments(asked), max_wait_us, not_before_us))
             except StoreError as error:
                 return seen(self._outage.place(asked, max_wait_us, not_before_us, error))
 
@@ -157,10 +157,10 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
     ) -> AsyncGenerator[Decision]:
         """See `Limiter.acquire`; cancelling gives the slot back, also while it is being taken.
 
-        The giving back is waited for, so a cancelled caller goes on when the store has answered.
+        It waits for that refund, so a cancelled caller goes on when the store has answered.
         """
         patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers)
-        # A task of its own: a call that is cut off in the middle may have taken a slot that nobody knows of.
+        # In a task of its own: a call that is cancelled half-way may have taken a slot that nobody would refund.
         taking = asyncio.create_task(
             self._take_slot(
                 policy,
@@ -216,7 +216,7 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
         asked = self._joint_asked(attempts)
         with self._observers.joint("decide_all", asked) as seen:
             try:
-                return seen(await self._store.decide_all(self._asks(asked)))
+                return seen(await self._store.decide_all(self._store_attempts(asked)))
             except StoreError as error:
                 return seen(self._outage.joint(asked, error, consume=True))
 
@@ -225,7 +225,7 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
         asked = self._joint_asked(attempts)
         with self._observers.joint("peek_all", asked) as seen:
             try:
-                return seen(await self._store.peek_all(self._asks(asked)))
+                return seen(await self._store.peek_all(self._store_attempts(asked)))
             except StoreError as error:
                 return seen(self._outage.joint(asked, error, consume=False))
 
@@ -239,15 +239,15 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
     async def decide_batch(self, attempts: Sequence[Attempt]) -> list[Decision | CaplineError]:
         """See `Limiter.decide_batch`."""
         rows = count_of(attempts, "attempts")
-        sheet = await _aside(rows, partial(self._sheet, attempts))
-        with sheet.seen as seen:
+        pending = await _aside(rows, partial(self._pending, attempts))
+        with pending.seen as seen:
             try:
-                decided = await self._store.decide_batch(sheet.asks)
+                decided = await self._store.decide_batch(pending.to_decide)
             except StoreError as error:
                 self._outage.check(error)
-                decided = [error] * len(sheet.asks)
+                decided = [error] * len(pending.to_decide)
             seen.store_answered()
-            return await _aside(rows, partial(self._filled, sheet, decided))
+            return await _aside(rows, partial(self._filled, pending, decided))
 
     async def decide_many(
         self,
@@ -322,10 +322,10 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
     ) -> Explanation:
         """See `Limiter.explain`."""
         asked = self._asked(policy, subject, 1, None, segment, channel, zone)
-        ask = self._ask(asked)
+        arguments = self._arguments(asked)
         known = self._known_ids(ids)
-        decision = await self._store.peek(*ask)
-        logs = await self._store.recorded(*ask[:2])
+        decision = await self._store.peek(*arguments)
+        logs = await self._store.recorded(*arguments[:2])
         return self._explained(asked, subject, await self._store.now_us(), decision, logs, known)
 
     async def erase(self, subject: Subject) -> int:
@@ -393,12 +393,12 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
 
 
 async def _aside(rows: int, work: Callable[[], T]) -> T:
-    """Do the work on so many rows, in a thread where they are many, so that the loop goes on meanwhile."""
+    """Do the work on so many rows; in a thread if they are many, so that the loop goes on."""
     return work() if rows <= ROWS_ON_THE_LOOP else await asyncio.to_thread(work)
 
 
 async def _through(task: asyncio.Task[None]) -> None:
-    """Wait until the task is done, however often this wait is cancelled: the caller is on its way out already."""
+    """Wait until the task is done, however often this wait is cancelled: the caller was cancelled already."""
     while not task.done():
         try:
             await asyncio.shield(task)

@@ -1,9 +1,9 @@
 """What `Limiter` and `AsyncLimiter` share: everything about a limiter that does not wait for a store.
 
-    names and loose values  ->  checked ones, bound to the store's terms  ->  [the store]  ->  answers in their places
+    names and loose values  ->  checked ones, with a compiled rule  ->  [the store]  ->  answers in order
 
-The rule: whether a store is asked at once or awaited is all that the two differ in. Each of their verbs is a few lines:
-what was asked, checked here; one call; and, where that fails, the guard.
+The rule: the two differ only in calling a store or awaiting it. Each of their verbs is a few lines: check the arguments
+(here), call the store, and if it cannot answer apply the `OutagePolicy`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ MOST_JOINT = 16
 
 
 class Binder(Protocol):
-    """Of a store, sync or async, the part that waits for nobody."""
+    """The part of a store, sync or async, that does no I/O."""
 
     def compiled(self, rule: BoundPolicy) -> CompiledRule:
         """See `Store`."""
@@ -78,15 +78,15 @@ S = TypeVar("S", bound=Binder)
 
 
 class PendingBatch(msgspec.Struct):
-    """A batch of single attempts: what the store is asked, and which rows of `answers` wait for it.
+    """A batch of single attempts: those to decide, and the rows of `answers` that wait for the store.
 
-    `named` has by row the attempts whose names are known; `seen` is the block in which observers look on.
+    `named` has by row the attempts whose names are known; `seen` is the observers' block of the call.
     """
 
     answers: list[Decision | CaplineError | None]
     rows: list[int]
     attempts: list[Attempt]
-    asks: list[StoreAttempt]
+    to_decide: list[StoreAttempt]
     denied: DenyCache
     epoch: tuple[int, int]
     named: list[Attempt | None]
@@ -115,7 +115,7 @@ class LimiterBase(ABC, Generic[S]):
         self._keyed = None if subject_key is None else keyed_hash(subject_key)
         self._denied = DenyCache(check_entries(deny_cache))
         self._observers = Observers(observers)
-        # A way past all checks that a store's own fast path does not need, where nobody else has or wants to look.
+        # Skip the generic checks when no cache, key hashing or observer needs the attempt.
         self._has_fast_path = not deny_cache and self._keyed is None and not self._observers
         self._watch: PolicyWatch | None = None
         self._store: S = self._open(url, clock, create=create)
@@ -190,7 +190,7 @@ class LimiterBase(ABC, Generic[S]):
         return self._store.stats()
 
     def use(self, policies: Iterable[Policy]) -> None:
-        """Put other policies in force, as one: a decision sees all of the old or all of the new; histories stay."""
+        """Replace all policies at once: a decision sees all of the old or all of the new; histories stay."""
         rules = Rules(policies, self._rules.namespace)
         self._outage.use(rules)
         self._take(rules)
@@ -213,18 +213,18 @@ class LimiterBase(ABC, Generic[S]):
 
     def _take(self, rules: Rules) -> None:
         # In this order a racing decision may be made under the old policies, but never mixes old and new in one rule,
-        # and leaves nothing old where later ones look.
+        # and leaves nothing old in the tables that later decisions read.
         self._rules = rules
         self._unbind()
 
     def _shut(self) -> S | None:
-        """From now on every verb raises `StoreClosedError`; the store, to be closed, or None where it was before."""
+        """Make every verb raise `StoreClosedError`; returns the store to close, or None if it was closed before."""
         store, self._store = self._store, CLOSED
         self._unbind()
         return None if store is CLOSED else store
 
     def _unbind(self) -> None:
-        """Forget what was bound to names, and every refusal."""
+        """Forget all compiled rules, and every cached refusal."""
         self._terms: dict[Names, CompiledRule] = {}
         self._log_terms: dict[str, CompiledRule] = {}
         self._ways: dict[Names, Callable[[Subject], Decision]] = {}
@@ -240,7 +240,7 @@ class LimiterBase(ABC, Generic[S]):
             raise typed(error, policy, segment, channel, zone) from None
 
     def _bind(self, policy: str, segment: str | None, channel: str | None, zone: str | None) -> CompiledRule:
-        """The store's terms for these names, kept; segments and zones that the policy does not tell apart are one."""
+        """The compiled rule for these names, cached; segments and zones that make no difference share one."""
         known, ways, short_ways = self._terms, self._ways, self._short_ways
         names = self._rules.known(policy, segment, channel, zone)
         compiled = known.get(names)
@@ -253,13 +253,13 @@ class LimiterBase(ABC, Generic[S]):
         return compiled
 
     def _any_terms(self, policy: str) -> CompiledRule:
-        """Terms of the policy in any segment and channel: they name the same logs."""
+        """A compiled rule of the policy in any segment and channel: they all name the same logs."""
         return self._bound(*self._rules.any_names(policy))
 
     # --- one --------------------------------------------------------------------------------------------------
 
     def _subject(self, subject: Subject) -> Subject:
-        """The subject, checked, as the store is to know it."""
+        """The subject, checked, in the form that the store gets: hashed if there is a `subject_key`."""
         subject = check_subject(subject)
         return subject if self._keyed is None else self._keyed(subject)
 
@@ -273,7 +273,7 @@ class LimiterBase(ABC, Generic[S]):
         channel: str | None,
         zone: str | None = None,
     ) -> Attempt:
-        """The attempt, checked, its names such as the policies tell apart."""
+        """The attempt, checked, without names that make no difference to its policy."""
         try:
             names = self._rules.known(policy, segment, channel, zone)
         except TypeError as error:
@@ -282,13 +282,13 @@ class LimiterBase(ABC, Generic[S]):
             check_id(id)
         return Attempt(policy, self._subject(subject), check_cost(cost), id, names[1], channel, names[3])
 
-    def _ask(self, attempt: Attempt) -> tuple[CompiledRule, Subject, int, int]:
-        """What a store is handed for a checked attempt."""
+    def _arguments(self, attempt: Attempt) -> tuple[CompiledRule, Subject, int, int]:
+        """A store's arguments for a checked attempt."""
         compiled = self._bound(attempt.policy, attempt.segment, attempt.channel, attempt.zone)
         return compiled, attempt.subject, attempt.cost, fingerprint(attempt.id)
 
     def _known_ids(self, ids: Sequence[str]) -> dict[int, str]:
-        """The ids that are asked for, by their fingerprints."""
+        """The given ids by their fingerprints."""
         count_of(ids, "ids")
         return {fingerprint(one): one for one in ids}
 
@@ -311,14 +311,14 @@ class LimiterBase(ABC, Generic[S]):
         return explain(rule, check_subject(subject), now_us, decision, logs, ids)
 
     def _note(self, asked: Attempt, decision: Decision, denied: DenyCache, epoch: tuple[int, int]) -> None:
-        """Remember a refusal, but where each one counts: then the store has to be told every time."""
+        """Cache a refusal, unless refusals count: then the store must record each one."""
         if not self._rules.policy(asked.policy).count_denied:
             denied.note(asked, decision, epoch)
 
     # --- joint ------------------------------------------------------------------------------------------------
 
     def _joint_asked(self, attempts: Sequence[Attempt]) -> list[Attempt]:
-        """The parts of one attempt over several subjects, checked; raises for what spoils it."""
+        """The parts of one attempt over several subjects, checked; raises for the first that is wrong."""
         if not 1 <= count_of(attempts, "attempts") <= MOST_JOINT:
             raise InvalidValueError(f"one attempt is over 1 to {MOST_JOINT} subjects: give a list of Attempt")
         asked = [self._asked(*_fields(one)) for one in attempts]
@@ -327,52 +327,54 @@ class LimiterBase(ABC, Generic[S]):
             raise InvalidValueError("two parts of one attempt are on the same log; add up their costs in one part")
         return asked
 
-    def _asks(self, asked: Sequence[Attempt]) -> list[StoreAttempt]:
-        """What a store is handed for checked attempts."""
-        return [StoreAttempt(*self._ask(one)) for one in asked]
+    def _store_attempts(self, asked: Sequence[Attempt]) -> list[StoreAttempt]:
+        """Checked attempts in the form that a store takes."""
+        return [StoreAttempt(*self._arguments(one)) for one in asked]
 
     # --- many -------------------------------------------------------------------------------------------------
 
-    def _sheet(self, attempts: Sequence[Attempt]) -> PendingBatch:
-        """What of a batch the store is to be asked; one bad item is an error in its place, and fails no other."""
+    def _pending(self, attempts: Sequence[Attempt]) -> PendingBatch:
+        """The part of a batch that the store has to decide; a bad item is an error in its place, and fails no other."""
         rows = count_of(attempts, "attempts")
-        sheet = PendingBatch([None] * rows, [], [], [], self._denied, self._denied.epoch(), [None] * rows)
+        pending = PendingBatch([None] * rows, [], [], [], self._denied, self._denied.epoch(), [None] * rows)
         for row, attempt in enumerate(attempts):
             try:
-                sheet.answers[row] = self._put(sheet, row, attempt)
+                pending.answers[row] = self._put(pending, row, attempt)
             except StoreError:
-                with self._observers.rows(sheet.named):
+                with self._observers.rows(pending.named):
                     raise
             except CaplineError as error:
-                sheet.answers[row], sheet.named[row] = error, None
-        sheet.seen = self._observers.rows(sheet.named)
-        return sheet
+                pending.answers[row], pending.named[row] = error, None
+        pending.seen = self._observers.rows(pending.named)
+        return pending
 
-    def _put(self, sheet: PendingBatch, row: int, attempt: Attempt) -> Decision | None:
-        """Put one attempt down to be asked, or give its answer where the store need not or cannot be."""
+    def _put(self, pending: PendingBatch, row: int, attempt: Attempt) -> Decision | None:
+        """Add one attempt for the store to decide, or return its answer if the store is not needed."""
         asked = self._asked(*_fields(attempt))
-        sheet.named[row] = asked
-        held = sheet.denied.answer(asked)
+        pending.named[row] = asked
+        held = pending.denied.answer(asked)
         if held is not None:
             return held
         try:
-            sheet.asks.append(StoreAttempt(*self._ask(asked)))
+            pending.to_decide.append(StoreAttempt(*self._arguments(asked)))
         except StoreError as error:
             return self._outage.decide(asked, error)
-        sheet.attempts.append(asked)
-        sheet.rows.append(row)
+        pending.attempts.append(asked)
+        pending.rows.append(row)
         return None
 
-    def _filled(self, sheet: PendingBatch, decided: Sequence[Decision | CaplineError]) -> list[Decision | CaplineError]:
-        """All answers in their places, now that the store's have come."""
-        for row, asked, answer in zip(sheet.rows, sheet.attempts, decided, strict=True):
+    def _filled(
+        self, pending: PendingBatch, decided: Sequence[Decision | CaplineError]
+    ) -> list[Decision | CaplineError]:
+        """All answers in order, with those of the store."""
+        for row, asked, answer in zip(pending.rows, pending.attempts, decided, strict=True):
             if isinstance(answer, StoreError):
-                sheet.answers[row] = self._outage.item(asked, answer)
+                pending.answers[row] = self._outage.item(asked, answer)
                 continue
-            sheet.answers[row] = answer
+            pending.answers[row] = answer
             if isinstance(answer, Decision):
-                self._note(asked, answer, sheet.denied, sheet.epoch)
-        return sheet.seen([answer for answer in sheet.answers if answer is not None])
+                self._note(asked, answer, pending.denied, pending.epoch)
+        return pending.seen([answer for answer in pending.answers if answer is not None])
 
     def _columns(
         self,
@@ -385,11 +387,11 @@ class LimiterBase(ABC, Generic[S]):
         zone: str | Sequence[str | None] | None,
         receipt: str | None = None,
     ) -> AttemptColumns:
-        """What was handed in for many subjects, checked."""
+        """A caller's arguments for many subjects, checked."""
         return columns_of(policy, subjects, segment, codes, channel, cost, zone, receipt, self._keyed)
 
     def _batch(self, asked: AttemptColumns) -> Batch:
-        """What a store is handed for many subjects."""
+        """A store's batch for many subjects."""
         compiled = tuple(
             self._bound(asked.policy, segment, asked.channel, zone)
             for segment, zone in zip(asked.segments, asked.zones, strict=True)
@@ -397,11 +399,11 @@ class LimiterBase(ABC, Generic[S]):
         return Batch(compiled, asked.subjects, asked.codes, asked.cost, asked.receipt)
 
     def _seen_many(self, asked: AttemptColumns, *, consume: bool) -> Unseen:
-        """The block in which observers look on."""
+        """The observers' block of a call over many subjects."""
         return self._observers.many("decide_many" if consume else "peek_many", asked, self._defined)
 
     def _defined(self, policy: str, segment: str | None, channel: str | None) -> tuple[str, str | None, str | None]:
-        """These names as the policies tell them apart; raises where they are not defined. It asks no store."""
+        """These names without those that make no difference; raises if they are not defined. Calls no store."""
         try:
             names = self._rules.known(policy, segment, channel)
             if names not in self._terms:
@@ -411,7 +413,7 @@ class LimiterBase(ABC, Generic[S]):
         return names[:3]
 
     def _spread(self, asked: AttemptColumns, answers: Decisions, seen: Unseen, *, consume: bool) -> Decisions:
-        """The store's answers, fixed where it had none and there is a choice for that, among all rows."""
+        """The store's answers among all rows; rows that it could not answer get the `OutagePolicy`'s."""
         self._outage.fix(asked, answers, consume=consume)
         return spread(asked, seen(answers))
 
@@ -420,7 +422,7 @@ class LimiterBase(ABC, Generic[S]):
         subjects: Sequence[Subject] | NDArray[np.integer[Any]],
         hits: Sequence[int] | NDArray[np.integer[Any]],
     ) -> tuple[list[Subject], list[int]]:
-        """Subjects and their hits, checked; one that is wrong spoils all."""
+        """Subjects and their hits, checked; raises for the first that is wrong."""
         if count_of(subjects, "subjects") != count_of(hits, "hits"):
             raise InvalidValueError(f"{len(subjects)} subjects and {len(hits)} hits: one hit for each subject")
         checked, errors = check_subjects(subjects)
@@ -432,7 +434,7 @@ class LimiterBase(ABC, Generic[S]):
     # --- logs -------------------------------------------------------------------------------------------------
 
     def _merges(self, records: Sequence[Record], first: int) -> list[Merge]:
-        """What a store is handed for records, the first of them number `first`; raises naming the one that is wrong."""
+        """A store's merges for records, the first of them number `first`; raises naming the one that is wrong."""
         merges: list[Merge] = []
         for number, record in enumerate(records, first):
             try:
@@ -463,7 +465,7 @@ class LimiterBase(ABC, Generic[S]):
         return Merge(compiled, names.subject, check_rows([(stamp(record.at_us), names.cost, fingerprint(record.id))]))
 
     def _terms_of(self, log: str) -> CompiledRule:
-        """Terms that look at one log alone."""
+        """A compiled rule over one log alone."""
         compiled = self._log_terms.get(log)
         if compiled is None:
             compiled = self._log_terms[log] = self._store.compiled(self._rules.log_rule(log))
@@ -472,7 +474,7 @@ class LimiterBase(ABC, Generic[S]):
     def _exported(
         self, found: Sequence[ScannedLog], on_fault: Callable[[CaplineError], object] | None
     ) -> Iterator[LogRecord]:
-        """The records of a page; a log that cannot be read is told, or raises where nobody is to be told."""
+        """The records of a page; a log that cannot be read goes to `on_fault`, or raises if there is none."""
         for one in found:
             if one.error is not None:
                 if on_fault is None:
@@ -482,7 +484,7 @@ class LimiterBase(ABC, Generic[S]):
             yield from records_of(one, one.log.partition(":")[2], keyed=self._keyed is not None)
 
     def _terms_to_scan(self, policies: Sequence[str] | None) -> list[CompiledRule]:
-        """Terms that name the logs to be exported: by default all that have every hit."""
+        """Compiled rules that name the logs to export: by default all that keep every hit."""
         if policies is None:
             known = self._rules.policies.values()
             return [self._any_terms(policy.name) for policy in known if policy.algorithm == "sliding_log"]
@@ -492,12 +494,12 @@ class LimiterBase(ABC, Generic[S]):
         return [self._any_terms(name) for name in policies]
 
     def _all_terms(self) -> list[CompiledRule]:
-        """Terms of every policy: together they name all logs."""
+        """A compiled rule of every policy: together they name all logs."""
         return [self._any_terms(policy) for policy in self._rules.policies]
 
 
 def _fields(attempt: Attempt) -> tuple[str, Subject, int, str | None, str | None, str | None, str | None]:
-    """What a caller put into an attempt, none of it checked yet but that it is one."""
+    """The fields of a caller's attempt, not checked yet."""
     attempt = check_attempt(attempt)
     return (
         attempt.policy,

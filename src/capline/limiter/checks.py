@@ -1,4 +1,4 @@
-"""What callers hand in, checked and made plain: subjects, codes, hits, seconds. A fault is one line with the fix."""
+"""Checks callers' arguments and makes them plain values: subjects, codes, hits, seconds. An error is one line."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def refusal_text(policy: str, subject: Subject, decision: Decision) -> str:
     if decision.origin == "fallback":
         return (
             f"policy {policy!r}, subject {subject!r}: the store could not answer, and on_store_error refuses then; "
-            f"ask again in {duration_text(decision.retry_after_us or 0)}"
+            f"try again in {duration_text(decision.retry_after_us or 0)}"
         )
     when = "never" if decision.retry_after_us is None else f"in {duration_text(decision.retry_after_us)}"
     return f"policy {policy!r}, subject {subject!r}: limit {decision.limit} is reached; this cost fits {when}"
@@ -78,7 +78,7 @@ def seconds_us(seconds: float, what: str) -> int:
 
 
 def typed(error: TypeError, *names: object) -> TypeError:
-    """Turn the TypeError of an unhashable name into ours; our own pass through."""
+    """The TypeError of an unhashable name as an `InvalidTypeError`; capline's own errors pass through."""
     if isinstance(error, CaplineError):
         return error
     for name in names:
@@ -88,7 +88,7 @@ def typed(error: TypeError, *names: object) -> TypeError:
 
 
 def count_of(values: Sequence[Any] | NDArray[Any], what: str) -> int:
-    """How many values there are, or raise naming `what` where they do not come as a list or an array."""
+    """How many values there are; raises naming `what` if they are not a list or an array."""
     sized = not isinstance(values, (str, bytes)) and hasattr(values, "__len__") and hasattr(values, "__iter__")
     if not sized or getattr(values, "ndim", 1) == 0:
         raise InvalidTypeError(f"{what} come as a list or an array, not {quoted(values)}{_one_by_one(values)}")
@@ -96,14 +96,14 @@ def count_of(values: Sequence[Any] | NDArray[Any], what: str) -> int:
 
 
 def check_iterable(values: Iterable[T], what: str) -> Iterable[T]:
-    """Return what can be gone through, or raise naming `what`."""
+    """Return the iterable; raises naming `what` if it is none."""
     if not hasattr(values, "__iter__"):
         raise InvalidTypeError(f"{what} come one by one out of an iterable, not {quoted(values)}")
     return values
 
 
 def check_attempt(attempt: Attempt) -> Attempt:
-    """Return the attempt, or raise where it is none."""
+    """Return the attempt; raises if it is not an `Attempt`."""
     if not isinstance(attempt, Attempt):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
         raise InvalidTypeError(f"an attempt is like Attempt('promo', 'user:42'), not {quoted(attempt)}")
     return attempt
@@ -116,7 +116,7 @@ def _one_by_one(values: object) -> str:
 def check_subjects(
     subjects: Sequence[Subject] | NDArray[np.integer[Any]],
 ) -> tuple[list[Subject] | NDArray[np.integer[Any]], dict[int, CaplineError]]:
-    """The subjects as a list, or an array of them as one of 64 bits; and what is wrong with some of them, by row."""
+    """The subjects as a list, or as a 64-bit array; and the errors of bad ones by row."""
     if isinstance(subjects, np.ndarray):
         if subjects.ndim != 1 or (subjects.size and subjects.dtype.kind not in "iu"):
             raise InvalidTypeError(

@@ -1,4 +1,4 @@
-"""What a closed limiter has for a store: whatever it is asked, it says that it is closed."""
+"""The store of a closed limiter: every verb raises `StoreClosedError`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["CLOSED"]
 
 
 class _ClosedStore:
-    """Has no verb: each, asked or awaited, raises `StoreClosedError`."""
+    """Every verb, called or awaited, raises `StoreClosedError`."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""A batch as it is asked, in columns: what the caller handed in, checked; and its answers, put back in their rows."""
+"""A batch in columns: a caller's arguments, checked, and the answers put back in their rows."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = ["AttemptColumns", "columns_of", "spread"]
 
 
 class AttemptColumns(msgspec.Struct, frozen=True):
-    """The rows that can be asked, `good` among `rows` of them (None: all), and why the others cannot, by row.
+    """The valid rows, numbered `good` among all `rows` (None: all are valid), and the errors of the others by row.
 
-    `segments[codes[i]]` is the segment of `subjects[i]`, and `zones[codes[i]]` its zone; without codes those at 0 are
-    those of all. Names that came one for each row have become codes.
+    `segments[codes[i]]` is the segment of `subjects[i]`, and `zones[codes[i]]` its zone; without codes the first of
+    each is for all rows. Names that came one for each row are turned into codes.
     """
 
     policy: str
@@ -44,7 +44,7 @@ class AttemptColumns(msgspec.Struct, frozen=True):
     errors: dict[int, CaplineError]
 
     def only(self, rows: NDArray[np.intp]) -> AttemptColumns:
-        """These of the rows that can be asked, as a batch of their own, without a receipt."""
+        """Some of the valid rows as a batch of their own, without a receipt."""
         codes = None if self.codes is None else self.codes[rows]
         return msgspec.structs.replace(
             self, subjects=_picked(self.subjects, rows), codes=codes, receipt=None, rows=len(rows), good=None, errors={}
@@ -62,7 +62,7 @@ def columns_of(
     receipt: str | None,
     keyed: Callable[[Subject], Subject] | None,
 ) -> AttemptColumns:
-    """What a caller handed in, checked, the subjects as the store is to know them; raises for what spoils all rows."""
+    """A caller's arguments, checked, the subjects as the store gets them; raises for what makes every row invalid."""
     if receipt is not None:
         check_id(receipt)
     cost = check_cost(cost)
@@ -80,7 +80,7 @@ def columns_of(
 
 
 def spread(asked: AttemptColumns, part: Decisions) -> Decisions:
-    """The answers among all rows that were handed in; a row that could not be asked holds its error."""
+    """The answers among all rows of the caller; an invalid row has its error."""
     good = asked.good
     if good is None:
         return part

@@ -1,10 +1,10 @@
-"""Refusals remembered on this host: until a refused cost could fit, the store need not be asked again.
+"""A cache of refusals on this host: until a refused cost can fit, the store is not called again.
 
-The rule: an attempt is refused from here only where the store would refuse it too, were nothing given back elsewhere.
-So a refusal counts from before the store was asked, on the monotonic clock; it holds for the same names and subject,
-for the same cost or a larger one (whose own time may be later than the one told), and never for an attempt with an id,
-which may be a retry of one that was allowed. A refund or an erase of the subject through this limiter ends it, and new
-policies end all. A refund made by another limiter is not seen here: that is the price.
+The rule: an attempt is refused from here only if the store would refuse it too, unless another limiter refunded a hit.
+So a refusal's time starts before the store was called, on the monotonic clock. It holds for the same names and subject,
+for the same cost or a larger one (which may have to wait longer than the cached time), and never for an attempt with an
+id, which may be a retry of one that was allowed. A refund or an erase of the subject through this limiter ends it, and
+new policies end all. Refunds by other limiters are not seen: that is the price.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["MOST_ENTRIES", "DenyCache", "check_entries"]
 
 MOST_ENTRIES = 10_000_000
 NEVER_HELD_US = 3_600_000_000
-"""How long a refusal for ever (a cost above the quota) is kept: an hour, then what it says besides is renewed."""
+"""A refusal for ever (a cost above the quota) is cached for an hour; then its other values are read again."""
 
 
 class _Refusal(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 
 class DenyCache:
-    """At most `most` refusals (0: none), the subjects refused longest ago out first. Threads may share it."""
+    """At most `most` refusals (0: none); the subjects refused longest ago are dropped first. Threads may share it."""
 
     def __init__(self, most: int, now_ns: Callable[[], int] = monotonic_ns) -> None:
         self._most = most
@@ -56,11 +56,11 @@ class DenyCache:
         return self._size
 
     def epoch(self) -> tuple[int, int]:
-        """To be taken before the store is asked, and brought to `note` with its answer."""
+        """Read it before the store is called, and pass it to `note` with the answer."""
         return self._given_back, self._now_ns() // 1000 if self._most else 0
 
     def answer(self, attempt: Attempt) -> Decision | None:
-        """The refusal of this attempt, if it is known to hold still; its times have counted down."""
+        """The cached refusal of this attempt, if it still holds, with its times counted down."""
         if not self._refusals or attempt.id is not None:
             return None
         of_subject = self._refusals.get(attempt.subject)
@@ -73,28 +73,28 @@ class DenyCache:
         if now_us >= refusal.until_us:
             return None
         passed_us = now_us - refusal.since_us
-        told = refusal.decision
+        first = refusal.decision
         return Decision(
             False,
-            told.limit,
-            told.remaining,
-            None if told.retry_after_us is None else told.retry_after_us - passed_us,
-            None if told.reset_after_us is None else max(0, told.reset_after_us - passed_us),
+            first.limit,
+            first.remaining,
+            None if first.retry_after_us is None else first.retry_after_us - passed_us,
+            None if first.reset_after_us is None else max(0, first.reset_after_us - passed_us),
             None,
             "deny-cache",
             0,
-            (_limits_later, told, passed_us),
+            (_limits_later, first, passed_us),
         )
 
     def note(self, attempt: Attempt, decision: Decision, epoch: tuple[int, int]) -> None:
-        """Remember the store's answer, if it is a refusal and nothing was given back since the ticket was taken."""
+        """Cache the store's answer if it is a refusal and nothing was refunded since the epoch was read."""
         if not self._most or decision.allowed or attempt.id is not None:
             return
         given_back, since_us = epoch
         held_us = NEVER_HELD_US if decision.retry_after_us is None else decision.retry_after_us
         refusal = _Refusal(attempt.cost, since_us, since_us + held_us, decision)
         with self._lock:
-            # An answer that crossed a refund may tell of the time before it.
+            # An answer that crossed a refund may be of the time before it.
             if given_back == self._given_back:
                 # Behind all others, as the latest refused.
                 of_subject = self._refusals.pop(attempt.subject, {})
@@ -106,7 +106,7 @@ class DenyCache:
                     self._size -= len(self._refusals.pop(next(iter(self._refusals))))
 
     def forget(self, subjects: Iterable[Subject]) -> None:
-        """Something was given back to these subjects, or may have been."""
+        """Drop the refusals of these subjects: something was refunded, or may have been."""
         if not self._most:
             return
         with self._lock:
@@ -115,19 +115,19 @@ class DenyCache:
                 self._size -= len(self._refusals.pop(subject, ()))
 
     def emptied(self) -> DenyCache:
-        """A new one of the same size, for new policies: an answer under the old ones goes to the old cache."""
+        """A new cache of the same size, for new policies: a late answer under the old ones goes to the old cache."""
         return DenyCache(self._most, self._now_ns)
 
 
-def _limits_later(told: Decision, passed_us: int) -> tuple[LimitStatus, ...]:
-    """The limits of this refusal, so much later; what came free meanwhile is not known here."""
+def _limits_later(first: Decision, passed_us: int) -> tuple[LimitStatus, ...]:
+    """The limits of this refusal, so much later; units that became free meanwhile are not known here."""
     return tuple(
         msgspec.structs.replace(
             state,
             frees_in_us=None if state.frees_in_us is None else max(0, state.frees_in_us - passed_us),
             whole_in_us=max(0, state.whole_in_us - passed_us),
         )
-        for state in told.limits
+        for state in first.limits
     )
 
 

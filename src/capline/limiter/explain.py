@@ -25,11 +25,11 @@ __all__ = ["ExplainedHit", "Explanation", "LimitState", "explain"]
 class LimitState(msgspec.Struct, frozen=True):
     """One limit as it stands: `used` is what counts now, and `remaining` what is left, as in `Decision`.
 
-    So where the attempt would be allowed, `remaining` is what would be left after it: the least over all limits is the
-    decision's. `frees` is (microseconds since 1970, units) of every hit that counts, soonest first.
-    Where the algorithm keeps no hits there is nothing to list there, and quiet hours count none.
-    `binds` is on for the limit that the decision names: the one that refuses longest, or that has least left.
-    `quiet_until_us` is when quiet hours end that hold now; None where they do not, and for all other limits.
+    So if the attempt would be allowed, `remaining` is what would be left after it, and the least over all limits is the
+    decision's. `frees` is (microseconds since 1970, units) of every hit that counts, soonest first; empty if the
+    algorithm keeps no hits, and for quiet hours. `binds` is set for the limit that the decision names: the one that
+    blocks longest, or has the least left. `quiet_until_us` is when the current quiet hours end; None if there are none
+    now, and for all other limits.
     """
 
     log: str
@@ -44,8 +44,8 @@ class LimitState(msgspec.Struct, frozen=True):
 class ExplainedHit(msgspec.Struct, frozen=True):
     """One hit in the log; units 0: given back.
 
-    A log keeps 64 bits of an attempt's id (`fingerprint`; 0: it had none), so the id itself is told only where it is
-    among those that were asked for.
+    A log keeps 64 bits of an attempt's id (`fingerprint`; 0: it had none), so `id` is set only if it is among the ids
+    given to `explain`.
     """
 
     stamp_us: int
@@ -55,11 +55,11 @@ class ExplainedHit(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """The answer to why.
+    """Why an attempt would be allowed or refused.
 
     `decision` is what a `decide` of one unit would answer at `now_us`; `hits` is the log, oldest first. Of an algorithm
     that keeps no log these are the hits that have an id. With `count_denied` refusals are among them. `zone` is where
-    the subject is, and empty where no limit asks for it.
+    the subject is, and empty if no limit needs it.
     """
 
     policy: str
@@ -81,11 +81,11 @@ def explain(
     logs: list[list[Recorded]],
     ids: Mapping[int, str],
 ) -> Explanation:
-    """Put the hits of each look beside its limits; `ids` are the ids asked for, by their fingerprints."""
+    """Put the hits of each log beside its limits; `ids` are the given ids by their fingerprints."""
     binding = _binding(rule, decision)
     states: list[LimitState] = []
     table = table_of(rule, now_us)
-    for look, readers, hits in zip(rule.logs_limits, readers_of(rule), logs, strict=True):
+    for log_limits, readers, hits in zip(rule.logs, readers_of(rule), logs, strict=True):
         log = Log(tuple(Hit(hit.stamp_us, hit.units) for hit in hits))
         for reader in readers:
             left = reader.left(log, max(now_us, log.newest_us() + 1), table)
@@ -99,7 +99,7 @@ def explain(
             opens_us = reader.opens_us(now_us, table) if isinstance(reader, QuietReader) else now_us
             quiet_until_us = opens_us if opens_us > now_us else None
             remaining = max(0, left - 1 if decision.allowed else left)
-            states.append(LimitState(look.log, reader.limit, used, remaining, frees, binds, quiet_until_us))
+            states.append(LimitState(log_limits.log, reader.limit, used, remaining, frees, binds, quiet_until_us))
     hits = tuple(ExplainedHit(hit.stamp_us, hit.units, hit.fingerprint, ids.get(hit.fingerprint)) for hit in logs[0])
     counts_denied = rule.denied_units > 0
     return Explanation(
@@ -108,9 +108,9 @@ def explain(
 
 
 def _binding(rule: BoundPolicy, decision: Decision) -> int | None:
-    """The number of the decision's limit through all looks.
+    """The number of the decision's limit through all logs.
 
-    A channel's limit that equals one of the policy's is never the one: the policy's log has all of the channel's hits.
+    A channel's limit that equals one of the policy's never binds: the policy's log has all of the channel's hits.
     """
-    limits = [limit for look in rule.logs_limits for limit in look.limits]
+    limits = [limit for log_limits in rule.logs for limit in log_limits.limits]
     return limits.index(decision.limit) if decision.limit in limits else None

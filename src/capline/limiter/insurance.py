@@ -61,8 +61,8 @@ class Insurance(msgspec.Struct, frozen=True):
 class Insurer:
     """The policies with smaller quotas, over a store in memory.
 
-    Its answers name no hit: a refund goes to the store, which has none of these. It looks at no receipt, so a batch
-    that is repeated consumes again, which errs towards refusing; an attempt with an id does not.
+    Its answers name no hit: a refund goes to the store, which has none of these. It ignores receipts, so a repeated
+    batch consumes again, which errs towards refusing; an attempt with an id counts once.
     """
 
     def __init__(self, insurance: Insurance, rules: Rules, clock: Clock | None) -> None:
@@ -80,15 +80,15 @@ class Insurer:
 
     def decide(self, attempt: Attempt) -> Decision:
         """As the store's `decide`."""
-        return _insured(self._store.decide(*self._ask(attempt)))
+        return _insured(self._store.decide(*self._arguments(attempt)))
 
     def peek(self, attempt: Attempt) -> Decision:
         """As the store's `peek`."""
-        return _insured(self._store.peek(*self._ask(attempt)))
+        return _insured(self._store.peek(*self._arguments(attempt)))
 
     def place(self, attempt: Attempt, max_wait_us: int | None, not_before_us: int) -> Decision:
         """As the store's `place`."""
-        return _insured(self._store.place(*self._ask(attempt), max_wait_us, not_before_us))
+        return _insured(self._store.place(*self._arguments(attempt), max_wait_us, not_before_us))
 
     def many(self, asked: AttemptColumns, *, consume: bool) -> Decisions:
         """As the store's `decide_many`, or `peek_many`."""
@@ -104,8 +104,8 @@ class Insurer:
 
     def joint(self, attempts: Sequence[Attempt], *, consume: bool) -> Joint:
         """As the store's `decide_all`, or `peek_all`."""
-        asks = [StoreAttempt(*self._ask(attempt)) for attempt in attempts]
-        answer = self._store.decide_all(asks) if consume else self._store.peek_all(asks)
+        parts = [StoreAttempt(*self._arguments(attempt)) for attempt in attempts]
+        answer = self._store.decide_all(parts) if consume else self._store.peek_all(parts)
         return msgspec.structs.replace(answer, hits=(), origin="insurance")
 
     def forget(self, subject: Subject) -> None:
@@ -116,7 +116,7 @@ class Insurer:
         """As the store's `sweep`."""
         self._store.sweep()
 
-    def _ask(self, attempt: Attempt) -> tuple[LocalRule, Subject, int, int]:
+    def _arguments(self, attempt: Attempt) -> tuple[LocalRule, Subject, int, int]:
         compiled = self._bound((attempt.policy, attempt.segment, attempt.channel, attempt.zone))
         return compiled, attempt.subject, attempt.cost, fingerprint(attempt.id)
 

@@ -44,14 +44,14 @@ class Limiter(LimiterBase[Store]):
     `clock`           where time comes from; default the store's own: this machine's wall clock, or the server's
     `on_store_error`  what a decision is when the store cannot answer: `"raise"` a `StoreError`, `"allow"`, `"deny"`, or
                       `Insurance(hosts=8)`, limits kept in this process; such a decision says so in its `origin`
-                      ("fallback", which names no limit: an outage is not a refusal; or "insurance"); a "deny"
-                      says to ask again in a second, as nobody knows when the store is back
+                      ("fallback", which names no limit: an outage is not a refusal; or "insurance"); a "deny" has a
+                      `retry_after` of one second, as nobody knows when the store is back
     `namespace`       keeps the logs of unrelated limiters apart in one store
-    `deny_cache`      how many refusals to remember, so that until a refused cost could fit the store is not asked again
-                      (origin "deny-cache"); 0 for none. `decide` and `decide_batch` look at it, other verbs do not
+    `deny_cache`      how many refusals to cache, so that the store is not called again until a refused cost can fit
+                      (origin "deny-cache"); 0 for none. Only `decide` and `decide_batch` use it
     `subject_key`     16 bytes or more: the store knows subjects by a keyed hash only; keep it as long as the logs
-    `observers`       told of every decision, but never of its subject; see `capline.observe`
-    `create`          whether a store in a file is made where there is none; off, that is a `NoStoreError`
+    `observers`       called after every decision, without its subject; see `capline.observe`
+    `create`          whether to make a missing store in a file; if off, that is a `NoStoreError`
 
     A limiter may be shared by threads, and on lmdb the file by processes. Bad input raises a `CaplineError` that is
     also a `ValueError` or a `TypeError`. Use it as a context manager, or `close` it.
@@ -83,8 +83,8 @@ class Limiter(LimiterBase[Store]):
     ) -> Decision:
         """May the subject have `cost` units now? Consumes them when allowed, nothing when refused.
 
-        The same `id` on the same log is one consumption: for as long as the widest window a retry gets the first answer
-        back. The same id with another cost raises `IdConflictError`. Costs O(1) a limit, whatever the quota.
+        The same `id` on the same log counts once: for as long as the widest window a retry gets the first answer back.
+        The same id with another cost raises `IdConflictError`. Costs O(1) a limit, whatever the quota.
         """
         try:
             if id is None and cost is _ONE:
@@ -108,7 +108,7 @@ class Limiter(LimiterBase[Store]):
                 return seen.unasked(held)
             epoch = denied.epoch()
             try:
-                compiled, known_as, units, mark = self._ask(asked)
+                compiled, known_as, units, mark = self._arguments(asked)
                 if units == 1 and not mark:
                     decision = seen(compiled.decide_one(known_as))
                 else:
@@ -133,16 +133,16 @@ class Limiter(LimiterBase[Store]):
         asked = self._asked(policy, subject, cost, id, segment, channel, zone)
         with self._observers.one("peek", asked) as seen:
             try:
-                return seen(self._store.peek(*self._ask(asked)))
+                return seen(self._store.peek(*self._arguments(asked)))
             except StoreError as error:
                 return seen(self._outage.peek(asked, error))
 
     def refund(self, policy: str, subject: Subject, hit: int | None, cost: int = 1) -> bool:
-        """Give back the hit that a decision named, in the policy's log and its channel's; True once, False after.
+        """Refund the hit that a decision named, in the policy's log and its channel's; True once, False after.
 
         A hit older than the widest window has left the log by itself: False. Its id, if it had one, is free again.
-        `cost` is what the hit cost, and looked at only where the policy's algorithm keeps no single hits: there a hit
-        without an id is given back as often as it is asked.
+        `cost` is the hit's cost. It is used only if the policy's algorithm keeps no single hits: then each refund of a
+        hit without an id takes that cost off again.
         """
         if hit is None:
             return False
@@ -165,18 +165,18 @@ class Limiter(LimiterBase[Store]):
         channel: str | None = None,
         zone: str | None = None,
     ) -> Decision:
-        """Take the next free instant, behind everyone who has taken theirs: `wait` seconds from now.
+        """Take the next free slot, after all slots that are taken: `wait` seconds from now.
 
-        It is at least `not_before` seconds from now; nobody is given one before it afterwards, so one unit placed in
-        the future makes every host wait. Not allowed, and nothing taken, where it is more than `max_wait` seconds away
-        or the cost can never fit. A slot that is not used is given back by `refund`.
+        It is at least `not_before` seconds from now. Later callers get later slots, so one unit placed in the future
+        makes every host wait. Refused, with nothing taken, if the slot is more than `max_wait` seconds away or the cost
+        can never fit. Give an unused slot back with `refund`.
         """
         max_wait_us = None if max_wait is None else seconds_us(max_wait, "max_wait")
         not_before_us = seconds_us(not_before, "not_before")
         asked = self._asked(policy, subject, cost, id, segment, channel, zone)
         with self._observers.one("schedule", asked) as seen:
             try:
-                return seen(self._store.place(*self._ask(asked), max_wait_us, not_before_us))
+                return seen(self._store.place(*self._arguments(asked), max_wait_us, not_before_us))
             except StoreError as error:
                 return seen(self._outage.place(asked, max_wait_us, not_before_us, error))
 
@@ -193,11 +193,11 @@ class Limiter(LimiterBase[Store]):
         channel: str | None = None,
         zone: str | None = None,
     ) -> Generator[Decision]:
-        """`schedule`, then sleep until the slot; raises `LimitExceeded` at once where it lies past the timeout.
+        """`schedule`, then sleep until the slot; raises `LimitExceeded` at once if the slot is past the timeout.
 
-        A store that cannot be reached, or does not answer, is asked again until the timeout (30 s where there is none):
-        then its `StoreError` is raised. With `on_store_error` "allow" or "deny" that answers at once instead.
-        An interrupted sleep gives the slot back. What happens inside the block does not: the call was made.
+        A store that does not answer is tried again, with backoff, until the timeout (30 s if there is none); then its
+        `StoreError` is raised. With `on_store_error` "allow" or "deny" the answer is that, at once. An interrupted
+        sleep gives the slot back; an exception inside the block does not, since the call was made.
         """
         patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers)
         while True:
@@ -233,29 +233,29 @@ class Limiter(LimiterBase[Store]):
 
         "This user, and the campaign's total, and the whole tenant": consumes in every log when all limits hold, nothing
         otherwise. One atomic step on memory, lmdb, a single server, and where all logs are in one slot of a cluster.
-        Across slots the logs of one slot after the other consume, and give back once one refuses: others may be refused
-        meanwhile by what is given back, but never is more admitted than a limit allows. An `id` makes its own part one
-        consumption. Each part is judged and stamped at the time of its own log, as `decide` would. A refusal is not
-        recorded, whatever `count_denied` says.
+        Across slots of a cluster one slot after the other consumes, and all are refunded once one refuses: no limit is
+        ever exceeded, but other callers may be refused until the refund. A part with an `id` counts once. Each part is
+        decided and stamped at the time of its own log, as by `decide`. A refusal is not recorded, whatever
+        `count_denied` says.
         """
         asked = self._joint_asked(attempts)
         with self._observers.joint("decide_all", asked) as seen:
             try:
-                return seen(self._store.decide_all(self._asks(asked)))
+                return seen(self._store.decide_all(self._store_attempts(asked)))
             except StoreError as error:
                 return seen(self._outage.joint(asked, error, consume=True))
 
     def peek_all(self, attempts: Sequence[Attempt]) -> Joint:
-        """What `decide_all` would answer; consumes nothing. Across slots each slot is looked at in its own moment."""
+        """What `decide_all` would answer; consumes nothing. Slots of a cluster are read at slightly different times."""
         asked = self._joint_asked(attempts)
         with self._observers.joint("peek_all", asked) as seen:
             try:
-                return seen(self._store.peek_all(self._asks(asked)))
+                return seen(self._store.peek_all(self._store_attempts(asked)))
             except StoreError as error:
                 return seen(self._outage.joint(asked, error, consume=False))
 
     def refund_all(self, attempts: Sequence[Attempt], hits: Sequence[int]) -> int:
-        """Give back every hit of a `decide_all`, one after the other; how many there were to give back.
+        """Refund every hit of a `decide_all`, one after the other; returns how many were refunded.
 
         `attempts` and `hits` are those of the call and of its answer.
         """
@@ -269,15 +269,15 @@ class Limiter(LimiterBase[Store]):
 
         One bad item is an error in its place, and fails no other.
         """
-        sheet = self._sheet(attempts)
-        with sheet.seen as seen:
+        pending = self._pending(attempts)
+        with pending.seen as seen:
             try:
-                decided = self._store.decide_batch(sheet.asks)
+                decided = self._store.decide_batch(pending.to_decide)
             except StoreError as error:
                 self._outage.check(error)
-                decided = [error] * len(sheet.asks)
+                decided = [error] * len(pending.to_decide)
             seen.store_answered()
-            return self._filled(sheet, decided)
+            return self._filled(pending, decided)
 
     def decide_many(
         self,
@@ -293,11 +293,11 @@ class Limiter(LimiterBase[Store]):
     ) -> Decisions:
         """Decide one attempt for each subject, in order, as columns; about 2 µs a row on lmdb.
 
-        `segment` and `zone` are one name for all, or a list with one for each subject; or, faster, a list of the few
-        names that there are with `codes`: `codes[i]` points into it. The same subject twice is two attempts, in
-        sequence. A subject that cannot be one is an entry in `errors` and fails no other. A `receipt` makes the call
-        safe to repeat: for as long as the widest window the same batch under the same receipt gets the first answers
-        back and consumes nothing; in one namespace another batch under it raises `IdConflictError`.
+        `segment` and `zone` are one name for all, or a list with one for each subject; or, faster, a list of distinct
+        names with `codes`: `codes[i]` is the index of row i's name. The same subject twice is two attempts, in
+        sequence. An invalid subject is an entry in `errors` and fails no other. A `receipt` makes the call safe to
+        repeat: for as long as the widest window the same batch under the same receipt gets the first answers back and
+        consumes nothing; another batch under it, in the same namespace, raises `IdConflictError`.
         """
         asked = self._columns(policy, subjects, segment, codes, channel, cost, zone, receipt)
         with self._seen_many(asked, consume=True) as seen:
@@ -355,13 +355,13 @@ class Limiter(LimiterBase[Store]):
     ) -> Explanation:
         """Why an attempt would be allowed or refused now: limits in force, hits that count, when each unit frees.
 
-        A hit that was recorded under one of these `ids` says so: which message, or which campaign, used it.
+        A hit recorded under one of these `ids` names it: so you see which message, or which campaign, used the unit.
         """
         asked = self._asked(policy, subject, 1, None, segment, channel, zone)
-        ask = self._ask(asked)
+        arguments = self._arguments(asked)
         known = self._known_ids(ids)
-        decision = self._store.peek(*ask)
-        logs = self._store.recorded(*ask[:2])
+        decision = self._store.peek(*arguments)
+        logs = self._store.recorded(*arguments[:2])
         return self._explained(asked, subject, self.now_us(), decision, logs, known)
 
     def erase(self, subject: Subject) -> int:
@@ -381,8 +381,8 @@ class Limiter(LimiterBase[Store]):
     ) -> Iterator[LogRecord]:
         """Every log of these policies (default: of all), with the hits within the widest window; in no order.
 
-        Decisions go on meanwhile: each log is as it stood at one instant, not all at the same. A log may come twice,
-        which `load` takes once. One that cannot be read raises its error, or is told to `on_fault` and left out.
+        Decisions go on meanwhile: each log is of one instant, but not all of the same. A log may come twice; `load`
+        adds it once. A log that cannot be read raises its error, or is passed to `on_fault` and left out.
         """
         compiled = self._terms_to_scan(policies)
         page = self._store.scan(compiled) if compiled else None
@@ -391,11 +391,11 @@ class Limiter(LimiterBase[Store]):
             page = None if page.after is None else self._store.scan(compiled, page.after)
 
     def load(self, records: Iterable[Record]) -> Loaded:
-        """Put hits of the past into the logs, as if each had been recorded at its own time; says what became of them.
+        """Merge past hits into the logs, as if each had been recorded at its own time; returns the counts.
 
-        Each record is one atomic step; the whole is not, but may be repeated, as a hit that is known is not added
-        again: known by its id, or else by its stamp and units. So two hits of one instant need ids to be two. A record
-        that is wrong raises with its number; those some hundred before it may be in or not.
+        Each record is one atomic step. The whole is not, but may be repeated: a known hit (by its id, or else by its
+        stamp and units) is not added again. So two hits of one instant need ids to count as two. A bad record raises
+        with its number; some hundred records before it may or may not be loaded.
         """
         tally, rest = LoadProgress(), iter(check_iterable(records, "records"))
         while lot := list(islice(rest, RECORDS_A_ROUND)):
@@ -408,7 +408,7 @@ class Limiter(LimiterBase[Store]):
         return self._store.sweep()
 
     def close(self) -> None:
-        """Let go of the store; every verb raises `StoreClosedError` from then on. Safe to call twice."""
+        """Close the store; every verb raises `StoreClosedError` from then on. Safe to call twice."""
         store = self._shut()
         if store is not None:
             store.close()

@@ -1,7 +1,7 @@
-"""Telling observers what was decided: each verb runs inside a block, and says there what its answer is.
+"""Calls the observers after each decision: each verb runs inside a block, and passes its answer to it.
 
-    with self._observers.one("peek", asked) as seen:      the clock starts
-        return seen(self._store.peek(...))                and stops; at the end of the block the observers are told
+    with self._observers.one("peek", asked) as seen:      the stopwatch starts
+        return seen(self._store.peek(...))                and stops; the observers are called at the end of the block
 
 The rule: an observer never breaks a decision. Without observers every block is `UNSEEN`, which does nothing.
 """
@@ -43,7 +43,7 @@ MOST_OBSERVERS = 16
 LOG_EVERY_SECONDS = 60
 
 MANY_ROWS = 4096
-"""So many are counted where their answers are put together, which is not on an event loop."""
+"""Up to so many rows are counted on the event loop; more are counted in the thread that builds the answers."""
 
 FEW_KINDS = 1 << 16
 """Kinds of rows that are counted in an array with a place for each."""
@@ -55,11 +55,11 @@ _NOBODY = (None, None, None)
 A = TypeVar("A")
 if TYPE_CHECKING:
     Shared = tuple[str | None, str | None, str | None]
-    """Policy, segment and channel, each None where not known or not one for all."""
+    """Policy, segment and channel; each None if unknown or not the same for all."""
 
 
 class Unseen:
-    """The block of a call that nobody is told of."""
+    """The block of a call without observers."""
 
     __slots__ = ()
 
@@ -67,18 +67,18 @@ class Unseen:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        """Tell; without an answer, of the error."""
+        """Call the observers with the answer, or with the error."""
 
     def __call__(self, answer: A) -> A:
-        """This is the answer; it is handed through."""
+        """Note the answer and return it."""
         return answer
 
     def unasked(self, answer: A) -> A:
-        """This is the answer, for which no store was asked."""
+        """Note an answer for which no store was called, and return it."""
         return answer
 
     def store_answered(self) -> None:
-        """The clock stops here, not at the answer."""
+        """Stop the stopwatch now, before the answer is built."""
 
 
 UNSEEN = Unseen()
@@ -100,7 +100,7 @@ class _Seen(Unseen):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if error is not None:
-            # Under a name that nobody defined nothing was decided, nor was it where the call was cut off.
+            # Nothing was decided under an unknown name, nor in a cancelled call.
             if isinstance(error, UnknownNameError) or not isinstance(error, CaplineError):
                 return
             self(error)
@@ -123,7 +123,7 @@ class _Seen(Unseen):
 
 
 class Observers:
-    """Those of one limiter. `failed` is how often one of them raised."""
+    """The observers of one limiter. `failed` is how often one of them raised."""
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         self._observers = _checked(observers)
@@ -158,9 +158,9 @@ class Observers:
         return _Seen(self, "decide_batch", _shared(set(names)), len(names), partial(_tally_rows, names))
 
     def many(self, verb: str, asked: AttemptColumns, known: Callable[[str, str | None, str | None], Shared]) -> Unseen:
-        """The block of many attempts of one policy; its answer is that to those rows that could be asked.
+        """The block of many attempts of one policy; its answer has the valid rows.
 
-        `known` gives names that are defined as the policies tell them apart.
+        `known` returns defined names without those that make no difference to the policy.
         """
         if not self._observers:
             return UNSEEN
@@ -169,7 +169,7 @@ class Observers:
         return _Seen(self, verb, shared, asked.rows, partial(_tally_many, names, shared, asked))
 
     def tell(self, event: Decided) -> None:
-        """Tell all of them, in order, whatever one of them raises."""
+        """Call all observers in order, even if one of them raises."""
         for observer in self._observers:
             try:
                 observer.decided(event)
@@ -211,7 +211,7 @@ def _checked(observers: Iterable[Observer]) -> tuple[Observer, ...]:
 
 
 def _shared(names: set[Shared]) -> Shared:
-    """What all of them have in common."""
+    """The names that all rows share."""
     policy, segment, channel = (set(part) for part in zip(*names, strict=True)) if names else (set[str | None](),) * 3
     return _only(policy), _only(segment), _only(channel)
 
@@ -271,7 +271,7 @@ def _tally_many(
         outcome = Outcome(*names[named], bound, VERDICTS[verdict_at], origins[origin_at])
         counts[outcome] = counts.get(outcome, 0) + count
     if asked.errors:
-        # These never came to have a segment.
+        # Invalid rows have no segment.
         outcome = Outcome(*shared, None, VERDICTS[ERROR], "")
         counts[outcome] = counts.get(outcome, 0) + len(asked.errors)
     return counts

@@ -1,9 +1,9 @@
-"""Who answers while the store cannot: nobody, a fixed answer, or limits kept in this process.
+"""The answer while the store cannot give one: raise, fail open, fail closed, or limits kept in this process.
 
-The rule: an outage is the caller's choice, made beforehand, and every answer that the choice gave says so in its
-`origin`. A log that is damaged, or of another version, is no outage: it does not pass, and to admit on it would be to
-have no limit, so it is raised whatever the choice. What the caller did wrong (a bad name, an id with another cost, a
-limiter that is closed) is none either.
+The rule: the caller chooses beforehand, and every answer by that choice says so in its `origin`. A log that is damaged,
+or of another version, is no outage: it does not pass by itself, and failing open on it would mean no limit at all. So
+it is raised whatever the choice. A caller's mistake (a bad name, an id with another cost, a closed limiter) is no
+outage either.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ __all__ = ["ASK_AGAIN_US", "OutagePolicy"]
 _CHOICES = ("raise", "allow", "deny")
 _ALLOW = Decision(True, None, 0, 0, None, None, "fallback")
 ASK_AGAIN_US = 1_000_000
-"""How long to wait after an outage's refusal: nobody knows when the store answers again, and `None` would say never."""
+"""`retry_after` of a refusal by an outage: nobody knows when the store answers again, and None would mean never."""
 _DENY = Decision(False, None, 0, ASK_AGAIN_US, None, None, "fallback")
 
 
 def is_outage(error: CaplineError) -> TypeGuard[StoreError]:
-    """Whether the store could not answer now, rather than never."""
+    """Whether the store could not answer now, but may later."""
     return isinstance(error, StoreError) and not isinstance(
         error, (StoreClosedError, StoreDamagedError, StoreVersionError)
     )
 
 
 class OutagePolicy:
-    """The choice for an outage. Its verbs stand in for the store's, or raise the error where that is the choice."""
+    """The choice for an outage. Its verbs answer in place of the store's, or raise the error if that is the choice."""
 
     def __init__(self, choice: str | Insurance, rules: Rules, clock: Clock | None) -> None:
         self._insurer = Insurer(choice, rules, clock) if isinstance(choice, Insurance) else None
@@ -66,41 +66,41 @@ class OutagePolicy:
         self._answer = _ALLOW if choice == "allow" else _DENY
 
     def check(self, error: StoreError) -> None:
-        """Raise the error where that is the choice, or where it is no outage."""
+        """Raise the error if that is the choice, or if it is no outage."""
         if self._raises or not is_outage(error):
             raise error
 
     def decide(self, attempt: Attempt, error: StoreError) -> Decision:
-        """Stand in for `decide`."""
+        """Answer in place of `decide`."""
         self.check(error)
         return self._answer if self._insurer is None else self._insurer.decide(attempt)
 
     def peek(self, attempt: Attempt, error: StoreError) -> Decision:
-        """Stand in for `peek`."""
+        """Answer in place of `peek`."""
         self.check(error)
         return self._answer if self._insurer is None else self._insurer.peek(attempt)
 
     def place(self, attempt: Attempt, max_wait_us: int | None, not_before_us: int, error: StoreError) -> Decision:
-        """Stand in for `place`."""
+        """Answer in place of `place`."""
         self.check(error)
         return self._answer if self._insurer is None else self._insurer.place(attempt, max_wait_us, not_before_us)
 
     def joint(self, attempts: Sequence[Attempt], error: StoreError, *, consume: bool) -> Joint:
-        """Stand in for `decide_all`, or where nothing is to be consumed for `peek_all`."""
+        """Answer in place of `decide_all`, or with `consume` off of `peek_all`."""
         self.check(error)
         if self._insurer is not None:
             return self._insurer.joint(attempts, consume=consume)
         return Joint.of(self._answer, (), 0)
 
     def item(self, attempt: Attempt, error: StoreError) -> Decision | CaplineError:
-        """Stand in for one item of `decide_batch`, whose error stays in its place where the choice is to raise."""
+        """Answer in place of one item of `decide_batch`; if the choice is to raise, its error stays in its place."""
         try:
             return self.decide(attempt, error)
         except CaplineError as refused:
             return refused
 
     def many(self, asked: AttemptColumns, error: StoreError, *, consume: bool) -> Decisions:
-        """Stand in for `decide_many`, or where nothing is to be consumed for `peek_many`."""
+        """Answer in place of `decide_many`, or with `consume` off of `peek_many`."""
         self.check(error)
         if self._insurer is not None:
             return self._insurer.many(asked, consume=consume)
@@ -109,7 +109,7 @@ class OutagePolicy:
         return columns
 
     def fix(self, asked: AttemptColumns, answers: Decisions, *, consume: bool) -> None:
-        """Stand in for the store in the rows that it could not answer; they stay so where the choice is to raise."""
+        """Answer the rows that the store could not answer; if the choice is to raise, they keep their errors."""
         failed = {row: error for row, error in answers.errors.items() if is_outage(error)}
         if self._raises or not failed:
             return
@@ -137,6 +137,6 @@ class OutagePolicy:
             self._insurer.forget(subject)
 
     def sweep(self) -> None:
-        """Let go of what no window needs."""
+        """Remove what no window needs."""
         if self._insurer is not None:
             self._insurer.sweep()

@@ -1,7 +1,6 @@
-"""How long `acquire` goes on asking a store that does not answer: a wait of 30 s must not fail on one call's deadline.
+"""How long `acquire` retries a store that does not answer: a wait of 30 s must not fail on one call's deadline.
 
-The slot is asked for with an id, so that asking again takes no second one. What was waited for the store counts towards
-the caller's own timeout.
+Each try has the same id, so a retry takes no second slot. Time spent on retries counts towards the caller's timeout.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from capline.model.errors import StoreError, StoreUnavailableError, StoreUnknown
 __all__ = ["OUTAGE_S", "Patience"]
 
 OUTAGE_S = 30.0
-"""How long a store may be silent where the caller set no timeout."""
+"""How long to retry if the caller set no timeout."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 
 
 class Patience:
-    """One `acquire`: the seconds left of its timeout, and the pauses between two tries. `id` names its slot.
+    """One `acquire`: the seconds left of its timeout, and the backoff between two tries. `id` names its slot.
 
-    `may_lose_answers` says whether the store is behind a network: only there an id is needed, which costs some bytes.
+    `may_lose_answers`: whether the store is behind a network. Only then is an id needed, which costs some bytes.
     """
 
     def __init__(self, timeout: float | None, *, may_lose_answers: bool) -> None:
@@ -34,25 +33,25 @@ class Patience:
         self._given_up = False
 
     def give_up(self) -> None:
-        """From now on the first failure is the last."""
+        """Retry no more: the next failure is raised."""
         self._given_up = True
 
     def left(self) -> float | None:
-        """What is left of the timeout, in seconds; None where there is none."""
+        """The rest of the timeout in seconds; None if there is no timeout."""
         return None if self._timeout is None else max(0.0, self._timeout - self._waited())
 
     def pause(self, error: StoreError) -> float:
-        """How long to wait before asking again; raises the error where that would be past the timeout."""
+        """How long to wait before the next try; raises the error if that would be past the timeout."""
         if self._given_up or not isinstance(error, StoreUnavailableError | StoreUnknownError):
             raise error
-        pause_s = self._pause_s * random.uniform(0.5, 1)  # noqa: S311 - so that waiting hosts do not ask all at once
+        pause_s = self._pause_s * random.uniform(0.5, 1)  # noqa: S311 - so that waiting hosts do not all retry at once
         if self._waited() + pause_s > (OUTAGE_S if self._timeout is None else self._timeout):
             raise error
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
         return pause_s
 
     def not_before(self, seconds: float) -> float:
-        """What is left of a wait that the caller asked for when it began."""
+        """The rest of a wait that the caller set when it began."""
         return max(0.0, seconds - self._waited())
 
     def _waited(self) -> float:

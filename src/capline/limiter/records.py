@@ -1,4 +1,4 @@
-"""Logs on their way out of a store and into one: records, and the lines of JSON that carry them.
+"""Records of exported and imported logs, and their lines of JSON.
 
     {"log": "promo/push", "subject": 42, "hits": [[1700000000000000, 1], [1700000003000000, 2]]}
     {"log": "promo", "subject": "user:42", "hits": [[1700000003000000, 2, "9ae16a3b2f90404f"]], "keyed": true}
@@ -73,7 +73,7 @@ class LogRecord(msgspec.Struct, frozen=True):
 
 
 class PastHit(msgspec.Struct, frozen=True):
-    """One consumption of the past: recorded under the policy, and its channel, as `decide` would have at `at_us`."""
+    """One past hit: recorded under the policy, and its channel, as `decide` would have at `at_us`."""
 
     policy: str
     subject: Subject
@@ -87,10 +87,10 @@ Record = LogRecord | PastHit
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """What became of so many records: their hits, `added` or left out (`known`, `old`, `ahead`: see `Merged`).
+    """Counts of a load: records, and their hits that were `added` or left out (`known`, `old`, `ahead`: see `Merged`).
 
-    `failed` records met a log that is damaged. `faults` says what was wrong, by record number from 1 on, with the first
-    few that failed or had a hit in the future.
+    `failed` records were for a damaged log. `faults` are the errors of the first few records that failed or had a hit
+    in the future, by record number from 1 on.
     """
 
     records: int = 0
@@ -103,7 +103,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 class LoadProgress:
-    """`Loaded` as it grows."""
+    """Counts while a load runs; see `Loaded`."""
 
     def __init__(self) -> None:
         self.loaded = Loaded()
@@ -133,7 +133,7 @@ class LoadProgress:
 
 
 def records_of(found: ScannedLog, log: str, *, keyed: bool) -> Iterator[LogRecord]:
-    """The records of a log that a scan came by."""
+    """The records of a log that a scan found."""
     assert found.subject is not None  # noqa: S101 - a log that was read has a subject # nosec B101
     for first in range(0, len(found.hits), MOST_HITS):
         hits = found.hits[first : first + MOST_HITS]

@@ -1,4 +1,4 @@
-"""From policies to rules: which logs an attempt looks at, and how long each log keeps its hits.
+"""From policies to rules: which logs an attempt reads, and how long each log keeps its hits.
 
 A log is named `namespace:log`, a channel's `namespace:log/channel`. Its hits are kept for the widest window that any
 policy, in any segment or channel, has on it: then a changed limit, or a subject that changes segment, finds a true
@@ -54,8 +54,8 @@ class Rules:
             self._retention_us[policy.log] = max(self._retention_us.get(policy.log, 0), widest_us)
             self._channels.setdefault(policy.log, set()).update(policy.channels)
             if not policy.keeps_log:
-                logs_limits = _apart(f"{self.namespace}:{policy.log}", policy, 0)[1:]
-                self._meters.setdefault(policy.log, []).extend(look.log for look in logs_limits)
+                logs = _apart(f"{self.namespace}:{policy.log}", policy, 0)[1:]
+                self._meters.setdefault(policy.log, []).extend(log_limits.log for log_limits in logs)
         self._channel_logs = {
             log: tuple(f"{self.namespace}:{log}/{channel}" for channel in sorted(channels))
             for log, channels in self._channels.items()
@@ -70,14 +70,14 @@ class Rules:
             raise UnknownNameError(f"no policy {quoted(name)}; there are: {listed}") from None
 
     def known(self, name: str, segment: str | None, channel: str | None, zone: str | None = None) -> Names:
-        """These names with what the policy does not tell apart as one: there is a bounded number of them."""
+        """These names without those that make no difference to the policy, so that their number is bounded."""
         policy = self.policy(name)
         if zone is not None and check_zone(zone) and not policy.needs_zone:
             zone = None
         return name, segment if policy.by_segment else None, channel, zone
 
     def any_names(self, name: str) -> Names:
-        """Names that bind to a rule of the policy: whichever, it names all its logs."""
+        """Names that select one rule of the policy; every rule of it names all its logs."""
         policy = self.policy(name)
         return name, None, None if policy.limits else next(iter(policy.channels)), None
 
@@ -87,23 +87,21 @@ class Rules:
         log, retention_us = f"{self.namespace}:{policy.log}", self._retention_us[policy.log]
         limits = policy.limits_for(segment)
         if not policy.keeps_log:
-            logs_limits = _apart(log, policy, retention_us)
+            logs = _apart(log, policy, retention_us)
         elif policy.grain_us:
-            logs_limits = (LogLimits(log, limits, retention_us, "sums", policy.grain_us, name),)
+            logs = (LogLimits(log, limits, retention_us, "sums", policy.grain_us, name),)
         else:
-            logs_limits = (LogLimits(log, limits, retention_us, title=name),)
+            logs = (LogLimits(log, limits, retention_us, title=name),)
         if channel is not None:
-            logs_limits += (
-                LogLimits(f"{log}/{channel}", policy.limits_on(channel), retention_us, title=f"{name}/{channel}"),
-            )
+            logs += (LogLimits(f"{log}/{channel}", policy.limits_on(channel), retention_us, title=f"{name}/{channel}"),)
         elif not limits:
             raise UnknownNameError(
                 f"policy {name!r} limits channels only; name one: {', '.join(sorted(policy.channels))}"
             )
-        needs_zone = any(limit.needs_zone for look in logs_limits for limit in look.limits)
+        needs_zone = any(limit.needs_zone for log_limits in logs for limit in log_limits.limits)
         return BoundPolicy(
             name,
-            logs_limits,
+            logs,
             self._channel_logs[policy.log],
             policy.layout,
             policy.wait_replicas,
@@ -114,7 +112,7 @@ class Rules:
         )
 
     def log_rule(self, log: str) -> BoundPolicy:
-        """A rule without limits that looks at one log alone, by its name without the namespace."""
+        """A rule without limits over one log alone, by its name without the namespace."""
         full = f"{self.namespace}:{log}"
         own = log.partition("/")[0]
         policy = self._first.get(own)
@@ -126,8 +124,8 @@ class Rules:
                 f"log {log!r} is of algorithm {policy.algorithm!r}, which does not keep every hit; "
                 "only a log of sliding_log can be exported or loaded"
             )
-        look = LogLimits(full, (), self._retention_us[own])
-        return BoundPolicy(policy.name, (look,), (), policy.layout, 0, policy.population)
+        log_limits = LogLimits(full, (), self._retention_us[own])
+        return BoundPolicy(policy.name, (log_limits,), (), policy.layout, 0, policy.population)
 
     def retention_us(self, log: str) -> int:
         """How long a log, by its full name, keeps its hits."""
@@ -138,7 +136,7 @@ class Rules:
         return [name for log in self._channels for name in self._logs_of(log)]
 
     def _logs_of(self, log: str) -> list[str]:
-        """The full names of a log, and of what is kept under its name."""
+        """The full names of a log, of the logs of its single limits and of its channels'."""
         return [f"{self.namespace}:{log}", *self._meters.get(log, ()), *self._channel_logs[log]]
 
 
@@ -157,7 +155,7 @@ def _check_same_place(policy: Policy, other: Policy) -> None:
 
 
 def _apart(log: str, policy: Policy, retention_us: int) -> tuple[LogLimits, ...]:
-    """The looks of an algorithm that keeps no log: each limit has numbers of its own, beside hits that have an id."""
+    """The logs of an algorithm that keeps numbers: one for each limit, after one for the hits that have an id."""
     placed = [*enumerate(policy.limits)]
     quiet = [(place, limit) for place, limit in placed if isinstance(limit, QuietHours)]
     own = LogLimits(

@@ -1,11 +1,11 @@
-"""What the transports and the adapter share: everything about a limited call but the call and the waiting.
+"""What the transports and the adapter share: everything about a limited call except the call and the waiting.
 
     subject of the request  ->  [acquire a slot, call]  ->  answer  ->  done | the same again, later | hold back, done
 
-The rule: a provider that says "not before" is believed by every host. Its word is recorded as one unit of the same log,
-placed at the instant it named: nobody anywhere is given a slot before that one (`schedule(..., not_before=...)`). Where
-the request is sent again, the unit is its own slot; else it is spent. Where all are held back for as long
-already, nothing is spent. Slots that were given out before the word came are not taken back.
+The rule: when a provider answers with `Retry-After`, every host waits. One unit is recorded in the same log at the
+instant that the provider named (`schedule(..., not_before=...)`), so no host gets a slot before it. If the request is
+sent again, that unit is its own slot; else it is used up. If all hosts wait at least that long already, no unit is
+used. Slots that were taken before the answer came stay valid.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Gate", "Turn", "is_safe_to_repeat"]
 
 MOST_RETRIES = 100
 MOST_MISSED = 10
-"""Slots that one request may miss before it goes late."""
+"""Slots that one request may miss before it is sent late."""
 
 _log = logging.getLogger("capline")
 _R = TypeVar("_R")
@@ -40,7 +40,7 @@ _IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE"})
 
 
 class Headed(Protocol):
-    """What is looked at of an answer, whatever the client."""
+    """What is read of an answer, whatever the client."""
 
     @property
     def status_code(self) -> int: ...
@@ -89,7 +89,7 @@ class Gate(Generic[_R]):
         subject = self.subject_of(request)
         turn = Turn(self)
         while True:
-            with limiter.acquire(self.policy, subject, timeout=self.max_wait, not_before=turn.asks()) as slot:
+            with limiter.acquire(self.policy, subject, timeout=self.max_wait, not_before=turn.begin()) as slot:
                 if turn.is_late(slot):
                     limiter.refund(self.policy, subject, slot.hit)
                     continue
@@ -103,44 +103,44 @@ class Gate(Generic[_R]):
             except StoreError as error:
                 turn.not_held(error)
             except BaseException:
-                # Nobody will read the answer, and it must not keep its connection.
+                # Nobody will read the answer; it must not hold its connection.
                 answer.close()
                 raise
         return answer
 
 
 class Turn:
-    """One request on its way: how long the provider asked it to wait last, in seconds, and the retries left."""
+    """One request: how long the provider last asked it to wait, in seconds, and the retries left."""
 
     def __init__(self, gate: Gate[Any]) -> None:
         self.wait = 0.0
         self._gate = gate
         self._left = gate.retries
         self._missed = 0
-        self._asked_at = 0.0
+        self._began_at = 0.0
 
-    def asks(self) -> float:
-        """A slot is being asked for: how far away it is at least."""
-        self._asked_at = time.monotonic()
+    def begin(self) -> float:
+        """Call it before a slot is taken; returns how many seconds away the slot is at least."""
+        self._began_at = time.monotonic()
         return self.wait
 
     def is_late(self, slot: Decision) -> bool:
         """Whether the slot was missed by more than the slack, and is to be given back for another.
 
-        The store answered after it was asked, so the slot is no earlier than its wait from then on: no clocks are
-        compared. Who is late again and again goes all the same: a request that never goes is no better.
+        The wait is counted from before the call to the store, and the slot is no earlier than that: no clocks are
+        compared. After ten missed slots the request is sent all the same: never sending it would be no better.
         """
         slack = self._gate.slack
-        if slack is None or time.monotonic() - self._asked_at - slot.wait <= slack or self._missed == MOST_MISSED:
+        if slack is None or time.monotonic() - self._began_at - slot.wait <= slack or self._missed == MOST_MISSED:
             return False
         self._missed += 1
         self.wait = 0.0
         return True
 
     def is_last(self, answer: Headed, *, repeatable: bool) -> bool:
-        """Whether this answer is the caller's; if not, the request goes again after `wait`.
+        """Whether the caller gets this answer; if not, the request is sent again after `wait` seconds.
 
-        If it is, `wait` is how long all hosts are to be held back.
+        If so, `wait` is how long all hosts are held back.
         """
         asked = retry_after(answer.status_code, answer.headers.get("Retry-After"), answer.headers.get("Date"))
         self.wait = asked or 0.0
@@ -151,7 +151,7 @@ class Turn:
         return asked is None or self._left < 0 or too_long or not repeatable
 
     def not_held(self, error: StoreError) -> None:
-        """Tell that the hold could not be recorded: the answer is handed on all the same."""
+        """Log that the hold could not be recorded; the caller gets the answer all the same."""
         _log.warning("a provider asked to wait %.0f s; other hosts do not know of it: %s", self.wait, error)
 
 

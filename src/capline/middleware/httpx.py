@@ -99,7 +99,7 @@ class AsyncLimitedTransport(httpx.AsyncBaseTransport):
         subject = gate.subject_of(request)
         turn = Turn(gate)
         while True:
-            async with limiter.acquire(gate.policy, subject, timeout=gate.max_wait, not_before=turn.asks()) as slot:
+            async with limiter.acquire(gate.policy, subject, timeout=gate.max_wait, not_before=turn.begin()) as slot:
                 if turn.is_late(slot):
                     await limiter.refund(gate.policy, subject, slot.hit)
                     continue

@@ -1,7 +1,6 @@
 """What a provider says about when to come back: `Retry-After` of an answer of 429 or 503, in seconds from now.
 
-The rule: the header is somebody else's text. What it may ask for is bounded, and what is no such header asks for
-nothing.
+The rule: the header is untrusted text. The wait that it asks for is bounded, and a malformed header is ignored.
 """
 
 from __future__ import annotations

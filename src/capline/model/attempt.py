@@ -1,4 +1,4 @@
-"""An attempt: what is asked of the limiter, before it is resolved to a rule."""
+"""An attempt as a caller makes it: a policy, a subject, a cost and an optional id, by name."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LONGEST_ID_BYTES = 512
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One question for `decide_batch`: may this subject have `cost` units under this policy, now?
+    """One attempt: may this subject have `cost` units under this policy, now?
 
-    The same `id` is one consumption: a retry gets the first answer back and consumes nothing more. `zone` is where the
-    subject is, for calendar limits and quiet hours.
+    The same `id` counts once: a retry gets the first answer back and consumes nothing more. `zone` is the subject's
+    time zone, for calendar limits and quiet hours.
     """
 
     policy: str

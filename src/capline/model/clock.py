@@ -1,8 +1,8 @@
 """Time as an argument: a clock is anything with `now_us()`, integer microseconds since the Unix epoch.
 
-Stores read it once per attempt, inside the atomic step, and never let it run backwards within one log. A clock of the
-caller's is checked when it is given, and what it says each time it is read: nanoseconds taken for microseconds would
-make every window a thousand times shorter.
+Stores read it once per attempt, inside the atomic step, and never let it run backwards within one log. A caller's clock
+is checked when it is given, and each reading is checked: nanoseconds taken for microseconds would make every window a
+thousand times shorter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _US = timedelta(microseconds=1)
 
 
 class Clock(Protocol):
-    """What a store asks for the time."""
+    """Where a store reads the time."""
 
     def now_us(self) -> int:
         """Microseconds since the Unix epoch; may step back, the logs do not."""
@@ -98,7 +98,7 @@ class CheckedClock:
         self._read = clock.now_us
 
     def now_us(self) -> int:
-        """What the clock says; raises where that is no microsecond between 1970 and 2255. Some 0.1 µs."""
+        """The clock's reading; raises if it is not whole microseconds between 1970 and 2255. Takes some 0.1 µs."""
         now_us = self._read()
         if type(now_us) is int and 0 <= now_us < LATEST_US:
             return now_us
@@ -116,7 +116,7 @@ class CheckedClock:
 
 
 def check_clock(clock: Clock) -> Clock:
-    """Return the clock as one whose every reading is sound, or raise `InvalidTypeError` where it is no clock."""
+    """Return the clock with every reading checked; raises `InvalidTypeError` for what is not a clock."""
     if type(clock) in (SystemClock, ManualClock, CheckedClock):
         return clock
     if isinstance(clock, type) or not callable(getattr(clock, "now_us", None)):
@@ -152,5 +152,5 @@ def _instant_of(start: str | datetime) -> int:
 
 
 def _unit_of(value: int) -> str:
-    """A hint where the number is of another unit: an instant of our days in nanoseconds."""
+    """A hint if the number looks like another unit: a present-day instant in nanoseconds."""
     return "; these look like nanoseconds, divide by 1000" if 10**18 <= value < 10**19 else ""

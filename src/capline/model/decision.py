@@ -40,7 +40,7 @@ class _Answer(msgspec.Struct, frozen=True, gc=False):
         """`reset_after_us` in seconds."""
         return None if self.reset_after_us is None else self.reset_after_us / 1e6
 
-    # What an answer has seen, its last field, is how it makes its limits: it is no part of what it says.
+    # The last field, `_seen`, makes `limits` on demand; it is no part of the answer's value.
 
     def _said(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self.__struct_fields__[:-1])
@@ -59,14 +59,14 @@ class _Answer(msgspec.Struct, frozen=True, gc=False):
 class Decision(_Answer, frozen=True, gc=False):
     """The answer to one attempt; true when allowed.
 
-    `limit`           the binding limit: refused, the one that holds longest; allowed, the one with the least left
-    `remaining`       units that are left, the least over all limits: after this attempt where it is allowed, else now
+    `limit`           the binding limit: refused: the one that blocks longest; allowed: the one with the least left
+    `remaining`       units left, the least over all limits: after this attempt if it is allowed, else now
     `retry_after_us`  microseconds until *this cost* would fit, were nothing else recorded; 0 when allowed, None for
     never
     `reset_after_us`  microseconds until the last recorded hit is out of the widest window, so until the log is empty
     `hit`             the stamp under which the hit was recorded, to name it in `refund`; None when nothing was recorded
-    `origin`          who answered: `"store"`, or what stood in for it
-    `wait_us`         `schedule` only: microseconds from the asking to the slot
+    `origin`          who answered: `"store"`, or what answered in its place
+    `wait_us`         `schedule` only: microseconds from the call to the slot
     """
 
     hit: int | None
@@ -84,8 +84,8 @@ class Decision(_Answer, frozen=True, gc=False):
     def limits(self) -> tuple[LimitStatus, ...]:
         """The state of every limit after this answer, in the policy's order, then of the channel's.
 
-        Seen in the same atomic step as the answer; times are from the asking. Made again each time it is asked for,
-        some microseconds. Empty where no limit was looked at: in an outage, and in the rows of `decide_many`.
+        Read in the same atomic step as the answer; times count from the call. Built at each access, which takes some
+        microseconds. Empty in an outage, and in the rows of `decide_many`.
         """
         return self._seen[0](*self._seen[1:]) if self._seen else ()
 
@@ -114,7 +114,7 @@ class Joint(_Answer, frozen=True):
     def limits(self) -> tuple[tuple[LimitStatus, ...], ...]:
         """The state of every limit after this answer, for each attempt in order; see `Decision.limits`.
 
-        On a cluster, where slots are asked in turn, a refusal tells of the slot that refused; others are empty.
+        On a cluster, where slots decide in turn, a refusal has the limits of the slot that refused; others are empty.
         """
         return self._seen[0](*self._seen[1:]) if self._seen else ()
 
@@ -128,7 +128,7 @@ class Joint(_Answer, frozen=True):
 
     @classmethod
     def of(cls, decision: Decision, hits: Iterable[int], binds: int) -> Joint:
-        """A decision over all of the attempts, which has seen the limits of each, with the hit of each."""
+        """The joint answer made of a decision over all attempts, with the hit of each."""
         return cls(
             decision.allowed,
             decision.limit,

@@ -75,7 +75,7 @@ class SegmentError(InvalidValueError):
 
 
 class SegmentConflictError(SegmentError):
-    """Somebody else published meanwhile; theirs serves, and nothing of it was replaced."""
+    """Another publisher was faster; its version is in force, and nothing was replaced."""
 
 
 class CampaignError(InvalidValueError):
@@ -99,22 +99,22 @@ class StoreFullError(StoreError):
 
 
 class StoreUnavailableError(StoreError):
-    """The store cannot be reached or does not take the call now; the attempt was not recorded."""
+    """The store cannot be reached, or refuses the call for now; the attempt was not recorded."""
 
 
 class StoreUnknownError(StoreError):
-    """The call was sent and its answer did not come: the attempt may have been recorded, or not.
+    """The call was sent and no answer came: the attempt may have been recorded, or not.
 
-    An attempt with an id, or a batch with a receipt, may simply be asked again: it is one consumption.
+    An attempt with an id, or a batch with a receipt, may simply be sent again: it counts once.
     """
 
 
 class StoreClosedError(StoreError):
-    """The limiter was closed before this call; nothing was recorded. No outage: `on_store_error` does not answer it."""
+    """The limiter was closed before this call; nothing was recorded. `on_store_error` does not apply."""
 
 
 class StoreDamagedError(StoreError):
-    """A stored value or file is not what was written; it is left as it is and nothing is admitted on it."""
+    """A stored value or file is not what was written; it is left as it is, and nothing is allowed on it."""
 
 
 class StoreVersionError(StoreError):

@@ -1,4 +1,4 @@
-"""What an HTTP response says of an answer, so that a client knows when to come again.
+"""Rate-limit headers of an HTTP response, so that a client knows when to come again.
 
     draft-11  RateLimit-Policy: "api-minute";q=60;w=60     draft-ietf-httpapi-ratelimit-headers-11: every limit,
               RateLimit: "api-minute";r=3;t=7              units left, seconds until there are more
@@ -6,8 +6,8 @@
                                                            is back
     both      Retry-After                                  on a refusal: seconds until this cost would fit
 
-Seconds are whole and never early: rounded up. What never comes is left out, and so are quiet hours, which are no quota;
-their end is in Retry-After. Where no limit was looked at, in an outage, nothing is said of limits.
+Seconds are whole and rounded up, so never too early. A time that never comes is left out. So are quiet hours, which
+have no quota; their end is in Retry-After. In an outage no limit was read, so there are no headers of limits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is loaded when it is first asked for: a module, or names of a package that live in other modules.
+"""Lazy imports: a module, or names of a package that live in other modules, loaded at first use.
 
-For what is slow to load and not always needed: NumPy, which only calls over many subjects need, takes longer to load
-than all of capline.
+For what is slow to load and not always needed: NumPy takes longer to load than all of capline, and only calls over many
+subjects need it.
 
     if TYPE_CHECKING:
         import numpy as np
@@ -22,7 +22,7 @@ __all__ = ["LateModule", "late_names"]
 
 
 class LateModule:
-    """Stands for the module of this name; what was asked for once is found at once from then on."""
+    """Stands for the module of this name; an attribute is looked up once and then kept."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -34,7 +34,7 @@ class LateModule:
 
 
 def late_names(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
-    """A package's `__getattr__` (PEP 562): names by the module that has them, each kept once it was asked for."""
+    """A package's `__getattr__` (PEP 562) for these names by module; a name is kept after its first use."""
     home_of = {name: home for home, names in homes.items() for name in names}
 
     def load(name: str) -> Any:

@@ -141,12 +141,12 @@ class Limit(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def reach_us(self) -> int:
-        """The age from which on a hit can never count again: how long a log must be kept for this limit."""
+        """The age at which a hit can never count again: how long hits must be kept for this limit."""
         return self.window_us
 
     @property
     def needs_zone(self) -> bool:
-        """Whether it asks what time it is where the subject is."""
+        """Whether it depends on the subject's local time."""
         return False
 
     def __str__(self) -> str:
@@ -185,8 +185,8 @@ class CalendarLimit(Limit, frozen=True, gc=False):
 class QuietHours(Limit, frozen=True, gc=False):
     """No hit while the clock where the subject is shows `from_us` or later but not yet `until_us`, since midnight.
 
-    It looks at the clock and not at the log; its quota is 0 and its window as long as the hours are. Where clocks are
-    set back into the hours, they last longer, and are left again.
+    It reads the clock and not the log. Its quota is 0, its window the length of the hours. If clocks are set back into
+    the hours, these last longer.
     """
 
     from_us: int

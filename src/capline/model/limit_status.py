@@ -1,7 +1,7 @@
-"""The state of each limit right after an answer: what a decision names once for all limits, told limit by limit.
+"""The state of each limit right after an answer: what a decision says of all limits together, limit by limit.
 
-A decision carries what its atomic step saw, and the values here are made from that when somebody asks. So they cost a
-caller who does not ask next to nothing, and never change when the log does.
+A decision keeps what its atomic step has read; the values here are built from that when a caller reads `limits`. So
+they cost next to nothing otherwise, and never change when the log does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["NUMBERS", "LimitStatus", "states_of"]
 
 NUMBERS = 3
-"""Numbers that make one state: units left, microseconds until there are more, microseconds until there are all."""
+"""Numbers of one state: units left, microseconds until more are left, microseconds until all are left."""
 
 
 class LimitStatus(msgspec.Struct, frozen=True, gc=False):
@@ -29,9 +29,8 @@ class LimitStatus(msgspec.Struct, frozen=True, gc=False):
 
     `limit`        the limit
     `remaining`    units that it would still allow; for quiet hours 0 while they hold, else 2^53 - 1
-    `frees_in_us`  microseconds until it allows more than that: 0 where nothing of it is used, None for never (a quota
-                   of 0)
-    `whole_in_us`  microseconds until nothing of it is used any more, were nothing else recorded
+    `frees_in_us`  microseconds until it allows more than that: 0 if nothing of it is used, None for never (quota 0)
+    `whole_in_us`  microseconds until nothing of it is used any more, if nothing else is recorded
     `name`         the policy, or `policy/channel` for a limit of a channel
     """
 
@@ -52,15 +51,15 @@ class LimitStatus(msgspec.Struct, frozen=True, gc=False):
         return self.whole_in_us / 1e6
 
 
-def states_of(logs_limits: Iterable[LogLimits], numbers: Sequence[int]) -> tuple[LimitStatus, ...]:
-    """The state of every limit, in the policy's order, from three numbers for each in the order of the looks."""
+def states_of(logs: Iterable[LogLimits], numbers: Sequence[int]) -> tuple[LimitStatus, ...]:
+    """The state of every limit in the policy's order, from three numbers for each limit in the order of the logs."""
     placed: list[tuple[int, LimitStatus]] = []
-    for look in logs_limits:
+    for log_limits in logs:
         before = len(placed)
-        places = look.places or range(before, before + len(look.limits))
-        for limit, place in zip(look.limits, places, strict=True):
+        places = log_limits.places or range(before, before + len(log_limits.limits))
+        for limit, place in zip(log_limits.limits, places, strict=True):
             left, frees_in_us, whole_in_us = numbers[NUMBERS * len(placed) : NUMBERS * (len(placed) + 1)]
             never = limit.quota == 0 and not isinstance(limit, QuietHours)
-            state = LimitStatus(limit, left, None if never else frees_in_us, whole_in_us, look.title)
+            state = LimitStatus(limit, left, None if never else frees_in_us, whole_in_us, log_limits.title)
             placed.append((place, state))
     return tuple([state for _, state in sorted(placed, key=itemgetter(0))])

@@ -4,8 +4,7 @@ A subject's segment picks other limits, but never another log: whoever moves fro
 history. A channel has limits of its own over a log of its own, beside the policy's log, which counts across channels;
 an attempt on a channel is decided against both and recorded in both, or in neither.
 
-`BoundPolicy` is what a store is handed: the policy resolved for one segment and channel, as the list of logs to look
-at.
+`BoundPolicy` is the policy resolved for one segment and channel, as the logs to read; stores take this form.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ GRAINS = 60
 
 LAYOUTS = ("subject", "bucket")
 MOST_LIMITS = 16
-"""Limits in one set: each costs a look at every decision."""
+"""Limits in one set: every decision reads each of them."""
 
 MOST_NAMES = 1024
 """Segments or channels in one policy."""
@@ -88,13 +87,12 @@ NAME_FORM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 
 class LogLimits(msgspec.Struct, frozen=True):
-    """One log that an attempt looks at: its name, the limits that must hold over it, and how long its hits are kept.
+    """One log of an attempt: its name, the limits that must hold over it, and how long its hits are kept.
 
     `retention_us` is the widest window that any policy, in any segment, has on that log: hits are trimmed by that age
-    alone. `keeps` is what a hit leaves there: `hits` are kept each by itself; `sums`, those of one span of `grain_us`
-    as one; `ids`, only hits that have an id, beside logs of sums. `title` is what people call its limits by: the
-    policy, or `policy/channel`. `places` is the place of each of its limits in the policy, where the logs are in
-    another order.
+    alone. `keeps` is what the log holds: `hits`, each hit; `sums`, one sum for all hits of a span of `grain_us`; `ids`,
+    only hits with an id, beside logs of sums. `title` is the name of its limits for people: the policy, or
+    `policy/channel`. `places` are the positions of its limits in the policy, if the logs are in another order.
     """
 
     log: str
@@ -107,15 +105,15 @@ class LogLimits(msgspec.Struct, frozen=True):
 
 
 class BoundPolicy(msgspec.Struct, frozen=True):
-    """A policy as it binds one attempt: every look must hold, then a hit is recorded in each log.
+    """A policy bound to a segment, a channel and a zone: the limits of every log must hold, then each log gets the hit.
 
-    The first look is the policy's own log; `channel_logs` names all of its channels' logs, where a refund has to
-    search. `zone` is named where a limit asks for one. `denied_units` (0: they do not count) is how many units of
-    refusals can matter.
+    The first of `logs` is the policy's own log. `channel_logs` names the logs of all its channels, which a refund has
+    to search. `zone` is empty if no limit needs one. `denied_units` is how many units of refusals a log keeps; 0 if
+    refusals do not count.
     """
 
     policy: str
-    logs_limits: tuple[LogLimits, ...]
+    logs: tuple[LogLimits, ...]
     channel_logs: tuple[str, ...] = ()
     layout: str = "subject"
     wait_replicas: int = 0
@@ -137,9 +135,9 @@ class Policy:
     `algorithm` is `sliding_log`, exact; `bucketed`, which keeps one sum for each `granularity` (like `"1min"`; else a
     60th of the narrowest window) and errs only towards refusing; `sliding_counter`, `fixed_window` or `gcra`, some
     numbers a limit.
-    `count_denied` records refusals too: who keeps hammering stays out.
-    `zone` is where a subject is, for calendar limits and quiet hours, whose attempt does not say.
-    Raises `PolicyError` (a `ValueError`) or `InvalidTypeError` for anything that could not be decided on.
+    `count_denied` records refusals too, so that a subject who keeps retrying stays blocked.
+    `zone` is the time zone for calendar limits and quiet hours, unless the attempt names one.
+    Raises `PolicyError` (a `ValueError`) or `InvalidTypeError` for a policy that cannot be decided on.
 
     >>> Policy("promo", ["1/day", "2/week"], by_segment={"active": ["3/day", "10/week"]}).limits_for("active")[0].quota
     3
@@ -218,7 +216,7 @@ class Policy:
             raise _unknown("channel", channel, self.name, self.channels) from None
 
     def having(self, **changes: Any) -> Policy:
-        """The same policy but for these arguments of its making."""
+        """The same policy with these arguments changed."""
         same: dict[str, Any] = {field: getattr(self, field) for field in _FIELDS}
         if self.grain_us:
             same["granularity"] = f"{self.grain_us}us"
@@ -226,12 +224,12 @@ class Policy:
 
     @property
     def needs_zone(self) -> bool:
-        """Whether any of its limits asks what time it is where the subject is."""
+        """Whether any of its limits depends on the subject's local time."""
         return any(limit.needs_zone for limit in self.all_limits())
 
     @property
     def keeps_log(self) -> bool:
-        """Whether its algorithm keeps a log, from which other limits can be read as well."""
+        """Whether its algorithm keeps a log, which other limits can be read from as well."""
         return self.algorithm in LOGS
 
     def _grain(self, granularity: str | None, where: str) -> int:
@@ -243,7 +241,7 @@ class Policy:
                 )
             return 0
         windows_us = [limit.window_us for limit in self.all_limits() if limit.quota]
-        # Where all quotas are 0 nothing is ever kept, in sums of whatever span.
+        # If all quotas are 0 nothing is ever kept, so any span will do.
         narrowest_us = min(windows_us, default=LONGEST_WINDOW_US)
         if granularity is None:
             return max(1, narrowest_us // GRAINS)
@@ -271,7 +269,7 @@ class Policy:
             self._check_numbers(where, algorithm)
 
     def _check_numbers(self, where: str, algorithm: str) -> None:
-        """What an algorithm that keeps numbers instead of a log cannot do."""
+        """Refuse what an algorithm that keeps numbers instead of a log cannot do."""
         if self.by_segment:
             raise PolicyError(
                 f"{where}: limits by segment are read from one log, which {algorithm} does not keep; "
@@ -321,8 +319,8 @@ def check_name(name: str, what: str) -> str:
 
 def _limits(limits: Sequence[Limit | str], where: str) -> tuple[Limit, ...]:
     if isinstance(limits, (str, Limit)) or not isinstance(limits, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
-        told = f"limits come as a list, like ['3/day', '10/week'], not {quoted(limits)}"
-        raise InvalidTypeError(f"{where}: {told}")
+        problem = f"limits come as a list, like ['3/day', '10/week'], not {quoted(limits)}"
+        raise InvalidTypeError(f"{where}: {problem}")
     try:
         parsed = tuple(limit if isinstance(limit, Limit) else Limit.parse(limit) for limit in limits)
     except InvalidTypeError as error:

@@ -1,4 +1,4 @@
-"""Directories and files that only their owner may look into, like an ssh key.
+"""Directories and files that only their owner may read, like an ssh key.
 
 Logs, ledgers and exports say who was reached and when. So what capline makes has mode 0700 or 0600, less what the umask
 takes away. What exists keeps its mode: whoever shares a store with a group has set it so.

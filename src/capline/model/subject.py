@@ -47,7 +47,7 @@ def check_subject(subject: Subject) -> Subject:
 
 
 def parse_subject(word: str, *, as_text: bool = False) -> Subject:
-    """The subject that a word means, see the module's text; with `as_text` the word itself, whatever it looks like."""
+    """The subject that a word stands for (see the module's text); with `as_text` the word itself, whatever it is."""
     if not isinstance(word, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
         raise InvalidTypeError(f"a subject is given as text, not {quoted(word)}")
     if as_text:

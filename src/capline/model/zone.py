@@ -2,8 +2,8 @@
 
     (from_us, offset_us, from_us, offset_us, ...)      from each instant on, local time is that much ahead of UTC
 
-A table covers some years around one instant; before and after it the first and the last offset go on. The same table is
-what a script on a server is handed, so every store tells the same midnight.
+A table covers some years around one instant; before and after it the first and the last offset apply. Scripts on a
+server get the same table, so every store has the same midnight.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ZoneTable = tuple[int, ...]
 
 _BLOCK_US = 366 * 86_400_000_000
 _BEFORE, _AFTER = 1, 5
-"""Blocks of some years' length that a table covers, before and after the one it is asked for."""
+"""How many blocks of some years a table covers, before and after the one of the instant."""
 _LONGEST_NAME = 64
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STEP = timedelta(days=2)

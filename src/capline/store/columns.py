@@ -33,7 +33,7 @@ _DTYPES = ("bool", "int16", "int64", "int64", "int64", "int64")
 
 
 class Decisions:
-    """The answers to a batch, one row an attempt, in the order asked.
+    """The answers to a batch, one row for each attempt, in order.
 
     allowed         bool    the verdicts
     limit_index     int16   into `limits`, the binding limit of each row; -1 for none
@@ -41,8 +41,8 @@ class Decisions:
     retry_after_us  int64   `NEVER_US` (-1) for never
     reset_after_us  int64
     hit             int64   `NO_HIT` (-1) where nothing was recorded
-    errors          dict    row -> why that row has no answer; such a row is not allowed and nothing is known of its hit
-    origin          str     who answered, as in `Decision`; `origins` has the rows that another one did
+    errors          dict    row -> why that row has no answer; such a row is not allowed, and its hit is unknown
+    origin          str     who answered, as in `Decision`; `origins` has the rows with another origin
     """
 
     __slots__ = (
@@ -86,7 +86,7 @@ class Decisions:
     def of(cls, decisions: Sequence[Decision], limits: tuple[Limit, ...]) -> Decisions:
         """Turn rows into columns; every binding limit must be among `limits`. About 0.3 µs a row."""
         n = len(decisions)
-        # Limits are looked up by identity first: the same few objects come back row after row.
+        # Limits are looked up by identity first: the same few objects come row after row.
         index_of = {id(limit): i for i, limit in enumerate(limits)}
         index_of[id(None)] = -1
         return cls(

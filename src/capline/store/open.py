@@ -1,4 +1,4 @@
-"""From a URL to a store: `memory://`, `lmdb:///absolute/path`, `lmdb://relative/path`, `redis://host:port` and its kin.
+"""From a URL to a store: `memory://`, `lmdb:///absolute/path`, `lmdb://relative/path`, `redis://host:port` and others.
 
 lmdb://~/capline is below the home directory.
 

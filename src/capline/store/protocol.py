@@ -1,8 +1,7 @@
-"""What a limiter asks of a store: the same verbs whatever is behind them, each attempt one atomic step.
+"""The protocol of stores: the same verbs for every store, each attempt one atomic step.
 
-A store is handed each `BoundPolicy` once, through `terms`, and gives back its own form of it, which then comes with
-every attempt. The conformance suite in `capline.testing` is the law for every store; it compares each with
-`capline.window`.
+A store compiles each `BoundPolicy` once (`compiled`); every attempt then comes with the compiled rule. The conformance
+suite in `capline.testing` is the law for every store; it compares each with `capline.window`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ __all__ = ["AsyncStore", "Batch", "CompiledRule", "Merge", "Page", "Recorded", "
 
 
 class CompiledRule(Protocol):
-    """A rule in the store's own form, opaque to everyone else but for its fast path."""
+    """A rule in the store's own form; only its fast path is known to others."""
 
     decide_one: Callable[[Subject], Decision]
     """`Store.decide` with a cost of 1 and no id, bound to the rule; it checks the subject itself."""
@@ -46,11 +45,10 @@ class StoreAttempt(msgspec.Struct, frozen=True):
 class Batch(msgspec.Struct, frozen=True):
     """Many attempts of one policy, as columns.
 
-    `terms[codes[i]]` binds `subjects[i]` (no codes: `terms[0]` binds all); `cost` is the same for all.
-    Integer subjects may come as an int64 or uint64 array with nothing negative in it: to a receipt that is the same
-    batch as the list of them.
-    A `receipt` makes the batch safe to resend: the store keeps the answers under that name, with the hits, in one step,
-    and answers the same batch with them for as long as the widest window.
+    `compiled[codes[i]]` is the rule of `subjects[i]` (no codes: `compiled[0]` for all); `cost` is the same for all.
+    Integer subjects may be an int64 or uint64 array without negative numbers; for a receipt that is the same batch as a
+    list of them. A `receipt` makes the batch safe to resend: the store keeps the answers under that name, in the step
+    that records the hits, and returns them for the same batch for as long as the widest window.
     """
 
     compiled: tuple[Any, ...]
@@ -69,7 +67,7 @@ class Recorded(msgspec.Struct, frozen=True):
 
 
 class Merge(msgspec.Struct, frozen=True):
-    """Hits of the past for one subject, to be put into every log that the terms look at."""
+    """Past hits of one subject, for every log of the rule."""
 
     compiled: Any
     subject: Subject
@@ -77,7 +75,7 @@ class Merge(msgspec.Struct, frozen=True):
 
 
 class ScannedLog(msgspec.Struct, frozen=True):
-    """One log as a scan came by it; with `error`, why its hits, or whose they are, cannot be told."""
+    """One log found by a scan; `error` is set if its hits or its subject cannot be read."""
 
     log: str
     subject: Subject | None
@@ -86,7 +84,7 @@ class ScannedLog(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """A part of a scan. `after` is the store's own note of where to go on; None at the end."""
+    """A page of a scan. `after` is the store's own cursor for the next page; None at the end."""
 
     found: list[ScannedLog]
     after: Any = None
@@ -96,7 +94,7 @@ class Store(Protocol):
     """The verbs. Subjects and costs come checked; a store raises `StoreError` where it cannot answer."""
 
     may_lose_answers: bool
-    """Whether a call may have run though its answer never came: where the store is behind a network."""
+    """Whether a call may have run although no answer came, as with a store behind a network."""
 
     def compiled(self, rule: BoundPolicy) -> CompiledRule:
         """The rule in the store's own form; called once for each rule, and again when policies are reloaded."""
@@ -123,21 +121,21 @@ class Store(Protocol):
         ...
 
     def refund(self, compiled: Any, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
-        """Give the hit with this stamp back; False where there is none in the widest window, or it was given back.
+        """Refund the hit with this stamp; False if there is none in the widest window, or it was refunded before.
 
-        `cost` is what the hit cost, for algorithms that keep sums.
+        `cost` is the hit's cost, for algorithms that keep sums.
         """
         ...
 
-    def decide_all(self, asks: Sequence[StoreAttempt]) -> Joint:
+    def decide_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """One attempt over several subjects, each on a log of its own: all or nothing."""
         ...
 
-    def peek_all(self, asks: Sequence[StoreAttempt]) -> Joint:
+    def peek_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """What `decide_all` would answer; records nothing."""
         ...
 
-    def decide_batch(self, asks: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
+    def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
         """Many attempts of any policies, in order; an item that fails is its error, and fails no other."""
         ...
 
@@ -156,21 +154,21 @@ class Store(Protocol):
         ...
 
     def recorded(self, compiled: Any, subject: Subject) -> list[list[Recorded]]:
-        """For each look of the rule, the hits in its log within the widest window, oldest first; refunded: 0 units."""
+        """The hits in each log of the rule within the widest window, oldest first; refunded ones have 0 units."""
         ...
 
-    def merge(self, asks: Sequence[Merge]) -> list[Merged | CaplineError]:
-        """Put hits of the past into logs (`capline.window.merge`), each ask in one atomic step.
+    def merge(self, merges: Sequence[Merge], /) -> list[Merged | CaplineError]:
+        """Merge past hits into logs (`capline.window.merge`), each item in one atomic step.
 
-        An item that fails is its error, and fails no other. Asked again, it adds nothing more.
+        An item that fails is its error, and fails no other. The same merge again adds nothing.
         """
         ...
 
     def scan(self, compiled: Sequence[Any], after: Any = None) -> Page:
-        """Some of the logs of these rules, their channels' too, with the hits within the widest window.
+        """A page of the logs of these rules and their channels, with the hits within the widest window.
 
-        The first call has no `after`, the next the one before's. A log that is there from the first call to the last is
-        found at least once, on a server perhaps twice; one that comes or goes meanwhile may be found or not.
+        The first call has no `after`, each next call that of the page before. A log that exists during the whole scan
+        is found at least once, on a server perhaps twice; one that is created or removed meanwhile may be found or not.
         """
         ...
 
@@ -183,7 +181,7 @@ class Store(Protocol):
         ...
 
     def stats(self) -> dict[str, int]:
-        """Figures of the store itself, by name; empty where it has none to tell. Waits for no server."""
+        """Figures of the store itself, by name; empty if it has none. Waits for no server."""
         ...
 
     def now_us(self) -> int:
@@ -196,7 +194,7 @@ class Store(Protocol):
 
 
 class AsyncStore(Protocol):
-    """The verbs of `Store`, awaited; each means what it means there. Binding terms waits for nobody."""
+    """The verbs of `Store`, awaited, with the same meaning. `compiled` and `stats` do no I/O and are not awaited."""
 
     may_lose_answers: bool
     """See `Store`."""
@@ -229,15 +227,15 @@ class AsyncStore(Protocol):
         """See `Store`."""
         ...
 
-    async def decide_all(self, asks: Sequence[StoreAttempt]) -> Joint:
+    async def decide_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """See `Store`."""
         ...
 
-    async def peek_all(self, asks: Sequence[StoreAttempt]) -> Joint:
+    async def peek_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """See `Store`."""
         ...
 
-    async def decide_batch(self, asks: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
+    async def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
         """See `Store`."""
         ...
 
@@ -259,7 +257,7 @@ class AsyncStore(Protocol):
         """See `Store`."""
         ...
 
-    async def merge(self, asks: Sequence[Merge]) -> list[Merged | CaplineError]:
+    async def merge(self, merges: Sequence[Merge], /) -> list[Merged | CaplineError]:
         """See `Store`."""
         ...
 

@@ -1,4 +1,4 @@
-r"""Receipts: the name that a batch is kept under, and what was asked under it. One statement for every store.
+r"""Receipts: the name that the answers of a batch are kept under, and a digest of the batch. The same for every store.
 
     name     16 bytes of BLAKE2b over  namespace "\0" receipt
     digest   16 bytes of BLAKE2b over  policy, zone, logs and limits of each code; the subjects; their codes; the cost
@@ -29,7 +29,7 @@ DIGEST_BYTES = 16
 def namespace_of(batch: Batch) -> str:
     """The namespace of the batch's logs: what stands before the first `:` of each name."""
     rule: BoundPolicy = batch.compiled[0].rule
-    return rule.logs_limits[0].log.partition(":")[0]
+    return rule.logs[0].log.partition(":")[0]
 
 
 def receipt_name(batch: Batch, receipt: str) -> bytes:
@@ -38,11 +38,11 @@ def receipt_name(batch: Batch, receipt: str) -> bytes:
 
 
 def batch_digest(batch: Batch) -> bytes:
-    """What is asked, so that a receipt cannot answer another question; the same for a list and an array."""
+    """A digest of the batch, so that a receipt cannot answer another batch; the same for a list and an array."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     rules: list[BoundPolicy] = [compiled.rule for compiled in batch.compiled]
     asked = [
-        (rule.policy, rule.zone, [(look.log, [str(limit) for limit in look.limits]) for look in rule.logs_limits])
+        (rule.policy, rule.zone, [(own.log, [str(limit) for limit in own.limits]) for own in rule.logs])
         for rule in rules
     ]
     digest.update(msgspec.msgpack.encode([asked, plain(batch.subjects), batch.cost]))

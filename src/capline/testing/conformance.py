@@ -1,4 +1,4 @@
-"""The conformance suite: what every store must do, told in examples. Random histories are the state machine's part.
+"""The conformance suite: what every store must do, by example. Random histories are the state machine's part.
 
 Each check is a method; `conformance(url)` makes a pytest class of them for one store. Time is a `ManualClock`, so no
 check sleeps, but for the few that run real threads and processes.

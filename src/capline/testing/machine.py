@@ -1,6 +1,6 @@
 """A Hypothesis state machine that drives a store and the reference side by side, and compares every answer.
 
-An oracle that shares no code with either judges each answer as well, by counting what was told before.
+An oracle that shares no code with either judges each answer as well, by counting the hits of earlier answers.
 
 Subjects are few and quotas small, so that logs fill, windows slide, ids repeat and clocks step back within a few steps.
 Two of the subjects only ever see attempts of one unit and no refund, as most logs do: stores keep such logs in a form

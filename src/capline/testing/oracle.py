@@ -1,7 +1,7 @@
-"""An oracle that counts: what a limiter may answer, by what its callers were told before.
+"""An oracle that counts: what a limiter may answer, judged by its earlier answers alone.
 
-It shares no code with the rule, and never sees a log. It keeps the hits that were told, adds them up one by one, and
-raises `AssertionError` for an answer that breaks a promise:
+It shares no code with the rule, and never sees a log. It keeps the hits of earlier answers, adds them up one by one,
+and raises `AssertionError` for an answer that breaks a promise:
 
     an allowed attempt   no window that ends at its stamp holds more than its quota; the stamp is nobody else's, not
                          before now, and behind every hit that counts
@@ -11,7 +11,7 @@ raises `AssertionError` for an answer that breaks a promise:
     a joint attempt      is allowed where each of its parts would be, and consumes in all of them or in none
 
 It judges `sliding_log`, of `bucketed` only that no window is over its quota, of other algorithms only the ids. Where
-refusals count (`count_denied`) it knows too little, and judges nothing. Costs O(hits told) an answer: for tests.
+refusals count (`count_denied`) it knows too little, and judges nothing. Costs O(hits) an answer: for tests.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DAY_US = 86_400 * SECOND_US
 
 @dataclass(slots=True)
 class _Told:
-    """One hit that a caller was told of; `live` until it is given back."""
+    """One hit of an answer; `live` until it is refunded."""
 
     stamp_us: int
     units: int
@@ -53,13 +53,13 @@ class _Told:
 
 @dataclass(slots=True)
 class _Account:
-    """What was told of one subject's log. `seen_us` is the latest instant that the log knows of."""
+    """The hits that answers named for one subject's log. `seen_us` is the latest instant that the log has seen."""
 
     retention_us: int
     hits: list[_Told] = field(default_factory=list["_Told"])
     seen_us: int = 0
     is_loose: bool = False
-    """Something was given back of which only a sum is kept: who put it there is not known any more."""
+    """Set by a refund from a sum: from then on the units of single hits are unknown."""
 
     def time_us(self, now_us: int) -> int:
         return max(now_us, self.seen_us)
@@ -89,7 +89,7 @@ Key: TypeAlias = "tuple[str, str | int]"
 
 
 class Oracle:
-    """Call it after each answer, with the time at which it was given."""
+    """Call it after each answer, with the time of the answer."""
 
     def __init__(self, policies: Iterable[Policy]) -> None:
         self._policies = {policy.name: policy for policy in policies}
@@ -165,14 +165,14 @@ class Oracle:
                 del self._accounts[key]
 
     def holds(self, policy: str, subject: str | int, now_us: int, hits: Iterable[tuple[int, int]]) -> None:
-        """What the store says that this log holds, as (stamp, units): what was told and not given back."""
+        """Compare the log of the store, as (stamp, units), with the hits that were named and not refunded."""
         if self._policies[policy].algorithm != "sliding_log" or self._policies[policy].count_denied:
             return
         account = self._account(policy, subject)
         oldest_us = account.time_us(now_us) - account.retention_us
-        told = [(hit.stamp_us, hit.units) for hit in account.hits if hit.live and hit.stamp_us > oldest_us]
+        named = [(hit.stamp_us, hit.units) for hit in account.hits if hit.live and hit.stamp_us > oldest_us]
         kept = [hit for hit in hits if hit[1]]
-        _check(sorted(told) == kept, 5, (policy, subject), f"{told} were told, the log holds {kept}")
+        _check(sorted(named) == kept, 5, (policy, subject), f"{named} were named, the log holds {kept}")
 
     # --- what is counted ------------------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class Oracle:
         return account.newest_us() > account.time_us(now_us)
 
     def _may(self, attempt: Attempt, now_us: int) -> bool:
-        """Whether the attempt would be allowed at this time, by all that was told."""
+        """Whether the attempt would be allowed at this time, by all earlier answers."""
         account = self._account(attempt.policy, attempt.subject)
         return not self._queued(account, now_us) and self._fits(attempt, account, account.due_us(now_us))
 
@@ -248,7 +248,7 @@ class Oracle:
             return
         at_us = now_us + after_us
         _check(all(self._may(one, at_us) for one in attempts), 2, attempts, f"no room after {after_us} us")
-        # Where the microsecond before is a stamp that was given back, who asks then is stamped with the next one.
+        # Where the microsecond before is a stamp that was given back, a caller then is stamped with the next one.
         due_us = max(self._account(one.policy, one.subject).due_us(at_us - 1) for one in attempts)
         sooner = due_us < at_us and all(self._may(one, at_us - 1) for one in attempts)
         _check(not sooner, 2, attempts, f"room before {after_us} us are over")

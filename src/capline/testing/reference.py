@@ -1,7 +1,6 @@
 """The reference: the verbs of a limiter over the pure functions of `capline.window`, one plain value a log.
 
-It is what every store is compared with. It shares the rule with the stores' long way, and nothing with how they keep
-logs.
+Every store is compared with it. It shares the general rule with the stores of this machine, but not how they keep logs.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from capline.limiter.rules import Rules
 from capline.model.decision import Decision, Joint
 from capline.model.policy import LogLimits
 from capline.window.log import Log, trim
-from capline.window.rule import Slot, attempt, draft_sites, joint, look, refund
+from capline.window.rule import Slot, attempt, draft_logs, joint, peek, refund
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,7 +30,7 @@ __all__ = ["Reference"]
 
 
 class Reference:
-    """A limiter to read rather than to run: every call walks whole logs."""
+    """A limiter written to be read: every call walks whole logs."""
 
     def __init__(self, policies: Iterable[Policy], clock: Clock) -> None:
         self._rules = Rules(policies)
@@ -84,31 +83,31 @@ class Reference:
         zone: str | None = None,
     ) -> Decision:
         """The answer that `decide` would give."""
-        _, sites = self._open(self._rules.rule(policy, segment, channel, zone), subject, cost)
-        return look(sites, self._clock.now_us(), fingerprint(id))
+        _, bound_logs = self._open(self._rules.rule(policy, segment, channel, zone), subject, cost)
+        return peek(bound_logs, self._clock.now_us(), fingerprint(id))
 
     def decide_all(self, attempts: Sequence[Attempt]) -> Joint:
         """One attempt over several subjects, all or nothing."""
         rules = [self._rules.rule(one.policy, one.segment, one.channel, one.zone) for one in attempts]
         opened = [self._open(rule, one.subject, one.cost) for rule, one in zip(rules, attempts, strict=True)]
-        parts = [sites for _, sites in opened]
+        parts = [bound_logs for _, bound_logs in opened]
         decision, hits = joint(parts, self._clock.now_us(), [fingerprint(one.id) for one in attempts])
         for one, (drafts, _) in zip(attempts, opened, strict=True):
             self._keep(one.subject, drafts)
-        binds = next((i for i, sites in enumerate(parts) if any(site.binds for site in sites)), 0)
+        binds = next((i for i, bound_logs in enumerate(parts) if any(bound.binds for bound in bound_logs)), 0)
         return Joint.of(decision, hits, binds)
 
     def refund(self, policy: str, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
         """Give a hit back, in the policy's log and whichever other has it."""
         rule = self._rules.rule(*self._rules.any_names(policy))
         if rule.algorithm == "sliding_log":
-            logs_limits = (
-                rule.logs_limits[0],
-                *(LogLimits(name, (), rule.logs_limits[0].retention_us) for name in rule.channel_logs),
+            logs = (
+                rule.logs[0],
+                *(LogLimits(name, (), rule.logs[0].retention_us) for name in rule.channel_logs),
             )
-            rule = msgspec.structs.replace(rule, logs_limits=logs_limits)
-        drafts, sites = self._open(rule, subject, cost)
-        done = refund(sites, stamp_us, cost, self._clock.now_us())
+            rule = msgspec.structs.replace(rule, logs=logs)
+        drafts, bound_logs = self._open(rule, subject, cost)
+        done = refund(bound_logs, stamp_us, cost, self._clock.now_us())
         self._keep(subject, drafts)
         return done
 
@@ -128,9 +127,9 @@ class Reference:
 
     def hits(self, policy: str, subject: Subject) -> list[list[tuple[int, int]]]:
         """(stamp, units) of every hit within the widest window, oldest first, in each log that the policy looks at."""
-        logs_limits = self._rules.rule(*self._rules.any_names(policy)).logs_limits
+        logs = self._rules.rule(*self._rules.any_names(policy)).logs
         found: list[list[tuple[int, int]]] = []
-        for one in logs_limits:
+        for one in logs:
             log = self._logs.get((one.log, subject), Log())
             cutoff_us = max(self._clock.now_us(), log.high_water_us) - one.retention_us
             found.append([(hit.stamp_us, hit.units) for hit in trim(log, cutoff_us).hits])
@@ -139,16 +138,19 @@ class Reference:
     def _attempt(
         self, rule: BoundPolicy, subject: Subject, cost: int, id: str | None, slot: Slot | None = None
     ) -> Decision:
-        drafts, sites = self._open(rule, subject, cost)
-        decision = attempt(sites, self._clock.now_us(), fingerprint(id), slot, rule.denied_units)
+        drafts, bound_logs = self._open(rule, subject, cost)
+        decision = attempt(bound_logs, self._clock.now_us(), fingerprint(id), slot, rule.denied_units)
         self._keep(subject, drafts)
         return decision
 
     def _open(self, rule: BoundPolicy, subject: Subject, cost: int) -> tuple[dict[str, Draft], list[BoundLog]]:
-        drafts, sites = draft_sites(
-            [self._logs.get((look.log, subject), Log()) for look in rule.logs_limits], rule, cost, self._clock.now_us()
+        drafts, bound_logs = draft_logs(
+            [self._logs.get((log_limits.log, subject), Log()) for log_limits in rule.logs],
+            rule,
+            cost,
+            self._clock.now_us(),
         )
-        return {look.log: draft for look, draft in zip(rule.logs_limits, drafts, strict=True)}, sites
+        return {log_limits.log: draft for log_limits, draft in zip(rule.logs, drafts, strict=True)}, bound_logs
 
     def _keep(self, subject: Subject, drafts: dict[str, Draft]) -> None:
         for name, draft in drafts.items():

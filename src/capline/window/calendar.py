@@ -1,7 +1,7 @@
 """Days, weeks and times of day by a table of offsets (`capline.model.zone`), as pure functions of whole microseconds.
 
-A local time L begins at the first instant whose clock shows L or later: a midnight that is skipped begins with what
-comes instead, and one that strikes twice begins with the first. So periods follow each other without gap or overlap.
+A local time L begins at the first instant whose clock shows L or later. A skipped midnight begins at the next time that
+does exist; a midnight that comes twice begins at the first. So periods follow each other without gap or overlap.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _MONDAY_US = 4 * DAY_US
 
 
 def starts_us(table: ZoneTable, period_us: int, at_us: int) -> int:
-    """When the period began that this instant is in: a day, or a week from Monday on."""
+    """The start of the period that this instant is in: a day, or a week from Monday on."""
     local_us = _local(period_us, at_us + table[_place(table, at_us) + 1])
-    # Behind a clock that was set back over midnight, the day that had begun goes on.
+    # A clock that was set back over midnight does not end the day that had begun.
     while _begins(table, local_us + period_us) <= at_us:
         local_us += period_us
     return _begins(table, local_us)
@@ -59,7 +59,7 @@ def _local(period_us: int, local_us: int) -> int:
 
 
 def _place(table: ZoneTable, at_us: int) -> int:
-    """Where in the table the offset stands that is in force at this instant."""
+    """The index of the table's entry that is in force at this instant."""
     place = len(table) - 2
     while place > 0 and table[place] > at_us:
         place -= 2

@@ -1,10 +1,10 @@
 """The log of one subject as a plain value: the specification's own, written to be read rather than to be fast.
 
-A log is its hits in order of their stamps, and a floor: the latest instant that the log has witnessed, below which its
-time never falls again. A refunded hit stays, with 0 units, until it is trimmed by age like any other: its stamp is its
-identity, and must not come back as another hit's.
+A log is its hits in the order of their stamps, and a high-water mark: the latest instant that the log has seen. Its
+time never falls below that. A refunded hit stays, with 0 units, until it is trimmed by age like any other: its stamp is
+its identity, and must never become another hit's.
 
-Every question about limits is one of two looks, which any other form of log can answer as well:
+Every question about limits is one of two, which any other form of log can answer as well:
 
     units_after(cutoff)      units of hits with a stamp later than the cutoff
     stamp_of_unit(k)         the stamp of the hit that holds the k-th newest unit: the check by position
@@ -23,11 +23,11 @@ NEVER = -1
 
 
 class LogView(Protocol):
-    """What a log must answer to be judged. `high_water_us` is the latest instant it has witnessed (0: none)."""
+    """What the rule reads of a log. `high_water_us` is the latest instant that the log has seen (0: none)."""
 
     @property
     def high_water_us(self) -> int:
-        """The latest instant that the log has witnessed."""
+        """The latest instant that the log has seen."""
         ...
 
     def newest_us(self) -> int:
@@ -43,7 +43,7 @@ class LogView(Protocol):
         ...
 
     def free_stamp(self, stamp_us: int) -> int:
-        """The first instant from this one on that no hit, not even a refunded one, is stamped with."""
+        """The first instant at or after this one that is no hit's stamp, not even a refunded hit's."""
         ...
 
     def next_stamp(self, stamp_us: int) -> int:
@@ -68,7 +68,7 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 class Log(msgspec.Struct, frozen=True):
-    """The hits of one subject, stamps strictly increasing, and the floor of its time."""
+    """The hits of one subject, stamps strictly increasing, and the high-water mark of its time."""
 
     hits: tuple[Hit, ...] = ()
     high_water_us: int = 0
@@ -114,20 +114,20 @@ class Log(msgspec.Struct, frozen=True):
 
 
 def record(log: Log, hit: Hit, high_water_us: int) -> Log:
-    """The log with one more hit, its time lifted to at least this floor."""
+    """The log with one more hit, and its high-water mark raised to this one."""
     hits = tuple(sorted((*log.hits, hit), key=lambda one: one.stamp_us))
     return Log(hits, max(log.high_water_us, high_water_us))
 
 
 def extend(log: Log, stamp_us: int, units: int, high_water_us: int) -> Log:
-    """The log with its last hit moved to this stamp, with so many units more, or fewer."""
+    """The log with its last hit moved to this stamp, and so many units added (may be negative)."""
     *others, last = log.hits
     hits = (*others, Hit(stamp_us, last.units + units, last.fingerprint))
     return Log(hits, max(log.high_water_us, high_water_us))
 
 
 def give_back(log: Log, stamp_us: int, units: int) -> tuple[Log, bool]:
-    """The log with so many units less under this stamp, and whether there were as many. Its id is free again."""
+    """The log with so many units taken off the hit with this stamp, and whether it had them. Its id is free again."""
     if not units or log.units_at(stamp_us) < units:
         return log, False
     hits = tuple(Hit(stamp_us, hit.units - units) if hit.stamp_us == stamp_us else hit for hit in log.hits)
@@ -146,7 +146,7 @@ def trim(log: Log, cutoff_us: int) -> Log:
 
 
 def forget(log: Log, cutoff_us: int) -> Log:
-    """`trim`, but for hits that have an id: a retry still finds them."""
+    """`trim` that keeps hits with an id, so that a retry still finds them."""
     return Log(tuple(hit for hit in log.hits if hit.stamp_us > cutoff_us or hit.fingerprint), log.high_water_us)
 
 

@@ -3,14 +3,14 @@
 The rule: whatever is merged, and however often and in whatever parts, the log ends as if each hit had been recorded at
 its own time, once.
 
-    older than the widest window    left out: no decision can look at it
-    later than now by a second      left out: it would keep the subject waiting for it; up to that, clocks may differ
-    known                           left out: its id is in the log, or there is a hit of its stamp and units
-    its stamp is another hit's      takes the next free microsecond
+    older than the widest window    left out: no decision depends on it
+    over a second later than now    left out: the subject would be refused until then; clocks may differ by a second
+    known                           left out: its id is in the log, or there is a hit with its stamp and units
+    its stamp is another hit's      gets the next free microsecond
 
-Two hits are another's, whatever their stamps, where both have ids and these differ. A hit that was given back keeps its
-stamp, so it is known too: a merge does not take it again. A hit without an id that was moved is known by its units at
-the microsecond it was moved to.
+Two hits with different ids are different hits, whatever their stamps. A refunded hit keeps its stamp, so it is known: a
+merge does not add it again. A hit without an id that was moved is known by its units at the microsecond that it was
+moved to.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Merged(msgspec.Struct, frozen=True):
 def merge(
     logs: Sequence[Sequence[Row]], hits: Iterable[Row], time_us: int, retention_us: int
 ) -> tuple[list[Row], Merged]:
-    """The rows that are to be added to each of the logs, by stamp; their ids belong in the first log alone.
+    """The rows to add to each of the logs, by stamp, with their ids in the first log alone; and counts of all hits.
 
-    `logs` are those of one attempt: the policy's own, by which a hit is known, then its channel's.
+    `logs` are those of one attempt: the policy's own, in which known hits are found, then its channel's.
     """
     own = {stamp_us: (units, mark) for stamp_us, units, mark in logs[0]}
     marks = {mark for _, _, mark in logs[0] if mark}
@@ -76,7 +76,7 @@ def merge(
 
 
 def _is_same(there: tuple[int, int] | None, units: int, mark: int) -> bool:
-    """Whether what stands at a hit's own stamp is that hit."""
+    """Whether the hit that has this hit's stamp is the same hit."""
     if there is None:
         return False
     if not units or not there[0]:

@@ -1,21 +1,21 @@
-"""The rule, as functions of (logs, attempt, now): what an attempt is answered, and what it leaves in the logs.
+"""The rule, as functions of (logs, attempt, now): the answer to an attempt, and what is recorded.
 
     An attempt of cost c at t is allowed if and only if, for every limit (quota q, window W) over its log,
         (units of hits with a stamp in (t - W, t])  +  c  <=  q
     and then one hit is recorded at t. Otherwise nothing at all is recorded. A hit exactly W old is out.
 
-Read by position this is one look a limit: of the newest q - c + 1 units, the oldest must be out of the window, so the
-attempt fits from `stamp_of_unit(q - c + 1) + W` on. That instant minus now is `retry_after`; the latest over all limits
-is the next free instant, which `schedule` takes. Both answers come from the same look, whatever the quota and whatever
-the costs. How a limit reads its log, and so what a calendar or another algorithm changes, is its gauge's part.
+The check is by position, one read for each limit: of the newest q - c + 1 units the oldest must be out of the window,
+so the attempt fits from `stamp_of_unit(q - c + 1) + W` on. That instant minus now is `retry_after`. The latest such
+instant over all limits is the next free slot, which `schedule` takes. How one limit reads its log is a `LimitReader`;
+calendars and other algorithms differ in nothing else.
 
-Time, per log, never runs back: t is at least the floor, and a stamp is later than every live hit's (two hits in one
-instant are two hits, a microsecond apart). Where a slot is taken in the future, a plain attempt is refused until then:
-nobody jumps the queue. Quiet hours come last: what is free is put off until they end.
+The time of a log never runs back: t is at least its high-water mark, and a new stamp is later than every hit's. So two
+hits of one instant are two hits, a microsecond apart. While a slot in the future is taken, a plain attempt is refused
+until then: nobody jumps the queue. Quiet hours come last: a free instant is put off until they end.
 
-An attempt over several subjects is one attempt for each of them at the same now: all must hold, then each is recorded.
-Each part has a time and a stamp of its own, as the logs of one subject may be ahead of the clock and those of another
-not. The logs of one part share both (decision 10).
+An attempt over several subjects is one attempt for each of them at the same now: all must be allowed, then each is
+recorded. Each part has a time and a stamp of its own, since the logs of one subject may be ahead of the clock and those
+of another not. The logs of one part share both (decision 10).
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BoundLog",
-    "Gauges",
     "OpenLog",
+    "Readers",
     "Slot",
     "attempt",
-    "draft_sites",
+    "draft_logs",
     "joint",
-    "look",
+    "peek",
     "readers_of",
     "refund",
     "step",
     "table_of",
 ]
 
-Gauges = tuple[tuple[LimitReader, ...], ...]
-"""For each look of a rule, what reads its limits."""
+Readers = tuple[tuple[LimitReader, ...], ...]
+"""For each log of a rule, the readers of its limits."""
 
 
 class OpenLog(LogView, Protocol):
@@ -66,7 +66,7 @@ class OpenLog(LogView, Protocol):
         ...
 
     def extend(self, stamp_us: int, units: int, high_water_us: int) -> None:
-        """Move the last hit, which has no id, to this stamp, not before its own, with so many units more (or fewer)."""
+        """Move the last hit, which has no id, to this stamp, not before its own, and add units (may be negative)."""
         ...
 
     def units_at(self, stamp_us: int) -> int:
@@ -74,7 +74,7 @@ class OpenLog(LogView, Protocol):
         ...
 
     def give_back(self, stamp_us: int, units: int) -> bool:
-        """Take so many units off the hit with this stamp; False where it has fewer. Its stamp stays, its id is free."""
+        """Take so many units off the hit with this stamp; False if it has fewer. Its stamp stays; its id is free."""
         ...
 
     def find(self, fingerprint: int, cutoff_us: int) -> int:
@@ -91,13 +91,13 @@ class OpenLog(LogView, Protocol):
 
 
 class BoundLog(msgspec.Struct):
-    """One log that an attempt looks at, with all that it is read by.
+    """One log of an attempt, with the readers of its limits, the cost and the zone's table.
 
-    `changed` is on once something was recorded in it, `binds` where the limit that the answer names is read from it.
+    `changed` is set once something was recorded in the log; `binds` if the binding limit of the answer is on this log.
     """
 
     log: OpenLog
-    look: LogLimits
+    log_limits: LogLimits
     readers: tuple[LimitReader, ...]
     cost: int
     table: ZoneTable = ()
@@ -106,68 +106,68 @@ class BoundLog(msgspec.Struct):
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """The next free instant is asked for: at most (None: no bound) and at least so far from now."""
+    """The attempt takes the next free instant, at most (None: no bound) and at least so far from now."""
 
     max_wait_us: int | None = None
     not_before_us: int = 0
 
 
-def readers_of(rule: BoundPolicy) -> Gauges:
-    """What reads each limit of the rule."""
+def readers_of(rule: BoundPolicy) -> Readers:
+    """The reader of each limit of the rule, by log."""
     counts_denied = rule.denied_units > 0
     return tuple(
-        tuple(reader_of(limit, rule.algorithm, counts_denied=counts_denied) for limit in look.limits)
-        for look in rule.logs_limits
+        tuple(reader_of(limit, rule.algorithm, counts_denied=counts_denied) for limit in log_limits.limits)
+        for log_limits in rule.logs
     )
 
 
 def table_of(rule: BoundPolicy, now_us: int) -> ZoneTable:
-    """The zone's offsets about now; empty where the rule asks for none."""
+    """The zone's offsets around now; empty if the rule needs no zone."""
     return zone_table(rule.zone, now_us) if rule.zone else ()
 
 
 def attempt(
-    sites: Sequence[BoundLog], now_us: int, fingerprint: int = 0, slot: Slot | None = None, denied_units: int = 0
+    logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0, slot: Slot | None = None, denied_units: int = 0
 ) -> Decision:
-    """One attempt: its answer, and the sites' logs changed accordingly.
+    """Decide one attempt, and record it in the logs if it is allowed.
 
-    `fingerprint` is 64 bits of the attempt's id (0: none). Where refusals count, `denied_units` is how many units of a
-    log can matter: a refusal is recorded as well, and what is older than the newest so many is forgotten, but for hits
-    that have an id: a retry of what was allowed gets its answer however many refusals came after it.
-    Raises `IdConflictError` where the id was recorded with another cost.
+    `fingerprint` is 64 bits of the attempt's id (0: none). With `denied_units` above 0 refusals count: a refusal is
+    recorded as well, and a log keeps its newest so many units. Hits with an id stay besides, so that a retry of an
+    allowed attempt gets its answer however many refusals came after it.
+    Raises `IdConflictError` if the id was recorded with another cost.
     """
-    time_us = _time(sites, now_us)
-    known = _known(sites, fingerprint, time_us, now_us, slot=slot is not None)
+    time_us = _time(logs, now_us)
+    known = _known(logs, fingerprint, time_us, now_us, slot=slot is not None)
     if known is not None:
         return known
-    decision = _judge([sites], now_us)[0] if slot is None else _place(sites, now_us, slot)
+    decision = _judge([logs], now_us)[0] if slot is None else _place(logs, now_us, slot)
     if decision.hit is not None:
-        for number, site in enumerate(sites):
-            _record(site, time_us, decision.hit, 0 if number else fingerprint)
+        for number, bound in enumerate(logs):
+            _record(bound, time_us, decision.hit, 0 if number else fingerprint)
     elif denied_units and slot is None:
-        counted = _deny(sites, time_us, now_us, denied_units)
+        counted = _deny(logs, time_us, now_us, denied_units)
         return decision if counted is None else counted
     return decision
 
 
-def look(sites: Sequence[BoundLog], now_us: int, fingerprint: int = 0) -> Decision:
-    """What `attempt` would answer, with no hit to name where none was recorded; changes nothing."""
-    known = _known(sites, fingerprint, _time(sites, now_us), now_us, slot=False)
-    return msgspec.structs.replace(_judge([sites], now_us)[0], hit=None) if known is None else known
+def peek(logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0) -> Decision:
+    """What `attempt` would answer, with `hit` None unless the id is known; changes nothing."""
+    known = _known(logs, fingerprint, _time(logs, now_us), now_us, slot=False)
+    return msgspec.structs.replace(_judge([logs], now_us)[0], hit=None) if known is None else known
 
 
 def joint(
     parts: Sequence[Sequence[BoundLog]], now_us: int, fingerprints: Sequence[int], *, record: bool = True
 ) -> tuple[Decision, list[int]]:
-    """One attempt over several subjects, each with its sites: the answer, and the hit of each part; none when refused.
+    """One attempt over several subjects, each with its logs: the answer, and the hit of each part; no hits if refused.
 
-    All or nothing; a part whose id is known was allowed before, and is left as it is. A refusal is never recorded.
+    All or nothing. A part whose id is known was allowed before, and is left as it is. A refusal is never recorded.
     """
     known = [
-        _known(sites, fingerprint, _time(sites, now_us), now_us, slot=False)
-        for sites, fingerprint in zip(parts, fingerprints, strict=True)
+        _known(logs, fingerprint, _time(logs, now_us), now_us, slot=False)
+        for logs, fingerprint in zip(parts, fingerprints, strict=True)
     ]
-    new = [sites for sites, answer in zip(parts, known, strict=True) if answer is None]
+    new = [logs for logs, answer in zip(parts, known, strict=True) if answer is None]
     if not new:
         answers = [answer for answer in known if answer is not None]
         least = min(answers, key=lambda answer: answer.remaining)
@@ -180,52 +180,52 @@ def joint(
         return decision, []
     stamps = iter(stamps_us)
     hits = [next(stamps) if answer is None else answer.hit or 0 for answer in known]
-    for sites, fingerprint, answer, stamp_us in zip(parts, fingerprints, known, hits, strict=True) if record else ():
-        time_us = _time(sites, now_us)
-        for number, site in enumerate(sites if answer is None else ()):
-            _record(site, time_us, stamp_us, 0 if number else fingerprint)
+    for logs, fingerprint, answer, stamp_us in zip(parts, fingerprints, known, hits, strict=True) if record else ():
+        time_us = _time(logs, now_us)
+        for number, bound in enumerate(logs if answer is None else ()):
+            _record(bound, time_us, stamp_us, 0 if number else fingerprint)
     return decision, hits
 
 
 def _by_part(
     decision: Decision, parts: Sequence[Sequence[BoundLog]], known: Sequence[Decision | None], numbers: Sequence[int]
 ) -> Decision:
-    """The decision with the limits of each part apart: of one whose id is known, as they were then.
+    """The decision with the limit states of each part; for a known id, the states of its first answer.
 
-    `numbers` are those of all the others' limits, one part behind the other.
+    `numbers` are the states of the limits of all other parts, one part after the other.
     """
-    told: list[tuple[LimitStatus, ...]] = []
+    states: list[tuple[LimitStatus, ...]] = []
     first = 0
-    for sites, answer in zip(parts, known, strict=True):
-        end = first + (NUMBERS * sum(len(site.readers) for site in sites) if answer is None else 0)
-        own = states_of([site.look for site in sites], numbers[first:end]) if answer is None else answer.limits
-        told.append(own)
+    for logs, answer in zip(parts, known, strict=True):
+        end = first + (NUMBERS * sum(len(bound.readers) for bound in logs) if answer is None else 0)
+        own = states_of([bound.log_limits for bound in logs], numbers[first:end]) if answer is None else answer.limits
+        states.append(own)
         first = end
-    return msgspec.structs.replace(decision, _seen=(tuple, told))
+    return msgspec.structs.replace(decision, _seen=(tuple, states))
 
 
-def refund(sites: Sequence[BoundLog], stamp_us: int, cost: int, now_us: int) -> bool:
-    """Give back the hit with this stamp, in the own log, the first, and in every other that has it; was there one?
+def refund(logs: Sequence[BoundLog], stamp_us: int, cost: int, now_us: int) -> bool:
+    """Refund the hit with this stamp, in the policy's own log (the first) and in every other; False if there is none.
 
-    Where hits are kept as sums, one that has no id is given back by its `cost`, as often as the sum has that much.
+    Where hits are kept as sums, `cost` units are taken off the sum, unless the hit has an id.
     """
-    own = sites[0]
-    if stamp_us <= max(now_us, own.log.high_water_us) - own.look.retention_us:
+    own = logs[0]
+    if stamp_us <= max(now_us, own.log.high_water_us) - own.log_limits.retention_us:
         return False
-    if own.look.keeps == "sums":
+    if own.log_limits.keeps == "sums":
         return _give_back(own, stamp_us, cost)
     units = own.log.units_at(stamp_us)
-    if own.look.keeps == "ids":
+    if own.log_limits.keeps == "ids":
         if units:
             own.changed = own.log.give_back(stamp_us, units)
         elif own.log.free_stamp(stamp_us) != stamp_us:
             return False
-        given_back = [_give_back(site, stamp_us, units or cost) for site in sites[1:]]
+        given_back = [_give_back(bound, stamp_us, units or cost) for bound in logs[1:]]
         return any(given_back)
     if not units:
         return False
-    for site in sites:
-        site.changed = site.log.give_back(stamp_us, units)
+    for bound in logs:
+        bound.changed = bound.log.give_back(stamp_us, units)
     return True
 
 
@@ -238,17 +238,17 @@ def step(
     slot: Slot | None = None,
 ) -> tuple[tuple[Log, ...], Decision]:
     """One attempt as a pure function: the logs it leaves, and its answer."""
-    drafts, sites = draft_sites(logs, rule, cost, now_us)
-    decision = attempt(sites, now_us, fingerprint, slot, rule.denied_units)
+    drafts, bound_logs = draft_logs(logs, rule, cost, now_us)
+    decision = attempt(bound_logs, now_us, fingerprint, slot, rule.denied_units)
     return tuple(draft.log for draft in drafts), decision
 
 
-def draft_sites(logs: Sequence[Log], rule: BoundPolicy, cost: int, now_us: int) -> tuple[list[Draft], list[BoundLog]]:
-    """The sites of a rule on plain values, and the drafts that show what became of these."""
+def draft_logs(logs: Sequence[Log], rule: BoundPolicy, cost: int, now_us: int) -> tuple[list[Draft], list[BoundLog]]:
+    """Drafts of plain logs, and the bound logs on them: run the rule on these, then read the drafts."""
     drafts, table = [Draft(log) for log in logs], table_of(rule, now_us)
     return drafts, [
-        BoundLog(draft, look, readers, cost, table)  # pyright: ignore[reportArgumentType] - a draft has the rest of its log
-        for draft, look, readers in zip(drafts, rule.logs_limits, readers_of(rule), strict=True)
+        BoundLog(draft, log_limits, readers, cost, table)  # pyright: ignore[reportArgumentType] - a draft has the rest of its log
+        for draft, log_limits, readers in zip(drafts, rule.logs, readers_of(rule), strict=True)
     ]
 
 
@@ -256,35 +256,35 @@ def draft_sites(logs: Sequence[Log], rule: BoundPolicy, cost: int, now_us: int) 
 
 
 class _Verdict(NamedTuple):
-    """What one part's logs say of an attempt, before quiet hours are asked.
+    """What one part's logs say of an attempt, before quiet hours are checked.
 
-    `stamp_us` is the stamp that it would have now; `holds_us` until when it is held up (None: for ever, `NEVER`: not at
-    all), and `binding` the limit that holds it; `hit_us` the stamp to record it under.
+    `stamp_us` is the stamp that it would have now; `holds_us` is until when it is blocked (None: for ever, `NEVER`: not
+    at all), and `binding` the limit that blocks it; `hit_us` is the stamp to record it under.
     """
 
-    sites: Sequence[BoundLog]
+    logs: Sequence[BoundLog]
     stamp_us: int
     holds_us: int | None
     binding: _Binding | None = None
     hit_us: int = NEVER
 
 
-def _verdict(sites: Sequence[BoundLog], now_us: int) -> _Verdict:
-    time_us, newest_us = _time(sites, now_us), _newest(sites)
-    stamp_us = _stamp(sites, time_us, newest_us)
-    fits_us, early_us, binding = _fits(sites, time_us)
+def _verdict(logs: Sequence[BoundLog], now_us: int) -> _Verdict:
+    time_us, newest_us = _time(logs, now_us), _newest(logs)
+    stamp_us = _stamp(logs, time_us, newest_us)
+    fits_us, early_us, binding = _fits(logs, time_us)
     if fits_us is None:
-        return _Verdict(sites, stamp_us, None, binding)
+        return _Verdict(logs, stamp_us, None, binding)
     queued = newest_us > time_us
     if early_us > stamp_us or queued:
-        return _Verdict(sites, stamp_us, _held_until(early_us, newest_us if queued else NEVER), binding)
-    return _Verdict(sites, stamp_us, NEVER, None, _stamp(sites, max(stamp_us, fits_us), newest_us))
+        return _Verdict(logs, stamp_us, _held_until(early_us, newest_us if queued else NEVER), binding)
+    return _Verdict(logs, stamp_us, NEVER, None, _stamp(logs, max(stamp_us, fits_us), newest_us))
 
 
 def _judge(parts: Sequence[Sequence[BoundLog]], now_us: int) -> tuple[Decision, list[int]]:
-    """Would all of these be allowed now? And the stamp to record each part under; nothing is recorded here."""
-    verdicts = [_verdict(sites, now_us) for sites in parts]
-    stamped = [(one.sites, one.stamp_us) for one in verdicts]
+    """Whether all parts are allowed now, and the stamp to record each under. Records nothing."""
+    verdicts = [_verdict(logs, now_us) for logs in parts]
+    stamped = [(one.logs, one.stamp_us) for one in verdicts]
     never = next((one for one in verdicts if one.holds_us is None), None)
     if never is not None:
         return _answer(stamped, now_us, binding=never.binding, retry_at_us=None), []
@@ -294,71 +294,71 @@ def _judge(parts: Sequence[Sequence[BoundLog]], now_us: int) -> tuple[Decision, 
     if opens_us == NEVER:
         hits = [one.hit_us for one in verdicts]
         return _answer([*zip(parts, hits, strict=True)], now_us, allowed=True), hits
-    binding = longest.binding or quiet or (_tightest(longest.sites, longest.stamp_us) if holds_us != NEVER else None)
+    binding = longest.binding or quiet or (_tightest(longest.logs, longest.stamp_us) if holds_us != NEVER else None)
     return _answer(stamped, now_us, binding=binding, retry_at_us=opens_us), []
 
 
-def _place(sites: Sequence[BoundLog], now_us: int, slot: Slot) -> Decision:
-    """The next free instant, behind every slot taken.
+def _place(logs: Sequence[BoundLog], now_us: int, slot: Slot) -> Decision:
+    """Take the next free instant after every slot that is taken.
 
-    An instant that is later than it needs to be is free as well, as nothing is taken behind the last slot.
+    Nothing is taken after the last slot, so every later instant is free as well.
     """
-    time_us, newest_us = _time(sites, now_us), _newest(sites)
-    fits_us, _, binding = _fits(sites, time_us)
+    time_us, newest_us = _time(logs, now_us), _newest(logs)
+    fits_us, _, binding = _fits(logs, time_us)
     if fits_us is None:
-        stamped = [(sites, _stamp(sites, time_us, newest_us))]
+        stamped = [(logs, _stamp(logs, time_us, newest_us))]
         return _answer(stamped, now_us, binding=binding, retry_at_us=None)
-    stamp_us = _stamp(sites, max(time_us, fits_us, now_us + slot.not_before_us), newest_us)
+    stamp_us = _stamp(logs, max(time_us, fits_us, now_us + slot.not_before_us), newest_us)
     while True:
-        opens_us, quiet = _opens([(sites, stamp_us)])
+        opens_us, quiet = _opens([(logs, stamp_us)])
         if opens_us is None:
-            return _answer([(sites, stamp_us)], now_us, binding=quiet, retry_at_us=None)
+            return _answer([(logs, stamp_us)], now_us, binding=quiet, retry_at_us=None)
         if opens_us == NEVER:
             break
-        stamp_us = _stamp(sites, opens_us, newest_us)
+        stamp_us = _stamp(logs, opens_us, newest_us)
     if slot.max_wait_us is not None and stamp_us - now_us > slot.max_wait_us:
-        return _answer([(sites, stamp_us)], now_us, binding=binding, retry_at_us=stamp_us)
-    return _answer([(sites, stamp_us)], now_us, allowed=True, wait_us=max(0, stamp_us - now_us))
+        return _answer([(logs, stamp_us)], now_us, binding=binding, retry_at_us=stamp_us)
+    return _answer([(logs, stamp_us)], now_us, allowed=True, wait_us=max(0, stamp_us - now_us))
 
 
-def _deny(sites: Sequence[BoundLog], time_us: int, now_us: int, denied_units: int) -> Decision | None:
-    """Record the refusal, where it counts, and answer with it: a cost fits when this one too is out.
+def _deny(logs: Sequence[BoundLog], time_us: int, now_us: int, denied_units: int) -> Decision | None:
+    """Record a refusal that counts, and answer as of after it: `retry_after` includes this refusal's own units.
 
-    None, and nothing recorded, where there is no instant left to stamp it with.
+    None, and nothing recorded, if no stamp is left for it.
     """
-    stamp_us = _stamp(sites, time_us, NEVER)
+    stamp_us = _stamp(logs, time_us, NEVER)
     if stamp_us >= LATEST_US:
         return None
-    for site in sites:
-        # More than all quotas together is as good as that, and leaves sums small.
-        _record(site, time_us, stamp_us, 0, min(site.cost, denied_units))
-        oldest_us = site.log.stamp_of_unit(denied_units + 1)
+    for bound in logs:
+        # More units than that change no answer, and would let sums grow.
+        _record(bound, time_us, stamp_us, 0, min(bound.cost, denied_units))
+        oldest_us = bound.log.stamp_of_unit(denied_units + 1)
         if oldest_us != NEVER:
-            site.log.forget(oldest_us - 1)
-    stamped = [(sites, stamp_us)]
-    fits_us, early_us, binding = _fits(sites, time_us)
+            bound.log.forget(oldest_us - 1)
+    stamped = [(logs, stamp_us)]
+    fits_us, early_us, binding = _fits(logs, time_us)
     if fits_us is None:
         return _answer(stamped, now_us, binding=binding, retry_at_us=None)
-    opens_us, quiet = _opens(stamped, _held_until(early_us, _newest(sites)))
+    opens_us, quiet = _opens(stamped, _held_until(early_us, _newest(logs)))
     return _answer(stamped, now_us, binding=binding or quiet, retry_at_us=opens_us)
 
 
 def _held_until(fits_us: int, last_us: int) -> int:
-    """Refused until it fits, and until the last slot that is taken (`NEVER`: none)."""
-    # At the instant of the last slot itself, the next stamp is already one later.
+    """When a refused attempt is allowed: when it fits, but not before the last slot that is taken (`NEVER`: none)."""
+    # At the instant of the last slot itself the next stamp is a microsecond later.
     return last_us if fits_us <= last_us + 1 else fits_us
 
 
-def _known(sites: Sequence[BoundLog], fingerprint: int, time_us: int, now_us: int, *, slot: bool) -> Decision | None:
-    """The answer that this id was recorded with, for a retry; None where it is new.
+def _known(logs: Sequence[BoundLog], fingerprint: int, time_us: int, now_us: int, *, slot: bool) -> Decision | None:
+    """The first answer of this id, for a retry; None for a new id.
 
-    Hits as old as the horizon are trimmed, or may be, and count no more in what remained. Where an algorithm keeps no
-    hits, what remains is told as of now.
+    Hits as old as the horizon may have been trimmed, so they do not count in `remaining`. For an algorithm that keeps
+    no hits `remaining` is as of now.
     """
     if not fingerprint:
         return None
-    own = sites[0]
-    horizon_us = time_us - own.look.retention_us
+    own = logs[0]
+    horizon_us = time_us - own.log_limits.retention_us
     stamp_us = own.log.find(fingerprint, horizon_us)
     if stamp_us == NEVER:
         return None
@@ -370,14 +370,14 @@ def _known(sites: Sequence[BoundLog], fingerprint: int, time_us: int, now_us: in
         )
     left, binding, empty_us = LARGEST_QUOTA + 1, None, 0
     numbers: list[int] = []
-    for site in sites:
-        for reader in site.readers:
-            rest = reader.left_then(site.log, stamp_us, horizon_us, time_us, site.table)
+    for bound in logs:
+        for reader in bound.readers:
+            rest = reader.left_then(bound.log, stamp_us, horizon_us, time_us, bound.table)
             if rest < left:
                 left, binding = rest, reader.limit
-            whole_us = reader.empty_us(site.log, stamp_us, 0, site.table) - stamp_us
+            whole_us = reader.empty_us(bound.log, stamp_us, 0, bound.table) - stamp_us
             empty_us = max(empty_us, whole_us)
-            more_us = reader.more_then_us(site.log, stamp_us, horizon_us, time_us, site.table)
+            more_us = reader.more_then_us(bound.log, stamp_us, horizon_us, time_us, bound.table)
             numbers += max(0, rest), more_us, max(0, whole_us) if more_us else 0
     return Decision(
         allowed=True,
@@ -387,7 +387,7 @@ def _known(sites: Sequence[BoundLog], fingerprint: int, time_us: int, now_us: in
         reset_after_us=empty_us,
         hit=stamp_us,
         wait_us=max(0, stamp_us - now_us) if slot else 0,
-        _seen=(states_of, [site.look for site in sites], numbers),
+        _seen=(states_of, [bound.log_limits for bound in logs], numbers),
     )
 
 
@@ -400,9 +400,9 @@ def _answer(
     retry_at_us: int | None = 0,
     wait_us: int = 0,
 ) -> Decision:
-    """Put the answer together, with what is left of each part at its stamp.
+    """Build the answer, with the units left for each part at its stamp.
 
-    What would be stamped with no instant never fits.
+    Stamps end at `LATEST_US`: an attempt that would be stamped later never fits.
     """
     if allowed and any(stamp_us >= LATEST_US for _, stamp_us in stamped):
         allowed, retry_at_us, wait_us = False, None, 0
@@ -411,20 +411,20 @@ def _answer(
     left, empty_us = LARGEST_QUOTA + 1, NEVER
     tightest: _Binding | None = None
     numbers: list[int] = []
-    for sites, stamp_us in stamped:
-        last_us = max(_newest(sites), stamp_us if allowed else NEVER)
-        for site in sites:
-            cost = site.cost if allowed else 0
-            own_last_us = stamp_us if allowed else site.log.newest_us()
-            for reader in site.readers:
-                units = reader.left(site.log, stamp_us, site.table) - cost
+    for logs, stamp_us in stamped:
+        last_us = max(_newest(logs), stamp_us if allowed else NEVER)
+        for bound in logs:
+            cost = bound.cost if allowed else 0
+            own_last_us = stamp_us if allowed else bound.log.newest_us()
+            for reader in bound.readers:
+                units = reader.left(bound.log, stamp_us, bound.table) - cost
                 if units < left:
-                    left, tightest = units, (reader.limit, site)
+                    left, tightest = units, (reader.limit, bound)
                 if last_us != NEVER:
-                    empty_us = max(empty_us, reader.empty_us(site.log, last_us, cost, site.table))
-                whole_us = more_us = reader.more_us(site.log, stamp_us, cost, site.table)
+                    empty_us = max(empty_us, reader.empty_us(bound.log, last_us, cost, bound.table))
+                whole_us = more_us = reader.more_us(bound.log, stamp_us, cost, bound.table)
                 if more_us != NEVER and not isinstance(reader, QuietReader):
-                    whole_us = reader.empty_us(site.log, own_last_us, cost, site.table)
+                    whole_us = reader.empty_us(bound.log, own_last_us, cost, bound.table)
                 numbers += max(0, units), max(0, more_us - now_us), max(0, whole_us - now_us)
     limit, own = binding or tightest or (None, stamped[0][0][0])
     own.binds = True
@@ -436,91 +436,93 @@ def _answer(
         reset_after_us=0 if empty_us == NEVER else max(0, empty_us - now_us),
         hit=stamped[0][1] if allowed else None,
         wait_us=wait_us,
-        _seen=(states_of, [site.look for sites, _ in stamped for site in sites], numbers),
+        _seen=(states_of, [bound.log_limits for logs, _ in stamped for bound in logs], numbers),
     )
 
 
-# --- the looks ----------------------------------------------------------------------------------------------------
+# --- reading the logs ---------------------------------------------------------------------------------------------
 
 
-def _time(sites: Sequence[BoundLog], now_us: int) -> int:
-    """This attempt's now, never below a floor."""
-    return max([now_us, *(site.log.high_water_us for site in sites)])
+def _time(logs: Sequence[BoundLog], now_us: int) -> int:
+    """The attempt's time: now, or the latest high-water mark of its logs."""
+    return max([now_us, *(bound.log.high_water_us for bound in logs)])
 
 
-def _newest(sites: Sequence[BoundLog]) -> int:
-    """The newest live stamp of any of the logs."""
-    return max([site.log.newest_us() for site in sites])
+def _newest(logs: Sequence[BoundLog]) -> int:
+    """The newest stamp of a hit with units in any of the logs."""
+    return max([bound.log.newest_us() for bound in logs])
 
 
-def _stamp(sites: Sequence[BoundLog], time_us: int, newest_us: int) -> int:
-    """The first stamp from this instant on that is later than every live hit and names no other hit in any log."""
+def _stamp(logs: Sequence[BoundLog], time_us: int, newest_us: int) -> int:
+    """The first stamp at or after this instant that is later than every hit with units and free in every log."""
     stamp_us = max(time_us, newest_us + 1)
     while True:
-        free_us = max([site.log.free_stamp(stamp_us) for site in sites])
+        free_us = max([bound.log.free_stamp(stamp_us) for bound in logs])
         if free_us == stamp_us:
             return stamp_us
         stamp_us = free_us
 
 
 _Binding = tuple[Limit, BoundLog]
-"""The limit that an answer names, and where it is read."""
+"""The binding limit of an answer, and the log that it is on."""
 
 _Stamped = Sequence[tuple[Sequence[BoundLog], int]]
-"""The sites of each part, and the stamp that the part would have."""
+"""The logs of each part, and the stamp that its hit would have."""
 
 
-def _fits(sites: Sequence[BoundLog], time_us: int) -> tuple[int | None, int, _Binding | None]:
-    """From when on this fits every limit (None: never), from when on it is let in, and the limit that holds longest.
+def _fits(logs: Sequence[BoundLog], time_us: int) -> tuple[int | None, int, _Binding | None]:
+    """When the attempt fits every limit (None: never), when it is allowed, and the limit that blocks it longest.
 
-    It is let in sooner by the microseconds of a smear, to be stamped when it fits. No limit holds (None) where it would
-    fit by now: what hits out of every window once held up depends on when they were forgotten.
+    It is allowed earlier than it fits by the stamp shift (`LimitReader.stamp_shift_us`), and stamped when it fits. The
+    limit is None if the attempt fits already: an earlier block would depend on which old hits happen to be trimmed.
     """
     latest_us, latest_early_us, binding = NEVER, NEVER, None
-    for site in sites:
-        for reader in site.readers:
-            fits_us = reader.fits_us(site.log, site.cost, site.table)
+    for bound in logs:
+        for reader in bound.readers:
+            fits_us = reader.fits_us(bound.log, bound.cost, bound.table)
             if fits_us is None:
-                return None, NEVER, (reader.limit, site)
-            latest_early_us = max(latest_early_us, fits_us - reader.stamp_shift_us(site.log, fits_us))
+                return None, NEVER, (reader.limit, bound)
+            latest_early_us = max(latest_early_us, fits_us - reader.stamp_shift_us(bound.log, fits_us))
             if fits_us > latest_us:
-                latest_us, binding = fits_us, (reader.limit, site) if fits_us > time_us else None
+                latest_us, binding = fits_us, (reader.limit, bound) if fits_us > time_us else None
     return latest_us, latest_early_us, binding
 
 
 MOST_TURNS = 64
-"""How often quiet hours may hand over to each other before it is clear that they leave no room."""
+"""Quiet hours that follow each other so often leave no free instant."""
 
 
 def _opens(stamped: _Stamped, at_us: int = NEVER) -> tuple[int | None, _Binding | None]:
-    """From when on, not before this instant, no quiet hours forbid any part's stamp, and the last that did.
+    """The first instant at or after `at_us` that no quiet hours forbid for any part, and the last quiet hours that did.
 
-    None: they leave no room. `at_us` itself (`NEVER`: now) where none forbid it.
+    None if there is no such instant. `at_us` itself (`NEVER`: now) if none forbid it.
     """
     quiet = [
-        (reader, site, stamp_us)
-        for sites, stamp_us in stamped
-        for site in sites
-        for reader in site.readers
+        (reader, bound, stamp_us)
+        for logs, stamp_us in stamped
+        for bound in logs
+        for reader in bound.readers
         if isinstance(reader, QuietReader)
     ]
     binding = None
     for _ in range(MOST_TURNS if quiet else 0):
         before_us = at_us
-        for reader, site, stamp_us in quiet:
+        for reader, bound, stamp_us in quiet:
             asked_us = max(at_us, stamp_us)
-            opens_us = reader.opens_us(asked_us, site.table)
+            opens_us = reader.opens_us(asked_us, bound.table)
             if opens_us > asked_us:
-                at_us, binding = opens_us, (reader.limit, site)
+                at_us, binding = opens_us, (reader.limit, bound)
         if at_us == before_us:
             return at_us, binding
     return (None, binding) if quiet else (at_us, None)
 
 
-def _tightest(sites: Sequence[BoundLog], stamp_us: int) -> _Binding | None:
-    """The limit of this part that has the least left."""
+def _tightest(logs: Sequence[BoundLog], stamp_us: int) -> _Binding | None:
+    """The limit of this part with the fewest units left."""
     found = [
-        (reader.left(site.log, stamp_us, site.table), (reader.limit, site)) for site in sites for reader in site.readers
+        (reader.left(bound.log, stamp_us, bound.table), (reader.limit, bound))
+        for bound in logs
+        for reader in bound.readers
     ]
     return min(found, key=itemgetter(0))[1] if found else None
 
@@ -528,54 +530,54 @@ def _tightest(sites: Sequence[BoundLog], stamp_us: int) -> _Binding | None:
 # --- what is recorded ---------------------------------------------------------------------------------------------
 
 
-def _record(site: BoundLog, time_us: int, stamp_us: int, fingerprint: int, units: int | None = None) -> None:
-    """Put the hit into the log, as its algorithm keeps it."""
-    log, look = site.log, site.look
-    units = site.cost if units is None else units
-    if look.keeps == "ids" and not fingerprint:
+def _record(bound: BoundLog, time_us: int, stamp_us: int, fingerprint: int, units: int | None = None) -> None:
+    """Record the hit in the log, in the way of the log's algorithm."""
+    log, log_limits = bound.log, bound.log_limits
+    units = bound.cost if units is None else units
+    if log_limits.keeps == "ids" and not fingerprint:
         return
-    # The floor that a hit leaves is its own stamp, so that time goes on from there; a slot in the future, only now.
+    # A hit raises the high-water mark to its own stamp; a slot in the future only to now.
     high_water_us = stamp_us if stamp_us <= time_us + 1 else time_us
-    log.trim(time_us - look.retention_us)
+    log.trim(time_us - log_limits.retention_us)
     last_us = log.last_us()
-    reader = site.readers[0] if site.readers else None
+    reader = bound.readers[0] if bound.readers else None
     if isinstance(reader, LevelReader):
         level = reader.level(log, stamp_us) + units * reader.rise
         if last_us == NEVER:
             log.record(stamp_us, level, high_water_us)
         else:
             log.extend(stamp_us, level - log.units_at(last_us), high_water_us)
-    elif look.keeps == "sums" and not fingerprint and _is_sum_of(log, look, last_us, stamp_us):
+    elif log_limits.keeps == "sums" and not fingerprint and _is_sum_of(log, log_limits, last_us, stamp_us):
         log.extend(stamp_us, units, high_water_us)
     else:
         log.record(stamp_us, units, high_water_us, fingerprint)
-    site.changed = True
+    bound.changed = True
 
 
-def _is_sum_of(log: OpenLog, look: LogLimits, last_us: int, stamp_us: int) -> bool:
-    """Whether the last hit is a sum that this one belongs to; a hit with an id stands alone."""
-    same = NEVER < last_us < stamp_us and last_us // look.grain_us == stamp_us // look.grain_us
+def _is_sum_of(log: OpenLog, log_limits: LogLimits, last_us: int, stamp_us: int) -> bool:
+    """Whether the last hit is the sum that this one belongs to. A hit with an id is never part of a sum."""
+    same = NEVER < last_us < stamp_us and last_us // log_limits.grain_us == stamp_us // log_limits.grain_us
     return same and not log.is_named(last_us)
 
 
-def _give_back(site: BoundLog, stamp_us: int, cost: int) -> bool:
-    """Take a cost out of the sum, or the level, that the hit with this stamp went into."""
-    log, look = site.log, site.look
-    reader = site.readers[0]
+def _give_back(bound: BoundLog, stamp_us: int, cost: int) -> bool:
+    """Take the cost off the sum, or the level, that the hit with this stamp was added to."""
+    log, log_limits = bound.log, bound.log_limits
+    reader = bound.readers[0]
     if isinstance(reader, LevelReader):
         last_us = log.last_us()
         rest = 0 if last_us == NEVER else log.units_at(last_us)
         if rest:
             log.give_back(last_us, min(rest, cost * reader.rise))
-            site.changed = True
+            bound.changed = True
         return rest > 0
     if log.next_stamp(stamp_us) == stamp_us:
-        site.changed = log.give_back(stamp_us, log.units_at(stamp_us) if log.is_named(stamp_us) else cost)
-        return site.changed
-    # A sum is stamped with the newest of its hits.
-    end_us = stamp_us - stamp_us % look.grain_us + look.grain_us
+        bound.changed = log.give_back(stamp_us, log.units_at(stamp_us) if log.is_named(stamp_us) else cost)
+        return bound.changed
+    # A sum has the stamp of its newest hit.
+    end_us = stamp_us - stamp_us % log_limits.grain_us + log_limits.grain_us
     at_us = log.next_stamp(stamp_us)
-    while at_us != NEVER and at_us < end_us and not site.changed:
-        site.changed = not log.is_named(at_us) and log.give_back(at_us, cost)
+    while at_us != NEVER and at_us < end_us and not bound.changed:
+        bound.changed = not log.is_named(at_us) and log.give_back(at_us, cost)
         at_us = log.next_stamp(at_us + 1)
-    return site.changed
+    return bound.changed

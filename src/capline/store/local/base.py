@@ -1,7 +1,7 @@
-"""The verbs over any store on this machine, written once: load logs, judge them, save what changed, in one transaction.
+"""The verbs of every store on this machine, written once: load logs, decide, save what changed, in one transaction.
 
-A store adds only where logs live. `_transact(work)` runs `work(books)` as one atomic step that nobody else sees half
-of, and may run it again (after a map has grown), so `work` touches nothing but its books.
+A store adds only where logs live. `_transact(work)` runs `work(books)` as one atomic step, and may run it again after a
+map has grown. So `work` changes nothing except through `books`, the transaction's logs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from capline.store.protocol import Batch, Merge, Page, Recorded, ScannedLog, Sto
 from capline.store.receipts import batch_digest, receipt_conflict, receipt_name
 from capline.window.limit_reader import LimitReader
 from capline.window.merge import Merged, merge
-from capline.window.rule import BoundLog, OpenLog, Slot, attempt, joint, look, readers_of, refund, table_of
+from capline.window.rule import BoundLog, OpenLog, Slot, joint, peek, readers_of, refund, table_of
+from capline.window.rule import attempt as make_attempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -42,11 +43,11 @@ __all__ = ["LocalRule", "LocalStore", "LogRef", "LogTransaction", "StoredLog", "
 
 _T = TypeVar("_T")
 ROWS_A_TRANSACTION = 8192
-"""Rows of a batch decided in one transaction, so that other processes get their turn in between."""
+"""Rows of a batch in one transaction; other processes get their turn between two."""
 HITS_A_SAVE = 1000
-"""Hits put into a log between two savings: what a long log has in its tail is moved at each page that it seals."""
+"""Hits merged into a log between two saves: a long log moves the hits of its tail at each page that it seals."""
 LOGS_A_PAGE, HITS_A_PAGE = 512, 20_000
-"""Where a page of a scan ends: some milliseconds."""
+"""Bounds of a page of a scan, which takes some milliseconds."""
 
 
 class StoredLog(OpenLog, Protocol):
@@ -58,25 +59,25 @@ class StoredLog(OpenLog, Protocol):
 
 
 class LogRef(msgspec.Struct):
-    """One log of a rule as a store knows it: `place` is the store's own handle of it."""
+    """One log of a rule, with the store's own handle of it (`place`)."""
 
-    look: LogLimits
+    log_limits: LogLimits
     readers: tuple[LimitReader, ...]
     place: object = None
 
     @property
     def name(self) -> str:
         """The log's."""
-        return self.look.log
+        return self.log_limits.log
 
     @property
     def retention_us(self) -> int:
         """How long its hits are kept."""
-        return self.look.retention_us
+        return self.log_limits.retention_us
 
 
 class LocalRule(msgspec.Struct):
-    """A rule with its handles. `unit` is the fast path's form, where the rule allows it."""
+    """A rule with the handles of its logs; `unit` is its form for the fast path, None where that does not apply."""
 
     rule: BoundPolicy
     refs: tuple[LogRef, ...]
@@ -101,7 +102,7 @@ class LogTransaction(Protocol):
         ...
 
     def receipt(self, name: bytes) -> bytes | None:
-        """What was kept under this name, if it has not expired."""
+        """The answers kept under this name; None if there are none or they expired."""
         ...
 
     def keep_receipt(self, name: bytes, value: bytes, expires_us: int) -> None:
@@ -127,13 +128,13 @@ class LocalStore(Store, ABC):
         unit: FastRule,
         ref: LogRef,
     ) -> Callable[[Subject], Decision]:
-        """One unit, no id, one log: `decide` for it as a function of the subject alone, with all else at hand."""
+        """`decide` for one unit without an id on one log, as a function of the subject alone."""
 
     @abstractmethod
     def _walk(
         self, books: LogTransaction, ref: LogRef, after: object
     ) -> Iterator[tuple[object, Subject | None, StoredLog | CaplineError]]:
-        """The logs of this name behind that place (None: from the first on), each with its place."""
+        """The logs of this name after that place (None: from the first on), each with its place."""
 
     @override
     @abstractmethod
@@ -145,7 +146,7 @@ class LocalStore(Store, ABC):
 
     @abstractmethod
     def _place(self, name: str, retention_us: int) -> object:
-        """The store's own handle of a log, whose hits are to be kept so long."""
+        """The store's own handle of a log whose hits are kept so long."""
 
     @override
     def stats(self) -> dict[str, int]:
@@ -162,13 +163,13 @@ class LocalStore(Store, ABC):
             raise InvalidValueError(
                 f"policy {rule.policy!r}: wait_replicas needs a redis store, which has replicas; leave it out here"
             )
-        retention_us = rule.logs_limits[0].retention_us
+        retention_us = rule.logs[0].retention_us
 
         compiled = LocalRule(
             rule,
             tuple(
-                LogRef(look, readers, self._place(look.log, look.retention_us))
-                for look, readers in zip(rule.logs_limits, readers_of(rule), strict=True)
+                LogRef(log_limits, readers, self._place(log_limits.log, log_limits.retention_us))
+                for log_limits, readers in zip(rule.logs, readers_of(rule), strict=True)
             ),
             tuple(
                 LogRef(LogLimits(name, (), retention_us), (), self._place(name, retention_us))
@@ -187,7 +188,7 @@ class LocalStore(Store, ABC):
 
     @override
     def peek(self, compiled: LocalRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        return self._transact(lambda books: self._look(books, StoreAttempt(compiled, subject, cost, fingerprint)))
+        return self._transact(lambda books: self._peek(books, StoreAttempt(compiled, subject, cost, fingerprint)))
 
     @override
     def place(
@@ -199,29 +200,29 @@ class LocalStore(Store, ABC):
         max_wait_us: int | None,
         not_before_us: int = 0,
     ) -> Decision:
-        ask, slot = StoreAttempt(compiled, subject, cost, fingerprint), Slot(max_wait_us, not_before_us)
-        return self._transact(lambda books: self._step(books, ask, slot))
+        attempt, slot = StoreAttempt(compiled, subject, cost, fingerprint), Slot(max_wait_us, not_before_us)
+        return self._transact(lambda books: self._step(books, attempt, slot))
 
     @override
     def refund(self, compiled: LocalRule, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
         return self._transact(lambda books: self._refund(books, compiled, subject, stamp_us, cost))
 
     @override
-    def decide_all(self, asks: Sequence[StoreAttempt]) -> Joint:
+    def decide_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """One transaction."""
-        return self._transact(lambda books: self._joint(books, asks, record=True))
+        return self._transact(lambda books: self._joint(books, attempts, record=True))
 
     @override
-    def peek_all(self, asks: Sequence[StoreAttempt]) -> Joint:
-        return self._transact(lambda books: self._joint(books, asks, record=False))
+    def peek_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
+        return self._transact(lambda books: self._joint(books, attempts, record=False))
 
     @override
-    def decide_batch(self, asks: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
+    def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
         """One transaction for every few thousand items."""
         answers: list[Decision | CaplineError] = []
-        for first in range(0, len(asks), ROWS_A_TRANSACTION):
-            part = asks[first : first + ROWS_A_TRANSACTION]
-            answers += self._transact(lambda books, part=part: [self._caught(books, ask) for ask in part])
+        for first in range(0, len(attempts), ROWS_A_TRANSACTION):
+            part = attempts[first : first + ROWS_A_TRANSACTION]
+            answers += self._transact(lambda books, part=part: [self._caught(books, attempt) for attempt in part])
         return answers
 
     @override
@@ -263,12 +264,12 @@ class LocalStore(Store, ABC):
         return self._transact(lambda books: sum([books.remove(ref, subject) for ref in refs.values()]))
 
     @override
-    def merge(self, asks: Sequence[Merge]) -> list[Merged | CaplineError]:
-        """One transaction an ask."""
+    def merge(self, merges: Sequence[Merge], /) -> list[Merged | CaplineError]:
+        """One transaction an item."""
         answers: list[Merged | CaplineError] = []
-        for ask in asks:
+        for one in merges:
             try:
-                answers.append(self._transact(lambda books, ask=ask: self._merge(books, ask)))
+                answers.append(self._transact(lambda books, one=one: self._merge(books, one)))
             except CaplineError as error:
                 answers.append(error)
         return answers
@@ -279,26 +280,26 @@ class LocalStore(Store, ABC):
         refs = {ref.name: ref for bound in compiled for ref in (*bound.refs, *bound.channel_refs)}
         return self._transact(lambda books: self._page(books, refs, after))
 
-    def _merge(self, books: LogTransaction, ask: Merge) -> Merged:
-        refs: tuple[LogRef, ...] = ask.compiled.refs
-        logs = [books.load(ref, ask.subject) for ref in refs]
+    def _merge(self, books: LogTransaction, one: Merge) -> Merged:
+        refs: tuple[LogRef, ...] = one.compiled.refs
+        logs = [books.load(ref, one.subject) for ref in refs]
         time_us = max([self._clock.now_us(), *(log.high_water_us for log in logs)])
         horizon_us = time_us - refs[0].retention_us
         kept = [[hit for hit in log.recorded() if hit[0] > horizon_us] for log in logs]
-        added, merged = merge(kept, ask.hits, time_us, refs[0].retention_us)
+        added, merged = merge(kept, one.hits, time_us, refs[0].retention_us)
         for i, (ref, log, hits) in enumerate(zip(refs, logs, kept, strict=True) if added else ()):
             rows = added if not i else [(stamp_us, units, 0) for stamp_us, units, _ in added]
             if hits and hits[-1][0] > added[0][0]:
-                # Written again: one by one, hits between others would move the later ones each time.
+                # Rewrite the log: inserting hits between others one by one would move the later ones each time.
                 rows = sorted((*hits, *rows))
-                books.remove(ref, ask.subject)
+                books.remove(ref, one.subject)
             high_water_us = max(log.high_water_us, added[-1][0])
             for first in range(0, len(rows), HITS_A_SAVE):
-                log = books.load(ref, ask.subject)  # noqa: PLW2901 - the same log, as it is now
+                log = books.load(ref, one.subject)  # noqa: PLW2901 - the same log, as it is now
                 log.trim(horizon_us)
                 for stamp_us, units, mark in rows[first : first + HITS_A_SAVE]:
                     log.record(stamp_us, units, high_water_us, mark)
-                books.save(ref, ask.subject, log)
+                books.save(ref, one.subject, log)
         return merged
 
     def _page(self, books: LogTransaction, refs: dict[str, LogRef], after: tuple[str, object] | None) -> Page:
@@ -327,71 +328,74 @@ class LocalStore(Store, ABC):
                 return Page(found)
             name, place = rest[0], None
 
-    def _caught(self, books: LogTransaction, ask: StoreAttempt) -> Decision | CaplineError:
+    def _caught(self, books: LogTransaction, attempt: StoreAttempt) -> Decision | CaplineError:
         try:
-            return self._step(books, ask)
+            return self._step(books, attempt)
         except IdConflictError as error:
             return error
 
-    def _sites(self, books: LogTransaction, ask: StoreAttempt, now_us: int) -> list[BoundLog]:
-        compiled: LocalRule = ask.compiled
+    def _bound_logs(self, books: LogTransaction, attempt: StoreAttempt, now_us: int) -> list[BoundLog]:
+        compiled: LocalRule = attempt.compiled
         table = table_of(compiled.rule, now_us)
-        return [BoundLog(books.load(ref, ask.subject), ref.look, ref.readers, ask.cost, table) for ref in compiled.refs]
+        return [
+            BoundLog(books.load(ref, attempt.subject), ref.log_limits, ref.readers, attempt.cost, table)
+            for ref in compiled.refs
+        ]
 
-    def _save(self, books: LogTransaction, ask: StoreAttempt, sites: Sequence[BoundLog]) -> None:
-        for ref, site in zip(ask.compiled.refs, sites, strict=True):
-            if site.changed:
-                books.save(ref, ask.subject, site.log)  # pyright: ignore[reportArgumentType] - it came from `load`
+    def _save(self, books: LogTransaction, attempt: StoreAttempt, bound_logs: Sequence[BoundLog]) -> None:
+        for ref, bound in zip(attempt.compiled.refs, bound_logs, strict=True):
+            if bound.changed:
+                books.save(ref, attempt.subject, bound.log)  # pyright: ignore[reportArgumentType] - it came from `load`
 
-    def _step(self, books: LogTransaction, ask: StoreAttempt, slot: Slot | None = None) -> Decision:
+    def _step(self, books: LogTransaction, attempt: StoreAttempt, slot: Slot | None = None) -> Decision:
         """One attempt, on stored logs."""
         now_us = self._clock.now_us()
-        sites = self._sites(books, ask, now_us)
-        decision = attempt(sites, now_us, ask.fingerprint, slot, ask.compiled.rule.denied_units)
-        self._save(books, ask, sites)
+        bound_logs = self._bound_logs(books, attempt, now_us)
+        decision = make_attempt(bound_logs, now_us, attempt.fingerprint, slot, attempt.compiled.rule.denied_units)
+        self._save(books, attempt, bound_logs)
         return decision
 
-    def _look(self, books: LogTransaction, ask: StoreAttempt) -> Decision:
+    def _peek(self, books: LogTransaction, attempt: StoreAttempt) -> Decision:
         """What `_step` would answer; nothing is changed."""
         now_us = self._clock.now_us()
-        return look(self._sites(books, ask, now_us), now_us, ask.fingerprint)
+        return peek(self._bound_logs(books, attempt, now_us), now_us, attempt.fingerprint)
 
-    def _joint(self, books: LogTransaction, asks: Sequence[StoreAttempt], *, record: bool) -> Joint:
-        """One attempt over the sites of all asks."""
+    def _joint(self, books: LogTransaction, attempts: Sequence[StoreAttempt], *, record: bool) -> Joint:
+        """One attempt over the logs of all parts."""
         now_us = self._clock.now_us()
-        parts = [self._sites(books, ask, now_us) for ask in asks]
-        decision, hits = joint(parts, now_us, [ask.fingerprint for ask in asks], record=record)
-        for ask, sites in zip(asks, parts, strict=True):
-            self._save(books, ask, sites)
-        binds = next((i for i, sites in enumerate(parts) if any(site.binds for site in sites)), 0)
+        parts = [self._bound_logs(books, attempt, now_us) for attempt in attempts]
+        decision, hits = joint(parts, now_us, [attempt.fingerprint for attempt in attempts], record=record)
+        for attempt, bound_logs in zip(attempts, parts, strict=True):
+            self._save(books, attempt, bound_logs)
+        binds = next((i for i, bound_logs in enumerate(parts) if any(bound.binds for bound in bound_logs)), 0)
         return Joint.of(decision, hits if record else (), binds)
 
     def _refund(self, books: LogTransaction, compiled: LocalRule, subject: Subject, stamp_us: int, cost: int) -> bool:
-        """A hit names its stamp only, so every channel's log is searched for it: at most one has it."""
+        """A hit is named by its stamp alone, so every channel's log is searched for it; at most one has it."""
         refs = (
             (*compiled.refs, *compiled.channel_refs)
             if compiled.rule.algorithm != "sliding_log"
             else (compiled.refs[0], *compiled.channel_refs)
         )
-        sites = [BoundLog(books.load(ref, subject), ref.look, ref.readers, cost) for ref in refs]
-        done = refund(sites, stamp_us, cost, self._clock.now_us())
-        for ref, site in zip(refs, sites, strict=True):
-            if site.changed:
-                books.save(ref, subject, site.log)  # pyright: ignore[reportArgumentType] - it came from `load`
+        bound_logs = [BoundLog(books.load(ref, subject), ref.log_limits, ref.readers, cost) for ref in refs]
+        done = refund(bound_logs, stamp_us, cost, self._clock.now_us())
+        for ref, bound in zip(refs, bound_logs, strict=True):
+            if bound.changed:
+                books.save(ref, subject, bound.log)  # pyright: ignore[reportArgumentType] - it came from `load`
         return done
 
     def _recorded(self, books: LogTransaction, ref: LogRef, subject: Subject) -> list[Recorded]:
-        """A log may still hold what is out of every window: it is not shown."""
+        """The hits that still count; a log may hold older ones."""
         return _counted(books.load(ref, subject), self._clock.now_us(), ref.retention_us)
 
     def _rows(self, books: LogTransaction, batch: Batch, rows: slice, *, record: bool) -> list[Decision]:
-        """Decide these rows of a batch, or only look, in this transaction."""
-        answer = self._step if record else self._look
+        """Decide these rows of a batch in this transaction, or with `record` off only peek."""
+        answer = self._step if record else self._peek
         compiled, cost = batch.compiled, batch.cost
         return [answer(books, StoreAttempt(compiled[code], subject, cost)) for code, subject in rows_of(batch, rows)]
 
     def _columns(self, batch: Batch, *, record: bool) -> Decisions:
-        """Part by part, each turned into columns at once: ten million rows as objects would fill the memory."""
+        """The answers part by part, each turned into columns at once: ten million row objects would fill the memory."""
         limits = _limits_of(batch)
         return Decisions.joined(
             [
@@ -424,7 +428,7 @@ class LocalStore(Store, ABC):
 
 
 def rows_of(batch: Batch, rows: slice) -> Iterable[tuple[int, Subject]]:
-    """These rows of a batch: the code of each, and its subject, as Python's own."""
+    """The code and the subject of each of these rows of a batch, as Python integers and text."""
     codes = repeat(0) if batch.codes is None else plain(batch.codes[rows])
     return zip(codes, plain(batch.subjects[rows]), strict=False)
 
@@ -441,5 +445,5 @@ def _counted(log: StoredLog, now_us: int, retention_us: int) -> list[Recorded]:
 
 def _limits_of(batch: Batch) -> tuple[Limit, ...]:
     """Every limit that can bind a row, each object once."""
-    seen = {id(limit): limit for compiled in batch.compiled for ref in compiled.refs for limit in ref.look.limits}
+    seen = {id(limit): limit for compiled in batch.compiled for ref in compiled.refs for limit in ref.log_limits.limits}
     return tuple(seen.values())

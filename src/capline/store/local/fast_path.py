@@ -1,11 +1,11 @@
-"""The fast path of the rule, for what nearly every attempt is: one unit, on one log in which every hit is one unit.
+"""The fast path of the rule, for nearly every attempt: one unit, on one log in which every hit is one unit.
 
-It gives the very answers of `capline.window` (the conformance suite and the state machine hold it to that) by three
-facts: a hit's position is its units; a refusal of one unit leaves 0 remaining; and with no slot in the future the log's
-floor is its last stamp.
+It gives the answers of `capline.window` (the conformance suite and the state machine check that) by three facts: a
+hit's position is its units; a refusal of one unit leaves 0 remaining; and with no slot in the future the log's
+high-water mark is its last stamp.
 
-A decision takes along the stamps that it was made on, and makes the states of its limits from them when asked. So
-whoever keeps stamps may add to such an array, but never change or remove what is in it: then it takes a new one.
+A decision keeps the array of stamps that it was made on, and builds `limits` from it on demand. So a store may append
+to such an array, but must never change or remove its elements: then it makes a new array.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["FastRule", "Stamps", "decide_one", "fast_rule", "first_decision"]
 
 FastRule = tuple[tuple[tuple[int, int, Limit], ...], int, int, Limit, LogLimits]
-"""(quota, window_us, limit) for each limit of the only log; the widest window; the least quota, its limit; the look."""
+"""(quota, window_us, limit) for each limit of the only log; the widest window; the least quota, its limit; the log."""
 
 _NO_STAMPS = array("Q")
 
@@ -42,9 +42,9 @@ class Stamps(Protocol):
 
 def fast_rule(rule: BoundPolicy) -> FastRule | None:
     """The rule for `decide_one`; None where it does not apply (another algorithm, a zone, a channel, a quota of 0)."""
-    if len(rule.logs_limits) != 1 or rule.algorithm != "sliding_log" or rule.zone or rule.denied_units:
+    if len(rule.logs) != 1 or rule.algorithm != "sliding_log" or rule.zone or rule.denied_units:
         return None
-    limits = rule.logs_limits[0].limits
+    limits = rule.logs[0].limits
     if not limits or not all(limit.quota for limit in limits):
         return None
     tightest = min(limits, key=lambda limit: limit.quota)
@@ -53,7 +53,7 @@ def fast_rule(rule: BoundPolicy) -> FastRule | None:
         max(limit.window_us for limit in limits),
         tightest.quota,
         tightest,
-        rule.logs_limits[0],
+        rule.logs[0],
     )
 
 
@@ -76,8 +76,8 @@ def decide_one(
 ) -> Decision:
     """Decide one unit on `stamps[start:n]`, which is not empty, all of one unit, none in the future.
 
-    O(1) a limit, O(log n) for `remaining`. The caller, who has looked at them, brings the first stamp and the last;
-    `position` is `bisect_right` for these stamps. What is no array cannot be read later: its states are counted now.
+    O(1) a limit, O(log n) for `remaining`. The caller passes the first stamp and the last, which it has read already;
+    `position` is `bisect_right` for these stamps. Pages, unlike an array, may change later: their states are built now.
     """
     limits, widest_us, _, _, _ = compiled
     stamp_us = now_us if now_us > last_us else last_us + 1
@@ -96,7 +96,7 @@ def decide_one(
             if free < left:
                 left, tightest = free, limit
     if fits_us >= LATEST_US:
-        # No instant is that late: it never fits.
+        # Stamps end before that: it never fits.
         return Decision(False, binding or tightest, 0 if binding else left, None, last_us + widest_us - now_us, None)
     if binding is None:
         seen = (_states, compiled, stamps, start, n, stamp_us, now_us, True)
@@ -130,7 +130,7 @@ def _numbers(
     numbers: list[int] = []
     last_us = stamp_us if allowed else stamps[n - 1]
     for quota, window_us, _ in compiled[0]:
-        # What was recorded since stands behind n.
+        # Stamps recorded since are after n.
         used = n - min(n, position(stamps, stamp_us - window_us, start)) + allowed
         if used == 0:
             numbers += quota, 0, 0

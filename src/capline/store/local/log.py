@@ -1,8 +1,8 @@
-"""One subject's log as the stores hold it: sorted columns of integers, every look by bisection or by position.
+"""One subject's log as the stores hold it: sorted columns of integers, read by position or by bisection.
 
     stamps   s0 < s1 < ... < sn-1            microseconds, one for each hit
     before   units of all hits before each   only once a hit has other than 1 unit (a cost above 1, a refund);
-             (total: units of all hits)      until then a hit's position is its units, and a look is one index
+             (total: units of all hits)      until then a hit's position is its units: a read by index
     ids      fingerprint -> stamp            only once an attempt had an id
 
 Trimming moves `start` forward and gives the memory back in strides, so that it costs O(1) a hit whatever the log's
@@ -27,7 +27,7 @@ _REBASE_AT = 1 << 62
 
 
 class ColumnLog:
-    """A mutable `LogView` (see `capline.window.log`); looks cost O(log n) at most, recording O(1) amortised."""
+    """A mutable `LogView` (see `capline.window.log`); a read costs at most O(log n), recording O(1) amortised."""
 
     __slots__ = ("before", "high_water_us", "ids", "stamps", "start", "total")
 
@@ -162,7 +162,7 @@ class ColumnLog:
                 self.pack()
 
     def forget(self, cutoff_us: int) -> None:
-        """`trim`, but for hits that have an id; O(n) where there are such."""
+        """`trim` that keeps hits with an id; O(n) if there are such."""
         named = {stamp_us for stamp_us in (self.ids or {}).values() if stamp_us <= cutoff_us}
         if not named:
             self.trim(cutoff_us)
@@ -187,14 +187,14 @@ class ColumnLog:
             yield stamp_us, self.units_at(stamp_us), names.get(stamp_us, 0)
 
     def pack(self) -> None:
-        """Give back the room of what was trimmed; O(n)."""
+        """Free the memory of trimmed hits; O(n)."""
         start = self.start
         if start:
             if self.ids:
                 # Nothing at the cut or before it is asked for again.
                 cut_us = self.stamps[start - 1]
                 self.ids = {fingerprint: us for fingerprint, us in self.ids.items() if us > cut_us} or None
-            # A new array: decisions may have taken the old one along (see `capline.store.local.fast_path`).
+            # A new array: decisions may still read the old one (see `capline.store.local.fast_path`).
             self.stamps = self.stamps[start:]
             if self.before is not None:
                 del self.before[:start]

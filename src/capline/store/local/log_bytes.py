@@ -14,8 +14,8 @@
            ids * n           with IDS: fingerprints of the attempts' ids, 0 for none
 
 A usual log, every hit one unit, is 8 bytes and 8 more for each hit. The CRC starts from kind and form, goes over the
-words and then over the key, so it covers all of them: a value that turns up under another key does not check. A value
-that does not check is an error: nothing is ever admitted on it.
+words and then over the key, so it covers all of them: a value under another key fails the check. A value that fails the
+check is an error: nothing is ever allowed on it.
 
 Other small values (`seal`, `unseal`) are the CRC-32 of value and key, then the value.
 """
@@ -128,7 +128,7 @@ def read_plain(value: bytes, key: bytes, kind: int = 0) -> array[int] | None:
 
 
 def pack_log(log: ColumnLog, key: bytes, kind: int = 0, lead: tuple[int, ...] = ()) -> bytes:
-    """The log as its key's value, of the least kind that holds it; `lead` are words that go before its columns."""
+    """The log as its key's value, in the shortest kind that holds it; `lead` are words before its columns."""
     if log.start:
         log.pack()
     stamps = log.stamps

@@ -1,15 +1,14 @@
-"""A long log on a store that keeps values: a short tail that every hit rewrites, and sealed pages that nobody rewrites.
+"""A long log on a store of values: a short tail that every hit rewrites, and sealed pages that are never rewritten.
 
     head    kind PAGED, lead words [first, next, sealed, mixed, epoch], then the newest 4 to 36 hits, as in
     `capline.store.local.log_bytes`
     page p  lead word [base], then 32 hits, for each p in first..next-1
 
-`base` is the units sealed before the page and `sealed` those in all pages ever sealed, so a unit has a place in the
-whole log. While every page holds 32 units (`mixed` is 0) a place names its page. The widest window ends in the first
-page, as pages out of it are removed. So a decision reads the head and one page, and writes the head: its cost does not
-grow with the quota. A narrower window that ends between, and a place among mixed pages, is found by bisection over
-pages, some 12 reads in a log of 100,000. What a sealed page would have to be rewritten for, a refund of an old hit,
-rewrites the log.
+`base` is the units sealed before the page, and `sealed` those in all pages ever sealed, so each unit has a number in
+the whole log. While every page holds 32 units (`mixed` is 0) that number gives the page. The widest window ends in the
+first page, since pages out of it are removed. So a decision reads the head and one page, and writes the head: its cost
+does not grow with the quota. The end of a narrower window, or a unit among mixed pages, is found by bisection over
+pages, some 12 reads in a log of 100,000. A refund of a hit in a sealed page rewrites the whole log.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ __all__ = [
 
 PAGE_HITS = 32
 TAIL_HITS = 36
-"""A tail that grows past this seals its oldest `PAGE_HITS`; what stays is never empty: it answers for the newest."""
+"""A tail that grows past this seals its oldest `PAGE_HITS`. It never gets empty: the newest hit is always in it."""
 
 LEAD_WORDS = 5
 MIXED_WORD, EPOCH_WORD = 3, 4
 
 MOST_SEEN = 64
-"""Pages of one log that a process keeps: more than a few windows' ends and a bisection ask for."""
+"""Pages of one log that a process caches: more than the ends of some windows and a bisection need."""
 
 
 class Pages(Protocol):
@@ -181,14 +180,14 @@ class PagedLog:
         return stamp_us
 
     def trim(self, cutoff_us: int) -> None:
-        """Remove every page that is wholly as old as the cutoff, and then what is that old of the tail."""
+        """Remove every page whose hits are all as old as the cutoff, then the hits of the tail that are."""
         while self._first < self._next and self._read(self._first)[0].stamps[-1] <= cutoff_us:
             self._remove_first()
         if self._first == self._next and self.tail.last_us() > cutoff_us:
             self.tail.trim(cutoff_us)
 
     def forget(self, cutoff_us: int) -> None:
-        """`trim`, but for hits that have an id: a page with one stays until half of all hits need not be kept."""
+        """`trim` that keeps hits with an id; a page with such a hit stays until half of all hits can go."""
         while self._first < self._next and not (oldest := self._read(self._first)[0]).ids:
             if oldest.stamps[-1] > cutoff_us:
                 return
@@ -271,7 +270,7 @@ class PagedLog:
         return whole
 
     def _last(self, holds: Callable[[ColumnLog, int], bool]) -> tuple[ColumnLog, int]:
-        """The last page that this holds for, given that it holds up to some page; the first, if for none."""
+        """The last page for which `holds` is true, given that it is true up to some page; the first if for none."""
         low, high = self._first, self._next
         while high - low > 1:
             middle = (low + high) // 2
@@ -315,16 +314,16 @@ class SeenPages:
         if page is None:
             if len(words) >= MOST_SEEN:
                 words.clear()
-            # Behind the stamps there may be ids, which no unit is looked for in.
+            # After the stamps there may be ids, which are not needed here.
             page = words[number] = _page_words(self.pages, number)[1][: 1 + PAGE_HITS]
         return page
 
 
 class UnitPages:
-    """The stamps of a paged log whose every hit is one unit, as one sequence: the fast path through it.
+    """The stamps of a paged log of single units as one sequence, for the fast path.
 
-    Only for heads of kind PAGED alone, with `mixed` 0. Pages as old as the cutoff are passed over. `ends` is how many
-    stamps there are, the first and the last.
+    Only for heads of kind PAGED alone, with `mixed` 0. Pages as old as the cutoff are skipped. `ends` is the number of
+    stamps, the first and the last.
     """
 
     __slots__ = ("_count", "_first", "_head", "_oldest", "_seen", "ends")
@@ -345,7 +344,7 @@ class UnitPages:
     def record(self, stamp_us: int) -> bytes:
         """One more hit at the end: the head's new value.
 
-        Pages that were passed over are removed when one is sealed: both rewrite the same table, and so cost it once.
+        Skipped pages are removed when a page is sealed: both change the same table, so together they cost one change.
         """
         head, seen = self._head, self._seen
         head.append(stamp_us)
@@ -387,7 +386,7 @@ class UnitPages:
         return (number - self._first) * PAGE_HITS + bisect_right(page, cutoff_us, 1) - 1
 
     def _search(self, cutoff_us: int) -> int:
-        """The last page that begins at the cutoff or before it; the next after the one found last is tried first."""
+        """The last page that begins at or before the cutoff; the page after the one found last time is tried first."""
         low, high, seen = self._first, self._head[1], self._seen
         number = seen.hint + 1
         if low <= number < high and seen.page(number)[1] <= cutoff_us < seen.page(number)[-1]:

@@ -31,7 +31,7 @@ __all__ = ["MemoryStore"]
 
 _T = TypeVar("_T")
 SWEEP_EVERY = 64
-"""Each so many new subjects, a few old ones are looked at on the way."""
+"""After so many new subjects a few old ones are checked, and stale logs removed."""
 SWEEP_ROWS = 128
 
 
@@ -70,7 +70,7 @@ class MemoryStore(LocalStore):
         unit: FastRule,
         ref: LogRef,
     ) -> Callable[[Subject], Decision]:
-        """One lock, one look-up, `decide_one`: some 0.8 µs. A log that this cannot decide goes the long way."""
+        """One lock, one look-up, `decide_one`: some 0.8 µs. Any other log goes to the general rule."""
         shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_place` put there
         logs, retention_us, now_us_of = shelf.logs, ref.retention_us, self._clock.now_us
         wall_ns = time_ns if type(self._clock) is SystemClock else None
@@ -132,7 +132,7 @@ class MemoryStore(LocalStore):
         ref: LogRef,
         after: object,
     ) -> Iterator[tuple[object, Subject | None, StoredLog | CaplineError]]:
-        """The place is the list of the subjects that are left, as they were when the walk began."""
+        """The place is the list of subjects still to visit, taken when the walk began."""
         shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_place` put there
         left: list[Subject] = list(shelf.logs) if after is None else after  # pyright: ignore[reportAssignmentType] - this
         while left:
@@ -166,20 +166,20 @@ class MemoryStore(LocalStore):
         return removed
 
     def _sweep_a_little(self, shelf: _LogTable) -> None:
-        """Look at a few subjects of the shelf in turn, so that memory follows the subjects that are alive."""
+        """Check a few subjects of the table in turn and remove stale logs, so that memory follows the live subjects."""
         if not shelf.unswept:
             shelf.unswept = list(shelf.logs)
         part = shelf.unswept[-SWEEP_ROWS:]
         del shelf.unswept[-SWEEP_ROWS:]
-        # One more window of grace: a clock that jumped ahead for a moment must not cost a history.
+        # One more window of grace: a clock that jumps ahead for a moment must not erase a history.
         _drop_stale(shelf, part, self._clock.now_us() - shelf.retention_us)
 
     def close(self) -> None:
-        """Nothing to let go of; the logs stay for as long as the store is referred to."""
+        """Does nothing; the logs live as long as the store object."""
 
 
 def _drop_stale(shelf: _LogTable, subjects: list[Subject], now_us: int) -> int:
-    """Remove the logs of these subjects whose every hit is out of every window, and whose time has not run ahead."""
+    """Remove those of these subjects' logs whose hits are all out of every window and whose time is not ahead."""
     stale = [
         subject
         for subject in subjects

@@ -1,5 +1,5 @@
-"""The store on Redis or Valkey: logs as packed values, decided by Lua, one step an attempt.
+"""The store on Redis or Valkey: logs as packed values, decided by Lua scripts, one atomic step an attempt.
 
-A verb's way: `engine` (what to ask, no I/O) → a `transport` (bytes out, bytes in) → `engine` (what was answered). The
-engine is generators that yield what is to be exchanged, so the synchronous and the asynchronous store share all of it.
+The path of a verb: `verbs` and `cluster.router` (what to send, no I/O) → a transport in `io` → back to these (what the
+replies mean). They are generators that yield what to exchange, so the sync and the async store share all of them.
 """

@@ -1,8 +1,7 @@
 """`redis://` and its kin, awaited: `Verbs` and `Maintenance` driven by the asynchronous transport.
 
-Decisions that are asked for in one turn of the event loop travel as one batch: the first to ask waits for the end of
-the turn (nobody else's latency: the loop comes back at once when there is nothing else to do), takes along whoever
-came by then, and alone goes alone.
+Decisions of one turn of the event loop are sent as one batch. The first one schedules the send for the end of the turn,
+which costs no latency: an idle loop gets there at once. A decision that is alone in its turn is sent alone.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class AsyncRedisStore(AsyncStore):
     def __init__(self, settings: Settings, clock: Clock | None) -> None:
         self._session = Session(settings, clock)
         self._verbs = Verbs(self._session)
-        self._upkeep = Maintenance(self._session)
+        self._maintenance = Maintenance(self._session)
         self._transport = AsyncTransport(settings)
         self._waiting: _Waiting = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -68,9 +67,9 @@ class AsyncRedisStore(AsyncStore):
     @override
     async def decide(self, compiled: RedisRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
         """Those of one turn of the loop are one batch."""
-        ask = StoreAttempt(compiled, subject, cost, fingerprint)
+        attempt = StoreAttempt(compiled, subject, cost, fingerprint)
         mine: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
-        self._waiting.append((ask, mine))
+        self._waiting.append((attempt, mine))
         if len(self._waiting) > 1:
             return await mine
         try:
@@ -86,11 +85,11 @@ class AsyncRedisStore(AsyncStore):
         return await self._one(compiled, subject, DECIDE, cost, fingerprint)
 
     def _send_turn(self) -> None:
-        """Have all that wait decided, but for who was cancelled.
+        """Decide all that wait and were not cancelled.
 
-        In a task of its own: whoever is cancelled from now on takes nobody along.
+        In a task of its own, so that a caller cancelled later cancels nobody else.
         """
-        turn = [(ask, waiter) for ask, waiter in self._waiting if not waiter.cancelled()]
+        turn = [(attempt, waiter) for attempt, waiter in self._waiting if not waiter.cancelled()]
         self._waiting = []
         if turn:
             task = asyncio.create_task(self._answer(turn))
@@ -113,12 +112,12 @@ class AsyncRedisStore(AsyncStore):
         return await self._drive(self._verbs.alone(call, replicas))
 
     async def _answer(self, turn: _Waiting) -> None:
-        """Decide all that came in one turn, and wake whoever still waits."""
+        """Decide all attempts of one turn, and wake those that still wait."""
         try:
             answers: Sequence[Decision | CaplineError | BaseException] = await self._drive(
-                self._verbs.decide_batch([ask for ask, _ in turn])
+                self._verbs.decide_batch([attempt for attempt, _ in turn])
             )
-        except BaseException as error:  # noqa: BLE001 - every waiter is told, whatever it was
+        except BaseException as error:  # noqa: BLE001 - every waiter gets it, whatever it is
             answers = [error] * len(turn)
         for (_, waiter), answer in zip(turn, answers, strict=True):
             if waiter.done():
@@ -151,18 +150,18 @@ class AsyncRedisStore(AsyncStore):
         return self._verbs.given_back(outcome, compiled)
 
     @override
-    async def decide_all(self, asks: Sequence[StoreAttempt]) -> Joint:
+    async def decide_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """Across slots of a cluster one slot after the other."""
-        return await self._drive(self._verbs.decide_all(asks))
+        return await self._drive(self._verbs.decide_all(attempts))
 
     @override
-    async def peek_all(self, asks: Sequence[StoreAttempt]) -> Joint:
+    async def peek_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """Across slots of a cluster each in its own moment."""
-        return await self._drive(self._verbs.peek_all(asks))
+        return await self._drive(self._verbs.peek_all(attempts))
 
     @override
-    async def decide_batch(self, asks: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
-        return await self._drive(self._verbs.decide_batch(asks))
+    async def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
+        return await self._drive(self._verbs.decide_batch(attempts))
 
     @override
     async def decide_many(self, batch: Batch) -> Decisions:
@@ -180,24 +179,24 @@ class AsyncRedisStore(AsyncStore):
 
     @override
     async def recorded(self, compiled: RedisRule, subject: Subject) -> list[list[Recorded]]:
-        return await self._drive(self._upkeep.recorded(compiled, subject))
+        return await self._drive(self._maintenance.recorded(compiled, subject))
 
     @override
-    async def merge(self, asks: Sequence[Merge]) -> list[Merged | CaplineError]:
-        return await self._drive(self._upkeep.merge(asks))
+    async def merge(self, merges: Sequence[Merge], /) -> list[Merged | CaplineError]:
+        return await self._drive(self._maintenance.merge(merges))
 
     @override
     async def scan(self, compiled: Sequence[RedisRule], after: Any = None) -> Page:
         """Some 200 keys a page."""
-        return await self._drive(self._upkeep.scan(compiled, after))
+        return await self._drive(self._maintenance.scan(compiled, after))
 
     @override
     async def erase(self, compiled: Sequence[RedisRule], subject: Subject) -> int:
-        return await self._drive(self._upkeep.erase(compiled, subject))
+        return await self._drive(self._maintenance.erase(compiled, subject))
 
     @override
     async def sweep(self) -> int:
-        return await self._drive(self._upkeep.sweep())
+        return await self._drive(self._maintenance.sweep())
 
     @override
     def stats(self) -> dict[str, int]:
@@ -206,7 +205,7 @@ class AsyncRedisStore(AsyncStore):
 
     @override
     async def now_us(self) -> int:
-        return await self._drive(self._upkeep.now_us())
+        return await self._drive(self._maintenance.now_us())
 
     @override
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a server has stored: looked at, added to, scanned, erased, swept. As generators, like `verbs`."""
+"""Whole logs on a server: read, merge, scan, erase, sweep. As generators, like `verbs`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["Maintenance"]
 
 SCAN_COUNT = 1000
 KEYS_A_PAGE = 200
-"""Keys asked for in one step of a scan, each of a subject's log or a bucket's."""
+"""The COUNT of one SCAN; each key is a subject's log or a bucket."""
 
 _TIME = pack(b"TIME")
 _HIT = struct.Struct(">7s7sQ")
@@ -38,14 +38,14 @@ _HIT = struct.Struct(">7s7sQ")
 
 
 class Maintenance:
-    """What is asked of the servers about logs as a whole. Threads share it."""
+    """The verbs for whole logs. Threads share it."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._engine = session.engine
+        self._router = session.router
 
     def recorded(self, compiled: RedisRule, subject: Subject) -> Steps[list[list[Recorded]]]:
-        """The hits of each look within the widest window."""
+        """The hits in each log of the rule within the widest window."""
         family = compiled.family
         tag = tag_of(subject, family.buckets)
         keys = keys_of(family.logs, tag)
@@ -55,39 +55,39 @@ class Maintenance:
         else:
             payloads = [pack(b"GET", key) for key in keys]
         calls = [Call(slot, payload, repeatable=True) for payload in (*payloads, _TIME)]
-        *values, asked = yield from self._engine.run(calls, self._session.until())
+        *values, asked = yield from self._router.run(calls, self._session.until())
         now_us = _time_us(sound(asked)) if self._session.clock is None else self._session.clock.now_us()
         return [_within(_stored(sound(value), compiled), now_us, family.retention_us) for value in values]
 
-    def merge(self, asks: Sequence[Merge]) -> Steps[list[Merged | CaplineError]]:
-        """Put hits of the past into logs. It may run twice and adds once, so it is sent again until it is answered."""
-        calls = [self._merge_call(ask) for ask in asks]
-        outcomes = yield from self._engine.run(calls, self._session.bulk_until())
-        return [_merged(outcome, ask.compiled) for outcome, ask in zip(outcomes, asks, strict=True)]
+    def merge(self, merges: Sequence[Merge]) -> Steps[list[Merged | CaplineError]]:
+        """Merge past hits into logs. A merge that runs twice adds once, so it is resent until it is answered."""
+        calls = [self._merge_call(one) for one in merges]
+        outcomes = yield from self._router.run(calls, self._session.bulk_until())
+        return [_merged(outcome, one.compiled) for outcome, one in zip(outcomes, merges, strict=True)]
 
-    def _merge_call(self, ask: Merge) -> Call:
-        family: Family = ask.compiled.family
-        tag = tag_of(ask.subject, family.buckets)
+    def _merge_call(self, one: Merge) -> Call:
+        family: Family = one.compiled.family
+        tag = tag_of(one.subject, family.buckets)
         keys = keys_of(family.logs, tag)
-        field = field_of(ask.subject) if family.buckets else b""
+        field = field_of(one.subject) if family.buckets else b""
         numbers = (b"%d" % number for number in (family.retention_us, family.grace_ms, family.wide))
         packed = b"".join(
-            [_HIT.pack(stamp.to_bytes(7), units.to_bytes(7), mark) for stamp, units, mark in sorted(ask.hits)]
+            [_HIT.pack(stamp.to_bytes(7), units.to_bytes(7), mark) for stamp, units, mark in sorted(one.hits)]
         )
         payload = pack(b"EVALSHA", MERGE.sha, b"%d" % len(keys), *keys, field, self._session.now(), *numbers, packed)
         return Call(slot_of(tag), payload, MERGE, repeatable=True)
 
     def scan(self, all_terms: Sequence[RedisRule], after: tuple[list[Address], bytes] | None) -> Steps[Page]:
         """The logs of some keys of one server; `after` is the servers that are left, and the cursor of the first."""
-        [outcome] = yield from self._engine.run([Call(0, _TIME, repeatable=True)], self._session.bulk_until())
+        [outcome] = yield from self._router.run([Call(0, _TIME, repeatable=True)], self._session.bulk_until())
         now_us = _time_us(sound(outcome)) if self._session.clock is None else self._session.clock.now_us()
-        nodes, cursor = (self._engine.topology.primaries(), b"0") if after is None else after
+        nodes, cursor = (self._router.topology.primaries(), b"0") if after is None else after
         if not nodes:
             return Page([])
         of_log = {log.decode(): one for one in all_terms for log in one.refund_logs}
         namespace = all_terms[0].family.logs[0].partition(b":")[0]
-        ask = pack(b"SCAN", cursor, b"MATCH", b"%b:*:{*}" % namespace, b"COUNT", b"%d" % KEYS_A_PAGE)
-        [[reply]] = yield Exchange([Request(nodes[0], ask, 1)], self._session.bulk_until())
+        scan = pack(b"SCAN", cursor, b"MATCH", b"%b:*:{*}" % namespace, b"COUNT", b"%d" % KEYS_A_PAGE)
+        [[reply]] = yield Exchange([Request(nodes[0], scan, 1)], self._session.bulk_until())
         if isinstance(reply, (ServerError, NoReply)):
             raise StoreError(f"scanning {nodes[0][0]}:{nodes[0][1]}: {reply.text}; begin the scan again")
         cursor, keys = reply
@@ -99,7 +99,7 @@ class Maintenance:
         ]
         own = [one for one in kept if not one[1].family.buckets]
         calls = [Call(slot_of(tag), pack(b"GET", key), repeatable=True) for key, _, tag in own]
-        outcomes = (yield from self._engine.run(calls, self._session.bulk_until())) if calls else []
+        outcomes = (yield from self._router.run(calls, self._session.bulk_until())) if calls else []
         for (key, compiled, tag), value in zip(own, outcomes, strict=True):
             found += _found(log_of_key(key), compiled, tag, [(None, value)], now_us)
         buckets = [(*one, b"0") for one in kept if one[1].family.buckets]
@@ -108,7 +108,7 @@ class Maintenance:
                 Call(slot_of(tag), pack(b"HSCAN", key, at, b"COUNT", b"%d" % KEYS_A_PAGE), repeatable=True)
                 for key, _, tag, at in buckets
             ]
-            outcomes = yield from self._engine.run(calls, self._session.bulk_until())
+            outcomes = yield from self._router.run(calls, self._session.bulk_until())
             left: list[tuple[bytes, RedisRule, bytes, bytes]] = []
             for (key, compiled, tag, _), scanned in zip(buckets, outcomes, strict=True):
                 if isinstance(scanned, CaplineError):
@@ -130,14 +130,14 @@ class Maintenance:
             [key] = keys_of([log], tag)
             payload = pack(b"HDEL", key, field_of(subject)) if buckets else pack(b"DEL", key)
             calls.append(Call(slot_of(tag), payload, repeatable=True))
-        outcomes = yield from self._engine.run(calls, self._session.until())
+        outcomes = yield from self._router.run(calls, self._session.until())
         return sum(sound(outcome) for outcome in outcomes)
 
     def sweep(self) -> Steps[int]:
-        """Remove what is out of every window from all logs that this store was asked about."""
-        yield from self._engine.run([Call(0, _TIME, repeatable=True)], self._session.bulk_until())
+        """Remove what is out of every window from all logs that this store has rules for."""
+        yield from self._router.run([Call(0, _TIME, repeatable=True)], self._session.bulk_until())
         removed = 0
-        for node in self._engine.topology.primaries():
+        for node in self._router.topology.primaries():
             cursor = b"0"
             while True:
                 scan = pack(b"SCAN", cursor, b"MATCH", b"*:{*", b"COUNT", b"%d" % SCAN_COUNT)
@@ -145,7 +145,7 @@ class Maintenance:
                 if isinstance(reply, (ServerError, NoReply)):
                     raise StoreError(f"sweeping {node[0]}:{node[1]}: {reply.text}")
                 cursor, keys = reply
-                outcomes = yield from self._engine.run(
+                outcomes = yield from self._router.run(
                     [call for key in keys if (call := self._sweep_call(key))], self._session.bulk_until()
                 )
                 removed += sum(sound(outcome) for outcome in outcomes)
@@ -167,7 +167,7 @@ class Maintenance:
         """The server's clock, or the caller's."""
         if self._session.clock is not None:
             return self._session.clock.now_us()
-        [outcome] = yield from self._engine.run([Call(0, _TIME, repeatable=True)], self._session.until())
+        [outcome] = yield from self._router.run([Call(0, _TIME, repeatable=True)], self._session.until())
         return _time_us(sound(outcome))
 
 

@@ -1,4 +1,4 @@
-"""What the verbs on a server share: the engine, the clock, the deadlines, and the rules that were bound."""
+"""What the verbs on a server share: the router, the clock, the deadlines, and the rules that were compiled."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Session:
     """Of one store. Threads share it."""
 
     def __init__(self, settings: Settings, clock: Clock | None) -> None:
-        self.engine = Router(settings)
+        self.router = Router(settings)
         self.clock = clock
         self.logs: dict[str, RedisRule] = {}
-        """Of each log that was asked about, by its name, the terms that were bound last."""
+        """The latest compiled rule of each log, by the log's name."""
         self._families: dict[Family, Family] = {}
 
     def compiled(self, rule: BoundPolicy) -> RedisRule:
@@ -42,16 +42,16 @@ class Session:
         return b"" if self.clock is None else b"%d" % self.clock.now_us()
 
     def until(self) -> float:
-        """When a single call has to be answered."""
-        return time.monotonic() + self.engine.settings.deadline_s
+        """The deadline of a single call."""
+        return time.monotonic() + self.router.settings.deadline_s
 
     def bulk_until(self) -> float:
-        """When a batch, or each step of a long work, has to be answered."""
-        return time.monotonic() + self.engine.settings.bulk_deadline_s
+        """The deadline of a batch, or of each step of a long job."""
+        return time.monotonic() + self.router.settings.bulk_deadline_s
 
 
 def sound(outcome: Reply) -> Any:
-    """The reply itself; raises the error that stands for it."""
+    """The reply itself; raises it if it is an error."""
     if isinstance(outcome, UnderReplicated):
         outcome = outcome.reply
     if isinstance(outcome, CaplineError):

@@ -54,7 +54,7 @@ class RedisStore(Store):
     def __init__(self, settings: Settings, clock: Clock | None) -> None:
         self._session = Session(settings, clock)
         self._verbs = Verbs(self._session)
-        self._upkeep = Maintenance(self._session)
+        self._maintenance = Maintenance(self._session)
         self._transport = Transport(settings)
 
     @override
@@ -69,7 +69,7 @@ class RedisStore(Store):
     def _fast_path(self, compiled: RedisRule) -> _Unit:
         """A decision or a slot of one unit, in as few steps as it can take."""
         session, verbs = self._session, self._verbs
-        engine, topology, breakers = session.engine, session.engine.topology, session.engine.breakers
+        router, topology, breakers = session.router, session.router.topology, session.router.breakers
         ask, now = self._transport.ask, session.now
 
         def unit(subject: Subject, wish: tuple[int, int] | None = None) -> Decision:
@@ -82,21 +82,21 @@ class RedisStore(Store):
             reply = ask(node, payload)
             if type(reply) is bytes:
                 return one_decision(reply, compiled, 1, slot=mode == PLACE)
-            resumed = engine.resume(Call(slot, payload, ONE), reply, node, until)
+            resumed = router.resume(Call(slot, payload, ONE), reply, node, until)
             return verbs.one_answer(self._drive(resumed), compiled, 1, mode)
 
         return unit
 
     def _ask(self, call: Call, replicas: int = 0) -> Reply | CaplineError:
-        """What becomes of a single call: one command, one reply; what is no plain answer goes on in the engine."""
-        engine = self._session.engine
-        node = engine.topology.node(call.slot)
-        if replicas or node is None or engine.topology.stale or engine.breaker(node).failures:
+        """The outcome of a single call: one command, one reply; any other reply goes to the router."""
+        router = self._session.router
+        node = router.topology.node(call.slot)
+        if replicas or node is None or router.topology.stale or router.breaker(node).failures:
             return self._drive(self._verbs.alone(call, replicas))
         until = self._session.until()
         reply = self._transport.ask(node, call.payload)
         if isinstance(reply, (ServerError, NoReply)):
-            return self._drive(engine.resume(call, reply, node, until))
+            return self._drive(router.resume(call, reply, node, until))
         return reply
 
     def _drive(self, steps: Steps[_T]) -> _T:
@@ -144,24 +144,24 @@ class RedisStore(Store):
         return self._verbs.given_back(self._ask(self._verbs.refund_call(compiled, subject, stamp_us, cost)), compiled)
 
     @override
-    def decide_all(self, asks: Sequence[StoreAttempt]) -> Joint:
+    def decide_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """Across slots of a cluster one slot after the other."""
-        call = self._verbs.at_once(asks, DECIDE)
+        call = self._verbs.at_once(attempts, DECIDE)
         if call is None:
-            return self._drive(self._verbs.decide_all(asks))
-        return self._verbs.joint_answer(self._ask(call), asks, DECIDE)
+            return self._drive(self._verbs.decide_all(attempts))
+        return self._verbs.joint_answer(self._ask(call), attempts, DECIDE)
 
     @override
-    def peek_all(self, asks: Sequence[StoreAttempt]) -> Joint:
+    def peek_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """Across slots of a cluster each in its own moment."""
-        call = self._verbs.at_once(asks, PEEK)
+        call = self._verbs.at_once(attempts, PEEK)
         if call is None:
-            return self._drive(self._verbs.peek_all(asks))
-        return self._verbs.joint_answer(self._ask(call), asks, PEEK)
+            return self._drive(self._verbs.peek_all(attempts))
+        return self._verbs.joint_answer(self._ask(call), attempts, PEEK)
 
     @override
-    def decide_batch(self, asks: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
-        return self._drive(self._verbs.decide_batch(asks))
+    def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
+        return self._drive(self._verbs.decide_batch(attempts))
 
     @override
     def decide_many(self, batch: Batch) -> Decisions:
@@ -179,25 +179,25 @@ class RedisStore(Store):
 
     @override
     def recorded(self, compiled: RedisRule, subject: Subject) -> list[list[Recorded]]:
-        return self._drive(self._upkeep.recorded(compiled, subject))
+        return self._drive(self._maintenance.recorded(compiled, subject))
 
     @override
-    def merge(self, asks: Sequence[Merge]) -> list[Merged | CaplineError]:
-        return self._drive(self._upkeep.merge(asks))
+    def merge(self, merges: Sequence[Merge], /) -> list[Merged | CaplineError]:
+        return self._drive(self._maintenance.merge(merges))
 
     @override
     def scan(self, compiled: Sequence[RedisRule], after: Any = None) -> Page:
         """Some 200 keys a page."""
-        return self._drive(self._upkeep.scan(compiled, after))
+        return self._drive(self._maintenance.scan(compiled, after))
 
     @override
     def erase(self, compiled: Sequence[RedisRule], subject: Subject) -> int:
-        return self._drive(self._upkeep.erase(compiled, subject))
+        return self._drive(self._maintenance.erase(compiled, subject))
 
     @override
     def sweep(self) -> int:
-        """Keys expire by themselves; this is for a caller's own clock."""
-        return self._drive(self._upkeep.sweep())
+        """See `Store`. Keys expire by themselves; this is for a caller's own clock."""
+        return self._drive(self._maintenance.sweep())
 
     @override
     def stats(self) -> dict[str, int]:
@@ -206,7 +206,7 @@ class RedisStore(Store):
 
     @override
     def now_us(self) -> int:
-        return self._drive(self._upkeep.now_us())
+        return self._drive(self._maintenance.now_us())
 
     @override
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Attempts and refunds on a server, as generators: what to ask, then what it means. No I/O: both stores drive these."""
+"""Attempts and refunds on a server, as generators: what to send, then what the replies mean. No I/O."""
 
 from __future__ import annotations
 
@@ -58,21 +58,21 @@ if TYPE_CHECKING:
 __all__ = ["Verbs"]
 
 IN_FLIGHT = 2
-"""Parts of a batch on their way: one at the servers while the next is put together."""
+"""Parts of a batch in flight: the servers decide one while the next is built."""
 
 ROWS_A_ROUND = 10_000
 """Refunds in one round trip."""
 
 A_ROW_S = 0.0001
-"""What each attempt in a batch adds to the deadline of one: some 20 us of the server's, and as much here."""
+"""Seconds that each attempt of a batch adds to the deadline: some 20 us on the server, and as much here."""
 
 
 class Verbs:
-    """What is asked of the servers for attempts, one by one or many. Threads share it."""
+    """The verbs for attempts, single or in batches. Threads share it."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._engine = session.engine
+        self._router = session.router
 
     def one(
         self,
@@ -83,9 +83,9 @@ class Verbs:
         fingerprint: int,
         slot: tuple[int, int] = (-1, 0),
     ) -> tuple[Call, int]:
-        """The call of one attempt that is decided, looked at or placed, and how many replicas are to have it.
+        """The call that decides, peeks or takes a slot for one attempt, and how many replicas must have it.
 
-        A `slot` is at most (-1: no bound) and at least so many us from now.
+        `slot` is the most (-1: no bound) and the least us that the slot may be from now.
         """
         replicas = 0 if mode == PEEK else compiled.family.replicas
         if compiled.short and cost == 1 and not fingerprint and mode != PEEK:
@@ -95,7 +95,7 @@ class Verbs:
         return single_call(head, subject, fingerprint), replicas
 
     def one_answer(self, outcome: Reply, compiled: RedisRule, cost: int, mode: int) -> Decision:
-        """The decision that the outcome of such a call is, or raise."""
+        """The decision in the outcome of such a call; raises its error."""
         if type(outcome) is UnderReplicated:
             decision = one_decision(outcome.reply, compiled, cost, slot=mode == PLACE)
             if decision.allowed:
@@ -104,79 +104,81 @@ class Verbs:
         return one_decision(sound(outcome), compiled, cost, slot=mode == PLACE, peeked=mode == PEEK)
 
     def alone(self, call: Call, replicas: int = 0) -> Steps[Reply | CaplineError]:
-        """What becomes of a single call."""
-        [outcome] = yield from self._engine.run([call], self._session.until(), replicas)
+        """The outcome of a single call."""
+        [outcome] = yield from self._router.run([call], self._session.until(), replicas)
         return outcome
 
-    def decide_all(self, asks: Sequence[StoreAttempt]) -> Steps[Joint]:
+    def decide_all(self, attempts: Sequence[StoreAttempt]) -> Steps[Joint]:
         """One attempt over several subjects: one call; on a cluster one for each slot, one after the other.
 
-        Where a slot refuses or fails, what the slots before it recorded is given back. So never is more admitted than
-        allowed; but others may be refused meanwhile by what is given back.
+        If a slot refuses or fails, the hits that earlier slots recorded are refunded. So no limit is ever exceeded, but
+        other callers may be refused until the refund.
         """
         taken: list[JointReply] = []
-        groups = joint_groups(asks, by_slot=self._engine.topology.by_slot)
-        until = self._session.until() + (len(groups) - 1) * self._engine.settings.deadline_s
+        groups = joint_groups(attempts, by_slot=self._router.topology.by_slot)
+        until = self._session.until() + (len(groups) - 1) * self._router.settings.deadline_s
         for number, group in enumerate(groups):
             try:
-                answer = yield from self._joint([asks[i] for i in group], DECIDE, until)
+                answer = yield from self._joint([attempts[i] for i in group], DECIDE, until)
             except _NotReplicated as short:
                 given = [*zip(groups, [*taken, short.answer], strict=False)] if number else []
-                yield from self._give_back_all(asks, given, short.error)
+                yield from self._give_back_all(attempts, given, short.error)
                 raise short.error from None
             except CaplineError as error:
-                yield from self._give_back_all(asks, zip(groups, taken, strict=False), error)
+                yield from self._give_back_all(attempts, zip(groups, taken, strict=False), error)
                 raise
             if not answer.joint.allowed:
-                yield from self._give_back_all(asks, zip(groups, taken, strict=False), None)
-                return _among_all(answer.joint, group, len(asks))
+                yield from self._give_back_all(attempts, zip(groups, taken, strict=False), None)
+                return _among_all(answer.joint, group, len(attempts))
             taken.append(answer)
         return _together(groups, taken)
 
-    def peek_all(self, asks: Sequence[StoreAttempt]) -> Steps[Joint]:
-        """What `decide_all` would answer; the slots are looked at all at once."""
-        groups = joint_groups(asks, by_slot=self._engine.topology.by_slot)
-        parts = [[asks[i] for i in group] for group in groups]
+    def peek_all(self, attempts: Sequence[StoreAttempt]) -> Steps[Joint]:
+        """What `decide_all` would answer; all slots are read at once."""
+        groups = joint_groups(attempts, by_slot=self._router.topology.by_slot)
+        parts = [[attempts[i] for i in group] for group in groups]
         now = self._session.now()
-        outcomes = yield from self._engine.run([joint_call(part, PEEK, now) for part in parts], self._session.until())
+        outcomes = yield from self._router.run([joint_call(part, PEEK, now) for part in parts], self._session.until())
         answers = [
             joint_reply(sound(outcome), part, peeked=True) for outcome, part in zip(outcomes, parts, strict=True)
         ]
         return _together(groups, answers)
 
-    def at_once(self, asks: Sequence[StoreAttempt], mode: int) -> Call | None:
+    def at_once(self, attempts: Sequence[StoreAttempt], mode: int) -> Call | None:
         """The one call that an attempt over several subjects takes; None where it takes more, or waits for replicas."""
-        if mode == DECIDE and any(ask.compiled.family.replicas for ask in asks):
+        if mode == DECIDE and any(attempt.compiled.family.replicas for attempt in attempts):
             return None
-        if len(joint_groups(asks, by_slot=self._engine.topology.by_slot)) > 1:
+        if len(joint_groups(attempts, by_slot=self._router.topology.by_slot)) > 1:
             return None
-        return joint_call(asks, mode, self._session.now())
+        return joint_call(attempts, mode, self._session.now())
 
-    def joint_answer(self, outcome: Reply, asks: Sequence[StoreAttempt], mode: int) -> Joint:
-        """The answer that the outcome of this one call is, or raise."""
-        return joint_reply(sound(outcome), asks, peeked=mode == PEEK).joint
+    def joint_answer(self, outcome: Reply, attempts: Sequence[StoreAttempt], mode: int) -> Joint:
+        """The answer in the outcome of this one call; raises its error."""
+        return joint_reply(sound(outcome), attempts, peeked=mode == PEEK).joint
 
-    def _joint(self, asks: Sequence[StoreAttempt], mode: int, until: float) -> Steps[JointReply]:
-        call = joint_call(asks, mode, self._session.now())
-        replicas = max([ask.compiled.family.replicas for ask in asks])
-        [outcome] = yield from self._engine.run([call], until, replicas)
+    def _joint(self, attempts: Sequence[StoreAttempt], mode: int, until: float) -> Steps[JointReply]:
+        call = joint_call(attempts, mode, self._session.now())
+        replicas = max([attempt.compiled.family.replicas for attempt in attempts])
+        [outcome] = yield from self._router.run([call], until, replicas)
         if type(outcome) is UnderReplicated:
-            answer = joint_reply(outcome.reply, asks)
+            answer = joint_reply(outcome.reply, attempts)
             if answer.joint.allowed:
                 raise _NotReplicated(answer, outcome.error)
             return answer
-        return joint_reply(sound(outcome), asks)
+        return joint_reply(sound(outcome), attempts)
 
     def _give_back_all(
-        self, asks: Sequence[StoreAttempt], taken: Iterable[tuple[list[int], JointReply]], why: CaplineError | None
+        self, attempts: Sequence[StoreAttempt], taken: Iterable[tuple[list[int], JointReply]], why: CaplineError | None
     ) -> Steps[None]:
-        """Give back what these groups recorded, but for what was known before; raises where that did not come off."""
+        """Refund what these groups recorded, except parts whose id was known; raises if a refund fails."""
         calls = [
-            self.refund_call(asks[group[i]].compiled, asks[group[i]].subject, answer.joint.hits[i], asks[group[i]].cost)
+            self.refund_call(
+                attempts[group[i]].compiled, attempts[group[i]].subject, answer.joint.hits[i], attempts[group[i]].cost
+            )
             for group, answer in taken
             for i in answer.new
         ]
-        outcomes = (yield from self._engine.run(calls, self._session.until())) if calls else []
+        outcomes = (yield from self._router.run(calls, self._session.until())) if calls else []
         failed = next((outcome for outcome in outcomes if isinstance(outcome, CaplineError)), None)
         if failed is not None:
             raise StoreUnknownError(
@@ -185,7 +187,7 @@ class Verbs:
             ) from None
 
     def given_back(self, outcome: Reply, compiled: RedisRule) -> bool:
-        """Whether the outcome of a `refund_call` says that there was such a hit; raises its error."""
+        """Whether a `refund_call` found the hit; raises its error."""
         given = sound(outcome)
         if given < 0:
             raise damaged(compiled)
@@ -194,7 +196,7 @@ class Verbs:
     def refund_many(
         self, compiled: RedisRule, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int
     ) -> Steps[NDArray[np.bool_]]:
-        """Give many hits back; raises the first error, after all were tried."""
+        """Refund many hits; raises the first error after all were tried."""
         given = np.zeros(len(subjects), np.bool_)
         failed: CaplineError | None = None
         for first in range(0, len(subjects), ROWS_A_ROUND):
@@ -206,7 +208,7 @@ class Verbs:
                     strict=True,
                 )
             ]
-            outcomes = yield from self._engine.run(calls, self._session.bulk_until())
+            outcomes = yield from self._router.run(calls, self._session.bulk_until())
             for row, outcome in enumerate(outcomes, first):
                 try:
                     given[row] = self.given_back(outcome, compiled)
@@ -217,7 +219,7 @@ class Verbs:
         return given
 
     def refund_call(self, compiled: RedisRule, subject: Subject, stamp_us: int, cost: int) -> Call:
-        """The call that gives one hit back."""
+        """The call that refunds one hit."""
         family = compiled.family
         tag = tag_of(subject, family.buckets)
         keys = keys_of(compiled.refund_logs, tag)
@@ -227,26 +229,26 @@ class Verbs:
         payload = pack(b"EVALSHA", REFUND.sha, b"%d" % len(keys), *keys, *asked)
         return Call(slot_of(tag), payload, REFUND)
 
-    def decide_batch(self, asks: Sequence[StoreAttempt]) -> Steps[list[Decision | CaplineError]]:
+    def decide_batch(self, attempts: Sequence[StoreAttempt]) -> Steps[list[Decision | CaplineError]]:
         """Attempts of any policies; an item that fails is its error."""
-        answers: list[Any] = [None] * len(asks)
-        if not asks:
+        answers: list[Any] = [None] * len(attempts)
+        if not attempts:
             return answers
         landing: deque[tuple[Part, InFlight]] = deque()
-        until = min(self._session.until() + len(asks) * A_ROW_S, self._session.bulk_until())
+        until = min(self._session.until() + len(attempts) * A_ROW_S, self._session.bulk_until())
 
         def land() -> Steps[None]:
             part, flight = landing.popleft()
-            outcomes = yield from self._engine.finish(flight, until)
+            outcomes = yield from self._router.finish(flight, until)
             start = 0
             for outcome, size in zip(outcomes, part.sizes, strict=True):
                 rows: list[int] = part.rows[start : start + size].tolist()
                 start += size
-                for row, answer in zip(rows, _row_answers(outcome, [asks[row] for row in rows]), strict=True):
+                for row, answer in zip(rows, _row_answers(outcome, [attempts[row] for row in rows]), strict=True):
                     answers[row] = answer
 
-        for head, part in row_parts(asks, self._session.now(), by_slot=self._engine.topology.by_slot):
-            flight = yield from self._engine.start(part.calls, until, head.family.replicas)
+        for head, part in row_parts(attempts, self._session.now(), by_slot=self._router.topology.by_slot):
+            flight = yield from self._router.start(part.calls, until, head.family.replicas)
             landing.append((part, flight))
             while landing and (part.last or len(landing) >= IN_FLIGHT):
                 yield from land()
@@ -269,12 +271,12 @@ class Verbs:
 
         def land() -> Steps[None]:
             part, flight = landing.popleft()
-            outcomes = yield from self._engine.finish(flight, self._session.bulk_until())
+            outcomes = yield from self._router.finish(flight, self._session.bulk_until())
             _take(columns, part, outcomes, batch.cost)
 
-        by_slot = self._engine.topology.by_slot
+        by_slot = self._router.topology.by_slot
         for part in batch_parts(head, batch.subjects, codes, by_slot=by_slot, receipt=receipt):
-            flight = yield from self._engine.start(part.calls, self._session.bulk_until(), replicas)
+            flight = yield from self._router.start(part.calls, self._session.bulk_until(), replicas)
             landing.append((part, flight))
             while landing and (part.last or len(landing) >= IN_FLIGHT):
                 yield from land()
@@ -283,10 +285,10 @@ class Verbs:
         return columns.done()
 
     def _claim(self, batch: Batch, receipt: str, digest: bytes) -> Steps[None]:
-        """Put the receipt under this batch's name, once; raises where it is another batch's."""
+        """Record once which batch the receipt was given for; raises if it was another batch."""
         family: Family = batch.compiled[0].family
         name = receipt_name(batch, receipt).hex().encode()
-        # No log has an empty name, so no key of a log is like this.
+        # No log has an empty name, so this is never a log's key.
         key = b"%b:/receipt:{%b}" % (namespace_of(batch).encode(), name)
         now_us = 0 if self._session.clock is None else self._session.clock.now_us()
         value = (now_us + family.retention_us).to_bytes(8) + digest
@@ -294,7 +296,7 @@ class Verbs:
         slot = slot_of(name)
         command = (b"SET", key, value, b"PX", expires)
         for options in ((b"NX", b"GET"), (b"GET",)):
-            [outcome] = yield from self._engine.run(
+            [outcome] = yield from self._router.run(
                 [Call(slot, pack(*command, *options), repeatable=True)], self._session.bulk_until()
             )
             kept = sound(outcome)
@@ -302,7 +304,7 @@ class Verbs:
                 return
             if self._session.clock is None or int.from_bytes(kept[:8]) > now_us:
                 raise receipt_conflict(receipt)
-            # It has expired by the caller's clock, not yet by the server's: it is written over.
+            # Expired by the caller's clock but not yet by the server's: it is overwritten.
 
 
 class _NotReplicated(Exception):  # noqa: N818 - the error is inside
@@ -315,19 +317,19 @@ class _NotReplicated(Exception):  # noqa: N818 - the error is inside
 
 
 def _among_all(joint: Joint, group: Sequence[int], many: int) -> Joint:
-    """The answer of a slot, its parts by the numbers that they have among all; of others it tells nothing."""
+    """The answer of a slot, with its parts numbered among all parts; parts of other slots have no limit states."""
     if len(group) == many:
         return joint
-    told: list[tuple[LimitStatus, ...]] = [()] * many
+    states_by_part: list[tuple[LimitStatus, ...]] = [()] * many
     for number, states in zip(group, joint.limits, strict=True):
-        told[number] = states
-    return msgspec.structs.replace(joint, binds=group[joint.binds], _seen=(tuple, told))
+        states_by_part[number] = states
+    return msgspec.structs.replace(joint, binds=group[joint.binds], _seen=(tuple, states_by_part))
 
 
 def _together(groups: Sequence[Sequence[int]], replies: Sequence[JointReply]) -> Joint:
-    """The answers of the slots as one: that of the slot that refuses for longest, or has the least left.
+    """The answers of all slots as one: that of the slot that refuses longest, or else has the least left.
 
-    A slot whose parts are all known says nothing of what is left now; of slots that are alike the one with the first
+    A slot whose parts are all known does not count, since its answer is not of now. In a tie the slot with the first
     part counts.
     """
     many = sum(len(group) for group in groups)
@@ -345,18 +347,18 @@ def _together(groups: Sequence[Sequence[int]], replies: Sequence[JointReply]) ->
     least = min(judged, key=lambda answer: (answer.remaining, answer.binds))
     reset_after_us = max([answer.reset_after_us or 0 for answer in own])
     ordered = tuple([hits[number] for number in sorted(hits)])
-    told = [max(states, key=len) for states in zip(*(answer.limits for answer in own), strict=True)]
-    return msgspec.structs.replace(least, reset_after_us=reset_after_us, hits=ordered, _seen=(tuple, told))
+    states_by_part = [max(states, key=len) for states in zip(*(answer.limits for answer in own), strict=True)]
+    return msgspec.structs.replace(least, reset_after_us=reset_after_us, hits=ordered, _seen=(tuple, states_by_part))
 
 
 def _retry_then_first(answer: Joint) -> tuple[float, int]:
     return float("inf") if answer.retry_after_us is None else answer.retry_after_us, -answer.binds
 
 
-def _row_answers(outcome: Reply, asks: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
-    compiled, costs = [ask.compiled for ask in asks], [ask.cost for ask in asks]
+def _row_answers(outcome: Reply, attempts: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
+    compiled, costs = [attempt.compiled for attempt in attempts], [attempt.cost for attempt in attempts]
     if isinstance(outcome, CaplineError):
-        return [outcome] * len(asks)
+        return [outcome] * len(attempts)
     if isinstance(outcome, UnderReplicated):
         answers = decisions(outcome.reply, compiled, costs)
         return [outcome.error if not isinstance(one, CaplineError) and one.allowed else one for one in answers]
@@ -364,7 +366,7 @@ def _row_answers(outcome: Reply, asks: Sequence[StoreAttempt]) -> list[Decision 
 
 
 def _take(columns: ReplyColumns, part: Part, outcomes: Sequence[Reply], cost: int) -> None:
-    """Put a part's outcomes into the columns: the sound ones all at once."""
+    """Put a part's outcomes into the columns; replies without an error all at once."""
     if all(type(outcome) is bytes for outcome in outcomes):
         columns.take(part.rows, outcomes, part.sizes, cost)
         return

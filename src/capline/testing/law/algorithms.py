@@ -263,11 +263,11 @@ class AlgorithmLaw(StoreSetting):
         for step in range(14):
             self.clock.advance_us(1_300_007)
             why = limiter.explain("p", "s")
-            told = [min(one.remaining for one in why.limits), why.decision.remaining]
-            told += [limiter.peek("p", "s").remaining, limiter.peek_all([Attempt("p", "s")]).remaining]
-            told += limiter.peek_many("p", ["s"]).remaining.tolist()
+            answers = [min(one.remaining for one in why.limits), why.decision.remaining]
+            answers += [limiter.peek("p", "s").remaining, limiter.peek_all([Attempt("p", "s")]).remaining]
+            answers += limiter.peek_many("p", ["s"]).remaining.tolist()
             decided = limiter.decide("p", "s")
-            assert told == [decided.remaining] * 5, f"step {step}: after this attempt, if it is allowed"
+            assert answers == [decided.remaining] * 5, f"step {step}: after this attempt, if it is allowed"
             if decided.allowed:
                 left = decided.remaining
                 assert bool(limiter.peek("p", "s", left)) is True if left else not limiter.peek("p", "s")

@@ -52,7 +52,7 @@ class AtOnceLaw(StoreSetting):
 
 
 def _at_once(limiter: Any, askers: int, times: int) -> list[Decision]:
-    """What so many askers at once, each so many times, are told."""
+    """The answers to so many callers at once, each calling so many times."""
     if isinstance(limiter, Awaited):
         return limiter.run(_tasks_at_once(limiter.inner, askers, times))
     decisions: list[Decision] = []
@@ -78,8 +78,8 @@ async def _tasks_at_once(limiter: AsyncLimiter, askers: int, times: int) -> list
             await asyncio.sleep(0)
         return decisions
 
-    told = await asyncio.gather(*(ask() for _ in range(askers)))
-    return [decision for decisions in told for decision in decisions]
+    answers = await asyncio.gather(*(ask() for _ in range(askers)))
+    return [decision for decisions in answers for decision in decisions]
 
 
 def _ask_from_another_process(url: str, namespace: str, layout: str, asynchronous: bool, times: int) -> int:

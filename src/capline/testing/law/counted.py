@@ -1,4 +1,4 @@
-"""Random histories of joint attempts, ids, slots and stepping clocks, judged by an oracle that counts what was told."""
+"""Random histories of joint attempts, ids, slots and stepping clocks, judged by the counting oracle."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CountedLaw(StoreSetting):
 
 
 class History:
-    """Asks a limiter what chance says, and has the oracle judge each answer. `subjects` are decided in one step."""
+    """Makes random calls of a limiter; the oracle judges each answer. `subjects` are decided in one step."""
 
     def __init__(
         self, limiter: Any, clock: ManualClock, oracle: Oracle, draw: random.Random, subjects: Sequence[str | int]

@@ -67,9 +67,9 @@ class JointLaw(StoreSetting):
         assert (again.allowed, again.hits) == (True, first.hits)
         assert limiter.peek("campaign", "c").remaining == 3
         assert limiter.refund("user", "a", first.hits[0])
-        anew = limiter.decide_all(parts)
-        assert anew.hits[1] == first.hits[1], "of the campaign it is the same one still"
-        assert anew.hits[0] != first.hits[0]
+        again = limiter.decide_all(parts)
+        assert again.hits[1] == first.hits[1], "of the campaign it is the same one still"
+        assert again.hits[0] != first.hits[0]
         with pytest.raises(IdConflictError):
             limiter.decide_all([Attempt("user", "a", 2, id="x"), Attempt("tenant", "t")])
         assert limiter.peek("tenant", "t").remaining == 7

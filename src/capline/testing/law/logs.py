@@ -163,6 +163,6 @@ class LogLaw(StoreSetting):
             (LogRecord("p", "s", []), "1 to 1000 hits, not 0"),
             (LogRecord("p", "s", [(START_US, 1, 0)], keyed=True), "give the limiter the subject_key"),
         ):
-            with pytest.raises(CaplineError, match=r"^record 2: ") as told:
+            with pytest.raises(CaplineError, match=r"^record 2: ") as raised:
                 limiter.load([good, bad])
-            assert said in str(told.value)
+            assert said in str(raised.value)

@@ -1,1 +1,1 @@
-"""The embedded store: one LMDB file, its lock, what is checked before it is mapped, and what looks after it."""
+"""The embedded store: one LMDB file, its lock, the checks before it is mapped, and its maintenance."""

@@ -1,10 +1,10 @@
-"""Everything that can be seen to be wrong in an embedded store's file, without changing it and beside whoever uses it.
+"""Finds damage in an embedded store's file, without changing it and while others use it.
 
-Two looks. Every page of one committed state (`capline.store.local.lmdb.pages`): whether each is what its parent says it
-is, in order, and used once. Then every value: whether its checksum holds, under its key, and whether a long log has its
-pages. Damage within a value or a key shows by the checksum, damage elsewhere by the walk.
+Two passes. First every page of one committed state (`capline.store.local.lmdb.pages`): whether it is what its parent
+says, in order, and used once. Then every value: whether its checksum matches under its key, and whether a long log has
+all its pages. The checksums show damage in a value or a key, the walk shows damage elsewhere.
 
-What it cannot see: a page that holds what it held before, as a disk leaves it that loses writes.
+It cannot see a page with an older content of its own, left by a disk that lost a write.
 
 It reads the whole file: about a second for each million logs. Memory: a byte a page, and the heads of long logs.
 """
@@ -21,7 +21,7 @@ import msgspec
 from capline.model.errors import StoreDamagedError, StoreError, StoreVersionError
 from capline.store.local.lmdb.environment import is_open_here
 from capline.store.local.lmdb.files import DATABASES, FORMAT, META, find_store
-from capline.store.local.lmdb.lock import Guard
+from capline.store.local.lmdb.lock import StoreLock
 from capline.store.local.lmdb.pages import SUBTABLE, TABLE, Meta, Table, Walk, read_metas
 from capline.store.local.lmdb.store import subject_of
 from capline.store.local.log_bytes import PAGED, read_words, unpack_log, unseal
@@ -49,7 +49,7 @@ class StoreReport(msgspec.Struct):
     used_pages: int = 0
     free_pages: int = 0
     lost_pages: int = 0
-    """Neither used nor free: room that is never used again, and no harm."""
+    """Pages that are neither used nor free: lost room, but no damage."""
     page_bytes: int = 0
     faults_found: int = 0
     faults: list[str] = msgspec.field(default_factory=list[str])
@@ -62,7 +62,7 @@ class StoreReport(msgspec.Struct):
 
 
 def check_store(path: Path) -> StoreReport:
-    """Look at every page and value of the store in this directory.
+    """Check every page and value of the store in this directory.
 
     Raises `NoStoreError`, `StoreDamagedError` or `StoreVersionError` where it could not be opened at all, and
     `StoreError` where this process has it open.
@@ -71,25 +71,25 @@ def check_store(path: Path) -> StoreReport:
         find_store(path)
         if is_open_here(path):
             raise StoreError(f"{path}: is open in this process; close its limiter first")
-        guard = Guard(path)
+        lock = StoreLock(path)
         try:
-            return _checked(path, guard)
+            return _checked(path, lock)
         finally:
-            guard.leave()
+            lock.leave()
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror or error}; name a directory that can be read") from None
     except lmdb.Error as error:
         raise StoreDamagedError(f"{path}: cannot be read ({error}); it is left as it is") from None
 
 
-def _checked(path: Path, guard: Guard) -> StoreReport:
+def _checked(path: Path, lock: StoreLock) -> StoreReport:
     report = StoreReport(str(path))
     fd = os.open(path / "data.mdb", os.O_RDONLY | os.O_CLOEXEC)
     try:
         page_bytes = META.unpack(os.pread(fd, META.size, 0))[4]
-        # The snapshot keeps its pages from being written to again; LMDB is asked for nothing else.
+        # An LMDB read transaction keeps the snapshot's pages from being reused; LMDB reads nothing else here.
         with lmdb.open(str(path), readonly=True, map_size=os.fstat(fd).st_size, max_dbs=len(DATABASES)) as env:
-            guard.let_in()
+            lock.let_in()
             for _ in range(SNAPSHOT_TRIES):
                 try:
                     with env.begin() as txn:
@@ -145,7 +145,7 @@ def _check_state(fd: int, page_bytes: int, meta: Meta, report: StoreReport) -> N
 
 
 class _Values:
-    """What stands in the entries, table by table."""
+    """Checks the entries, table by table."""
 
     def __init__(self, report: StoreReport) -> None:
         self._report = report
@@ -163,14 +163,14 @@ class _Values:
             self._report.fault(f"table {table.decode()}, {self._named(key)}: {error}")
 
     def check_format(self) -> None:
-        """See that the file is of our format; raises `StoreVersionError` where it is of another version's."""
+        """Check that the file has capline's format; raises `StoreVersionError` for another version's."""
         if self._format != FORMAT:
             self._report.fault(f"table meta: the format is {self._format!r}, not {FORMAT!r}")
             if (self._format or b"").startswith(FORMAT[:-1]):
                 raise StoreVersionError(f"{self._report.path}: {self._report.faults[-1]}; it is left as it is")
 
     def end(self) -> None:
-        """What was not met."""
+        """Report pages that were not found."""
         for key, (first, after) in self._sealed.items():
             if first < after:
                 self._report.fault(f"table pages, {self._named(key)}: pages {first} to {after - 1} are missing")

@@ -1,8 +1,8 @@
 """A smaller file with the same logs: LMDB copies what is used, page behind page, and the copy takes the file's place.
 
-The file of an embedded store never shrinks by itself. It may be put in place only while nobody has the store open, so
-for that the store's lock is held alone (`capline.store.local.lmdb.lock`). Into another directory it may be copied at
-any time: that is a backup of one committed state. A store that is damaged is not copied.
+The file of an embedded store never shrinks by itself. It can be replaced only while nobody has the store open, so the
+store's lock is held exclusively for that (`capline.store.local.lmdb.lock`). A copy into another directory is possible
+at any time: that is a backup of one committed state. A damaged store is not copied.
 
 Interrupted anywhere, the file is the old one or the new one, whole.
 """
@@ -21,7 +21,7 @@ from capline.model.errors import StoreDamagedError, StoreError, StoreFullError
 from capline.model.private import PRIVATE_FILE, make_private_directory
 from capline.store.local.lmdb.check import check_store
 from capline.store.local.lmdb.files import find_store, sync_directory
-from capline.store.local.lmdb.lock import Guard
+from capline.store.local.lmdb.lock import StoreLock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +49,7 @@ def compact_store(path: Path, to: Path | None = None) -> Compacted:
     if report.faults_found:
         raise StoreDamagedError(
             f"{path}: {report.faults_found} fault(s), the first: {report.faults[0]}; nothing was changed; look at them "
-            "by `capline store check`"
+            "with `capline store check`"
         )
     try:
         return _in_place(path) if to is None else _beside(path, to)
@@ -62,9 +62,9 @@ def compact_store(path: Path, to: Path | None = None) -> Compacted:
 
 
 def _in_place(path: Path) -> Compacted:
-    guard = Guard(path)
+    lock = StoreLock(path)
     try:
-        if not guard.alone:
+        if not lock.alone:
             raise StoreError(
                 f"{path}: another process has it open; end it first, or copy into a new directory by --to DIRECTORY"
             )
@@ -76,32 +76,32 @@ def _in_place(path: Path) -> Compacted:
         sync_directory(path)
         return Compacted(str(path), before.st_size, after_bytes)
     finally:
-        guard.leave()
+        lock.leave()
 
 
 def _beside(path: Path, to: Path) -> Compacted:
-    guard = Guard(path)
+    lock = StoreLock(path)
     try:
         target = to / "data.mdb"
         if target.exists() or (to / "lock.mdb").exists():
             raise StoreError(f"{to}: holds a store already; name a directory that does not")
         make_private_directory(to)
-        after_bytes = _copy(path, to / NEW_NAME, None, guard)
+        after_bytes = _copy(path, to / NEW_NAME, None, lock)
         (to / NEW_NAME).rename(target)
         sync_directory(to)
         return Compacted(str(to), (path / "data.mdb").stat().st_size, after_bytes)
     finally:
-        guard.leave()
+        lock.leave()
 
 
-def _copy(path: Path, new: Path, like: os.stat_result | None, guard: Guard | None = None) -> int:
+def _copy(path: Path, new: Path, like: os.stat_result | None, lock: StoreLock | None = None) -> int:
     """Write the compacted file, whole and synced, or leave none; with the mode and owner of the one that it is like."""
     size_bytes = find_store(path)
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
     try:
         with lmdb.open(str(path), readonly=True, map_size=size_bytes) as env:
-            if guard is not None:
-                guard.let_in()
+            if lock is not None:
+                lock.let_in()
             env.copyfd(fd, compact=True)
         if like is not None:
             os.fchmod(fd, stat.S_IMODE(like.st_mode))

@@ -1,15 +1,16 @@
-"""One LMDB environment, opened once in a process however many limiters name it, and looked after.
+"""One LMDB environment, opened once in a process however many limiters name it, and maintained.
 
-What LMDB itself leaves to its user:
+What LMDB leaves to its user:
 
-- **Damage.** A file that is not ours, of another version, or shorter than it says is refused before it is mapped,
-  untouched.
+- **Damage.** A file of another program or version, or one that is shorter than it says, is refused before it is mapped,
+  and not touched.
 - **Room.** The map is written through memory (half the cost of a decision), so its room is allocated before it is used:
   a full disk is an error at the time of growing, never a SIGBUS. A map that fills up grows by doubling, then by a
   gigabyte.
 - **Sharing.** Another process may have grown it: the new size is taken over. Threads take turns, as writers do anyway.
-- **Readers.** A process that is killed while it opens the file leaves a reader's slot that keeps every later page from
-  being used again. Such slots are cleared at opening, now and then, and before the map grows.
+- **Readers.** A process that is killed while it opens the file leaves a reader's slot, which keeps every later page
+from
+  being reused. Such slots are cleared at opening, every 1,024 transactions, and before the map grows.
 - **Locks.** Nobody opens the file while its `lock.mdb` is missing and others use it (`capline.store.local.lmdb.lock`).
 - **Forks.** A child must not use its parent's environment: it is closed there, and opened again when used.
 
@@ -39,7 +40,7 @@ from capline.model.errors import (
 )
 from capline.model.private import PRIVATE_FILE, create_private_file, make_private_directory
 from capline.store.local.lmdb.files import DATABASES, FORMAT, check_file, check_format, find_store, sync_directory
-from capline.store.local.lmdb.lock import Guard
+from capline.store.local.lmdb.lock import StoreLock
 from capline.store.local.log_bytes import seal, unseal
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ MOST_GROWTH_BYTES = 1 << 30
 LEAST_GROWTH_BYTES = 1 << 20
 _BEGUN = struct.Struct(">QQ")
 LOOK_EVERY = 1024
-"""Transactions of a process between two looks at the readers' table and at whose files these are."""
+"""After so many transactions of a process the readers' table and the identity of the files are checked."""
 
 
 class Transaction(Protocol):
@@ -109,7 +110,7 @@ class Environment:
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._env: lmdb.Environment | None = None
-        self._outage: Guard | None = None
+        self._file_lock: StoreLock | None = None
         self._synced = 0
         self._since_look = 0
         self.tables: dict[bytes, lmdb._Database] = {}  # pyright: ignore[reportPrivateUsage] - its only name
@@ -152,7 +153,7 @@ class Environment:
                     raise StoreError(f"{self.path}: {error}; nothing was recorded") from None
 
     def _settle(self, env: lmdb.Environment, number: int) -> None:
-        """Make sure that what this transaction has read is on the disk; what it wrote is there already."""
+        """Make sure that all that this transaction has read is on disk; what it wrote is there already."""
         last: int = env.info()["last_txnid"]
         if last >= number:
             # This one wrote, or one after it: whose sync covers all that this one has read, but perhaps not itself.
@@ -162,7 +163,7 @@ class Environment:
             self._synced = last
 
     def leave(self) -> None:
-        """One user less; the last one closes the file, which is then wholly on disk."""
+        """Drop one user; the last one syncs and closes the file."""
         with _opening:
             self.users -= 1
             if self.users == 0:
@@ -213,12 +214,12 @@ class Environment:
         return self.run(work)
 
     def _ready(self) -> lmdb.Environment:
-        """The open environment, looked after now and then: an error there is found again by the next transaction."""
+        """The open environment, checked every so often; an error there comes back at the next transaction."""
         env = self._env or self._enter()
         self._since_look += 1
         if self._since_look >= LOOK_EVERY:
-            if self._outage is not None:
-                self._outage.check()
+            if self._file_lock is not None:
+                self._file_lock.check()
             with contextlib.suppress(lmdb.Error):
                 env.reader_check()
             self._since_look = 0
@@ -228,9 +229,9 @@ class Environment:
         if self._env is not None:
             self._env.close()
             self._env = None
-        if self._outage is not None:
-            self._outage.leave()
-            self._outage = None
+        if self._file_lock is not None:
+            self._file_lock.leave()
+            self._file_lock = None
 
     def hold(self) -> None:
         """Keep every transaction out until `let_go`."""
@@ -243,7 +244,7 @@ class Environment:
     def _enter(self) -> lmdb.Environment:
         while True:
             env = self._open()
-            if self._outage is not None and self._outage.share():
+            if self._file_lock is not None and self._file_lock.share():
                 self._synced = self._since_look = 0
                 return env
             self._shut()
@@ -254,7 +255,7 @@ class Environment:
             check_file(data) if self._create else find_store(self.path)
             made = make_private_directory(self.path)
             create_private_file(data)
-            self._outage = Guard(self.path)
+            self._file_lock = StoreLock(self.path)
             size_bytes = check_file(data)
             if size_bytes:
                 check_format(self.path, size_bytes)
@@ -293,15 +294,15 @@ class Environment:
         return env
 
     def _sync_names(self, made: list[Path]) -> None:
-        """Make the names durable that lead to the file: its own, its directory's, and those of directories made here.
+        """Sync the names on the path to the file: its own, its directory's, and those of directories made here.
 
-        At every opening: whoever made them may have been killed before it could.
+        At every opening, since the process that made them may have been killed before it could.
         """
         for directory in {self.path, self.path.parent, *(one.parent for one in made)}:
             try:
                 sync_directory(directory)
             except PermissionError as error:
-                # A directory that others look after, and that may only be passed through.
+                # A directory of somebody else, which may be searched but not read.
                 if directory == self.path or self.path in made:
                     raise StoreError(f"{directory}: cannot be synced ({error.strerror}); let it be read") from None
             except OSError as error:
@@ -371,7 +372,7 @@ def open_environment(path: Path, durability: str, most_bytes: int | None = None,
 
 
 def is_open_here(path: Path) -> bool:
-    """Tell whether this process has the environment of this directory open: LMDB bears it only once."""
+    """Whether this process has the environment of this directory open: LMDB allows that only once."""
     with _opening:
         return _identity(path) in _open
 
@@ -389,7 +390,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _before_fork() -> None:
-    """Wait until no thread is in a transaction: a child could neither end one that it inherited nor close around it."""
+    """Wait until no thread is in a transaction: a forked child could neither end it nor close the file."""
     _opening.acquire()
     for environment in _open.values():
         environment.hold()

@@ -1,6 +1,6 @@
-"""What is looked at before LMDB maps a file: it may be no file, cut off, damaged at its head, or of something else.
+"""Checks before LMDB maps a file: whether it is a file, whole, with a sound head, and of capline's format.
 
-What is refused is not touched.
+A file that is refused is not touched.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def check_file(data: Path) -> int:
 
 
 def check_format(path: Path, size_bytes: int) -> None:
-    """Read, as a reader beside whoever writes, whether the file is of our format or has nothing in it yet."""
+    """Read, while others may write, whether the file has capline's format or is still empty."""
     # The whole file is mapped, so that a writer that takes further pages of it meanwhile is no error.
     tables = len(DATABASES)
     with lmdb.open(str(path), readonly=True, map_size=size_bytes, max_dbs=tables) as env, env.begin() as txn:
@@ -80,7 +80,7 @@ def check_format(path: Path, size_bytes: int) -> None:
             found = bytes(txn.get(b"format", db=env.open_db(b"meta", txn, create=False)) or b"")
         except lmdb.NotFoundError:
             raise StoreVersionError(f"{path}: an LMDB file of something else; it is left as it is") from None
-    # A process that is making the file at this moment has made its tables, and writes the format next.
+    # Another process may be creating the file: it makes the tables first and writes the format next.
     if found and found != FORMAT:
         raise StoreVersionError(
             f"{path}: written as {found.decode('ascii', 'replace')!r}, this capline reads {FORMAT.decode()!r}; it is "

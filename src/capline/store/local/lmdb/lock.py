@@ -1,11 +1,12 @@
-"""Who has the embedded store open: a lock on `data.mdb` itself, which does not depend on `lock.mdb`.
+"""A lock on `data.mdb` itself, held by every process that has the embedded store open; independent of `lock.mdb`.
 
 LMDB keeps its writers' lock in `lock.mdb`. If that file is removed while the store is in use, the next process makes a
 new one, and then two writers write at once. So every process that has the store open also holds a shared `flock` on
-`data.mdb`. Who opens it first holds the lock alone until it has, and may make `lock.mdb`; who finds the store in use
-and no `lock.mdb` is refused. `capline store compact` holds the lock alone while it puts another file in the place.
+`data.mdb`. The first process holds it exclusively while it opens the store, and may make `lock.mdb`. A process that
+finds the store in use but no `lock.mdb` is refused. `capline store compact` holds the lock exclusively while it
+replaces the file.
 
-The kernel lets go of the lock when its holder ends, however it ends. A lock and its release cost a few microseconds, at
+The kernel releases the lock when its holder ends, however it ends. Locking and releasing cost a few microseconds, at
 opening only.
 """
 
@@ -22,10 +23,10 @@ from capline.model.errors import StoreError
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Guard"]
+__all__ = ["StoreLock"]
 
 OTHERS_OPEN_S = 30.0
-"""How long to wait for a process that has the file for itself: opening takes milliseconds, compacting longer."""
+"""How long to wait for a process that holds the lock exclusively: opening takes milliseconds, compacting longer."""
 LOCK_IS_MISSING_S = 1.0
 """How long `lock.mdb` must be missing while the store is in use: a process that was killed while it opened it first is
 soon followed by another."""
@@ -34,10 +35,10 @@ RETRY_S = 0.005
 _log = logging.getLogger("capline")
 
 
-class Guard:
-    """A lock on the file of the store in this directory, which must be there. Raises `StoreError` and `OSError`.
+class StoreLock:
+    """A lock on the file of the store in this directory, which must exist. Raises `StoreError` and `OSError`.
 
-    It is had alone where nobody else has the store open, until `share`; else it is shared.
+    It is exclusive if nobody else has the store open, until `share`; else it is shared.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -76,15 +77,15 @@ class Guard:
         return self._is_ours()
 
     def let_in(self) -> None:
-        """`share`, for those who do not start over: raises `StoreError` where the file was replaced meanwhile."""
+        """`share` that raises `StoreError` if the file was replaced meanwhile."""
         if self.alone and not self.share():
             raise StoreError(f"{self._data}: is being replaced; try again")
 
     def check(self) -> None:
-        """See that both files are still the ones that were opened; a few microseconds.
+        """Check that both files are still the ones that were opened; a few microseconds.
 
-        A `lock.mdb` that is gone is a warning: nobody new is let in, and those who have it open go on. Raises
-        `StoreError` where another file is in the place of either.
+        A missing `lock.mdb` is a warning: no further process can open the store, and those that have it open go on.
+        Raises `StoreError` if either file was replaced.
         """
         if not self._is_ours():
             raise StoreError(
@@ -98,11 +99,11 @@ class Guard:
         elif found not in {None, self._lock_identity}:
             raise StoreError(
                 f"{self._lock}: was replaced while it was open, so others may write at once; nothing was recorded; end "
-                "every process that uses the store, then look at it by `capline store check`"
+                "every process that uses the store, then run `capline store check`"
             )
 
     def leave(self) -> None:
-        """Let go; in a child after a fork only the child's part."""
+        """Release the lock; in a forked child only the child's descriptor."""
         os.close(self._fd)
 
     def _try(self, how: int) -> bool:

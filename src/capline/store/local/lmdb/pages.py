@@ -1,8 +1,7 @@
 """The pages of an LMDB file, read without LMDB: which of them are broken, and every entry that can be reached.
 
-LMDB trusts its pages: one that is damaged can end the process or show other data. This reads the file by `pread` and
-believes nothing, so it can neither crash nor be led in circles. Little-endian; a page is 4096 bytes, or what the head
-says.
+LMDB trusts its pages: a damaged one can end the process or show other data. This reads the file by `pread` and checks
+every number, so it can neither crash nor loop. Little-endian; a page is 4096 bytes, or what the head says.
 
     page      u64 number, u16 0, u16 flags, u16 end of the pointers, u16 begin of the nodes (or u32 count of pages)
     flags     branch 1, leaf 2, overflow 4, meta 8
@@ -81,7 +80,7 @@ def read_metas(fd: int, page_bytes: int) -> tuple[Meta, Meta]:
 
 @dataclass
 class Walk:
-    """A walk over the pages of one committed state. `fault` is told of what is broken, in a line each."""
+    """A walk over the pages of one committed state. `fault` is called with a line for each broken page."""
 
     fd: int
     page_bytes: int

@@ -84,11 +84,11 @@ _INTEGER = struct.Struct(">cQ")
 _INTEGER_KEY = struct.Struct(">4scQ")
 LONGEST_PLAIN_BYTES = 400
 SWEEP_EVERY = 64
-"""After so many new subjects, half as many logs are looked at on the way, in turn, and the stale ones removed."""
+"""After so many new subjects, half as many logs are checked in turn, and the stale ones removed."""
 SWEEP_ROWS = 4096
 ONE_HIT_BYTES = 16
 MOST_LONG_LOGS = 64
-"""Long logs whose pages a process keeps at hand: at most 64 pages of half a kilobyte each."""
+"""Long logs whose pages a process caches: at most 64 pages of half a kilobyte each."""
 
 
 class LmdbStore(LocalStore):
@@ -121,12 +121,12 @@ class LmdbStore(LocalStore):
         if self._fresh >= SWEEP_EVERY:
             rows = min(self._fresh // 2, SWEEP_ROWS)
             self._fresh = 0
-            # One more window of grace: a clock that jumped ahead for a moment must not cost a history.
+            # One more window of grace: a clock that jumps ahead for a moment must not erase a history.
             self._environment.run(lambda txn: self._sweep_rows(txn, rows, windows=2))
         return answer
 
     def note_fresh(self) -> None:
-        """A subject was met that has no log: the pace at which old ones are swept."""
+        """Count a subject without a log: old logs are swept at the pace of new ones."""
         self._fresh += 1
 
     def table(self, name: bytes) -> Any:
@@ -225,7 +225,7 @@ class LmdbStore(LocalStore):
         return decision
 
     def _seen_pages(self, txn: Transaction, key: bytes, epoch: int) -> SeenPages:
-        """What this process has read of a long log, with this transaction to read more by."""
+        """The cached pages of a long log, with this transaction to read more."""
         known = self._seen.get(key)
         if known is None or known[0].epoch != epoch:
             if len(self._seen) >= MOST_LONG_LOGS:
@@ -249,7 +249,7 @@ class LmdbStore(LocalStore):
         prefix, retention_us = _prefix(bound[0].refs[0]), bound[0].refs[0].retention_us
         firsts = [first_decision(compiled.unit, now_us) for compiled in bound]
         first_value = pack_first_hit(now_us)
-        # A cursor stays on its page: neighbouring subjects, as campaigns ask for them, cost half a search each.
+        # A cursor stays on its page: neighbouring subjects, as in campaigns, cost half a search each.
         cursor = txn.cursor(logs)
         get, put, integer_key = cursor.get, cursor.put, _INTEGER_KEY.pack
         answers: list[Decision] = []
@@ -265,8 +265,8 @@ class LmdbStore(LocalStore):
                 continue
             stamps = read_plain(value, key)
             if stamps is None or len(stamps) >= TAIL_HITS:
-                ask = StoreAttempt(bound[code], subject)
-                answers.append(self._step(books, ask) if record else self._look(books, ask))
+                attempt = StoreAttempt(bound[code], subject)
+                answers.append(self._step(books, attempt) if record else self._peek(books, attempt))
                 continue
             oldest_us, last_us = stamps[0], stamps[-1]
             decision = decide_one(stamps, 0, len(stamps), oldest_us, last_us, bound[code].unit, now_us)
@@ -315,7 +315,7 @@ class LmdbStore(LocalStore):
                 return removed
 
     def _sweep_rows(self, txn: Transaction, rows: int, windows: int = 1) -> int:
-        """Look at so many logs from where the last sweep stopped; remove those older than so many widest windows.
+        """Check so many logs from where the last sweep stopped; remove those older than so many widest windows.
 
         At the end of the table, remove the receipts that expired.
         """
@@ -324,7 +324,7 @@ class LmdbStore(LocalStore):
         retention_us: dict[bytes, int] = {}
         for key, value in txn.cursor(self.table(b"meta")):
             if key.startswith(b"log:"):
-                with contextlib.suppress(StoreDamagedError):  # whoever uses that log is told; here it is left alone
+                with contextlib.suppress(StoreDamagedError):  # the next decision there raises it
                     number, kept_us = _LOG_META.unpack(unseal(key, value))
                     retention_us[_U32.pack(number)] = kept_us
         stale: list[bytes] = []
@@ -474,7 +474,7 @@ def subject_of(tail: bytes) -> Subject:
         with contextlib.suppress(UnicodeDecodeError):
             return tail[1:].decode()
     if kind == b"h":
-        raise StoreError(f"a subject of more than {LONGEST_PLAIN_BYTES} bytes is kept as a hash: it cannot be told")
+        raise StoreError(f"a subject of more than {LONGEST_PLAIN_BYTES} bytes is kept as a hash: it cannot be read")
     raise StoreDamagedError(f"the key {tail.hex()} of a stored log is damaged: it names no subject")
 
 

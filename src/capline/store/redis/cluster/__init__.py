@@ -1,1 +1,1 @@
-"""Which server gets a call, and what becomes of a call that was not answered. No I/O."""
+"""Which server gets a call, and what follows when a call is not answered. No I/O."""

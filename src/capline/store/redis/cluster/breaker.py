@@ -1,10 +1,11 @@
-"""The circuit breaker of one server: after failures in a row, calls fail at once instead of each waiting its deadline.
+"""The circuit breaker of one server: after some failures in a row calls fail at once and do not wait for a deadline.
 
     closed ──FAILURES in a row──▶ open ──pause is over──▶ one trial ──answer──▶ closed
                                    ▲                          │
                                    └───── no answer, a longer pause ──┘
 
-Pauses double up to the longest, and each is drawn at random from its upper half: hosts do not come back at once.
+Backoff: pauses double up to the longest, each drawn at random from its upper half, so that hosts do not all retry at
+the same instant.
 """
 
 from __future__ import annotations
@@ -19,21 +20,24 @@ LONGEST_S = 5.0
 
 
 class Breaker:
-    """Asked before a call, told after it, in monotonic seconds. Threads may share it: the worst is one more trial."""
+    """Call `blocks` before a call, `answered` or `failed` after it; times are monotonic seconds.
+
+    Threads may share it: a race costs at most one more trial.
+    """
 
     __slots__ = ("_pause_s", "failures", "open_until", "why")
 
     def __init__(self) -> None:
         self.failures = 0
-        """In a row, up to now."""
+        """Failures in a row."""
         self._pause_s = FIRST_S
         self.open_until = 0.0
-        """Calls before this instant are not to be made; 0: closed."""
+        """The breaker is open until this instant; 0: closed."""
         self.why = ""
-        """What the last failure was."""
+        """The last failure's message."""
 
     def blocks(self, now: float) -> bool:
-        """Whether a call must not be made. When the pause is over, the caller who is let through is the trial."""
+        """Whether the breaker is open. After the pause one caller gets False: its call is the trial."""
         if not self.open_until:
             return False
         if now < self.open_until:
@@ -42,7 +46,7 @@ class Breaker:
         return False
 
     def answered(self) -> None:
-        """The server answered, be it with an error."""
+        """The server answered, perhaps with an error."""
         if self.failures:
             self.failures, self._pause_s, self.open_until = 0, FIRST_S, 0.0
 

@@ -1,19 +1,19 @@
-"""Getting calls answered: routed, sent to every server at once, and sent again where they did not run. No I/O.
+"""Routes calls, sends them to all servers at once, and resends those that did not run. No I/O.
 
-Each function is a generator: it yields what is to be exchanged (see `wire`) and is sent what came back. What becomes of
-a call that was not answered in the ordinary way:
+Each function is a generator: it yields what to exchange (see `wire`) and is sent the replies. What follows when a call
+gets no ordinary answer:
 
     answer                                      did it run?      what follows
     ──────────────────────────────────────────  ───────────────  ─────────────────────────────────────────────────────
     NOSCRIPT                                    no               the script is loaded and the call sent again
     MOVED, ASK                                  no               sent to the server that was named (ASK: this once)
     TRYAGAIN, CLUSTERDOWN, LOADING, BUSY, …     no               sent again after a pause, until the deadline
-    READONLY, no connection                     no               asked again who is primary, and sent there
+    READONLY, no connection                     no               the topology is read again, and the call sent again
     OOM, NOPERM, a full connection table, …     no               an error that says so: nothing was recorded
     connection lost, no answer by the deadline  nobody knows     `StoreUnknownError`; repeatable calls are sent again
     too few replicas have it (WAIT)             yes, here        `StoreUnknownError`
 
-A script is refused whole or runs whole: its first line makes the server say no before it begins.
+A script is refused whole or runs whole: its first line makes the server check memory and role before it starts.
 """
 
 from __future__ import annotations
@@ -69,20 +69,23 @@ _REFUSED = {
 FIRST_PAUSE_S = 0.002
 LONGEST_PAUSE_S = 0.1
 WAIT_MS = 600
-"""Of each second that is left, what WAIT may take: connecting and the answer's way back are to fit as well."""
+"""WAIT gets this share of the remaining deadline; connecting and the reply need the rest."""
 MOST_REDIRECTS = 16
-"""In a row, without a wait: servers that send a call round in circles would do so until the deadline."""
+"""Redirects in a row without a pause; then a pause follows, since servers may redirect a call in circles."""
 
 
 class UnderReplicated(msgspec.Struct, frozen=True):
-    """A reply that came, while too few replicas have what it tells of: an allowed row of it is not to be relied on."""
+    """A reply whose writes too few replicas have: its allowed rows may be lost in a failover."""
 
     reply: Reply
     error: StoreUnknownError
 
 
 class InFlight(msgspec.Struct):
-    """Calls on their way: for each request where it went, its calls' numbers, whether it asks, the scripts it loads."""
+    """Calls in flight.
+
+    `sent` has for each request: its server, its calls' numbers, whether it follows an ASK, the scripts that it loads.
+    """
 
     calls: Sequence[Call]
     outcomes: list[Reply]
@@ -91,7 +94,7 @@ class InFlight(msgspec.Struct):
     todo: list[int] = msgspec.field(default_factory=list[int])
 
     def fail(self, i: int, error: StoreError) -> None:
-        """What call i ends with, should it not be sent again. What may have run stays unknown, whatever comes later."""
+        """Set the error of call i, unless a resend answers it. A call that may have run stays unknown."""
         if not isinstance(self.outcomes[i], StoreUnknownError):
             self.outcomes[i] = error
 
@@ -104,7 +107,7 @@ class Router:
         self.topology = Topology(settings)
         self.breakers: dict[Address, Breaker] = {}
         self._loaded: set[tuple[Address, bytes]] = set()
-        """Which server was given which script; it may have been told to forget it since."""
+        """Which server was sent which script; it may have flushed it since."""
         self._why_unknown = ""
 
     def breaker(self, node: Address) -> Breaker:
@@ -120,7 +123,7 @@ class Router:
         return (yield from self.finish(flight, until))
 
     def start(self, calls: Sequence[Call], until: float, replicas: int = 0) -> Steps[InFlight]:
-        """Send the calls; `finish` reads the replies. Several flights may be on their way, and end in their order."""
+        """Send the calls; `finish` reads the replies. Several may be in flight; finish them in order."""
         flight = InFlight(calls, [None] * len(calls), [], replicas, [*range(len(calls))])
         yield from self._know(until)
         requests = self._requests(flight, {}, set(), until)
@@ -146,7 +149,7 @@ class Router:
                 return flight.outcomes
             redirects = 0 if wait else redirects + 1
             if wait:
-                # Sent too late for its answer, a call that is known to be unrecorded would end as unknown.
+                # A resend too late for its answer would turn "not recorded" into "unknown".
                 left = until - time.monotonic() - 2 * round_trip_s
                 if left <= 0:
                     break
@@ -161,7 +164,7 @@ class Router:
         return flight.outcomes
 
     def _know(self, until: float) -> Steps[None]:
-        """Ask who answers for what, where that is in doubt; without an answer, what was known serves."""
+        """Read the topology if it is in doubt; without an answer the known one stays in use."""
         if not self.topology.stale:
             return
         question = self.topology.question()
@@ -187,7 +190,7 @@ class Router:
     def _requests(
         self, flight: InFlight, asking: dict[int, Address], load: set[Address], until: float
     ) -> list[Request]:
-        """The calls that are to be sent, by server; one that cannot go anywhere has its outcome at once."""
+        """The calls to send, by server; a call without a reachable server gets its error at once."""
         by_node: dict[tuple[Address, bool], list[int]] = {}
         now = time.monotonic()
         for i in flight.todo:
@@ -195,7 +198,7 @@ class Router:
             node = ask or self.topology.node(flight.calls[i].slot)
             if node is None:
                 self.topology.doubt()
-                error = f"{self._name()}: nobody tells which server answers for this{self._why_unknown}"
+                error = f"{self._name()}: no server says who serves this key{self._why_unknown}"
                 flight.fail(i, StoreUnavailableError(f"{error}; nothing was recorded"))
                 continue
             by_node.setdefault((node, ask is not None), []).append(i)
@@ -214,7 +217,7 @@ class Router:
             if node in load:
                 scripts = {one.sha: one for i in numbers if (one := flight.calls[i].script)}
             elif flight.replicas:
-                # A script that turns out to be missing would be told behind a WAIT that took most of the deadline.
+                # The NOSCRIPT of a missing script would come only after a WAIT that took most of the deadline.
                 given = self._loaded
                 scripts = {
                     one.sha: one for i in numbers if (one := flight.calls[i].script) and (node, one.sha) not in given
@@ -231,9 +234,9 @@ class Router:
     def _sort(
         self, flight: InFlight, answers: list[list[Reply]], until: float
     ) -> tuple[list[int], dict[int, Address], set[Address], bool]:
-        """Put each reply where it belongs.
+        """Assign each reply to its call.
 
-        Returns which calls go again, which of them ASK, where a script is missing, and whether to wait before.
+        Returns which calls to resend, which of them follow an ASK, where a script is missing, and whether to pause.
         """
         again: list[int] = []
         asking: dict[int, Address] = {}
@@ -273,7 +276,7 @@ class Router:
     def _verdict(  # noqa: PLR0911 - one line for each line of the table above
         self, call: Call, reply: ServerError | NoReply, asked: Address, asking: dict[int, Address], i: int
     ) -> str:
-        """What follows for a call that was not answered: `load` the script, send it `now` or `later`, or `no` more."""
+        """What to do with a call that was not answered: `load` the script, resend `now` or `later`, or `no` resend."""
         if isinstance(reply, NoReply):
             self.topology.doubt()
             if reply.sent:
@@ -306,13 +309,13 @@ class Router:
         have = replies[-1]
         if isinstance(have, int) and have >= wanted:
             return None
-        told = (
+        count = (
             f"{have} of {wanted} replicas have it" if isinstance(have, int) else "whether replicas have it is not known"
         )
-        return StoreUnknownError(f"{_place(node)}: recorded, but {told} by the deadline; a failover may lose it")
+        return StoreUnknownError(f"{_place(node)}: recorded, but {count} by the deadline; a failover may lose it")
 
     def _error(self, node: Address, reply: ServerError | NoReply) -> StoreError:  # noqa: PLR0911 - as `_verdict`
-        """The error that a call ends with, should it not be sent again."""
+        """The error of a call that is not sent again."""
         place = _place(node)
         if isinstance(reply, NoReply):
             if reply.sent:

@@ -1,4 +1,4 @@
-"""Which server answers for which key: one, the master that the sentinels name, or a cluster's map of slots. No I/O."""
+"""Which server serves which key: the only one, the sentinels' master, or by a cluster's map of slots. No I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Topology"]
 
 
 class Topology:
-    """What is known now. Threads share it: it is only ever replaced whole."""
+    """The servers as known now. Threads share it: each change replaces a whole value."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -24,25 +24,25 @@ class Topology:
         self._primary: Address | None = settings.seeds[0] if self.shape == "single" else None
         self._known: tuple[Address, ...] = settings.seeds
         self.stale = self.shape != "single"
-        """Whether it has to be asked again before a call; what was known serves where nobody answers."""
+        """Whether to read the topology before the next call; if no server answers, the known one stays in use."""
 
     @property
     def by_slot(self) -> bool:
-        """Whether a script's keys must be of one slot."""
+        """Whether the keys of one script call must be in one slot."""
         return self.shape == "cluster"
 
     def node(self, slot: int) -> Address | None:
-        """Who answers for the slot; None where that is not known."""
+        """The server of the slot; None if unknown."""
         return self._slots[slot] if self.shape == "cluster" else self._primary
 
     def primaries(self) -> list[Address]:
-        """Every server that holds logs, as far as is known."""
+        """Every known server that holds logs."""
         if self.shape == "cluster":
             return sorted({node for node in self._slots if node is not None})
         return [] if self._primary is None else [self._primary]
 
     def question(self) -> tuple[list[Address], bytes] | None:
-        """Whom to ask, one after the other, and what; None where there is nothing to be found out."""
+        """Servers to query in this order, and the command; None for a single server, whose topology is fixed."""
         if self.shape == "cluster":
             return [*dict.fromkeys((*self.primaries(), *self._known))], pack(b"CLUSTER", b"SLOTS")
         if self.shape == "sentinel":
@@ -50,7 +50,7 @@ class Topology:
         return None
 
     def learn(self, asked: Address, reply: Reply) -> str | None:
-        """Take an answer in; why it is none, where it is none."""
+        """Take over the topology in a reply; returns why if the reply has none."""
         if isinstance(reply, (ServerError, NoReply)):
             return reply.text
         try:
@@ -62,24 +62,24 @@ class Topology:
                 self._learn_slots(asked, reply)
             self.stale = False
         except (TypeError, ValueError, IndexError, AttributeError, UnicodeDecodeError):
-            return "an answer that is not understood"
+            return "an answer that capline does not understand"
         return None
 
     def moved(self, slot: int, node: Address) -> None:
-        """The cluster said that this slot is that server's now."""
+        """A MOVED redirect: this slot is now on that server."""
         slots = list(self._slots)
         slots[slot] = node
         self._slots = slots
 
     def doubt(self) -> None:
-        """What is known may no longer be so."""
+        """Mark the topology as possibly out of date."""
         self.stale = self.shape != "single"
 
     def _learn_slots(self, asked: Address, reply: list[list[Any]]) -> None:
         slots: list[Address | None] = [None] * SLOTS
         for first, last, primary, *_ in reply:
             host, port = primary[:2]
-            # A server that does not know its own address leaves it out: it is the one that was asked.
+            # A server that does not know its own address leaves it out: it is the one that answered.
             node: Address = (host.decode() if host else asked[0], int(port))
             for slot in range(int(first), int(last) + 1):
                 slots[slot] = node

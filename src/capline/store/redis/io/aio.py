@@ -1,4 +1,4 @@
-"""The asynchronous transport: what `transport` does, awaited. A cancelled task closes the connections that it had."""
+"""The asynchronous transport: what `sync` does, awaited. A cancelled task closes the connections that it held."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class AsyncTransport:
         self.closed = False
 
     async def drive(self, steps: Steps[_T]) -> _T:
-        """Do what the generator asks for, to its end."""
+        """Run the generator to its end, and return its answer."""
         self._come_home()
         lease = _Lease(self)
         try:
@@ -121,7 +121,7 @@ class AsyncTransport:
         return connection
 
     def give(self, node: Address, connection: Connection) -> None:
-        """Take a connection back on which nothing is unread."""
+        """Take back a connection on which every reply was read."""
         if self.closed:
             self._shut(connection)
         else:
@@ -129,7 +129,7 @@ class AsyncTransport:
         self._room[node].release()
 
     def discard(self, node: Address, connection: Connection) -> None:
-        """Close a connection, now and without waiting: the task may be on its way out."""
+        """Close a connection without waiting: the task may be cancelled."""
         self._shut(connection)
         self._room[node].release()
 
@@ -147,7 +147,7 @@ class AsyncTransport:
         for idle in self._idle.values():
             while idle:
                 await idle.pop().disconnect(nowait=True)
-        # asyncio closes a socket a turn or two after it is told to, also that of a handshake which failed.
+        # asyncio closes a socket one or two turns of the loop after `close`, also after a failed handshake.
         for _ in range(3):
             await asyncio.sleep(0)
 
@@ -185,7 +185,7 @@ class _Lease:
         written: list[tuple[Request, _Key, Connection | Failure]] = []
         for request in requests:
             key = (request.node, request.node in busy)
-            # A server that does not let us in must leave time for the next.
+            # A server that does not accept connections must leave time for the next one.
             mine = until if request is requests[-1] else halfway(until)
             written.append((request, key, await self._write_one(request, key, mine)))
         return written
@@ -218,7 +218,7 @@ class _Lease:
                 answers.append([line] * request.replies)
                 continue
             if self._lines.get(key) is not line:
-                # It was lost while an earlier reply was read; another one's replies are not ours.
+                # The connection was lost while an earlier reply was read; a new one does not have these replies.
                 answers.append([NoReply(True, "the connection was lost")] * request.replies)
                 continue
             replies = await _read(line, request.replies, until)
@@ -249,7 +249,7 @@ async def _usable(connection: Connection) -> bool:
         writer = connection._writer  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - no public way to the socket
         if writer is None or await connection.can_read():
             return False
-        # What the loop has not looked at yet: a connection that ended while the loop was busy.
+        # The loop may not have seen yet that a connection ended while the loop was busy.
         poller = select.poll()
         poller.register(writer.get_extra_info("socket").fileno(), select.POLLIN)
         return not poller.poll(0)
@@ -258,7 +258,7 @@ async def _usable(connection: Connection) -> bool:
 
 
 async def _read(connection: Connection, many: int, until: float) -> list[Reply]:
-    """So many replies; from the first that does not come on, all are lost."""
+    """This many replies; after the first that does not come, all others are lost too."""
     replies: list[Reply] = []
     try:
         # Not by redis-py's own timeout: its answer to that is None, which is an answer.

@@ -1,4 +1,4 @@
-"""What both transports know of redis-py: how its connections are made, and what its exceptions mean on the wire."""
+"""redis-py for both transports: how its connections are made, and what its exceptions mean."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ __all__ = [
 Failure = ServerError | NoReply
 """Why a request did not go out."""
 SMALL_BYTES = 32_768
-"""What is sent at once, whatever the server does: less than any buffer on the way."""
+"""So many bytes can be sent at once even if the server does not read: less than any socket buffer."""
 LATE_S = 0.02
-"""How long a read waits at least: another server may have taken all the time there was."""
+"""The least time that a read waits: other servers may have used up the deadline."""
 
 
 def connection_options(settings: Settings, node: Address) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def connection_options(settings: Settings, node: Address) -> dict[str, Any]:
 
 
 def server_error(error: Exception) -> ServerError | None:
-    """The error reply that this exception stands for; None where no reply came."""
+    """The error reply behind this exception; None if no reply came."""
     text = str(error)
     if isinstance(error, exceptions.ResponseError) and "Protocol error: unauthenticated" in text:
         return ServerError("NOAUTH", text)  # to a long command of somebody who has not logged in
@@ -83,13 +83,13 @@ def server_error(error: Exception) -> ServerError | None:
 
 
 def halfway(until: float) -> float:
-    """The instant that leaves as much time behind it, until then, as before it."""
+    """The middle between now and `until`."""
     now = time.monotonic()
     return now + (until - now) / 2
 
 
 def answered(replies: list[Reply]) -> list[Reply]:
-    """The replies to the first questions on a connection; raises, with what the server said, where it ended on them."""
+    """The replies to a connection's first commands; raises, with the server's text, if the server closed it."""
     if isinstance(replies[-1], NoReply):
         said = next(reply for reply in replies if isinstance(reply, (ServerError, NoReply)))
         raise ConnectionError(said.text)
@@ -97,7 +97,7 @@ def answered(replies: list[Reply]) -> list[Reply]:
 
 
 def no_connection(error: Exception, *, tls: bool) -> ServerError | NoReply:
-    """Why there is no connection: what the server said, if it spoke at all, or what its certificate did."""
+    """Why there is no connection: the server's own error if it sent one, else what failed."""
     spoke_tls = False
     cause: BaseException | None = error
     while cause is not None:
@@ -109,16 +109,16 @@ def no_connection(error: Exception, *, tls: bool) -> ServerError | NoReply:
     if said is not None:
         return ServerError("CONNECT", said.text.removeprefix("ERR ")) if said.code == "ERR" else said
     failed = lost(error, sent=False)
-    # A server without TLS answers the greeting of TLS with silence, or with words that are none.
+    # A server without TLS answers a TLS handshake with silence, or with bytes that are not TLS.
     hint = "; is it a server without TLS? then write redis:// for rediss://" if tls and spoke_tls else ""
     return NoReply(failed.sent, failed.text + hint)
 
 
 def lost(error: BaseException, *, sent: bool) -> NoReply:
-    """No reply came; why, without a word of the URL."""
+    """Why no reply came, without any part of the URL."""
     if isinstance(error, (TimeoutError, exceptions.TimeoutError)):
         return NoReply(sent, "no answer by the deadline" if sent else "no connection by the deadline")
     cause = error.__cause__ or error.__context__ or error
-    told = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(error)
-    text = " ".join(told.split()) or type(error).__name__
+    reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(error)
+    text = " ".join(reason.split()) or type(error).__name__
     return NoReply(sent, f"{'the connection was lost' if sent else 'no connection'} ({text})")

@@ -1,4 +1,4 @@
-"""What a server is told apart by when it is first met: settings under which a limiter forgets."""
+"""Checks a server at its first connection, and warns of settings under which it forgets hits."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 __all__ = ["QUESTIONS", "advice", "warn"]
 
 QUESTIONS = (pack(b"INFO"), pack(b"CONFIG", b"GET", b"save"))
-"""What to ask; a user who may not ask the second is told less."""
+"""The commands to send; a user without the right to the second gets fewer warnings."""
 
 _OLDEST = (7, 0)
 _log = logging.getLogger("capline")
 
 
 def advice(replies: list[Reply]) -> list[str]:
-    """One line for each setting that is not as a limiter needs it."""
+    """One line for each setting that a limiter should not have."""
     info_reply, save_reply = replies
     if not isinstance(info_reply, bytes):
         return []

@@ -1,7 +1,8 @@
-"""The synchronous transport: redis-py's connections, a pool for each server, the driving of the engine's generators.
+"""The synchronous transport: redis-py's connections, a pool for each server; it runs the generators of the verbs.
 
-A verb holds its connections until it is done, and a connection goes back only when every reply on it was read. Whatever
-happens in between (a timeout, an interrupt, a fork) closes it: an unread reply would be the next caller's.
+A verb holds its connections until it is done, and a connection returns to the pool only when every reply on it was
+read. Anything in between (a timeout, an interrupt, a fork) closes it: the next caller would read the unread reply as
+its own.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -63,13 +64,13 @@ class Transport:
         _everyone.add(self)
 
     def _start_afresh(self) -> None:
-        """With no connection, as at first and in a forked child."""
+        """Begin with no connections: at first, and in a forked child."""
         self._idle: dict[Address, deque[Connection]] = {}
         self._open: dict[Address, int] = {}
         self._freed = threading.Condition()
 
     def let_go(self) -> None:
-        """A forked child drops what it inherited: closes its descriptors, and says nothing on them."""
+        """In a forked child: close the inherited descriptors without sending anything on them."""
         inherited = [connection for idle in self._idle.values() for connection in idle]
         self._start_afresh()
         for connection in inherited:
@@ -108,10 +109,10 @@ class Transport:
                 self._discard(node, connection)
         return reply
 
-    # --- the engine's generators ----------------------------------------------------------------------------------
+    # --- the generators of the verbs ------------------------------------------------------------------------------
 
     def drive(self, steps: Steps[_T]) -> _T:
-        """Do what the generator asks for, to its end."""
+        """Run the generator to its end, and return its answer."""
         lease = _Lease(self)
         try:
             asked = next(steps)
@@ -163,7 +164,7 @@ class Transport:
         return connection
 
     def _send_much(self, connection: Connection, payload: bytes, until: float) -> None:
-        """Send what the server may take its time to take in."""
+        """Send more bytes than fit a socket buffer; the server may read them slowly."""
         wire: Any = connection._sock  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - its timeout is fixed otherwise
         wire.settimeout(max(LATE_S, until - time.monotonic()))
         connection.send_packed_command((payload,), check_health=False)
@@ -226,7 +227,7 @@ class _Lease:
         written: list[tuple[Request, _Key, Connection | Failure]] = []
         for request in requests:
             key = (request.node, request.node in busy)
-            # A server that does not let us in must leave time for the next.
+            # A server that does not accept connections must leave time for the next one.
             mine = until if request is requests[-1] else halfway(until)
             written.append((request, key, self._write_one(request, key, mine)))
         return written
@@ -258,7 +259,7 @@ class _Lease:
                 answers.append([line] * request.replies)
                 continue
             if self._lines.get(key) is not line:
-                # It was lost while an earlier reply was read; another one's replies are not ours.
+                # The connection was lost while an earlier reply was read; a new one does not have these replies.
                 answers.append([NoReply(True, "the connection was lost")] * request.replies)
                 continue
             replies = _read(line, request.replies, until)
@@ -292,7 +293,7 @@ def _usable(connection: Connection) -> bool:
 
 
 def _read(connection: Connection, many: int, until: float) -> list[Reply]:
-    """So many replies; from the first that does not come on, all are lost."""
+    """This many replies; after the first that does not come, all others are lost too."""
     replies: list[Reply] = []
     for _ in range(many):
         try:

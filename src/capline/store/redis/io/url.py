@@ -1,4 +1,4 @@
-"""The URL of a server store, taken apart: which servers, how they are found, what a call may take.
+"""The URL of a server store, parsed: which servers, how they are found, how long a call may take.
 
     redis://user:password@host:6379/0?deadline=250ms
     redis+sentinel://s1:26379,s2:26379,s3:26379/mymaster/0
@@ -8,10 +8,11 @@
 
 Options, all with defaults:
 
-    deadline=250ms          what one call may take, with every redirect and retry
-    bulk_deadline=10s       what one round trip of a batch may take
+    deadline=250ms          the longest that one call may take, with every redirect and resend
+    bulk_deadline=10s       the longest that one round trip of a batch may take
     max_connections=128     to each server
-    ca=, cert=, key=        PEM files: whom to trust instead of the system's authorities; what to show
+    ca=                     PEM file of certificate authorities to trust in place of the system's
+    cert=, key=             PEM files of a client certificate and its key
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _SHOWN = {*_OPTIONS, "durability", "max_bytes"}
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What a URL says. `repr` leaves the credentials out."""
+    """The settings in a URL. `repr` leaves the credentials out."""
 
     shape: str
     seeds: tuple[Address, ...]
@@ -62,7 +63,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def server_schemes() -> dict[str, tuple[str, bool]]:
-    """Every scheme, with the shape it stands for and whether it is TLS."""
+    """Every scheme, with its shape (single, sentinel, cluster) and whether it uses TLS."""
     schemes: dict[str, tuple[str, bool]] = {}
     for name in ("redis", "valkey"):
         for suffix, tls in (("", False), ("s", True)):
@@ -71,23 +72,23 @@ def server_schemes() -> dict[str, tuple[str, bool]]:
 
 
 def safe_url(url: str) -> str:
-    """The URL without its secrets, to be shown: no password, no token, no option that is not ours."""
+    """The URL without secrets, for messages: no password, no token, no unknown option."""
     scheme, separator, rest = url.partition("://")
     if not separator:
         scheme, rest = "", url
     # Up to the last @, whatever it holds: a password with a slash in it is not shown either.
     credentials, at, place = rest.rpartition("@")
     user, colon, _ = credentials.partition(":")
-    # Without a colon it may well be a token and no name.
+    # Without a colon it may be a token, not a name.
     known = f"{user}:***" if colon else "***" if at else ""
-    # Some clients take secrets as options; we do not, and repeat those that we know alone.
+    # Some clients take secrets as options; capline does not, so only its own options are shown.
     place, _, _ = place.partition("#")
     place = _OPTION.sub(lambda found: found[0] if found[2].lower() in _SHOWN else f"{found[1]}{found[2]}=***", place)
     return f"{scheme}{separator}{known}{at}{place}"
 
 
 def parse_url(url: str) -> Settings:
-    """Take the URL apart; raises `InvalidValueError` with one line that never shows the password."""
+    """Parse the URL; raises `InvalidValueError` with one line that never shows the password."""
     where = f"store URL {safe_url(url)!r}"
     if re.search(r"[/?#].*@", url.partition("://")[2]):
         raise InvalidValueError(f"{where}: write / as %2F, ? as %3F, # as %23, @ as %40 in a user name or password")

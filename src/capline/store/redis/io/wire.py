@@ -1,4 +1,4 @@
-"""What goes to a server and what comes back, as plain values: commands, replies, and the ways of getting none."""
+"""What goes to a server and what comes back, as plain values: commands, replies, and why a reply is missing."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ NO_CLIENT = 'a store on Redis or Valkey needs redis-py: pip install "capline[red
 
 
 def bulk(part: bytes) -> bytes:
-    """One argument as the wire has it."""
+    """One argument in RESP."""
     return b"$%d\r\n%b\r\n" % (len(part), part)
 
 
 def pack(*parts: bytes) -> bytes:
-    """One command as the wire has it."""
+    """One command in RESP."""
     return b"*%d\r\n%b" % (len(parts), b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts]))
 
 
@@ -51,7 +51,7 @@ class ServerError(msgspec.Struct, frozen=True):
 
 
 class NoReply(msgspec.Struct, frozen=True):
-    """No reply came. `sent` tells whether any byte of the request may have reached the server; `text` is why."""
+    """No reply came. `sent`: whether any byte of the request may have reached the server; `text`: why."""
 
     sent: bool
     text: str
@@ -69,11 +69,11 @@ class Request(msgspec.Struct, frozen=True):
     replies: int
 
 
-# What the engine asks of a transport. Each yields back to the engine what its text says.
+# The requests of the generators to a transport. Each text says what the transport sends back.
 
 
 class Write(msgspec.Struct, frozen=True):
-    """Send these requests, and do not wait. Yields None; a failure is told at the `Read`."""
+    """Send these requests, and do not wait. Yields None; a failure shows at the `Read`."""
 
     requests: Sequence[Request]
     until: float
@@ -101,4 +101,4 @@ class Pause(msgspec.Struct, frozen=True):
 
 _T = TypeVar("_T")
 Steps: TypeAlias = "Generator[Write | Read | Exchange | Pause, Any, _T]"
-"""What a verb is to a transport: it yields what is to be exchanged, and returns its answer."""
+"""A verb, for a transport: it yields what to exchange, and returns its answer."""

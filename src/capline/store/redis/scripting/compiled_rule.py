@@ -1,4 +1,4 @@
-"""A rule in the form that the scripts take: what every attempt shares is packed once, when the rule is bound."""
+"""A rule as arguments of the scripts: what every attempt shares is packed once, when the rule is compiled."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from capline.window.rule import readers_of
 __all__ = ["MOST_SHORT_QUOTA", "SIMPLE_BYTES", "STATE_BYTES", "Family", "RedisRule", "bind"]
 
 SIMPLE_BYTES, STATE_BYTES = 10, 24
-"""Of a reply: the instant and the two bytes of one row; the state of one limit."""
+"""Bytes in a reply: the instant and one row; the state of one limit."""
 
 MOST_SHORT_QUOTA = 128
-"""A log that can grow longer than this is read where it is looked at, not whole (`SHORT` in log.lua)."""
+"""Of a log that can grow longer than this, scripts read single entries and not the whole value (`SHORT` in log.lua)."""
 
 SERVER_GRACE_MS = 60_000
-"""How much longer than its hits a key lives: the server's clock may step back a little."""
+"""How much longer a key lives than its hits count: the server's clock may step back a little."""
 
 CALLER_GRACE_MS = 86_400_000
-"""The same with a caller's clock, which may run slower than the server's."""
+"""The same for a caller's clock, which may run slower than the server's."""
 
 
 class Family(msgspec.Struct, frozen=True):
-    """What attempts must share to be rows of one script call: the logs, and how they are kept."""
+    """What attempts must share to be rows of one script call: the logs, and how these are kept."""
 
     logs: tuple[bytes, ...]
     buckets: int
@@ -52,7 +52,7 @@ class Family(msgspec.Struct, frozen=True):
 
 
 class RedisRule(msgspec.Struct):
-    """A rule, bound."""
+    """A rule, compiled for the scripts."""
 
     rule: BoundPolicy
     family: Family
@@ -62,9 +62,9 @@ class RedisRule(msgspec.Struct):
     """The length of a reply for one row that has no record of its own."""
     widest_us: int
     limits_of: list[list[object]]
-    """The limits of each look, as the scripts take them."""
+    """The limits of each log, as the scripts take them."""
     keeps: list[int] | None
-    """What each look keeps, as the scripts take it; None where it is every hit."""
+    """What each log keeps, as the scripts take it; None if every log keeps each hit."""
     refund_keeps: bytes
     """What each of `refund_logs` keeps, as refund.lua takes it."""
     head: list[object]
@@ -76,18 +76,18 @@ class RedisRule(msgspec.Struct):
     rest_anywhere: bytes
     """What `rest` is without a zone."""
     short: bool
-    """Whether one.lua is for these terms."""
+    """Whether one.lua can serve these terms."""
     decide_one: Callable[[Subject], Decision]
     place_unit: Callable[[Subject, tuple[int, int]], Decision] | None = None
-    """The same for a slot of one unit, where there is a fast path."""
+    """The same for a slot of one unit, if there is a fast path."""
 
     def zone(self, now: bytes) -> list[int] | None:
-        """The zone's offsets about now, which is the server's where it is empty: a table covers years."""
+        """The zone's offsets around now (empty: this host's clock, which is close enough: a table covers years)."""
         name = self.rule.zone
         return list(zone_table(name, int(now or time.time_ns() // 1000))) if name else None
 
     def rest(self, now: bytes) -> bytes:
-        """All that `one` does not say, as joint.lua takes it: an argument on the wire."""
+        """The terms that are not in `one`, as joint.lua takes them: an argument in RESP."""
         if not self.rule.zone:
             return self.rest_anywhere
         return _rest(self.limits_of, self.keeps, self.rule.denied_units, self.zone(now))
@@ -98,29 +98,29 @@ class RedisRule(msgspec.Struct):
 
 
 def bind(rule: BoundPolicy, own_clock: bool) -> RedisRule:
-    """The rule's terms; the caller sets `decide_one`."""
-    logs_limits = rule.logs_limits
-    retention_us = logs_limits[0].retention_us
+    """Compile the rule; the caller sets `decide_one`."""
+    logs = rule.logs
+    retention_us = logs[0].retention_us
     buckets = bucket_count(rule.population) if rule.layout == "bucket" else 0
     grace_ms = CALLER_GRACE_MS if own_clock else SERVER_GRACE_MS
     # Stamps of one log lie within `retention_us` of each other, and a microsecond.
     wide = next(width for width in (5, 6, 7) if retention_us + 2 < 256**width)
-    limits = tuple(limit for look in logs_limits for limit in look.limits)
+    limits = tuple(limit for log_limits in logs for limit in log_limits.limits)
     widest_us = max((limit.window_us for limit in limits), default=0)
     quotas = [limit.quota for limit in limits]
     least = min(quotas, default=0)
     place = quotas.index(least) if quotas else 0
     plain = rule.algorithm == "sliding_log" and not (rule.zone or rule.denied_units)
-    usable = plain and len(logs_limits) == 1 and least > 0
+    usable = plain and len(logs) == 1 and least > 0
     long = not buckets and max((*quotas, rule.denied_units), default=0) > MOST_SHORT_QUOTA
     readers = readers_of(rule)
     limits_of = [[part for reader in own for part in (reader.limit.quota, _by(reader))] for own in readers]
-    keeps = None if rule.algorithm == "sliding_log" else [_keeps(look) for look in logs_limits]
-    refund_looks = logs_limits[:1] if keeps is None else logs_limits
+    keeps = None if rule.algorithm == "sliding_log" else [_keeps(log_limits) for log_limits in logs]
+    refund_looks = logs[:1] if keeps is None else logs
     refund_keeps = [
         number
-        for look, own in zip(refund_looks, readers, strict=False)
-        for number in (_keeps(look), own[0].rise if own and isinstance(own[0], LevelReader) else 0)
+        for log_limits, own in zip(refund_looks, readers, strict=False)
+        for number in (_keeps(log_limits), own[0].rise if own and isinstance(own[0], LevelReader) else 0)
     ]
     one = struct.pack(
         f">BQQQBQ{2 * len(limits)}Q",
@@ -135,9 +135,14 @@ def bind(rule: BoundPolicy, own_clock: bool) -> RedisRule:
     return RedisRule(
         rule,
         Family(
-            tuple(look.log.encode() for look in logs_limits), buckets, retention_us, grace_ms, wide, rule.wait_replicas
+            tuple(log_limits.log.encode() for log_limits in logs),
+            buckets,
+            retention_us,
+            grace_ms,
+            wide,
+            rule.wait_replicas,
         ),
-        tuple(name.encode() for name in (*(look.log for look in refund_looks), *rule.channel_logs)),
+        tuple(name.encode() for name in (*(log_limits.log for log_limits in refund_looks), *rule.channel_logs)),
         limits,
         SIMPLE_BYTES + STATE_BYTES * len(limits),
         widest_us,
@@ -165,7 +170,7 @@ def _rest(limits_of: list[list[object]], keeps: list[int] | None, denied: int, z
 
 
 def _by(reader: LimitReader) -> object:
-    """What a limit is read by, as gauge.lua has it."""
+    """The `by` of a limit in limit_reader.lua."""
     limit = reader.limit
     if isinstance(reader, CalendarReader):
         return 1, limit.window_us
@@ -180,9 +185,9 @@ def _by(reader: LimitReader) -> object:
     return limit.window_us
 
 
-def _keeps(look: LogLimits) -> int:
-    """What a hit leaves there, as rule.lua has it."""
-    return {"hits": 0, "ids": -1}.get(look.keeps, look.grain_us)
+def _keeps(log_limits: LogLimits) -> int:
+    """The `keeps` of a log in rule.lua."""
+    return {"hits": 0, "ids": -1}.get(log_limits.keeps, log_limits.grain_us)
 
 
 def _unbound(subject: Subject) -> Decision:

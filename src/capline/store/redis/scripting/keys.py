@@ -10,9 +10,9 @@ A channel's log is `namespace:log/channel:{…}` with the same braces, so all lo
 server hashes what stands between the first `{` and the first `}` behind it. Names hold neither; in a text `%` and `}`
 are written `%25` and `%7D`, so no text can end the braces, and no two texts share a key.
 
-But a text that begins with a name in braces is placed by that name, so that subjects who must be decided on together
-can share a slot: `{acme}`, `{acme}:eu` and, as it happens, the integer 42 and `{42}:eu`. It stands in the key as it is;
-every other key has only one `}`, its last byte.
+A text that begins with a name in braces is placed by that name, so that subjects that are decided together can share a
+slot: `{acme}`, `{acme}:eu` (and also the integer 42 and `{42}:eu`). It is in the key unescaped; every other key has
+only one `}`, its last byte.
 
 A bucket holds 64: it stays a listpack (up to 128 entries by default), and its key costs 2 bytes a subject. Twice as
 many cost a tenth more of the server's time, for a byte less (decision 6).
@@ -41,7 +41,7 @@ def bucket_count(population: int) -> int:
 
 
 def tag_of(subject: Subject, buckets: int) -> bytes:
-    """What stands between the first brace and the last; `buckets` is 0 for a key of its own."""
+    """The text between the first brace and the last; `buckets` is 0 for a key of its own."""
     if not buckets:
         if isinstance(subject, int):
             return b"%d" % subject
@@ -63,7 +63,7 @@ def field_of(subject: Subject) -> bytes:
 
 
 def slot_of(tag: bytes) -> int:
-    """The slot of every key with this between its braces: the server looks at what is before the first `}`."""
+    """The cluster slot of every key with this tag: the server hashes the part before the first `}`."""
     return crc_hqx(tag.partition(b"}")[0] if b"}" in tag else tag, 0) % SLOTS
 
 
@@ -73,15 +73,15 @@ def log_of_key(key: bytes) -> str:
 
 
 def tag_of_key(key: bytes) -> bytes | None:
-    """What stands between the braces of a log's key; None for any other key, such as a receipt's."""
+    """The tag of a log's key; None for any other key, such as a receipt's."""
     _, braced, rest = key.partition(b":{")
     return rest[:-1] if braced and rest.endswith(b"}") else None
 
 
 def subject_of(tag: bytes, field: bytes | None) -> Subject | None:
-    """Whose log is kept there (no field: a key of its own): `tag_of` and `field_of` read the other way.
+    """The subject of a log's key and field (None: a key of its own): the inverse of `tag_of` and `field_of`.
 
-    None where the key is of another layout. Raises `StoreDamagedError` for what no subject is kept as.
+    None if the key is of another layout. Raises `StoreDamagedError` if no subject has such a key.
     """
     kind, named = tag[:1], b"}" in tag
     if (field is not None) != (kind in (b"#", b"~") and not named):

@@ -1,4 +1,4 @@
-"""From the scripts' replies to decisions. The form of a reply is told in lua/attempt.lua."""
+"""From the scripts' replies to decisions. The head of each script in lua/ has the form of its reply."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _REFUSED, _ALLOWED, _CONFLICT, _DAMAGED, _KNOWN = 0, 1, 2, 3, 4
 _JOINT = struct.Struct(">QBBBQQQ")
 _JOINT_PART = struct.Struct(">BQ")
 _NO_STAMP = 1 << 60
-"""The hit of a row that was only looked at."""
+"""The hit of a row that was only peeked at."""
 _MARK = 255
 """In place of a limit's number: the row has a record of its own behind the rows."""
 
 
 def conflict(units: int, cost: int) -> IdConflictError:
-    """The error of an id that came back with another cost."""
+    """The error of an id that was sent again with another cost."""
     return IdConflictError(
         f"this id was recorded with a cost of {units}, not {cost}; "
         "a retry repeats the attempt, a new attempt takes a new id",
@@ -47,7 +47,7 @@ def conflict(units: int, cost: int) -> IdConflictError:
 
 def damaged(compiled: RedisRule) -> StoreDamagedError:
     """The error of a value that is no log."""
-    name = compiled.rule.logs_limits[0].log
+    name = compiled.rule.logs[0].log
     return StoreDamagedError(
         f"log {name!r}: what is stored for this subject is no log of capline's; erase the subject, or find who wrote it"
     )
@@ -118,19 +118,19 @@ def _special(
 def _states(compiled: RedisRule, reply: bytes, at: int) -> tuple[LimitStatus, ...]:
     """The states of the limits that a reply has from there on."""
     count = NUMBERS * len(compiled.limits)
-    return states_of(compiled.rule.logs_limits, struct.unpack_from(f">{count}Q", reply, at))
+    return states_of(compiled.rule.logs, struct.unpack_from(f">{count}Q", reply, at))
 
 
 def _joint_states(every: Sequence[RedisRule], reply: bytes, at: int) -> tuple[tuple[LimitStatus, ...], ...]:
-    told: list[tuple[LimitStatus, ...]] = []
+    states: list[tuple[LimitStatus, ...]] = []
     for compiled in every:
-        told.append(_states(compiled, reply, at))
+        states.append(_states(compiled, reply, at))
         at += STATE_BYTES * len(compiled.limits)
-    return tuple(told)
+    return tuple(states)
 
 
 def _strange(kind: int) -> StoreError:
-    return StoreError(f"a script answered in a way that is not known ({kind}); is another version of capline at work?")
+    return StoreError(f"a script's reply has the unknown kind {kind}; is another version of capline in use?")
 
 
 class JointReply(msgspec.Struct, frozen=True):
@@ -140,11 +140,11 @@ class JointReply(msgspec.Struct, frozen=True):
     new: tuple[int, ...]
 
 
-def joint_reply(reply: bytes, asks: Sequence[StoreAttempt], *, peeked: bool = False) -> JointReply:
-    """The answer to a call of joint.lua over these asks; raises its error."""
+def joint_reply(reply: bytes, attempts: Sequence[StoreAttempt], *, peeked: bool = False) -> JointReply:
+    """The answer to a call of joint.lua for these attempts; raises its error."""
     numbers: tuple[int, ...] = _JOINT.unpack_from(reply)
     _, kind, part, limit, left, retry, reset = numbers
-    own = asks[part]
+    own = attempts[part]
     compiled: RedisRule = own.compiled
     if kind == _CONFLICT:
         raise conflict(left, own.cost)
@@ -152,7 +152,7 @@ def joint_reply(reply: bytes, asks: Sequence[StoreAttempt], *, peeked: bool = Fa
         raise damaged(compiled)
     if kind not in (_REFUSED, _ALLOWED, _KNOWN):
         raise _strange(kind)
-    states_at = _JOINT.size + _JOINT_PART.size * len(asks)
+    states_at = _JOINT.size + _JOINT_PART.size * len(attempts)
     parts = [*_JOINT_PART.iter_unpack(reply[_JOINT.size : states_at])]
     allowed = kind != _REFUSED
     joint = Joint(
@@ -163,7 +163,7 @@ def joint_reply(reply: bytes, asks: Sequence[StoreAttempt], *, peeked: bool = Fa
         reset,
         tuple([hit for _, hit in parts]) if allowed and not peeked else (),
         part,
-        _seen=(_joint_states, [ask.compiled for ask in asks], reply, states_at),
+        _seen=(_joint_states, [attempt.compiled for attempt in attempts], reply, states_at),
     )
     return JointReply(joint, tuple([number for number, (known, _) in enumerate(parts) if allowed and not known]))
 
@@ -194,7 +194,7 @@ class ReplyColumns:
         self.errors.update(dict.fromkeys(rows.tolist(), error))
 
     def doubt(self, rows: NDArray[np.intp], error: CaplineError) -> None:
-        """Those of these rows that were allowed are not to be relied on: they have no answer."""
+        """The allowed ones of these rows get this error for an answer: a failover may lose their hits."""
         yes = rows[self._columns[0][rows]]
         allowed, limit_index, remaining, retry_after_us, reset_after_us, hit = self._columns
         allowed[yes], limit_index[yes], remaining[yes], hit[yes] = False, -1, 0, NO_HIT
@@ -202,7 +202,7 @@ class ReplyColumns:
         self.fail(yes, error)
 
     def take(self, rows: NDArray[np.intp], replies: Sequence[bytes], sizes: Sequence[int], cost: int) -> None:
-        """The replies to calls of so many rows each; `rows` are the rows of all of them, one behind the other."""
+        """The replies to calls of so many rows each; `rows` are the rows of all calls, one call after the other."""
         joined = b"".join([reply[8 : 8 + 2 * size] for reply, size in zip(replies, sizes, strict=True)])
         simple = np.frombuffer(joined, np.uint8).reshape(-1, 2)
         now_us = np.repeat([int.from_bytes(reply[:8]) for reply in replies], sizes)
@@ -239,7 +239,7 @@ class ReplyColumns:
             self.errors[row] = conflict(int(records["remaining"][i]), cost) if kind == _CONFLICT else damaged(compiled)
 
     def done(self) -> Decisions:
-        """All that came in."""
+        """The answers of all rows."""
         return Decisions(self._limits, *self._columns, self.errors)
 
 

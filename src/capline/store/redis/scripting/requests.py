@@ -1,8 +1,8 @@
-"""From attempts to calls: which rows share a script call, in which order, and what the call says. No I/O.
+"""From attempts to calls: which rows share a script call, in which order, and the call's arguments. No I/O.
 
-Rows are grouped by the key that they live in, groups by the slot of the key (where a script's keys must share one), and
-groups fill a call up to a bound that keeps one script far below 5 ms. Rows of one subject stay in order: within a call,
-and calls of one slot go to one server on one connection in their order.
+Rows are grouped by their key, and groups by the key's slot on a cluster. Groups fill a call up to a bound that keeps
+one script far below 5 ms. Rows of one subject stay in order: within a call, and because calls of one slot are sent to
+one server on one connection.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ DECIDE, PEEK, PLACE = 0, 1, 2
 PLAIN_ROWS = 256
 """Rows of one unit without an id in one call: 0.4 ms; 5 ms were each log of them in the general form."""
 OTHER_ROWS = 64
-"""Rows that go the long way, some 20 us each."""
+"""Rows in one call that need the general rule, some 20 us each."""
 PART_ROWS = 65_536
-"""Rows on their way at a time: while the servers decide one part, the next is put together."""
+"""Rows in one part of a batch: while the servers decide one part, the next is built."""
 ORDERED_ROWS = 262_144
-"""Rows that are put in order at once; between such lots all is answered first, so that a subject's rows keep theirs."""
+"""Rows that are sorted at once. All are answered before the next are sent, so a subject's rows stay in order."""
 
 _EMPTY, _0, _1 = bulk(b""), bulk(b"0"), bulk(b"1")
 _JOINT, _JOINT_LOOK = (b"$7\r\nEVALSHA\r\n" + bulk(script.sha) for script in (JOINT, JOINT_LOOK))
@@ -61,13 +61,13 @@ _DECIDE_ONE, _PLACE_ONE = b"*7\r\n" + _ONE_COMMAND, b"*8\r\n" + _ONE_COMMAND
 
 
 class Part(msgspec.Struct):
-    """Calls that are sent together: the rows of each, one call behind the other, and how many each has."""
+    """Calls that are sent together: their rows, one call after the other, and how many rows each has."""
 
     calls: list[Call]
     sizes: list[int]
     rows: NDArray[np.intp]
     last: bool = True
-    """Whether all so far must be answered before more is sent: what follows may be of the same subjects."""
+    """Whether to wait for all answers before more is sent: the next part may have the same subjects."""
 
 
 class Group(msgspec.Struct):
@@ -80,7 +80,7 @@ class Group(msgspec.Struct):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What is the same for all rows of a call."""
+    """The arguments that all rows of a call share."""
 
     family: Family
     mode: int
@@ -90,18 +90,18 @@ class Head(msgspec.Struct, frozen=True):
     max_wait_us: int = -1
     not_before_us: int = 0
     tell: bool = True
-    """Whether answers bring the state of each limit along."""
+    """Whether the reply has the state of each limit."""
 
     def packed(self) -> bytes:
         """As attempt.lua takes it."""
         family = self.family
-        logs_limits = len(family.logs)
+        logs = len(family.logs)
         head = [
             self.mode,
             int(family.buckets > 0),
             family.retention_us,
             family.grace_ms,
-            logs_limits,
+            logs,
             family.wide,
             self.cost,
         ]
@@ -112,7 +112,7 @@ class Head(msgspec.Struct, frozen=True):
     def only(self, codes: NDArray[np.uint16]) -> tuple[Head, NDArray[np.intp]]:
         """The head of a call of rows with these codes, and the codes in it.
 
-        Where terms come with a zone's table, of perhaps hundreds of zones, a call brings along its own alone.
+        With hundreds of zones the terms hold many tables; a call carries only those of its own rows.
         """
         if not any(one.rule.zone for one in self.compiled):
             return self, codes.astype(np.intp)
@@ -133,7 +133,7 @@ def keys_of(logs: Sequence[bytes], tag: bytes) -> list[bytes]:
 def one_payload(
     compiled: RedisRule, subject: Subject, now: bytes, slot: tuple[int, int] | None = None
 ) -> tuple[int, bytes]:
-    """The slot and the packed command of a decision, or of a `slot`, of one unit, the fast path."""
+    """The fast path: the cluster slot and the packed command of a decision of one unit, or of a `slot`."""
     family = compiled.family
     tag = tag_of(subject, family.buckets)
     key = b"%b:{%b}" % (family.logs[0], tag)
@@ -151,35 +151,35 @@ def single_call(head: Head, subject: Subject, fingerprint: int) -> Call:
     return _call(head, [group], b"", asked, repeatable=bool(fingerprint) or head.mode == PEEK)
 
 
-def joint_groups(asks: Sequence[StoreAttempt], *, by_slot: bool) -> list[list[int]]:
-    """The numbers of the asks that one call can decide together: all, or those of each slot."""
+def joint_groups(attempts: Sequence[StoreAttempt], *, by_slot: bool) -> list[list[int]]:
+    """The numbers of the attempts that one call can decide together: all, or those of each slot."""
     if not by_slot:
-        return [[*range(len(asks))]]
+        return [[*range(len(attempts))]]
     groups: dict[int, list[int]] = {}
-    for number, ask in enumerate(asks):
-        slot = slot_of(tag_of(ask.subject, ask.compiled.family.buckets))
+    for number, attempt in enumerate(attempts):
+        slot = slot_of(tag_of(attempt.subject, attempt.compiled.family.buckets))
         groups.setdefault(slot, []).append(number)
     return [*groups.values()]
 
 
-def joint_call(asks: Sequence[StoreAttempt], mode: int, now: bytes) -> Call:
-    """One attempt over several subjects, whose keys are in one slot where that must be."""
+def joint_call(attempts: Sequence[StoreAttempt], mode: int, now: bytes) -> Call:
+    """One attempt over several subjects; on a cluster their keys are in one slot."""
     parts: list[bytes] = []
     keys: list[bytes] = []
     slot, named = -1, True
-    for ask in asks:
-        compiled: RedisRule = ask.compiled
+    for attempt in attempts:
+        compiled: RedisRule = attempt.compiled
         family = compiled.family
-        tag = tag_of(ask.subject, family.buckets)
+        tag = tag_of(attempt.subject, family.buckets)
         if slot < 0:
             slot = slot_of(tag)
         for log in family.logs:
             key = b"%b:{%b}" % (log, tag)
             keys.append(b"$%d\r\n%b\r\n" % (len(key), key))
-        cost = _1 if ask.cost == 1 else bulk(b"%d" % ask.cost)
-        field = bulk(field_of(ask.subject)) if family.buckets else _EMPTY
-        mark = bulk(ask.fingerprint.to_bytes(8)) if ask.fingerprint else _EMPTY
-        named = named and ask.fingerprint > 0
+        cost = _1 if attempt.cost == 1 else bulk(b"%d" % attempt.cost)
+        field = bulk(field_of(attempt.subject)) if family.buckets else _EMPTY
+        mark = bulk(attempt.fingerprint.to_bytes(8)) if attempt.fingerprint else _EMPTY
+        named = named and attempt.fingerprint > 0
         parts += compiled.one, compiled.rest(now), cost, field, mark
     script, head = (JOINT_LOOK, _JOINT_LOOK) if mode == PEEK else (JOINT, _JOINT)
     count, arguments = bulk(b"%d" % len(keys)), 5 + len(keys) + len(parts)
@@ -236,7 +236,7 @@ def batch_parts(
     by_slot: bool,
     receipt: tuple[str, bytes] | None = None,
 ) -> Iterator[Part]:
-    """A batch of one policy, part by part. Whole numbers in buckets are put in order all at once, which is fast."""
+    """A batch of one policy, part by part. Integers in buckets are sorted by NumPy, which is fast."""
     number = 0
     for groups, last in _grouped(head, subjects, by_slot=by_slot):
         calls: list[Call] = []
@@ -261,7 +261,7 @@ def batch_parts(
 
 
 def _fills(groups: Iterator[Group] | Sequence[Group], most: int, *, by_slot: bool) -> Iterator[list[Group]]:
-    """Groups for one call each: of one slot where that must be, one kind of field, at most so many rows."""
+    """Groups for one call each: on a cluster of one slot, of one kind of field, at most so many rows."""
     fill: list[Group] = []
     rows = 0
     for group in groups:
@@ -281,7 +281,7 @@ def _fills(groups: Iterator[Group] | Sequence[Group], most: int, *, by_slot: boo
 def _grouped(
     head: Head, subjects: Sequence[Subject] | NDArray[np.integer[Any]], *, by_slot: bool
 ) -> Iterator[tuple[list[Group], bool]]:
-    """The groups of each part, those of one slot behind each other; and whether all is to be answered after it."""
+    """The groups of each part, those of one slot together; and whether to wait for all answers after it."""
     buckets = head.family.buckets
     if buckets and not isinstance(subjects, np.ndarray) and set(map(type, subjects)) == {int}:
         subjects = np.fromiter(subjects, np.uint64, len(subjects))  # pyright: ignore[reportArgumentType, reportCallIssue] - integers
@@ -300,7 +300,7 @@ def _grouped(
 
 
 def _parts(groups: Iterable[Group]) -> Iterator[list[Group]]:
-    """Groups for a part each; those of one key stay in one, so that they keep their order whatever is sent again."""
+    """The groups of each part; those of one key stay in one part, so that a resend keeps their order."""
     part: list[Group] = []
     rows = 0
     for group in groups:
@@ -339,7 +339,7 @@ def _own_group(subject: Subject, rows: list[int]) -> Group:
 
 
 def _bucket_groups(subjects: Sequence[Subject], buckets: int, first: int, most: int) -> Iterator[Group]:
-    """A bucket's rows are a group, but for a subject that comes again: it goes to a later one."""
+    """A bucket's rows are a group; a subject's next row goes to a later group."""
     seen: dict[Subject, int] = {}
     filling: list[dict[bytes, tuple[list[int], list[bytes]]]] = []
     turns: list[list[Group]] = []
@@ -361,12 +361,12 @@ def _bucket_groups(subjects: Sequence[Subject], buckets: int, first: int, most: 
 
 
 def _scattered(slot: int) -> int:
-    """A slot's place in the order of sending: neighbours in it are of different servers, so that all work at once."""
+    """A slot's place in the order of sending: neighbours belong to different servers, so all servers work at once."""
     return slot * 5461 % 16381 * 16384 + slot
 
 
 def _id_groups(ids: NDArray[np.uint64], *, by_slot: bool) -> Iterator[Group]:
-    """Groups of whole numbers in buckets, by NumPy: 0.3 us a row."""
+    """Groups of integers in buckets, by NumPy: 0.3 us a row."""
     if not len(ids):
         return
     order = np.argsort(ids, kind="stable")
@@ -378,7 +378,7 @@ def _id_groups(ids: NDArray[np.uint64], *, by_slot: bool) -> Iterator[Group]:
         turn = np.zeros(len(ids), np.int64)
         same = np.zeros(len(ids), np.bool_)
         same[again] = True
-        # How many of the same stand before each: its place, less the place of the first of its kind.
+        # How many equal ids come before each: its index, less the index of the first equal one.
         places = np.arange(len(ids))
         turn = places - np.maximum.accumulate(np.where(same, 0, places))
         behind = np.lexsort((places, turn, bucket))
@@ -400,28 +400,30 @@ def _id_groups(ids: NDArray[np.uint64], *, by_slot: bool) -> Iterator[Group]:
         yield Group(slots[i], tags[i], order[start:end], fields[start:end])
 
 
-def row_parts(asks: Sequence[StoreAttempt], now: bytes, *, by_slot: bool) -> Iterator[tuple[Head, Part]]:
+def row_parts(attempts: Sequence[StoreAttempt], now: bytes, *, by_slot: bool) -> Iterator[tuple[Head, Part]]:
     """Attempts of any policies, costs and ids: calls by family, and a subject's attempts in their order."""
-    for rows in _turns(asks):
-        own_asks = [asks[row] for row in rows]
-        family: Family = own_asks[0].compiled.family
-        compiled = [*{id(ask.compiled): ask.compiled for ask in own_asks}.values()]
+    for rows in _turns(attempts):
+        own_attempts = [attempts[row] for row in rows]
+        family: Family = own_attempts[0].compiled.family
+        compiled = [*{id(attempt.compiled): attempt.compiled for attempt in own_attempts}.values()]
         code_of = {id(one): code for code, one in enumerate(compiled)}
-        plain = not any(ask.fingerprint or ask.cost != 1 for ask in own_asks)
-        repeatable = not plain and all(ask.fingerprint for ask in own_asks)
+        plain = not any(attempt.fingerprint or attempt.cost != 1 for attempt in own_attempts)
+        repeatable = not plain and all(attempt.fingerprint for attempt in own_attempts)
         head = Head(family, DECIDE, compiled, now, 1 if plain else 0)
         part = Part([], [], np.empty(0, np.intp))
         taken: list[int] = []
-        groups = [*_groups([ask.subject for ask in own_asks], family.buckets, 0, head.most_rows())]
+        groups = [*_groups([attempt.subject for attempt in own_attempts], family.buckets, 0, head.most_rows())]
         groups.sort(key=(lambda group: (group.slot, group.tag)) if by_slot else (lambda group: group.tag))
         for fill in _fills(groups, head.most_rows(), by_slot=by_slot):
             own = [i for group in fill for i in group.rows]
             own_head, codes, asked = head, b"", b""
             if len(compiled) > 1:
-                own_head, numbers = head.only(np.array([code_of[id(own_asks[i].compiled)] for i in own], np.uint16))
+                own_head, numbers = head.only(np.array([code_of[id(own_attempts[i].compiled)] for i in own], np.uint16))
                 codes = numbers.astype(">u2").tobytes()
             if not plain:
-                asked = b"".join([own_asks[i].cost.to_bytes(7) + own_asks[i].fingerprint.to_bytes(8) for i in own])
+                asked = b"".join(
+                    [own_attempts[i].cost.to_bytes(7) + own_attempts[i].fingerprint.to_bytes(8) for i in own]
+                )
             part.calls.append(_call(own_head, fill, codes, asked, repeatable=repeatable))
             part.sizes.append(len(own))
             taken += [rows[i] for i in own]
@@ -429,17 +431,17 @@ def row_parts(asks: Sequence[StoreAttempt], now: bytes, *, by_slot: bool) -> Ite
         yield head, part
 
 
-def _turns(asks: Sequence[StoreAttempt]) -> Iterable[Sequence[int]]:
-    """The rows of each family, in the order of sending: a subject's attempt under another family waits for its turn."""
-    first: Family = asks[0].compiled.family
-    if all(ask.compiled.family is first for ask in asks):
-        return [range(len(asks))]
+def _turns(attempts: Sequence[StoreAttempt]) -> Iterable[Sequence[int]]:
+    """The rows of each family, in the order of sending: a subject's attempt of another family goes in a later turn."""
+    first: Family = attempts[0].compiled.family
+    if all(attempt.compiled.family is first for attempt in attempts):
+        return [range(len(attempts))]
     turns: dict[tuple[int, int], list[int]] = {}
     latest: dict[Subject, tuple[Family, int]] = {}
-    for row, ask in enumerate(asks):
-        family: Family = ask.compiled.family
-        before = latest.get(ask.subject)
+    for row, attempt in enumerate(attempts):
+        family: Family = attempt.compiled.family
+        before = latest.get(attempt.subject)
         turn = 0 if before is None else before[1] + (before[0] is not family)
-        latest[ask.subject] = (family, turn)
+        latest[attempt.subject] = (family, turn)
         turns.setdefault((turn, id(family)), []).append(row)
     return [rows for _, rows in sorted(turns.items(), key=lambda item: item[0][0])]

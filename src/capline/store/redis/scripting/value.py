@@ -1,4 +1,4 @@
-"""A stored value read in Python, for `explain` and for whoever looks after a store; lua/log.lua tells its forms."""
+"""Stored values read in Python, for `explain` and for maintenance; lua/log.lua has the forms."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _AT_NEWEST = (1 << 56) - 1
 
 
 class ParsedLog(msgspec.Struct, frozen=True):
-    """The hits, oldest first, as (stamp, units, id's 64 bits); and the latest instant that the log has witnessed."""
+    """The hits, oldest first, as (stamp, units, id's 64 bits); and the latest instant that the log has seen."""
 
     hits: list[tuple[int, int, int]]
     high_water_us: int
 
 
 def read_value(value: bytes | None) -> ParsedLog:
-    """Take a value apart; raises `StoreDamagedError` where it is none."""
+    """Parse a value; raises `StoreDamagedError` if it is not a log."""
     if not value:
         return ParsedLog([], 0)
     tag = value[0]

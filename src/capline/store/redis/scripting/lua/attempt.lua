@@ -1,38 +1,38 @@
 --@head
--- Attempts: decide, peek or place each row, in order, and record what is allowed. One atomic step.
+-- Attempts: decide, peek, or take a slot for each row, in order, and record what is allowed. One atomic step.
 --
--- KEYS   for each group, the key of each look; a group is one subject, or one bucket of subjects. All in one slot.
---        Behind them, with a receipt, the receipt's key.
--- ARGV   1  msgpack: [mode, hash, keep_us, grace_ms, looks, wide, cost, max_wait_us, terms, not_before_us, tell]
---             mode 0 decide, 1 peek, 2 place; hash 1: buckets, hashes of subjects; keep_us how long hits are kept;
---             grace_ms how much longer keys live; wide the bytes of a plain stamp; max_wait_us -1: no bound;
---             terms: for each code [limits of each look [quota, by, ...], least quota, its number, widest window, 1 where the
---             log may be long]; `by` is a window, or for other limits an array, see gauge.lua. A least quota of 0: unit.lua
---             is not for these. Behind them, where anything of it is asked for: [keeps of each look, denied, zone], see
---             rule.lua and gauge.lua;
---             not_before_us how far from now a slot is at least
---             tell 1: the state of each limit is told as well
+-- KEYS   for each group, the key of each of its logs; a group is one subject, or one bucket of subjects. All in
+--        one slot. After them, with a receipt, the receipt's key.
+-- ARGV   1  msgpack: [mode, hash, keep_us, grace_ms, logs, bytes of a stamp, cost, max_wait_us, terms,
+--             not_before_us, states]
+--             mode: 0 decide, 1 peek, 2 take a slot. hash: 1 for buckets, hashes of subjects. keep_us: how long hits
+--             are kept. grace_ms: how much longer keys live. logs: how many each attempt reads. max_wait_us: -1 for no
+--             bound. not_before_us: a slot is at least so far from now. states: 1 to return the state of each limit.
+--             terms: for each code [limits of each log [quota, by, ...], least quota, its number, widest window in us,
+--             1 if the log may be long]; `by` is a window in us, or an array, see limit_reader.lua. A least quota of 0:
+--             the fast path does not apply. Where they are needed, then [keeps of each log, denied, zone], see rule.lua
+--             and limit_reader.lua.
 --        2  now in us; empty: the server's clock
 --        3  rows of each group, 2 bytes each; empty: one row a group
 --        4  code of each row, 2 bytes each; empty: 0 for all
 --        5  buckets: the field of each row, 1 byte each; empty: the fields are ARGV 8, 9, ...
 --        6  cost and id of each row, 7 and 8 bytes; empty: the cost of ARGV 1, no id
---        7  empty, or with a receipt a digest, 16 bytes, of what is asked under it
--- Returns one string: now in us, 8 bytes; 2 bytes a row; then 26 bytes for each row whose 2 bytes are 255, kind; then, where
---        it is to be told, the states of each row of kind 0 or 1, as in rule.lua:
---        the 2 bytes: limit and remaining of a row that was allowed now; else 255 and a kind
---        0 refused   limit (255: none), remaining[8], retry_after + 1 (0: never)[8], reset_after[8]
---        1 allowed   limit, remaining[8], hit[8] (peek: 2^60, but for the hit of a known id), reset_after[8]
---        2 the id was recorded with another cost, which stands for remaining
---        3 what is stored is no log
---        4 the receipt was given for another question (then every row says so)
--- Writes nothing for a row that is not allowed, but where refusals count. Cost: O(limits) a row whatever the quota, two
--- calls a bucket.
+--        7  with a receipt: a digest of the batch, 16 bytes; else empty
+-- Reply: one string: now in us[8]; 2 bytes for each row; then 26 bytes for each row whose 2 bytes are 255 and a kind;
+--        then, if asked for, the states of each row of kind 0 or 1, as in rule.lua.
+--        The 2 bytes: limit and remaining of a row that is allowed now; else 255 and the kind. The 26 bytes by kind:
+--        0 refused   kind, limit (255: none), remaining[8], retry_after in us + 1 (0: never)[8], reset_after in us[8]
+--        1 allowed   kind, limit, remaining[8], hit[8] (peek: 2^60, except for a known id's hit), reset_after in us[8]
+--        2 the id was recorded with another cost, which is in the place of remaining
+--        3 the stored value is not a log
+--        4 the receipt was given for another batch (then every row says so)
+-- Invariant: nothing is written for a row that is not allowed, unless refusals count. Complexity: O(limits) a row,
+-- whatever the quota; two commands a bucket.
 
 local call = redis.call
 local head = cmsgpack.unpack(ARGV[1])
-local mode, hash, keep_us, grace, width, bytes_a_stamp, same_cost, max_wait, terms, not_before, tell = unpack(head)
-tell = tell == 1
+local mode, hash, keep_us, grace, width, bytes_a_stamp, same_cost, max_wait, terms, not_before, with_states = unpack(head)
+with_states = with_states == 1
 local now = tonumber(ARGV[2])
 if not now then
   local time = call('TIME')
@@ -41,7 +41,7 @@ end
 local counts, codes, fields, asked, receipt = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local groups = #KEYS / width
 
--- An answer that was given before: a write all the same, so that a WAIT behind it waits for what was written then.
+-- A known id or receipt is written again, unchanged, so that a WAIT after this script covers its first write.
 local function touch(key)
   call('PEXPIRE', key, call('PTTL', key))
 end
@@ -64,39 +64,39 @@ local simple, special, states = {}, {}, {}
 local rows = 0
 
 local plain_hit = mode == 1 and 2 ^ 60 or now
-local function say(kind, limit, remaining, a, reset, widest)
-  if kind == 1 and a == plain_hit and remaining < 255 and (not widest or reset == widest) then
+local function say(kind, limit, remaining, when, reset, widest)
+  if kind == 1 and when == plain_hit and remaining < 255 and (not widest or reset == widest) then
     simple[rows] = char(limit, remaining)
   else
     simple[rows] = '\255' .. char(kind)
-    special[#special + 1] = pack('>BBI8I8I8', kind, limit or 255, remaining, a, reset)
+    special[#special + 1] = pack('>BBI8I8I8', kind, limit or 255, remaining, when, reset)
   end
 end
 
-local function tell_row(of_row)
-  if tell then states[#states + 1] = of_row end
+local function add_states(of_row)
+  if with_states then states[#states + 1] = of_row end
 end
 
--- What `unit` has answered.
-local function tell_unit(v, limits, kind, stamp)
-  if tell and kind < 2 then tell_row(plain_states(v, limits, kind == 1 and stamp)) end
+-- The states after an answer of `unit`.
+local function add_unit_states(v, limits, kind, stamp)
+  if with_states and kind < 2 then add_states(plain_states(v, limits, kind == 1 and stamp)) end
 end
 
--- Everything that is not one unit on a plain log.
+-- The general rule, for everything that is not one unit on a plain log.
 local library
 local function load_library()
   --@include log
-  --@include gauge
+  --@include limit_reader
   --@include rule
   library = {decode = decode, encode = encode, attempt = attempt, save = save, open_long = open_long, newest = newest,
-    told = told}
+    states_of = states_of}
 end
 
 local function ttl_ms()
   return math.max(1, math.ceil((last_stamp + keep - now) / 1000)) + grace
 end
 
--- A slot that is free now is what `decide` would take; only one that is not needs all of the rule.
+-- A slot that is free now is the same as a decision; any other slot needs the general rule.
 local plain = (mode == 0 or mode == 2 and not_before == 0) and width == 1 and asked == '' and same_cost == 1
 local function in_time(kind, stamp) return kind == 1 and (max_wait < 0 or stamp - now <= max_wait) end
 local uniform = codes == '' and asked == ''   -- the rows differ in nothing but their subject
@@ -120,11 +120,11 @@ local function group_rows(g)
   return high * 256 + low
 end
 
--- One row, the long way: the new value of each look, '' where it was written in place, false where nothing changed; nil
--- where nothing did in any.
+-- One row by the general rule: the new value of each log, '' if it was written in place, false if it is unchanged; nil
+-- if all are unchanged.
 local function general(values, key, keys, term)
   if not library then load_library() end
-  local sites, new, changed = {}, {}, false
+  local logs, new, changed = {}, {}, false
   for k = 1, width do
     if type(values[k]) == 'table' then return say(3, 255, 0, 0, 0) end   -- an error: a key of another kind
     local log
@@ -135,19 +135,19 @@ local function general(values, key, keys, term)
     end
     if not log then log = library.decode(keys and call('GET', keys[k]) or values[k]) end
     if not log then return say(3, 255, 0, 0, 0) end
-    sites[k] = {
+    logs[k] = {
       log = log, limits = term[1][k], cost = cost, keep = keep, keeps = term[6] and term[6][k] or 0, zone = term[8],
       denied = term[7] or 0,
     }
   end
-  local said, again = library.attempt(sites, mode, id, now, max_wait, not_before)
+  local said, again = library.attempt(logs, mode, id, now, max_wait, not_before)
   if again and mode ~= 1 then touch(key) end
   say(said[1], said[2], said[3], said[4], said[5], term[4])
-  if said[1] < 2 then tell_row(library.told(sites)) end
+  if said[1] < 2 then add_states(library.states_of(logs)) end
   for k = 1, width do
-    local log = sites[k].log
+    local log = logs[k].log
     new[k] = false
-    if sites[k].changed then
+    if logs[k].changed then
       changed = true
       last_stamp = math.max(last_stamp, library.newest(log), log.floor)
       if log.key then
@@ -161,34 +161,34 @@ local function general(values, key, keys, term)
   if changed then return new end
 end
 
--- Subjects with one row each: read in one call. A key of another kind reads as none; it is found out when it is not
--- written over.
+-- Subjects with one row each, read by one MGET. That reads a key of another kind as missing; SET with NX then fails on
+-- it.
 local function distinct_subjects()
   local values = call('MGET', unpack(KEYS, 1, groups))
   local ttl_now = string.format('%d', ttl_ms())
   for g = 1, groups do
     local term, v = row_terms(), values[g]
-    local new, kind, limit, remaining, a, reset = false, nil, nil, nil, nil, nil
+    local new, kind, limit, remaining, when, reset = false, nil, nil, nil, nil, nil
     if term[2] > 0 then
-      new, kind, limit, remaining, a, reset = unit(v, term[1][1], term[2], term[3], term[4])
-      if mode == 2 and not in_time(kind, a) then new = false end
+      new, kind, limit, remaining, when, reset = unit(v, term[1][1], term[2], term[3], term[4])
+      if mode == 2 and not in_time(kind, when) then new = false end
     end
     if new == false then
       new = general({v or redis.pcall('GET', KEYS[g])}, KEYS[g], nil, term)
       if new then call('SET', KEYS[g], new[1], 'PX', ttl_ms()) end
     elseif new and not v then
-      if not call('SET', KEYS[g], new, 'PX', ttl_now, 'NX') then kind, limit, remaining, a, reset = 3, 255, 0, 0, 0 end
-      say(kind, limit, remaining, a, reset)
-      tell_unit(new, term[1][1], kind, a)
+      if not call('SET', KEYS[g], new, 'PX', ttl_now, 'NX') then kind, limit, remaining, when, reset = 3, 255, 0, 0, 0 end
+      say(kind, limit, remaining, when, reset)
+      add_unit_states(new, term[1][1], kind, when)
     else
-      if new then call('SET', KEYS[g], new, 'PX', a == now and ttl_now or ttl_ms()) end
-      say(kind, limit, remaining, a, reset)
-      tell_unit(new or v, term[1][1], kind, a)
+      if new then call('SET', KEYS[g], new, 'PX', when == now and ttl_now or ttl_ms()) end
+      say(kind, limit, remaining, when, reset)
+      add_unit_states(new or v, term[1][1], kind, when)
     end
   end
 end
 
--- What a key holds; of a long log, which is read where it is looked at, only that it is one.
+-- The value of a key, cut after SHORT_BYTES: a longer one is a long log, of which only single entries are read.
 local SHORT_BYTES = 1813
 local function begins(key)
   local v = redis.pcall('GETRANGE', key, 0, SHORT_BYTES)
@@ -202,15 +202,15 @@ local function subjects()
     for k = 1, width do keys[k] = KEYS[(g - 1) * width + k] end
     for r = 1, group_rows(g) do
       local term = row_terms()
-      local new, kind, limit, remaining, a, reset = false, nil, nil, nil, nil, nil
+      local new, kind, limit, remaining, when, reset = false, nil, nil, nil, nil, nil
       local long = false
       for k = 1, width do
         if r == 1 then values[k] = begins(keys[k]) end
         if type(values[k]) == 'string' and #values[k] > SHORT_BYTES then long = true end
       end
       if plain and not long and term[2] > 0 and type(values[1]) ~= 'table' then
-        new, kind, limit, remaining, a, reset = unit(values[1], term[1][1], term[2], term[3], term[4])
-        if mode == 2 and not in_time(kind, a) then new = false end
+        new, kind, limit, remaining, when, reset = unit(values[1], term[1][1], term[2], term[3], term[4])
+        if mode == 2 and not in_time(kind, when) then new = false end
       end
       if new == false then
         new = general(values, keys[1], long and keys, term)
@@ -221,8 +221,8 @@ local function subjects()
           end
         end
       else
-        say(kind, limit, remaining, a, reset)
-        tell_unit(new or values[1], term[1][1], kind, a)
+        say(kind, limit, remaining, when, reset)
+        add_unit_states(new or values[1], term[1][1], kind, when)
         if new then
           call('SET', keys[1], new, 'PX', ttl_ms())
           values[1] = new
@@ -239,7 +239,7 @@ local function write(key, list)
   if call('PTTL', key) < ttl then call('PEXPIRE', key, ttl + floor(grace / 2)) end
 end
 
--- The values of these fields. Where a bucket of bytes is asked for many of them, it is faster read whole.
+-- The values of these fields. For nine or more one-byte fields of a bucket, HGETALL is faster than HMGET.
 local function read(key, names, many)
   if fields == '' or many < 9 then return redis.pcall('HMGET', key, unpack(names)) end
   local all, at, values = redis.pcall('HGETALL', key), {}, {}
@@ -274,10 +274,10 @@ local function buckets()
         term = row_terms()
         own_limits, least, number, widest = term[1][1], term[2], term[3], term[4]
       end
-      local new, kind, limit, remaining, a, reset = false, nil, nil, nil, nil, nil
+      local new, kind, limit, remaining, when, reset = false, nil, nil, nil, nil, nil
       if short and least > 0 then
-        new, kind, limit, remaining, a, reset = unit(own_values[r], own_limits, least, number, widest)
-        if mode == 2 and not in_time(kind, a) then new = false end
+        new, kind, limit, remaining, when, reset = unit(own_values[r], own_limits, least, number, widest)
+        if mode == 2 and not in_time(kind, when) then new = false end
       end
       if new == false then
         local own = {}
@@ -292,12 +292,12 @@ local function buckets()
         end
         size = #own_list
       else
-        if kind == 1 and a == now and remaining < 255 then
+        if kind == 1 and when == now and remaining < 255 then
           simple[rows] = char(limit, remaining)
         else
-          say(kind, limit, remaining, a, reset)
+          say(kind, limit, remaining, when, reset)
         end
-        if tell then tell_unit(new or own_values[r], own_limits, kind, a) end
+        if with_states then add_unit_states(new or own_values[r], own_limits, kind, when) end
         if new then
           own_list[size + 1], own_list[size + 2] = names[r], new
           size = size + 2

@@ -1,25 +1,26 @@
 --@head
--- One attempt over several subjects, each on logs of its own: all of them have their cost, each at the time of its own logs,
--- or none has. One atomic step. The joint of window/rule.py, word for word.
+-- One attempt over several subjects (parts), each on logs of its own and at the time of these logs: all parts are
+-- recorded, or none is. One atomic step; `joint` of capline.window.rule in Lua.
 --
--- KEYS   for each part, the key of each look: of its subject, or its bucket. All in one slot.
+-- KEYS   for each part, the key of each of its logs: the subject's, or its bucket's. All in one slot.
 -- ARGV   1  0 decide, 1 peek
 --        2  now in us; empty: the server's clock
 --        then for each part
 --        1  its terms, as one.lua takes them
---        2  msgpack of all that they are: [looks, limits of each look, keeps of each look (nil: every hit), denied, zone],
+--        2  msgpack, the terms in full: [logs, limits of each log, keeps of each log (nil: every hit), denied, zone],
 --           as in attempt.lua
---        3  its cost
+--        3  its cost in units
 --        4  its field in its bucket; empty: keys of its own
 --        5  its id; empty: none
--- Returns one string: now in us, 8 bytes; kind; the number of the part that the limit is of; the limit's number in it;
---        remaining[8]; retry_after + 1 (0: never)[8]; reset_after[8]; then of each part whether its id was known, and its
---        hit[8]; then of each part the state of each limit, as in rule.lua, unless kind is 2 or 3. kind:
+-- Reply: one string: now in us[8]; kind[1]; the number of the part whose limit binds[1]; that limit's number in the
+--        part[1]; remaining[8]; retry_after in us + 1 (0: never)[8]; reset_after in us[8]; then for each part
+--        whether its id was known[1] and its hit[8]; then for each part the state of each limit, as in rule.lua, unless kind is 2 or 3.
+--        The kinds:
 --        0 refused   1 allowed
---        2 the part's id was recorded with another cost, which stands for remaining
---        3 what is stored for the part is no log
---        4 allowed before: each part's id was known; the limit is the one with the least that was left
--- Writes nothing unless allowed. Cost: O(limits), some calls for each look.
+--        2 the part's id was recorded with another cost, which is in the place of remaining
+--        3 the value stored for the part is not a log
+--        4 allowed before: each part's id was known; the limit is the one that had the fewest units left
+-- Invariant: nothing is written unless all parts are allowed. Complexity: O(limits), some commands for each log.
 
 local call = redis.call
 local mode, now = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -28,16 +29,15 @@ if not now then
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
-local function pack_answer(kind, part, limit, remaining, a, reset, tail)
-  return struct.pack('>I8BBBI8I8I8', now, kind, part, limit, remaining, a, reset) .. tail
+local function pack_answer(kind, part, limit, remaining, when, reset, tail)
+  return struct.pack('>I8BBBI8I8I8', now, kind, part, limit, remaining, when, reset) .. tail
 end
 
 --@include unit
 --@include long
 --@include stored
 
--- The fast path: where every part is one unit on a plain log and all of them are free at this instant, that is all. Else
--- nil, and nothing was done.
+-- The fast path: every part is one unit on a plain log, and all fit at this instant. Else nil, and nothing is written.
 local function at_once()
   local graces, ttls, values, lengths, states = {}, {}, {}, {}, {}
   local left, tightest, place, reset = 9007199254740992, 255, 0, 0
@@ -46,7 +46,7 @@ local function at_once()
     local bytes_a_stamp, keep_us, grace, least, number, widest, long, limits = terms_of(ARGV[at - 2])
     if least == 0 or ARGV[at] ~= '1' or ARGV[at + 2] ~= '' then return nil end
     keep_as(bytes_a_stamp, keep_us)
-    local v, bytes = look(KEYS[p], ARGV[at + 1], long)
+    local v, bytes = read_stored(KEYS[p], ARGV[at + 1], long)
     if type(v) == 'table' then return nil end
     local new, kind, limit, remaining, hit, empty
     new, kind, limit, remaining, hit, empty, states[p] = unit_of(KEYS[p], v, bytes, limits, least, number, widest)
@@ -65,9 +65,9 @@ end
 local said_at_once = at_once()
 if said_at_once then return said_at_once end
 
-local tell = true
+local with_states = true
 --@include log
---@include gauge
+--@include limit_reader
 --@include rule
 
 local function open(part, key)
@@ -85,13 +85,13 @@ for p = 1, many do
   local wide, keep, grace = terms_of(ARGV[5 * p - 2])
   local width, limits, keeps, denied, zone = unpack(cmsgpack.unpack(ARGV[5 * p - 1]), 1, 5)
   local cost, field, id = tonumber(ARGV[5 * p]), ARGV[5 * p + 1], ARGV[5 * p + 2]
-  local part = {field = field, id = id ~= '' and id or nil, grace = grace, wide = wide, sites = {}, keys = {}}
+  local part = {field = field, id = id ~= '' and id or nil, grace = grace, wide = wide, logs = {}, keys = {}}
   for k = 1, width do
     at = at + 1
     local log = open(part, KEYS[at])
     if not log then return pack_answer(3, p - 1, 255, 0, 0, 0, '') end
     part.keys[k] = KEYS[at]
-    part.sites[k] = {
+    part.logs[k] = {
       log = log, limits = limits[k], cost = cost, keep = keep, keeps = keeps and keeps[k] or 0, zone = zone,
       denied = denied,
     }
@@ -102,16 +102,16 @@ end
 -- Known parts were allowed before; the new ones are judged.
 local new, owners, first = {}, {}, nil
 for p, part in ipairs(parts) do
-  part.time = time_and_newest(part.sites, now)
-  local known = part.id and first_answer(part.sites, part.id, part.time)
+  part.time = time_and_newest(part.logs, now)
+  local known = part.id and first_answer(part.logs, part.id, part.time)
   if known and known[1] == CONFLICT then return pack_answer(2, p - 1, 255, known[3], 0, 0, '') end
   if known then
     part.hit, part.known = known[4], true
     if not first or known[3] < first[3] then first = {p - 1, known[2], known[3], known[5]} end
   else
     new[#new + 1] = part
-    for _, site in ipairs(part.sites) do
-      for _ = 1, #site.limits, 2 do owners[#owners + 1] = p - 1 end
+    for _, bound in ipairs(part.logs) do
+      for _ = 1, #bound.limits, 2 do owners[#owners + 1] = p - 1 end
     end
   end
 end
@@ -119,21 +119,21 @@ end
 local function hits()
   local all = {}
   for p, part in ipairs(parts) do all[p] = struct.pack('>BI8', part.known and 1 or 0, part.hit or 0) end
-  for p, part in ipairs(parts) do all[many + p] = told(part.sites) end
+  for p, part in ipairs(parts) do all[many + p] = states_of(part.logs) end
   return table.concat(all)
 end
 
--- A known part is written all the same, so that a WAIT behind it waits for what was written then.
+-- A part whose id is known is written again, unchanged, so that a WAIT after this script covers its first write.
 local function touch(key)
   call('PEXPIRE', key, call('PTTL', key))
 end
 
 local function save_part(part)
   if part.known then return touch(part.keys[1]) end
-  for k, site in ipairs(part.sites) do
-    if site.changed then
-      local log, key = site.log, part.keys[k]
-      local ttl = math.max(1, math.ceil((math.max(newest(log), log.floor) + site.keep - now) / 1000)) + part.grace
+  for k, bound in ipairs(part.logs) do
+    if bound.changed then
+      local log, key = bound.log, part.keys[k]
+      local ttl = math.max(1, math.ceil((math.max(newest(log), log.floor) + bound.keep - now) / 1000)) + part.grace
       if log.key then
         save(log, ttl)
       else
@@ -151,7 +151,7 @@ if #new == 0 then
 end
 
 local judged = {}
-for i, part in ipairs(new) do judged[i] = part.sites end
+for i, part in ipairs(new) do judged[i] = part.logs end
 local said, stamps = judge(judged, now)
 local owner, limit = 0, said[2]
 if limit then
@@ -165,7 +165,7 @@ local allowed = said[1] == ALLOWED
 if allowed then
   for i, part in ipairs(new) do part.hit = stamps[i] end
   if mode == 0 then
-    for _, part in ipairs(new) do put_all(part.sites, part.time, part.hit, part.id) end
+    for _, part in ipairs(new) do put_all(part.logs, part.time, part.hit, part.id) end
     for _, part in ipairs(parts) do save_part(part) end
   end
 end

@@ -1,29 +1,32 @@
--- A log as it is kept in one value, and as tables to judge it by. Included by the scripts; runs nothing by itself.
+-- A log as one stored value, and as tables that the rule reads. Included by the scripts; runs nothing by itself.
 --
--- Two forms of value, told apart by the first byte:
+-- Two forms of value; the first byte says which:
 --
 --   plain     w  newest[7]  (stamp mod 256^w)[w] ...          w is 5, 6 or 7
---             every hit one unit, no id, none in the future: the time of the log is its newest stamp. The others, newest
---             first, by their last w bytes, which name them within 256^w us before the newest: more than they are kept.
---             So a hit is added in front, and the k-th newest stands at the same place however long the log is.
+--             every hit is one unit, has no id and is not in the future: the time of the log is its newest stamp. The
+--             other stamps follow, newest first, by their last w bytes: enough, as hits are kept for less than 256^w
+--             us. So a new hit is added in front, and the k-th newest is at the same offset however long the log is.
 --   general   64 + 32 F + 4 C + S   floor[7]  first[7]  (C = 2: base[7])   entries of
 --             (stamp - first)[S + 4]   (units up to here)[0, 1 or 7 for C = 0, 1, 2]   (F: id[8])
---             floor: the latest instant that the log has witnessed; all 1s: that is the newest stamp. base: units before
---             the first. C = 0: each hit is one unit. A refunded hit stays with 0 units and no id.
---             A long log has first = 0, S = 3 and C = 2: it is appended to in place, and read where it is looked at.
+--             floor: the high-water mark, the latest instant that the log has seen; all ones: the newest stamp. base:
+--             units before the first hit. C = 0: each hit is one unit. A refunded hit stays, with 0 units and no id.
+--             A long log (more than 128 hits) has first = 0, S = 3 and C = 2: hits are appended in place by SETRANGE,
+--             and single entries are read by GETRANGE.
 --
--- All numbers big-endian. In tables: s[i] the stamps, c[i] the units up to hit i (c[0] those before the first), f[i] the
--- ids (absent: none), n how many, floor the latest instant that the log has witnessed.
+-- All numbers are big-endian; stamps are in us. In tables: s[i] the stamps, c[i] the units up to and with hit i (c[0]
+-- those before the first), f[i] the ids (no f: none), n how many hits, floor the high-water mark.
+-- Invariants: stamps strictly increase; a value that capline could not have written decodes to nil.
+-- Complexity: a short value is read and written whole, O(hits); of a long one a question reads O(log hits) blocks.
 
 local NONE = '\0\0\0\0\0\0\0\0'
 local NONE_7 = '\0\0\0\0\0\0\0'
 local AT_NEWEST = '\255\255\255\255\255\255\255'
 local MOST_UNITS = 2 ^ 53   -- the largest whole number that Lua counts to; stamps are below it
-local SHORT = 128   -- hits up to which a value is read and written whole
-local BLOCK = 32    -- hits fetched at a time from a longer one
+local SHORT = 128   -- a value of at most so many hits is read and written whole
+local BLOCK = 32    -- hits fetched at a time from a longer value
 
--- How many of a[1..n], which never decrease, are at most `key`. Guesses by proportion, since traffic is mostly even, and
--- brackets the guess; halves where that does not help: a long log is read where it must be, a few blocks.
+-- How many of a[1..n], which never decrease, are at most `key`. An interpolation search, since traffic is mostly even;
+-- it bisects where that does not help. So few blocks of a long log are read.
 local function upto(a, n, key)
   if n == 0 or a[1] > key then return 0 end
   if a[n] <= key then return n end
@@ -65,7 +68,7 @@ local function shape(tag)
   return wide + 4, sums, ids, sums == 7 and 22 or 15
 end
 
--- A value as tables; nil where it is none that we wrote.
+-- A value as tables; nil if capline cannot have written it.
 local function decode(v)
   if not v or v == '' then return {s = {}, c = {[0] = 0}, n = 0, floor = 0} end
   local unpack_at, tag = struct.unpack, string.byte(v)
@@ -112,7 +115,8 @@ local function decode(v)
   return {s = s, c = c, f = f, n = n, floor = floor}
 end
 
--- A long log in a string key of so many bytes, read in blocks when an entry is looked at; nil where the value is short or in another form.
+-- A long log in a string key of this many bytes; a block is read when one of its entries is. Nil if the value is short
+-- or in another form.
 local function open_long(key, bytes)
   if bytes <= 22 + SHORT * 14 then return nil end
   local head = redis.call('GETRANGE', key, 0, 21)
@@ -155,7 +159,7 @@ local function open_long(key, bytes)
   }
 end
 
--- The hits of `log` from number i on as entries of these widths; `base` is taken off the units.
+-- The hits of `log` from number i on, as entries with fields of these widths; `base` is subtracted from the units.
 local function entries(log, i, first, base, wide, sums, ids)
   local parts, pack, fmt_s, fmt_c = {}, struct.pack, '>I' .. wide, '>I' .. sums
   local s, c, f = log.s, log.c, log.f
@@ -172,7 +176,7 @@ local function floor_bytes(log)
   return log.floor == log.s[log.n] and AT_NEWEST or struct.pack('>I7', log.floor)
 end
 
--- The whole log as a value, in the shortest form that holds it; `wide` is what plain stamps need (5, 6 or 7).
+-- The whole log as a value, in the shortest form that holds it; `wide` is the bytes of a plain stamp (5, 6 or 7).
 local function encode(log, wide)
   local s, c, f, n = log.s, log.c, log.f, log.n
   local units, ids = true, false
@@ -246,7 +250,7 @@ local function drop(log, m)
   log.s, log.c, log.f, log.n = s2, c2, f2, n - m
 end
 
--- Forget the first m hits at once; of a log that stays long the bytes move as they are.
+-- Forget the first m hits. If the log stays long, its bytes are copied and not decoded.
 local function forget(log, m)
   if not log.key or log.n - m <= SHORT then
     drop(log, m)
@@ -263,14 +267,14 @@ local function forget(log, m)
   if log.dirty then log.dirty = math.max(1, log.dirty - m) end
 end
 
--- Forget what is as old as the cutoff or older. A long log only when that is at least half of it.
+-- Forget the hits that are as old as the cutoff or older; in a long log only if they are at least half of it.
 local function trim(log, cutoff)
   if log.key and log.s[math.floor(log.n / 2)] > cutoff then return end
   local m = upto(log.s, log.n, cutoff)
   if m > 0 then forget(log, m) end
 end
 
--- `trim` to the hit, but for hits that have an id. Where a long log has such, only when half of it need not be kept.
+-- `trim` that keeps hits with an id. A long log that has such hits is trimmed only if half of it can go.
 local function trim_unnamed(log, cutoff)
   local m, named = upto(log.s, log.n, cutoff), {}
   for i = 1, log.f and m or 0 do
@@ -291,7 +295,7 @@ local function trim_unnamed(log, cutoff)
   log.s, log.c, log.f, log.n, log.key = s2, c2, f2, many + n - m, nil
 end
 
--- See that so many more units can be counted.
+-- Make sure that so many more units can be counted: units stay below 2^53.
 local function make_room(log, units)
   if log.c[log.n] + units <= MOST_UNITS then return end
   local base = log.c[0]
@@ -301,14 +305,14 @@ local function make_room(log, units)
   if log.c[log.n] + units > MOST_UNITS then error('capline: more than 2^53 units in one log') end
 end
 
--- One more hit, in its place; log.dirty is the first hit that is to be written again.
+-- Insert one hit by its stamp; log.dirty is the first hit that must be written again.
 local function record(log, stamp, units, floor, id)
   make_room(log, units)
   local s, c, n = log.s, log.c, log.n
   local p = upto(s, n, stamp) + 1
   if id and not log.f then
     log.f = {}
-    log.key = nil   -- wider entries: written whole
+    log.key = nil   -- entries get wider, so the log is written whole
   end
   local f = log.f
   for i = n, p, -1 do
@@ -322,7 +326,7 @@ local function record(log, stamp, units, floor, id)
   if floor > log.floor then log.floor = floor end
 end
 
--- Move the last hit to this stamp, which is not before its own, with so many units more, or fewer.
+-- Move the last hit to this stamp, not before its own, and add so many units (may be negative).
 local function extend(log, stamp, units, floor)
   make_room(log, units)
   local n = log.n
@@ -336,7 +340,7 @@ local function units_of(log, i)
   return log.c[i] - log.c[i - 1]
 end
 
--- Take so many units off hit number i; false where it has fewer. It stays, its id is free.
+-- Take so many units off hit number i; false if it has fewer. The hit stays; its id may be used again.
 local function give_back(log, i, units)
   local c, f = log.c, log.f
   if units == 0 or units_of(log, i) < units then return false end
@@ -346,7 +350,7 @@ local function give_back(log, i, units)
   return true
 end
 
--- Write what changed of a long log, to live for so many milliseconds more.
+-- Write the changed part of a long log, to expire in `ttl` ms.
 local function save(log, ttl)
   local ids = log.size - 14
   if log.moved then

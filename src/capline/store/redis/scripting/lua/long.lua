@@ -1,10 +1,12 @@
--- The fast path of the rule on a long log (see log.lua): one unit, with a few entries read where they stand. Included by
--- the scripts, after unit.lua.
+-- The fast path of the rule on a long log (see log.lua): one unit, reading only a few entries by GETRANGE. Included by
+-- one.lua and joint.lua after unit.lua.
+-- Invariant: the answers are those of rule.lua. Complexity: two reads, one more for each limit; O(log hits) reads where
+-- a window's edge has to be searched.
 
 local MOST = 9007199254740992   -- stamps and units are below it
 
--- Units of hits later than the cutoff, which is not later than the newest hit; the stamp of the oldest of these hits, and
--- its units. Guesses by proportion, since traffic is mostly even, and brackets the guess; halves where that does not help.
+-- Units of hits later than the cutoff, which is not later than the newest hit; the stamp of the oldest of these hits,
+-- and its units. An interpolation search, since traffic is mostly even; it bisects where that does not help.
 local function units_behind(entry, n, base, top, total, cutoff)
   local oldest, sum = unpack_at('>I7I7', entry(1, 1))
   if oldest > cutoff then return total - base, oldest, sum - base end
@@ -26,14 +28,14 @@ local function units_behind(entry, n, base, top, total, cutoff)
   return total - sum, high, units - sum
 end
 
--- As `unit` in unit.lua, and the state of each limit, but that the first result is what is to be written behind the value's so many bytes. With a
--- max_wait (-1: no bound) the first instant that is free, which may be behind slots that are taken.
+-- As `unit` in unit.lua, and then the state of each limit. The first result is what to append to the value of this many
+-- bytes. With a max_wait in us (-1: no bound) it takes the first free instant, which may be after slots that are taken.
 local function long_unit(key, bytes, limits, widest, max_wait)
   if bytes <= 22 + 128 * 14 then return false end
   local tag, seen, first, base = unpack_at('>BI7I7I7', call('GETRANGE', key, 0, 21))
   local size = tag == 75 and 14 or tag == 107 and 22
   local n = size and (bytes - 22) / size or 0.5
-  -- Now and then the long way, which trims.
+  -- Every 64th hit goes to the general rule, which trims the log.
   if n % 1 ~= 0 or n % 64 == 0 or n <= 128 or first ~= 0 then return false end
   local function entry(i, count)
     local from = 22 + (i - 1) * size
@@ -46,7 +48,7 @@ local function long_unit(key, bytes, limits, widest, max_wait)
   if seen >= MOST then
     if top >= now then time, stamp = top, top + 1 end
   else
-    -- Where the floor is written out, the newest is a slot in the future, or was when it was taken, or was given back.
+    -- An explicit high-water mark: the newest hit is a slot in the future, was one when taken, or was refunded.
     if seen > now then time = seen end
     if not max_wait or top <= time or total == unpack_at('>I7', two, 8) then return false end
     stamp = top + 1
@@ -55,7 +57,7 @@ local function long_unit(key, bytes, limits, widest, max_wait)
   for j = 1, #limits, 2 do
     local quota, i = limits[j], n - limits[j] + 1
     if total - quota >= base then
-      -- Hits of one unit stand where they are looked for; where they do not, the long way searches.
+      -- If all hits are one unit, the hit at the quota's edge is at this index; if not, the general rule searches.
       local before, at, here, after = base, nil, nil, nil
       if i > 1 then
         local three = entry(i - 1, 3)
@@ -64,7 +66,7 @@ local function long_unit(key, bytes, limits, widest, max_wait)
         if i < n then
           local own
           after, own = unpack_at('>I7I7', three, 2 * size + 1)
-          if own == here then after = nil end   -- given back
+          if own == here then after = nil end   -- refunded
         end
       elseif i == 1 then
         at, here = unpack_at('>I7I7', entry(1, 1))
@@ -89,12 +91,12 @@ local function long_unit(key, bytes, limits, widest, max_wait)
     if edges[j] and edges[j] > cutoff then
       used, oldest = quota, edges[j]
     elseif edges[j + 1] and edges[j + 1] > cutoff then
-      -- The unit at the quota's edge has left the window, the next one is in it: nothing is to be searched.
+      -- The unit at the quota's edge has left the window and the next one is in it: no search is needed.
       used, oldest = quota - 1, edges[j + 1]
     elseif top > cutoff then
       local units
       used, oldest, units = units_behind(entry, n, base, top, total, cutoff)
-      if units == 0 then return false end   -- given back: the long way passes over it
+      if units == 0 then return false end   -- refunded: the general rule skips it
     end
     if quota - used < left then left, tightest = quota - used, (j - 1) / 2 end
     if allowed then

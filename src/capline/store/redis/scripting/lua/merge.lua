@@ -1,12 +1,13 @@
 --@head
--- Put hits of the past into the logs of one subject: the policy's own, and a channel's behind it. One atomic step. The rule
--- of window/merge.py, word for word.
+-- Merge past hits into the logs of one subject: the policy's own, and a channel's. One atomic step;
+-- capline.window.merge in Lua.
 --
--- KEYS   the policy's own log, by which a hit is known; a channel's
+-- KEYS   1  the policy's own log, in which known hits are found   2  a channel's, if any
 -- ARGV   1 field in the bucket (empty: keys of their own)   2 now in us (empty: the server's clock)   3 keep_us
---        4 grace_ms   5 bytes of a plain stamp   6 the hits by stamp, 22 bytes each: stamp[7] units[7] id[8]
--- Returns {added, known, old, ahead}, or {-1} when what is stored is no log; then nothing is changed.
--- Cost: O(hits in the logs and new ones); O(new ones) where they go to the end of a long log and none has an id.
+--        4 grace_ms   5 bytes of a plain stamp   6 the hits by stamp, 22 bytes each: stamp in us[7] units[7] id[8]
+-- Reply: {added, known, old, ahead} as counts of hits, or {-1} if a stored value is not a log; then nothing is changed.
+-- Invariant: the same hits merged again add nothing.
+-- Complexity: O(hits in the logs and new ones); O(new ones) if they go to the end of a long log and none has an id.
 
 local call = redis.call
 local field, now, packed = ARGV[1], tonumber(ARGV[2]), ARGV[6]
@@ -53,7 +54,7 @@ end
 local fresh, at = {}, {}
 local known, old, ahead = 0, 0, 0
 
--- The units and the id of the policy's hit with this stamp; nil where there is none.
+-- The units and the id of the hit with this stamp in the policy's log; nil if there is none.
 local function hit_at(stamp)
   if at[stamp] then return at[stamp][2], at[stamp][3] end
   local i = index_of(own, stamp)
@@ -75,7 +76,7 @@ local function is_known(stamp, units, id)
   return units == 0 or there == 0 or (there == units and (not id or not its or id == its))
 end
 
--- The first microsecond from the hit's own that is free; nil where it was moved there before.
+-- The first free microsecond at or after the hit's own stamp; nil if an earlier merge moved the same hit there.
 local function free_stamp(stamp, units, id)
   while taken(stamp) do
     stamp = stamp + 1
@@ -108,7 +109,7 @@ for pos = 1, #packed, 22 do
 end
 if #fresh == 0 then return {0, known, old, ahead} end
 
--- The new hits among those of the log, all at once: one by one would move the later ones each time.
+-- Merge the new hits into the log in one pass: inserting one by one would move the later hits each time.
 local function weave(log, ids)
   local s, c, f, i = log.s, log.c, log.f, 1
   local s2, c2, f2, m, sum = {}, {[0] = 0}, {}, 0, 0

@@ -1,8 +1,9 @@
--- The fast path to a slot behind others: one unit on a log whose newest hit is a slot in the future. Such a log is in the
--- general form (see log.lua); this is for those of single units without ids. Included by one.lua, behind unit.lua.
+-- The fast path to a slot after others: one unit on a log whose newest hit is a slot in the future. Such a log is in
+-- the general form (see log.lua); this serves those of single units without ids. Included by one.lua after unit.lua.
+-- Invariant: the answers are those of rule.lua. Complexity: O(1) a limit for the slot, O(log hits) for `remaining`.
 
--- As `unit` in unit.lua, for the first instant that is free behind the slots taken; a slot farther than max_wait from now
--- (-1: no bound) is not for this.
+-- As `unit` in unit.lua, for the first free instant after the slots that are taken. False also where the slot is more
+-- than max_wait us from now (-1: no bound).
 local function queued_unit(v, limits, widest, max_wait)
   local tag = v and byte(v) or 0
   if tag < 65 or tag > 67 then return false end
@@ -12,7 +13,7 @@ local function queued_unit(v, limits, widest, max_wait)
   local seen, first = unpack_at('>I7I7', v, 2)
   local fmt, before = '>I' .. wide, 16 - wide   -- hit i stands at before + i * wide
   local last, time = first + unpack_at(fmt, v, before + n * wide), now > seen and now or seen
-  -- A floor that is the newest stamp stands there as more than any stamp.
+  -- A high-water mark that equals the newest stamp is stored as all ones, more than any stamp.
   if last <= time or last >= 9007199254740992 or seen >= last then return false end
   local stamp = last + 1
   for j = 1, #limits, 2 do
@@ -30,7 +31,7 @@ local function queued_unit(v, limits, widest, max_wait)
   for j = 1, #limits, 2 do
     local quota, cutoff = limits[j], stamp - limits[j + 1]
     if quota - n < left then
-      -- How many are in the window: the first `out` are not, number `inside` is.
+      -- Bisect for how many are in the window: the first `out` are not, number `inside` is.
       local out, inside = 0, n + 1
       if oldest > cutoff then inside = 1 end
       while inside - out > 1 do

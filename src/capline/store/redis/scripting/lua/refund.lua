@@ -1,14 +1,16 @@
 --@head
--- Give one hit back, in the policy's own log and in whichever other log has it: a channel's, or a limit's that has numbers
--- of its own. One atomic step. The refund of window/rule.py, word for word.
+-- Refund one hit: in the policy's own log and in every other log that has it (a channel's, or one of a single limit).
+-- One atomic step; `refund` of capline.window.rule in Lua.
 --
 -- KEYS   the policy's own log, then the others, of one subject or its bucket
--- ARGV   1 stamp   2 field in the bucket (empty: keys of their own)   3 now in us (empty: the server's clock)
---        4 keep_us   5 grace_ms   6 bytes of a plain stamp   7 what the hit cost, where hits are kept as sums
---        8 empty: every log has each hit by itself; else msgpack: [keeps, rise, keeps, rise, ...] of each key's log: see
---          rule.lua; rise, by which a unit lifts the level of gcra, 0 for other algorithms
--- Returns 1 when given back; 0 when no such hit is within the widest window, or it was given back; -1 when what is stored
--- is no log. The time that a key has to live stays as it is. Cost: O(hits after it).
+-- ARGV   1 the hit's stamp in us   2 field in the bucket (empty: keys of their own)
+--        3 now in us (empty: the server's clock)   4 keep_us   5 grace_ms   6 bytes of a plain stamp
+--        7 the hit's cost in units, used where hits are kept as sums
+--        8 empty: every log keeps single hits; else msgpack: [keeps, rise, keeps, rise, ...] for each key's log: `keeps`
+--          as in rule.lua; `rise`, by which a unit raises the level of gcra, 0 for other algorithms
+-- Reply: 1 refunded; 0 no such hit in the widest window, or refunded before; -1 a stored value is not a log.
+-- Invariant: a hit is refunded at most once, and its stamp stays; the time to live of a key does not change.
+-- Complexity: O(hits after it).
 
 local call = redis.call
 local stamp, field, now = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
@@ -45,7 +47,7 @@ local function write(key, log)
   end
 end
 
--- Take the cost out of the sum, or the level, that the hit went into.
+-- Take the cost off the sum, or the level, that the hit was added to.
 local function give_back_sum(log, keeps, rise, units)
   local n = log.n
   if rise > 0 then

@@ -1,19 +1,21 @@
--- The rule over the tables of log.lua: what capline.window.rule says, word for word. Included by the scripts, behind log.lua
--- and gauge.lua, where a site is drawn; runs nothing by itself.
+-- The rule over the tables of log.lua: capline.window.rule in Lua, function by function. Included by the scripts after
+-- log.lua and limit_reader.lua (which has the fields of a bound log); runs nothing by itself.
 --
--- A site's `keep` is how long its hits are kept, `keeps` what a hit leaves: 0 itself; -1 only one with an id is recorded;
--- above, hits of a span of so many us are kept as one. Limits are numbered from 0 through all sites.
--- An answer is {kind, limit, remaining, retry_after + 1 (0: never) or the hit's stamp, reset_after}. Where `tell` was set
--- before, a site's `told` is then the state of each of its limits, 24 bytes: units left, us until there are more, us until
--- there are all.
+-- Two fields of a bound log: `keep` is how long its hits are kept, in us. `keeps` is what a hit leaves behind: 0 the
+-- hit; -1 the hit if it has an id, else nothing; n > 0 one sum for all hits of a span of n us.
+-- Limits are numbered from 0 through all bound logs of an attempt.
+-- An answer is {kind, limit, remaining, x, reset_after in us}; x is retry_after in us + 1 (0: never), or the hit's
+-- stamp. If the including script sets `with_states`, each bound log gets `states`: for each limit 24 bytes, units
+-- left[8], us until more are left[8], us until all are left[8].
+-- Invariant: all limits are checked before anything is recorded. Complexity: that of limit_reader.lua for each limit.
 
 local REFUSED, ALLOWED, CONFLICT = 0, 1, 2
 local MOST_TURNS = 64
 
-local function time_and_newest(sites, now)
+local function time_and_newest(logs, now)
   local time, last = now, -1
-  for _, site in ipairs(sites) do
-    local log = site.log
+  for _, bound in ipairs(logs) do
+    local log = bound.log
     if log.floor > time then time = log.floor end
     local own = newest(log)
     if own > last then last = own end
@@ -21,50 +23,50 @@ local function time_and_newest(sites, now)
   return time, last
 end
 
--- The first stamp from here on that is later than every live hit and names no other hit in any log.
-local function free_stamp(sites, time, last)
+-- The first stamp at or after `time` that is later than every hit with units and free in every log.
+local function free_stamp(logs, time, last)
   local stamp = math.max(time, last + 1)
   local again = true
   while again do
     again = false
-    for _, site in ipairs(sites) do
-      if index_of(site.log, stamp) then stamp, again = stamp + 1, true end
+    for _, bound in ipairs(logs) do
+      if index_of(bound.log, stamp) then stamp, again = stamp + 1, true end
     end
   end
   return stamp
 end
 
--- From when on this fits every limit (nil: never), and the limit that holds longest, if one still does; and from when on
--- it is let in, to be stamped when it fits.
-local function fits_at(sites, time)
+-- When the attempt fits every limit (nil: never); the limit that blocks it longest, if one still does; when it is
+-- allowed, which may be a few us before it fits (see limit_shift).
+local function fits_at(logs, time)
   local latest, binding, early, number = -1, nil, -1, 0
-  for _, site in ipairs(sites) do
-    local limits = site.limits
+  for _, bound in ipairs(logs) do
+    local limits = bound.limits
     for j = 1, #limits, 2 do
-      local fits = limit_fits(site, limits[j], limits[j + 1])
+      local fits = limit_fits(bound, limits[j], limits[j + 1])
       if not fits then return nil, number end
       if fits > latest then latest, binding = fits, fits > time and number or nil end
-      early = math.max(early, fits - limit_smear(site, limits[j + 1], fits))
+      early = math.max(early, fits - limit_shift(bound, limits[j + 1], fits))
       number = number + 1
     end
   end
   return latest, binding, early
 end
 
--- Below, `stamped` is a list of parts, {sites, stamp}: the logs of one subject, and the stamp that it would have. The limits
--- are numbered through all of them.
+-- Below, `stamped` is a list of parts, {bound logs, stamp}: the logs of one subject, and the stamp that its hit would
+-- have. Limits are numbered through all parts.
 
--- From when on, not before `at`, no quiet hours forbid any part's stamp (nil: they leave none), and the last that did. `at`
--- itself (-1: now) where none forbid it.
+-- The first instant at or after `at` at which no quiet hours forbid any part's stamp (nil: there is none), and the last
+-- quiet hours that did. `at` itself (-1: now) if none forbid it.
 local function opens_at(stamped, at)
   local quiet, number, binding = nil, 0, nil
   for _, part in ipairs(stamped) do
-    for _, site in ipairs(part[1]) do
-      local limits = site.limits
+    for _, bound in ipairs(part[1]) do
+      local limits = bound.limits
       for j = 2, #limits, 2 do
         if kind_of(limits[j]) == QUIET then
           quiet = quiet or {}
-          quiet[#quiet + 1] = {site.zone, limits[j][2], limits[j][3], number, part[2]}
+          quiet[#quiet + 1] = {bound.zone, limits[j][2], limits[j][3], number, part[2]}
         end
         number = number + 1
       end
@@ -83,23 +85,23 @@ local function opens_at(stamped, at)
   return nil, binding
 end
 
-local function tell_limit(site, left, more, whole)
-  site.told = site.told .. pack('>I8I8I8', math.max(0, left), math.max(0, more), math.max(0, whole))
+local function add_state(bound, left, more, whole)
+  bound.states = bound.states .. pack('>I8I8I8', math.max(0, left), math.max(0, more), math.max(0, whole))
 end
 
-local function told(sites)
+local function states_of(logs)
   local all = {}
-  for k, site in ipairs(sites) do all[k] = site.told end
+  for k, bound in ipairs(logs) do all[k] = bound.states end
   return table.concat(all)
 end
 
--- The limit of this part that has the least left.
-local function tightest_of(sites, stamp)
+-- The limit of this part with the fewest units left.
+local function tightest_of(logs, stamp)
   local left, tightest, number = math.huge, nil, 0
-  for _, site in ipairs(sites) do
-    local limits = site.limits
+  for _, bound in ipairs(logs) do
+    local limits = bound.limits
     for j = 1, #limits, 2 do
-      local units = limit_left(site, limits[j], limits[j + 1], stamp)
+      local units = limit_left(bound, limits[j], limits[j + 1], stamp)
       if units < left then left, tightest = units, number end
       number = number + 1
     end
@@ -107,7 +109,7 @@ local function tightest_of(sites, stamp)
   return tightest
 end
 
--- What would be stamped with no instant never fits: stamps are below MOST_UNITS as well.
+-- Stamps end at MOST_UNITS: an attempt that would be stamped later never fits.
 local function answer(stamped, now, allowed, binding, retry_at)
   for _, part in ipairs(stamped) do
     if allowed and part[2] >= MOST_UNITS then allowed, retry_at = false, nil end
@@ -115,24 +117,24 @@ local function answer(stamped, now, allowed, binding, retry_at)
   if retry_at and retry_at >= MOST_UNITS then retry_at = nil end
   local left, tightest, empty, number = math.huge, nil, -1, 0
   for _, part in ipairs(stamped) do
-    local sites, stamp = part[1], part[2]
-    local _, last = time_and_newest(sites, now)
+    local logs, stamp = part[1], part[2]
+    local _, last = time_and_newest(logs, now)
     if allowed then last = math.max(last, stamp) end
-    for _, site in ipairs(sites) do
-      local limits, cost = site.limits, allowed and site.cost or 0
-      site.told = ''
+    for _, bound in ipairs(logs) do
+      local limits, cost = bound.limits, allowed and bound.cost or 0
+      bound.states = ''
       for j = 1, #limits, 2 do
         local by = limits[j + 1]
-        local units = limit_left(site, limits[j], by, stamp) - cost
+        local units = limit_left(bound, limits[j], by, stamp) - cost
         if units < left then left, tightest = units, number end
-        if last ~= -1 then empty = math.max(empty, limit_empty(site, by, last, cost)) end
-        if tell then
-          local more = limit_more(site, limits[j], by, stamp, cost)
+        if last ~= -1 then empty = math.max(empty, limit_empty(bound, by, last, cost)) end
+        if with_states then
+          local more = limit_more(bound, limits[j], by, stamp, cost)
           local whole = more
           if more ~= -1 and kind_of(by) ~= QUIET then
-            whole = limit_empty(site, by, allowed and stamp or newest(site.log), cost)
+            whole = limit_empty(bound, by, allowed and stamp or newest(bound.log), cost)
           end
-          tell_limit(site, units, more - now, whole - now)
+          add_state(bound, units, more - now, whole - now)
         end
         number = number + 1
       end
@@ -150,29 +152,30 @@ local function held_until(fits, last)
   return fits
 end
 
--- What one part's logs say, before quiet hours are asked: the stamp that it would have now, until when it is held up (nil:
--- for ever, -1: not at all), the limit that holds it, and the stamp to record it under.
-local function verdict(sites, now)
-  local time, last = time_and_newest(sites, now)
-  local stamp = free_stamp(sites, time, last)
-  local fits, binding, early = fits_at(sites, time)
+-- What one part's logs say, before quiet hours are checked: the stamp that it would have now, until when it is blocked
+-- (nil: for ever, -1: not at all), the limit that blocks it, and the stamp to record it under.
+local function verdict(logs, now)
+  local time, last = time_and_newest(logs, now)
+  local stamp = free_stamp(logs, time, last)
+  local fits, binding, early = fits_at(logs, time)
   if not fits then return stamp, nil, binding end
   if early > stamp or last > time then return stamp, held_until(early, last > time and last or -1), binding end
-  return stamp, -1, nil, fits > stamp and free_stamp(sites, fits, last) or stamp
+  return stamp, -1, nil, fits > stamp and free_stamp(logs, fits, last) or stamp
 end
 
--- Would all of these parts, each a list of sites, be allowed now? The answer, and the stamp to record each part under.
+-- Would all of these parts, each a list of bound logs, be allowed now? The answer, and the stamp to record each part
+-- under.
 local function judge(parts, now)
   local stamped, hits, never, holds, binding, longest, before, number = {}, {}, nil, -1, nil, nil, 0, 0
-  for p, sites in ipairs(parts) do
-    local stamp, held, own, hit = verdict(sites, now)
-    stamped[p], hits[p] = {sites, stamp}, hit
+  for p, logs in ipairs(parts) do
+    local stamp, held, own, hit = verdict(logs, now)
+    stamped[p], hits[p] = {logs, stamp}, hit
     if not held then
       never = never or number + own
     elseif held > holds then
       holds, binding, longest, before = held, own and number + own, p, number
     end
-    for _, site in ipairs(sites) do number = number + #site.limits / 2 end
+    for _, bound in ipairs(logs) do number = number + #bound.limits / 2 end
   end
   if never then return answer(stamped, now, false, never, nil) end
   local opens, quiet = opens_at(stamped, holds)
@@ -188,41 +191,41 @@ local function judge(parts, now)
   return answer(stamped, now, false, binding, opens)
 end
 
--- The next free instant, at most max_wait from now (-1: no bound), and at least not_before.
-local function place(sites, now, max_wait, not_before)
-  local time, last = time_and_newest(sites, now)
-  local fits, binding = fits_at(sites, time)
-  if not fits then return answer({{sites, free_stamp(sites, time, last)}}, now, false, binding, nil) end
-  local stamp = free_stamp(sites, math.max(time, fits, now + not_before), last)
+-- The next free instant, at most max_wait us from now (-1: no bound) and at least not_before us.
+local function place(logs, now, max_wait, not_before)
+  local time, last = time_and_newest(logs, now)
+  local fits, binding = fits_at(logs, time)
+  if not fits then return answer({{logs, free_stamp(logs, time, last)}}, now, false, binding, nil) end
+  local stamp = free_stamp(logs, math.max(time, fits, now + not_before), last)
   while true do
-    local opens, quiet = opens_at({{sites, stamp}}, -1)
-    if not opens then return answer({{sites, stamp}}, now, false, quiet, nil) end
+    local opens, quiet = opens_at({{logs, stamp}}, -1)
+    if not opens then return answer({{logs, stamp}}, now, false, quiet, nil) end
     if opens == -1 then break end
-    stamp = free_stamp(sites, opens, last)
+    stamp = free_stamp(logs, opens, last)
   end
-  if max_wait >= 0 and stamp - now > max_wait then return answer({{sites, stamp}}, now, false, binding, stamp) end
-  return answer({{sites, stamp}}, now, true)
+  if max_wait >= 0 and stamp - now > max_wait then return answer({{logs, stamp}}, now, false, binding, stamp) end
+  return answer({{logs, stamp}}, now, true)
 end
 
--- The answer that this id was recorded with, or a conflict where that had another cost; nil where it is new.
-local function first_answer(sites, id, time)
-  local log, cost, horizon = sites[1].log, sites[1].cost, time - sites[1].keep
+-- The answer that this id was recorded with, or a conflict if that had another cost; nil for a new id.
+local function first_answer(logs, id, time)
+  local log, cost, horizon = logs[1].log, logs[1].cost, time - logs[1].keep
   local i = find(log, id, horizon)
   if not i then return nil end
   local stamp = log.s[i]
   if units_of(log, i) ~= cost then return {CONFLICT, 0, units_of(log, i), 0, 0} end
   local left, binding, reset, number = math.huge, nil, 0, 0
-  for _, site in ipairs(sites) do
-    local limits = site.limits
-    site.told = ''
+  for _, bound in ipairs(logs) do
+    local limits = bound.limits
+    bound.states = ''
     for j = 1, #limits, 2 do
-      local rest = limit_left_then(site, limits[j], limits[j + 1], stamp, horizon, time)
+      local rest = limit_left_then(bound, limits[j], limits[j + 1], stamp, horizon, time)
       if rest < left then left, binding = rest, number end
-      local whole = limit_empty(site, limits[j + 1], stamp, 0) - stamp
+      local whole = limit_empty(bound, limits[j + 1], stamp, 0) - stamp
       reset = math.max(reset, whole)
-      if tell then
-        local more = limit_more_then(site, limits[j], limits[j + 1], stamp, horizon, time)
-        tell_limit(site, rest, more, more > 0 and whole or 0)
+      if with_states then
+        local more = limit_more_then(bound, limits[j], limits[j + 1], stamp, horizon, time)
+        add_state(bound, rest, more, more > 0 and whole or 0)
       end
       number = number + 1
     end
@@ -231,12 +234,12 @@ local function first_answer(sites, id, time)
 end
 
 -- Put a hit into the log, as its algorithm keeps it.
-local function put(site, time, stamp, id, units)
-  local log, keeps, by = site.log, site.keeps, site.limits[2]
+local function put(bound, time, stamp, id, units)
+  local log, keeps, by = bound.log, bound.keeps, bound.limits[2]
   if keeps == -1 and not id then return end
   -- The floor that a hit leaves is its own stamp, so that time goes on from there; a slot in the future, only now.
   local floor = stamp <= time + 1 and stamp or time
-  trim(log, time - site.keep)
+  trim(log, time - bound.keep)
   local n = log.n
   if by and kind_of(by) == LEVEL then
     local level = level_at(log, stamp, by) + units * by[2]
@@ -247,49 +250,49 @@ local function put(site, time, stamp, id, units)
   else
     record(log, stamp, units, floor, id)
   end
-  site.changed = true
+  bound.changed = true
 end
 
 -- Record what was allowed; the id goes into the first log.
-local function put_all(sites, time, stamp, id)
-  for k, site in ipairs(sites) do put(site, time, stamp, k == 1 and id or nil, site.cost) end
+local function put_all(logs, time, stamp, id)
+  for k, bound in ipairs(logs) do put(bound, time, stamp, k == 1 and id or nil, bound.cost) end
 end
 
--- Record a refusal, and answer with it: a cost fits when this one too is out. More units than `denied` cannot matter. Nil,
--- and nothing recorded, where there is no instant left to stamp it with.
-local function deny(sites, now)
-  local time = time_and_newest(sites, now)
-  local stamp = free_stamp(sites, time, -1)
+-- Record a refusal that counts, and answer as of after it. No more than `denied` units are kept. Nil, and nothing
+-- recorded, if no stamp is left for it.
+local function deny(logs, now)
+  local time = time_and_newest(logs, now)
+  local stamp = free_stamp(logs, time, -1)
   if stamp >= MOST_UNITS then return nil end
-  for _, site in ipairs(sites) do
-    put(site, time, stamp, nil, math.min(site.cost, site.denied))
-    local oldest = stamp_of_unit(site.log, site.denied + 1)
-    if oldest ~= -1 then trim_unnamed(site.log, oldest - 1) end
+  for _, bound in ipairs(logs) do
+    put(bound, time, stamp, nil, math.min(bound.cost, bound.denied))
+    local oldest = stamp_of_unit(bound.log, bound.denied + 1)
+    if oldest ~= -1 then trim_unnamed(bound.log, oldest - 1) end
   end
-  local stamped = {{sites, stamp}}
-  local fits, binding, early = fits_at(sites, time)
+  local stamped = {{logs, stamp}}
+  local fits, binding, early = fits_at(logs, time)
   if not fits then return answer(stamped, now, false, binding, nil) end
-  local _, last = time_and_newest(sites, now)
+  local _, last = time_and_newest(logs, now)
   local opens, quiet = opens_at(stamped, held_until(early, last))
   return answer(stamped, now, false, binding or quiet, opens)
 end
 
--- One attempt: the answer, and whether it is the first one of a known id. Sites whose logs changed say so.
--- mode: 0 decide, 1 peek, 2 place.
-local function attempt(sites, mode, id, now, max_wait, not_before)
-  local time = time_and_newest(sites, now)
+-- One attempt: the answer, and whether it is the first answer of a known id. Sets `changed` on each bound log that it
+-- recorded in. mode: 0 decide, 1 peek, 2 place.
+local function attempt(logs, mode, id, now, max_wait, not_before)
+  local time = time_and_newest(logs, now)
   if id then
-    local known = first_answer(sites, id, time)
+    local known = first_answer(logs, id, time)
     if known then return known, known[1] == ALLOWED end
   end
   local said
-  if mode == 2 then said = place(sites, now, max_wait, not_before) else said = judge({sites}, now) end
+  if mode == 2 then said = place(logs, now, max_wait, not_before) else said = judge({logs}, now) end
   if mode == 1 then
     if said[1] == ALLOWED then said[4] = 2 ^ 60 end
   elseif said[1] == ALLOWED then
-    put_all(sites, time, said[4], id)
-  elseif mode == 0 and sites[1].denied > 0 then
-    said = deny(sites, now) or said
+    put_all(logs, time, said[4], id)
+  elseif mode == 0 and logs[1].denied > 0 then
+    said = deny(logs, now) or said
   end
   return said, false
 end

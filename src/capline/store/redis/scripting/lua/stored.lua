@@ -1,8 +1,9 @@
--- One log as it is stored: in a key of its own, or in a field of a bucket. Included by the scripts, behind unit.lua and
--- long.lua; `call` is redis.call.
+-- Read and write one stored log: in a key of its own, or in a field of a bucket. Included by one.lua and joint.lua
+-- after unit.lua and long.lua; `call` is redis.call. Complexity: one or two commands, whatever the length of the log.
 
--- The terms of the fast path, as one.lua takes them: wide, keep, grace, least quota (0: it is not for these), its number,
--- widest window, whether the log may be a long one, and the limits, flat.
+-- The packed terms of the fast path (ARGV 1 of one.lua) as values: bytes of a stamp, keep in us, grace in ms, least
+-- quota (0: the fast path does not apply), that limit's number, widest window in us, whether the log may be long, the
+-- limits, flat.
 local function terms_of(static)
   local bytes, keep_us, grace, least, number, widest = unpack_at('>BI8I8I8BI8', static)
   local limits = {unpack_at('>' .. string.rep('I8', (#static - 34) / 8), static, 35)}
@@ -11,8 +12,9 @@ local function terms_of(static)
   return bytes, keep_us, grace, least, long and number - 128 or number, widest, long, limits
 end
 
--- What is stored (false: nothing), and of a long log only how it begins, and how many bytes it has. A table: no value of ours.
-local function look(key, field, long)
+-- The stored value (false: none). Of a long log only its first bytes, and its length in bytes. An error table: a key of
+-- another kind.
+local function read_stored(key, field, long)
   if field ~= '' then return redis.pcall('HGET', key, field) end
   if not long then return redis.pcall('GET', key) end
   local v = redis.pcall('GETRANGE', key, 0, 1813)   -- more than any short log has
@@ -21,15 +23,16 @@ local function look(key, field, long)
   return v
 end
 
--- `unit` or `long_unit`, whichever is for what `look` has found, and the state of each limit.
+-- The fast path for a value that `read_stored` returned: `unit`, or `long_unit` for a long log; and the state of each
+-- limit.
 local function unit_of(key, v, bytes, limits, least, number, widest, max_wait)
   if bytes then return long_unit(key, bytes, limits, widest, max_wait) end
-  local new, kind, limit, remaining, a, reset = unit(v, limits, least, number, widest)
+  local new, kind, limit, remaining, when, reset = unit(v, limits, least, number, widest)
   if new == false then return false end
-  return new, kind, limit, remaining, a, reset, plain_states(new or v, limits, kind == 1 and a)
+  return new, kind, limit, remaining, when, reset, plain_states(new or v, limits, kind == 1 and when)
 end
 
--- Put this into its place, to live for so many milliseconds; of a long log what is new goes behind its bytes.
+-- Write the value, to expire in `ttl` ms. Of a long log `new` is appended after its `bytes`.
 local function put_value(key, field, bytes, new, ttl, grace)
   if bytes then
     call('SETRANGE', key, bytes, new)

@@ -1,10 +1,12 @@
 --@head
--- Remove what is out of every window: the key of a subject, or the fields of a bucket. Keys expire by themselves; this is
--- for a caller's own clock, and for subjects in buckets that others keep alive.
+-- Remove logs that are out of every window: the key of a subject, or fields of a bucket. Keys expire by themselves;
+-- this is for a caller's own clock, and for stale fields in a bucket whose other subjects keep it alive.
 --
 -- KEYS   1  a subject's key, or a bucket
 -- ARGV   1 hash: 1 for a bucket   2 now in us (empty: the server's clock)   3 keep_us
--- Returns how many logs were removed. What is no log is left alone.
+-- Reply: how many logs were removed.
+-- Invariant: no log with a hit that still counts is removed; a value that is not a log is left alone.
+-- Complexity: O(subjects in the bucket).
 
 local call = redis.call
 local now, keep = tonumber(ARGV[2]), tonumber(ARGV[3])

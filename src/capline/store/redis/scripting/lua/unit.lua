@@ -1,17 +1,18 @@
--- The fast path of the rule: one unit, on a plain log (see log.lua) or none, over limits of which no quota is 0. Included
--- by the scripts, which set before it: now.
+-- The fast path of the rule: one unit on a plain log (see log.lua) or on none, under limits whose quotas are not 0.
+-- Included by the scripts, which set `now` (us) before it.
+-- Invariant: the answers are those of rule.lua. Complexity: O(1) a limit for the verdict, O(log quota) for `remaining`.
 
 local unpack_at, pack, byte, char, sub, floor = struct.unpack, struct.pack, string.byte, string.char, string.sub, math.floor
-local last_stamp = now   -- the latest that was written
+local last_stamp = now   -- the latest stamp that was written
 local wide, keep, stamped, fmt, span
 
--- The state of each limit for a log of n hits of one unit, of which nth(k) is the k-th newest stamp, at this instant; in
--- the form of rule.lua.
+-- The state of each limit at this instant, in the form of rule.lua, for a log of n hits of one unit; nth(k) is the k-th
+-- newest stamp.
 local function unit_states(nth, n, limits, at)
   local all, newest, oldest = {}, n > 0 and nth(1), n > 0 and nth(n)
   for j = 1, #limits, 2 do
     local quota, window = limits[j], limits[j + 1]
-    -- How many are in the window, by halving: the first `inside` are, number `out` is not.
+    -- Bisect for how many are in the window: the first `inside` are, number `out` is not.
     local cutoff, inside, out = at - window, 0, n + 1
     if n > 0 and oldest > cutoff then inside, out = n, n + 1 end
     while out - inside > 1 do
@@ -28,7 +29,7 @@ local function unit_states(nth, n, limits, at)
   return table.concat(all)
 end
 
--- What the next units are kept as: the bytes of a plain stamp, and for how long.
+-- Set how the next units are kept: bytes of a plain stamp, and how long hits are kept in us.
 local function keep_as(bytes, us)
   keep = us
   if bytes == wide then return end
@@ -36,7 +37,8 @@ local function keep_as(bytes, us)
   stamped, fmt, span = char(wide) .. pack('>I7', now), '>I' .. wide, 256 ^ wide   -- stamped: the log of one hit now
 end
 
--- The state of each limit where `unit` has answered, of the value as it is now, at the stamp that was given or would be.
+-- The state of each limit after `unit` has answered, for the value as it is now, at the stamp that was or would be
+-- given.
 local function plain_states(v, limits, stamp)
   if not v then return unit_states(nil, 0, limits, stamp or now) end
   local size, top = #v, unpack_at('>I7', v, 2)
@@ -46,8 +48,9 @@ local function plain_states(v, limits, stamp)
   end, (size - 8) / wide + 1, limits, stamp or math.max(now, top + 1))
 end
 
--- Returns the new value (nil: unchanged; false: not for this, nothing is said), then the answer: kind (0 refused,
--- 1 allowed), the limit's number, remaining, the hit or retry_after + 1, reset_after.
+-- Returns the new value (nil: unchanged; false: the fast path does not apply, and no answer follows), then the answer:
+-- kind (0 refused, 1 allowed), the limit's number, remaining, the hit's stamp or retry_after in us + 1, reset_after in
+-- us.
 local function unit(v, limits, least, number, widest)
   if not v then return stamped, 1, number, least - 1, now, widest end
   local size = #v
@@ -56,7 +59,7 @@ local function unit(v, limits, least, number, widest)
   local top = unpack_at('>I7', v, 2)
   local stamp, time = now, now
   if top >= now then
-    if top >= 9007199254740992 then return false end   -- no stamp of ours
+    if top >= 9007199254740992 then return false end   -- not a stamp that capline writes
     stamp, time = top + 1, top
   end
   local oldest = n == 1 and top or top - (top - unpack_at(fmt, v, size - wide + 1)) % span
@@ -68,7 +71,7 @@ local function unit(v, limits, least, number, widest)
       if at > fits then fits, binding = at, j end
     end
     if not binding and quota - n < left then
-      -- How many are in the window, by halving: the first `inside` are, number `out` is not.
+      -- Bisect for how many are in the window: the first `inside` are, number `out` is not.
       local cutoff, inside, out = stamp - window, 0, n >= quota and quota or n + 1
       if oldest > cutoff then inside, out = n, n + 1 elseif top > cutoff then inside = 1 else out = 1 end
       while out - inside > 1 do
@@ -78,7 +81,7 @@ local function unit(v, limits, least, number, widest)
       if quota - inside < left then left, tightest = quota - inside, (j - 1) / 2 end
     end
   end
-  if fits >= 9007199254740992 then return false end   -- no stamp of ours
+  if fits >= 9007199254740992 then return false end   -- never fits
   if binding then return nil, 0, (binding - 1) / 2, 0, fits - now + 1, top + widest - now end
   local start, keep_to = stamped, size
   if stamp ~= now then

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from proof.mutants.of_code import __main__ as program
 from proof.mutants.of_code.every import MUTANTS
-from proof.mutants.of_code.mutant import SOURCE, Mutant, changed_text, make_copy
+from proof.mutants.of_code.mutant import ROOT, SOURCE, Mutant, changed_text, make_copy
 from proof.mutants.of_code.trials import CAUGHT, NO_VERDICT, SURVIVED, run_tests
 
 if TYPE_CHECKING:
@@ -120,3 +124,18 @@ def test_a_mutant_that_survives_is_an_error(
     monkeypatch.setattr(program, "MUTANTS", (MUTANTS[0]._replace(name="survivor", test=EXAMPLE.test),))
     assert program.main(["--only", "survivor"]) == 1
     assert "SURVIVED   survivor" in capsys.readouterr().out
+
+
+@pytest.mark.deep
+def test_an_interrupt_ends_the_tests_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "proof.mutants.of_code", "--only", "queue_is_jumped"]
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("control: ")
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=90)
+    assert (process.returncode, told) == (130, "interrupted\n")
+    assert [*tmp_path.iterdir()] == []

@@ -2,6 +2,7 @@
 
 proof.checker      decides from the callers' records whether a limiter kept its promises; knows nothing of capline
 proof.mutants      limiters that are wrong on purpose, each of which the checker has to catch
+                   and, as proof.mutants.of_code, mistakes in capline's own code, each of which a test has to catch
 proof.concurrency  processes, tasks and threads on one key, recorded and checked
 proof.model        every interleaving of a few callers, over the rule itself
 proof.crashes      killed writers and lost power under the embedded store

@@ -8,12 +8,24 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pytest
 from tests.kit.segment import text_rows_of
 
 from capline.model.errors import SegmentError
-from capline.segment import IdSet, IdSet64, Snapshot, build_segments, keep, load_snapshot, number_rows, write_snapshot
+from capline.segment import (
+    IdSet,
+    IdSet64,
+    Snapshot,
+    build_segments,
+    keep,
+    load_snapshot,
+    number_rows,
+    read_manifest,
+    write_snapshot,
+)
+from capline.segment.manifest import encode_manifest
 from capline.segment.sets import frozen
 from capline.segment.snapshot import load as load_module
 from capline.segment.snapshot import verified as stamp_module
@@ -126,6 +138,21 @@ def test_changed_files_are_verified_again(directory: Path, monkeypatch: pytest.M
     seen = verified(monkeypatch)
     check(load_snapshot(directory, trust="stamp"))
     assert seen == list(SETS)
+
+
+def test_a_manifest_that_was_changed_after_it_was_stamped_is_not_believed(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_snapshot(directory, trust="stamp")
+    written = (directory / "manifest.json").read_bytes()
+    # The files lie there as they did, and the manifest is sealed: only it is not the one that was verified.
+    other = msgspec.structs.replace(read_manifest(directory), version="v2")
+    (directory / "manifest.json").write_bytes(encode_manifest(other))
+    seen = verified(monkeypatch)
+    load_snapshot(directory, trust="stamp")
+    assert seen == list(SETS)
+    (directory / "manifest.json").write_bytes(written)
+    check(load_snapshot(directory, trust="stamp"))
 
 
 def test_another_file_of_the_same_size_and_time_is_verified(directory: Path) -> None:

@@ -93,6 +93,8 @@ class LogLaw(StoreSetting):
         assert load(PastHit("p", "s", now, 3)) == (1, 0, 0, 0)
         assert load(PastHit("p", "s", now, 3)) == (0, 1, 0, 0)
         assert load(PastHit("p", "s", now - 9, id="b"), PastHit("p", "s", now - 8, id="b")) == (1, 1, 0, 0)
+        # A second ahead is as far as clocks may differ.
+        assert load(PastHit("p", "t", now + SECOND), PastHit("p", "u", now + SECOND + 1)) == (1, 0, 0, 1)
         assert [(hit.stamp_us - now, hit.units) for hit in limiter.explain("p", "s").hits] == [
             (-9, 1),
             (0, 2),

@@ -122,6 +122,30 @@ class RuleLaw(StoreSetting):
         third = limiter.decide("p", "s")
         assert (third.allowed, str(third.limit), third.retry_after_us) == (False, "4/week", 6 * DAY)
 
+    def test_of_limits_that_are_alike_the_first_is_named(self) -> None:
+        used = (0, 1, 2, 40, 200)
+        limiter = self.limiter(*(self.policy(f"p{n}", [f"{n + 2}/{hours}h" for hours in (1, 2, 3)]) for n in used))
+        for n in used:
+            name = f"p{n}"
+            for seconds in range(n):
+                self.at(seconds)
+                assert limiter.decide(name, "s")
+            self.at(300)
+            for left in (1, 0):
+                for answer in (limiter.peek(name, "s"), limiter.decide(name, "s")):
+                    assert (answer.allowed, answer.remaining, str(answer.limit)) == (True, left, f"{n + 2}/hour")
+            refused = limiter.decide(name, "s")
+            assert (refused.allowed, refused.remaining, str(refused.limit)) == (False, 0, f"{n + 2}/3h")
+
+    def test_of_limits_with_as_much_left_the_first_is_named(self) -> None:
+        limiter = self.one("5/10s", "6/20s", "9/h")
+        for seconds in (0, 85, 95):
+            self.at(seconds)
+            assert limiter.decide("p", "s")
+        self.at(100)
+        for answer in (limiter.peek("p", "s"), limiter.decide("p", "s")):
+            assert (answer.allowed, answer.remaining, str(answer.limit)) == (True, 3, "5/10s")
+
     def test_subjects_and_policies_do_not_meet(self) -> None:
         limiter = self.limiter(self.policy("a", ["1/day"]), self.policy("b", ["1/day"]))
         for policy in ("a", "b"):

@@ -1,0 +1,112 @@
+"""In store and store/local: logs in memory and in LMDB, short and paged, and what is kept of them."""
+
+from proof.mutants.of_code.mutant import Mutant
+
+__all__ = ["MUTANTS"]
+
+MUTANTS = (
+    Mutant(
+        "page_cache_ignores_the_epoch",
+        "store/local/lmdb/store.py",
+        "if known is None or known[0].epoch != epoch:",
+        "if known is None:",
+        "pages of an erased log answer for the next one",
+        "tests/unit/store/local/test_long_logs.py::test_pages_of_an_erased_log_are_not_those_of_the_next",
+    ),
+    Mutant(
+        "page_search_at_the_edge",
+        "store/local/log_pages.py",
+        "            if seen.page(middle)[1] <= cutoff_us:",
+        "            if seen.page(middle)[1] < cutoff_us:",
+        "what remains is off by one at the edge of a page",
+        "tests/unit/store/local/test_long_logs.py::test_a_cutoff_at_every_hit_of_every_page_is_found",
+    ),
+    Mutant(
+        "paged_units_at_the_edge",
+        "store/local/log_pages.py",
+        "self._last(lambda page, _: page.stamps[0] <= cutoff_us)",
+        "self._last(lambda page, _: page.stamps[0] < cutoff_us)",
+        "units of a paged log are off by a hit at the edge of a page",
+        "tests/unit/store/local/test_long_logs.py::test_a_paged_log_tells_the_units_at_the_edge_of_every_page",
+    ),
+    Mutant(
+        "sweep_without_grace",
+        "store/local/lmdb/store.py",
+        "rows, windows=2))",
+        "rows, windows=1))",
+        "a clock that jumps ahead for a moment costs the history of a window",
+        "tests/unit/store/local/test_sweep.py::test_a_clock_that_jumps_ahead_for_less_than_a_window_costs_no_history",
+    ),
+    Mutant(
+        "reserved_bytes_unchecked",
+        "store/local/log_bytes.py",
+        "or zero or len(body) % 8",
+        "or len(body) % 8",
+        "a log of another form is read as one of ours",
+        "tests/unit/store/local/test_log_bytes.py::test_reserved_bytes_that_are_not_zero_are_another_form",
+    ),
+    Mutant(
+        "checksum_of_single_units_unchecked",
+        "store/local/log_bytes.py",
+        "    if crc32(key, crc32(body, head)) != crc or len(body) % 8:",
+        "    if len(body) % 8:",
+        "a damaged log is decided on",
+        "tests/faults/test_lmdb_store.py::test_a_damaged_value_is_an_error_and_never_an_admission",
+    ),
+    Mutant(
+        "fast_path_tie",
+        "store/local/fast_path.py",
+        "            if free < left:",
+        "            if free <= left:",
+        "of limits that are alike another one is named than by the rule",
+        "tests/conformance/test_stores.py::TestMemory::test_of_limits_with_as_much_left_the_first_is_named",
+    ),
+    Mutant(
+        "fast_path_reset",
+        "store/local/fast_path.py",
+        "        max(limit.window_us for limit in limits),\n        tightest.quota",
+        "        min(limit.window_us for limit in limits),\n        tightest.quota",
+        "reset_after is that of the shortest window",
+        "tests/conformance/test_stores.py::TestMemory::test_single_units_have_states_while_old_ones_are_trimmed",
+    ),
+    Mutant(
+        "batch_stamps_twice",
+        "store/local/lmdb/store.py",
+        "                stamps.append(stamp_us)\n                put(key, pack_unit_log(stamps, key))",
+        "                stamps.append(now_us)\n                put(key, pack_unit_log(stamps, key))",
+        "two hits of one instant in a batch are recorded under one stamp",
+        "tests/conformance/test_stores.py::TestLmdb::test_one_segment_for_each_row",
+    ),
+    Mutant(
+        "peek_many_records",
+        "store/local/lmdb/store.py",
+        "            if stamp_us is not None and record:",
+        "            if stamp_us is not None:",
+        "peek_many consumes",
+        "tests/conformance/test_stores.py::TestLmdb::test_one_segment_for_each_row",
+    ),
+    Mutant(
+        "refund_twice",
+        "store/local/log.py",
+        "        if not 0 < units <= self.units_at(stamp_us):",
+        "        if not 0 < units:",
+        "a hit is given back as often as asked",
+        "tests/conformance/test_stores.py::TestMemory::test_an_id_is_one_consumption_under_every_algorithm",
+    ),
+    Mutant(
+        "receipt_without_zone",
+        "store/receipts.py",
+        "(rule.policy, rule.zone, [",
+        "(rule.policy, None, [",
+        "a receipt answers for another zone",
+        "tests/conformance/test_stores.py::TestMemory::test_a_receipt_that_comes_with_another_question_is_a_conflict",
+    ),
+    Mutant(
+        "receipt_without_segments",
+        "store/receipts.py",
+        'digest.update(b"" if batch.codes is None else batch.codes.astype("<u2").tobytes())',
+        "pass",
+        "a receipt answers for other segments",
+        "tests/conformance/test_stores.py::TestLmdb::test_to_a_receipt_a_list_and_an_array_of_the_same_ids_are_one_batch",
+    ),
+)

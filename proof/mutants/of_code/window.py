@@ -1,0 +1,112 @@
+"""In window and model: the rule itself, which an oracle that shares no code with it has to check."""
+
+from proof.mutants.of_code.mutant import Mutant
+
+__all__ = ["MUTANTS"]
+
+MUTANTS = (
+    Mutant(
+        "window_edge_off_by_one",
+        "window/limit_reader.py",
+        "        return stamp_us + self.limit.window_us\n",
+        "        return stamp_us + self.limit.window_us - 1\n",
+        "a refusal ends a microsecond before the window is free: one hit too many",
+        "tests/conformance/test_oracle.py::test_a_right_one_breaks_none",
+    ),
+    Mutant(
+        "window_edge_counts",
+        "window/limit_reader.py",
+        "        return at_us - self.limit.window_us\n",
+        "        return at_us - self.limit.window_us - 1\n",
+        "a hit exactly as old as the window still counts in what remains",
+        "tests/conformance/test_stores.py::TestMemory::test_sweep_removes_what_is_out_of_every_window_and_nothing_else",
+    ),
+    Mutant(
+        "queue_is_jumped",
+        "window/rule.py",
+        "    queued = newest_us > time_us\n",
+        "    queued = False\n",
+        "a plain decide goes before slots that others took",
+        "tests/conformance/test_oracle.py::test_a_right_one_breaks_none",
+    ),
+    Mutant(
+        "binding_limit_is_the_earliest",
+        "window/rule.py",
+        "            if fits_us > latest_us:",
+        "            if fits_us < latest_us or latest_us == NEVER:",
+        "retry_after is of the limit that frees first, and then it is refused again",
+        "tests/conformance/test_oracle.py::test_a_right_one_breaks_none",
+    ),
+    Mutant(
+        "joint_hits_at_the_clock",
+        "window/rule.py",
+        "        time_us = _time(sites, now_us)\n        for number, site",
+        "        time_us = now_us\n        for number, site",
+        "where the clock stepped back, a part of a joint attempt leaves the time of its log behind",
+        "tests/conformance/test_oracle.py::test_a_right_one_breaks_none",
+    ),
+    Mutant(
+        "joint_refusal_is_recorded",
+        "window/rule.py",
+        "    if not decision.allowed:\n        return decision, []\n    stamps = iter",
+        "    stamps = iter",
+        "a refused joint attempt has hits",
+        "tests/conformance/test_stores.py::TestMemory::test_each_part_of_a_joint_attempt_has_states",
+    ),
+    Mutant(
+        "slot_later_than_the_longest_wait",
+        "window/rule.py",
+        "stamp_us - now_us > slot.max_wait_us:",
+        "stamp_us - now_us > slot.max_wait_us + 1:",
+        "a slot a microsecond later than max_wait is taken",
+        "tests/conformance/test_stores.py::TestMemory::test_a_slot_that_must_come_later_than_the_longest_wait_takes_nothing",
+    ),
+    Mutant(
+        "refund_of_any_age",
+        "window/rule.py",
+        "    if stamp_us <= max(now_us, own.log.high_water_us) - own.look.retention_us:",
+        "    if False:",
+        "a hit that is out of every window is given back",
+        "tests/conformance/test_stores.py::TestLmdb::test_a_hit_out_of_every_window_is_not_refunded",
+    ),
+    Mutant(
+        "midnight_is_the_old_day",
+        "window/limit_reader.py",
+        "return starts_us(table, self.limit.window_us, at_us) - 1",
+        "return starts_us(table, self.limit.window_us, at_us)",
+        "a hit at midnight itself is missing in what remains of the new day",
+        "tests/conformance/test_stores.py::TestMemory::test_a_calendar_day_begins_at_midnight_where_the_subject_is",
+    ),
+    Mutant(
+        "clock_set_back_over_midnight",
+        "window/calendar.py",
+        "    while _begins(table, local_us + period_us) <= at_us:\n        local_us += period_us\n",
+        "",
+        "the day that has just begun is over again, and has a second quota",
+        "tests/unit/window/test_calendar.py::test_a_day_that_had_begun_goes_on_when_the_clock_is_set_back_over_midnight",
+    ),
+    Mutant(
+        "merge_ahead",
+        "window/merge.py",
+        "stamp_us > time_us + MOST_AHEAD_US",
+        "stamp_us >= time_us + MOST_AHEAD_US",
+        "a hit of the past from a clock a second ahead is left out",
+        "tests/conformance/test_stores.py::TestMemory::test_what_is_known_old_or_ahead_is_left_out",
+    ),
+    Mutant(
+        "merge_old",
+        "window/merge.py",
+        "stamp_us <= time_us - retention_us",
+        "stamp_us < time_us - retention_us",
+        "a hit as old as the widest window is merged, which no decision can look at",
+        "tests/conformance/test_stores.py::TestMemory::test_what_is_known_old_or_ahead_is_left_out",
+    ),
+    Mutant(
+        "header_seconds_rounded_down",
+        "model/headers.py",
+        "return -(-span_us // 1_000_000)",
+        "return span_us // 1_000_000",
+        "a client that heeds Retry-After comes too early",
+        "tests/unit/model/test_headers.py::test_seconds_are_never_early",
+    ),
+)

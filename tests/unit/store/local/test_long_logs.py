@@ -1,0 +1,91 @@
+"""Long logs of the embedded store, at the places where only a long history finds a mistake."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from capline import Limiter, ManualClock, Policy
+from capline.store.local.log import ColumnLog
+from capline.store.local.log_bytes import PAGED, read_words
+from capline.store.local.log_pages import PAGE_HITS, PagedLog, SeenPages, UnitPages
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+START_US = 1_700_000_000_000_000
+KEY = b"log"
+
+
+class InMemory:
+    """Pages of one log."""
+
+    key = KEY
+
+    def __init__(self) -> None:
+        self.values: dict[int, bytes] = {}
+
+    def read(self, number: int) -> bytes | None:
+        return self.values.get(number)
+
+    def write(self, number: int, value: bytes | None) -> None:
+        if value is not None:
+            self.values[number] = value
+
+
+def test_pages_of_an_erased_log_are_not_those_of_the_next(tmp_path: Path) -> None:
+    clock = ManualClock(START_US)
+    policies = [Policy("p", ["150/5000us", "300/h"])]
+    with (
+        Limiter(f"lmdb://{tmp_path}/store", policies, clock=clock) as stored,
+        Limiter("memory://", policies, clock=clock) as plain,
+    ):
+        for gap_us in (7, 31, 11):
+            for _ in range(400):
+                clock.advance_us(gap_us)
+                assert stored.decide("p", "s") == plain.decide("p", "s")
+            stored.erase("s")
+            plain.erase("s")
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["forwards", "backwards"])
+def test_a_cutoff_at_every_hit_of_every_page_is_found(order: int) -> None:
+    pages, log = InMemory(), ColumnLog()
+    stamps = [START_US + 10 * i for i in range(6 * PAGE_HITS)]
+    for stamp_us in stamps:
+        log.record(stamp_us, 1, stamp_us)
+    kind, head = read_words(PagedLog(log, pages).value(), KEY)
+    assert kind == PAGED
+    asked = [stamp_us + more_us for stamp_us in stamps for more_us in (-1, 0, 1)][::order]
+    kept = SeenPages(1, pages)
+    for cutoff_us in asked:
+        expected = sum(stamp_us <= cutoff_us for stamp_us in stamps)
+        # With no page at hand, and with what was found for the one before.
+        for seen in (SeenPages(1, pages), kept):
+            assert UnitPages(head, seen, START_US - 1).position(cutoff_us, 0) == expected
+
+
+def test_a_cutoff_at_the_first_hit_of_a_page_is_searched_for() -> None:
+    """The look at the page next to the last one found does not hide the search."""
+    pages, log = InMemory(), ColumnLog()
+    stamps = [START_US + 10 * i for i in range(8 * PAGE_HITS)]
+    for stamp_us in stamps:
+        log.record(stamp_us, 1, stamp_us)
+    _, head = read_words(PagedLog(log, pages).value(), KEY)
+    for place in (5, 3, 6, 2, 4):
+        seen = SeenPages(1, pages)
+        assert UnitPages(head, seen, START_US - 1).position(stamps[place * PAGE_HITS], 0) == place * PAGE_HITS + 1
+
+
+def test_a_paged_log_tells_the_units_at_the_edge_of_every_page() -> None:
+    pages, log, plain = InMemory(), ColumnLog(), ColumnLog()
+    for i in range(4 * PAGE_HITS):
+        for each in (log, plain):
+            each.record(START_US + 10 * i, 1 + i % 3, START_US + 10 * i)
+    paged = PagedLog(log, pages)
+    paged.value()
+    for cutoff_us in range(START_US, START_US + 40 * PAGE_HITS, 5):
+        assert paged.units_after(cutoff_us) == plain.units_after(cutoff_us)
+    total = plain.units_after(START_US - 1)
+    assert [paged.stamp_of_unit(k) for k in range(1, total)] == [plain.stamp_of_unit(k) for k in range(1, total)]

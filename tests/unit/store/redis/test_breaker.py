@@ -1,0 +1,40 @@
+"""The circuit breaker of one server, on a clock that is an argument."""
+
+from __future__ import annotations
+
+from capline.store.redis.cluster.breaker import FAILURES, FIRST_S, LONGEST_S, Breaker
+
+
+def test_when_the_pause_is_over_one_caller_tries_and_the_others_wait() -> None:
+    breaker = Breaker()
+    for _ in range(FAILURES):
+        assert not breaker.blocks(10.0)
+        breaker.failed(10.0, "no answer")
+    assert breaker.blocks(10.0)
+    now = 10.0 + 2 * FIRST_S
+    assert [breaker.blocks(now) for _ in range(3)] == [False, True, True]
+    breaker.answered()
+    assert not breaker.blocks(now)
+
+
+def test_failures_that_are_not_in_a_row_leave_it_closed() -> None:
+    breaker = Breaker()
+    for _ in range(10):
+        for _ in range(FAILURES - 1):
+            breaker.failed(10.0, "no answer")
+        breaker.answered()
+        assert breaker.failures == 0
+    assert not breaker.blocks(10.0)
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    breaker, now, pauses = Breaker(), 0.0, list[float]()
+    for _ in range(FAILURES - 1):
+        breaker.failed(now, "no answer")
+    for _ in range(12):
+        breaker.failed(now, "no answer")
+        pauses.append(breaker.open_until - now)
+        now += 2 * LONGEST_S
+    for number, pause_s in enumerate(pauses):
+        longest_s = min(FIRST_S * 2**number, LONGEST_S)
+        assert longest_s / 2 <= pause_s <= longest_s

@@ -1,0 +1,21 @@
+"""Days where a clock is set back over midnight, by a table that is written out."""
+
+from __future__ import annotations
+
+from capline.model.limit import DAY_US
+from capline.window.calendar import ends_us, starts_us
+
+HOUR_US = 3_600_000_000
+MIDNIGHT_US = 20_000 * DAY_US - HOUR_US
+"""Of a clock that is an hour ahead."""
+SET_BACK_US = MIDNIGHT_US + HOUR_US // 2
+TABLE = (0, HOUR_US, SET_BACK_US, 0)
+"""Half an hour into the day, the clock shows half past eleven again."""
+
+
+def test_a_day_that_had_begun_goes_on_when_the_clock_is_set_back_over_midnight() -> None:
+    for at_us in (MIDNIGHT_US, SET_BACK_US - 1, SET_BACK_US, SET_BACK_US + HOUR_US, SET_BACK_US + 10 * HOUR_US):
+        assert starts_us(TABLE, DAY_US, at_us) == MIDNIGHT_US
+        assert ends_us(TABLE, DAY_US, at_us) == MIDNIGHT_US + DAY_US + HOUR_US
+    assert starts_us(TABLE, DAY_US, MIDNIGHT_US - 1) == MIDNIGHT_US - DAY_US
+    assert ends_us(TABLE, DAY_US, MIDNIGHT_US - 1) == MIDNIGHT_US

@@ -165,19 +165,27 @@ class Verbs:
             if answer.joint.allowed:
                 raise _NotReplicated(answer, outcome.error)
             return answer
-        return joint_reply(sound(outcome), asks)
+        answer = joint_reply(sound(outcome), asks)
+        known = len(answer.new) < len(answer.joint.hits)
+        return msgspec.structs.replace(answer, in_doubt=True) if call.resent and known else answer
 
     def _give_back_all(
         self, asks: Sequence[StoreAttempt], taken: Iterable[tuple[list[int], JointReply]], why: CaplineError | None
     ) -> Steps[None]:
-        """Give back what these groups recorded, but for what was known before; raises where that did not come off."""
+        """Give back what these groups recorded, but for what was known before; raises where that did not come off.
+
+        A hit that is an earlier attempt's must stay, so what is in doubt stays, and the caller is told.
+        """
+        taken = [*taken]
         calls = [
             self.refund_call(asks[group[i]].compiled, asks[group[i]].subject, answer.joint.hits[i], asks[group[i]].cost)
             for group, answer in taken
             for i in answer.new
         ]
         outcomes = (yield from self._engine.run(calls, self._session.until())) if calls else []
-        failed = next((outcome for outcome in outcomes if isinstance(outcome, CaplineError)), None)
+        failed: object = next((outcome for outcome in outcomes if isinstance(outcome, CaplineError)), None)
+        if failed is None and any(answer.in_doubt for _, answer in taken):
+            failed = "the connection was lost, so it is not known whether this attempt recorded it or an earlier one"
         if failed is not None:
             raise StoreUnknownError(
                 f"one attempt over several slots was not allowed as a whole{f' ({why})' if why else ''}, "

@@ -276,9 +276,10 @@ class Router:
         """What follows for a call that was not answered: `load` the script, send it `now` or `later`, or `no` more."""
         if isinstance(reply, NoReply):
             self.topology.doubt()
-            if reply.sent:
-                return "later" if call.repeatable else "no"
-            return "later"
+            if not reply.sent:
+                return "later"
+            call.resent = call.repeatable
+            return "later" if call.repeatable else "no"
         if reply.code == "NOSCRIPT":
             return "load"
         if reply.code in ("MOVED", "ASK"):

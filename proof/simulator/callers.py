@@ -42,6 +42,9 @@ class Told:
     strange: list[str] = field(default_factory=list[str])
     """Errors that no caller may see: there was an answer, or that there is none was to be said."""
 
+    open_refund: bool = False
+    """A part may be given back yet: whoever asks with its id again meanwhile may lose what that is granted."""
+
     def no_answer(self, who: str, error: Exception) -> None:
         """A call ended with this."""
         if isinstance(error, StoreUnavailableError):
@@ -50,6 +53,8 @@ class Told:
             self.unknown += 1
         if not isinstance(error, (StoreUnknownError, StoreUnavailableError)):
             self.strange.append(f"{who}: {error!r}")
+        if "may not have been given back" in str(error) and "or an earlier one" not in str(error):
+            self.open_refund = True
 
 
 class Caller:
@@ -141,6 +146,8 @@ class Caller:
 
         rows = [_row(one) | {"joint": name} for one in asked]
         await self._answer(rows, self._limiter.decide_all(asked), rows_of, len(asked) + 1)
+        if self._told.open_refund:
+            self._last_joint, self._told.open_refund = None, False
 
     # --- recording ------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from proof.simulator.server import Fleet
 from proof.simulator.trouble import Trouble
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
 __all__ = ["KINDS", "Outcome", "Scenario", "run"]
@@ -37,6 +37,8 @@ EXCUSED = frozenset(("refusal-unjustified", "retry-after-wrong", "remaining-wron
 """Hits count in the answers to others for as long as they are there: those that a joint attempt over several cluster
 slots takes and gives back, and those that a failover loses, to whose callers nobody said that they were allowed. And
 of a slot that was taken by a call without an answer nobody can tell since when others stood behind it."""
+BEHIND_SLOTS = frozenset(("slot-not-first", "over-quota-by-stamps"))
+"""What the checker may say likewise; that no window is over its quota is seen in what the servers hold."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,8 @@ class Outcome:
     scenario: Scenario
     report: Report
     told: Told
+    over: list[str]
+    """Windows of what the servers hold at the end that hold more than their quota."""
     faults: int
     troubles: int
     lost: int
@@ -90,11 +94,12 @@ class Outcome:
 
     @property
     def broken(self) -> set[str]:
-        """The kinds of promise that were broken: the checker's, `late`, and `strange` for errors that should not be."""
+        """The kinds of promise that were broken: the checker's, `late`, `strange` for odd errors, and `over`."""
         untold = self.scenario.kind == "slots" and self.told.unknown
         excused = EXCUSED if self.scenario.kind == "across" or self.lost or untold else frozenset[str]()
-        kinds = self.report.kinds() - excused
-        return kinds | {kind for kind in ("late", "strange") if getattr(self.told, kind)}
+        kinds = self.report.kinds() - excused - (BEHIND_SLOTS if untold else frozenset[str]())
+        own = {"late": self.told.late, "strange": self.told.strange, "over": self.over}
+        return kinds | {kind for kind, found in own.items() if found}
 
     def __bool__(self) -> bool:
         return not self.broken
@@ -108,6 +113,7 @@ class Outcome:
             f"{self.faults} faults of messages, {self.troubles} of servers, {self.lost} writes lost"
         )
         own = [*(f"LATE {one}" for one in told.late), *(f"STRANGE {one}" for one in told.strange)]
+        own += [f"OVER {one}" for one in self.over]
         return head if self else "\n".join((head, *own, self.report.text()))
 
 
@@ -136,7 +142,8 @@ def run(seed: int, wrong: Callable[[], AbstractContextManager[Any]] | None = Non
     if failed:
         raise RuntimeError(f"seed {seed}: the simulation itself failed: {failed[0]}") from failed[0].get("exception")
     report = check(read(told.recorder.lines))
-    return Outcome(seed, scenario, report, told, network.faults, trouble.happened, trouble.lost, trace)
+    over = [one for subject in scenario.subjects for one in _over(_held(scenario, fleet, subject))]
+    return Outcome(seed, scenario, report, told, over, network.faults, trouble.happened, trouble.lost, trace)
 
 
 async def _play(
@@ -184,3 +191,12 @@ def _held(scenario: Scenario, fleet: Fleet, subject: str | int) -> list[tuple[in
     logs = fleet.owner(slot_of(tag)).primary.logs
     found = [fields[field] for key, fields in logs.items() if tag_of_key(key) == tag and field in fields]
     return [(hit.stamp_us, hit.units) for log in found for hit in log.hits]
+
+
+def _over(hits: list[tuple[int, int]]) -> Iterator[str]:
+    """The windows, up to each hit, that hold more than their quota."""
+    for limit in map(Limit.parse, LIMITS):
+        for last_us, _ in hits:
+            units = sum(units for stamp_us, units in hits if last_us - limit.window_us < stamp_us <= last_us)
+            if units > limit.quota:
+                yield f"{units} units up to {last_us}, under {limit}"

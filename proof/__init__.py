@@ -4,6 +4,7 @@ proof.checker      decides from the callers' records whether a limiter kept its 
 proof.mutants      limiters that are wrong on purpose, each of which the checker has to catch
 proof.concurrency  processes, tasks and threads on one key, recorded and checked
 proof.model        every interleaving of a few callers, over the rule itself
+proof.simulator    the server store by seeds, on a simulated clock, network and servers, and wrong engines that it finds
 proof.crashes      killed writers and lost power under the embedded store
 proof.chaos        a cluster under load whose servers are killed, stopped and moved
 """

@@ -236,7 +236,8 @@ class Limiter(LimiterBase[Store]):
         Across slots the logs of one slot after the other consume, and give back once one refuses: others may be refused
         meanwhile by what is given back, but never is more admitted than a limit allows. An `id` makes its own part one
         consumption. Each part is judged and stamped at the time of its own log, as `decide` would. A refusal is not
-        recorded, whatever `count_denied` says.
+        recorded, whatever `count_denied` says. Raises `StoreUnknownError` where a part may stay recorded though the
+        whole was not allowed, because a connection was lost across slots.
         """
         asked = self._joint_asked(attempts)
         with self._observers.joint("decide_all", asked) as seen:

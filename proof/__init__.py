@@ -5,6 +5,7 @@ proof.mutants      limiters that are wrong on purpose, each of which the checker
                    and, as proof.mutants.of_code, mistakes in capline's own code, each of which a test has to catch
 proof.concurrency  processes, tasks and threads on one key, recorded and checked
 proof.model        every interleaving of a few callers, over the rule itself
+proof.simulator    the server store by seeds, on a simulated clock, network and servers, and wrong engines that it finds
 proof.crashes      killed writers and lost power under the embedded store
 proof.chaos        a cluster under load whose servers are killed, stopped and moved
 """

@@ -276,6 +276,23 @@ def test_a_part_that_was_known_is_not_given_back() -> None:
     assert servers.refunds == 1
 
 
+def test_a_part_that_may_be_its_own_or_an_earlier_attempts_is_said_and_stays() -> None:
+    servers = Servers([LOST, allowed(1), allowed(0), refused(), 1])
+    with pytest.raises(StoreUnknownError, match="whether this attempt recorded it or an earlier one"):
+        servers.decide_all(5, 6, 7)
+    assert servers.refunds == 1  # of the second part: the first is in doubt
+
+
+def test_a_part_that_was_sent_twice_and_ran_once_is_given_back() -> None:
+    servers = Servers([LOST, allowed(0), refused(), 1])
+    assert not servers.decide_all(5, 6, 7).allowed
+    assert servers.refunds == 1
+
+
+def test_a_part_in_doubt_is_no_matter_where_all_are_allowed() -> None:
+    assert Servers([LOST, allowed(1), allowed(0), allowed(0)]).decide_all(5, 6, 7).allowed
+
+
 def test_too_few_replicas_in_a_later_slot_gives_all_back() -> None:
     servers = Servers([b"sha", allowed(0), 1, allowed(0), 0, 1, 1], wait_replicas=1)
     with pytest.raises(StoreUnknownError, match="0 of 1 replicas"):

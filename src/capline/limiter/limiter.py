@@ -236,7 +236,8 @@ class Limiter(LimiterBase[Store]):
         Across slots of a cluster one slot after the other consumes, and all are refunded once one refuses: no limit is
         ever exceeded, but other callers may be refused until the refund. A part with an `id` counts once. Each part is
         decided and stamped at the time of its own log, as by `decide`. A refusal is not recorded, whatever
-        `count_denied` says.
+        `count_denied` says. Raises `StoreUnknownError` where a part may stay recorded though the whole was not allowed,
+        because a connection was lost across slots.
         """
         asked = self._joint_asked(attempts)
         with self._observers.joint("decide_all", asked) as seen:

@@ -165,12 +165,18 @@ class Verbs:
             if answer.joint.allowed:
                 raise _NotReplicated(answer, outcome.error)
             return answer
-        return joint_reply(sound(outcome), attempts)
+        answer = joint_reply(sound(outcome), attempts)
+        known = len(answer.new) < len(answer.joint.hits)
+        return msgspec.structs.replace(answer, in_doubt=True) if call.resent and known else answer
 
     def _give_back_all(
         self, attempts: Sequence[StoreAttempt], taken: Iterable[tuple[list[int], JointReply]], why: CaplineError | None
     ) -> Steps[None]:
-        """Refund what these groups recorded, except parts whose id was known; raises if a refund fails."""
+        """Refund what these groups recorded, except parts whose id was known; raises if a refund fails.
+
+        A hit that is an earlier attempt's must stay, so what is in doubt stays, and the error says so.
+        """
+        taken = [*taken]
         calls = [
             self.refund_call(
                 attempts[group[i]].compiled, attempts[group[i]].subject, answer.joint.hits[i], attempts[group[i]].cost
@@ -179,7 +185,9 @@ class Verbs:
             for i in answer.new
         ]
         outcomes = (yield from self._router.run(calls, self._session.until())) if calls else []
-        failed = next((outcome for outcome in outcomes if isinstance(outcome, CaplineError)), None)
+        failed: object = next((outcome for outcome in outcomes if isinstance(outcome, CaplineError)), None)
+        if failed is None and any(answer.in_doubt for _, answer in taken):
+            failed = "the connection was lost, so it is not known whether this attempt recorded it or an earlier one"
         if failed is not None:
             raise StoreUnknownError(
                 f"one attempt over several slots was not allowed as a whole{f' ({why})' if why else ''}, "

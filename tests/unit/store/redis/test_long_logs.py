@@ -7,9 +7,9 @@ from contextlib import closing
 from typing import Any, cast
 
 import redis
+from capline.testing.servers import shared
 
 from capline import Limiter, ManualClock, Policy
-from capline.testing.servers import shared
 
 QUOTA = 200
 GAP_US = 5_000

@@ -279,9 +279,10 @@ class Router:
         """What to do with a call that was not answered: `load` the script, resend `now` or `later`, or `no` resend."""
         if isinstance(reply, NoReply):
             self.topology.doubt()
-            if reply.sent:
-                return "later" if call.repeatable else "no"
-            return "later"
+            if not reply.sent:
+                return "later"
+            call.resent = call.repeatable
+            return "later" if call.repeatable else "no"
         if reply.code == "NOSCRIPT":
             return "load"
         if reply.code in ("MOVED", "ASK"):

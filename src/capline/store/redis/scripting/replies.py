@@ -134,10 +134,14 @@ def _strange(kind: int) -> StoreError:
 
 
 class JointReply(msgspec.Struct, frozen=True):
-    """The answer to a call over several subjects; `new` are the parts of it that recorded a hit under `joint.hits`."""
+    """The answer to a call over several subjects; `new` are the parts of it that recorded a hit under `joint.hits`.
+
+    `in_doubt`: the call was sent twice, so a part whose id was known may be its own, or an earlier attempt's.
+    """
 
     joint: Joint
     new: tuple[int, ...]
+    in_doubt: bool = False
 
 
 def joint_reply(reply: bytes, attempts: Sequence[StoreAttempt], *, peeked: bool = False) -> JointReply:

@@ -29,12 +29,16 @@ class Script(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct):
-    """One script call, or one plain command. `repeatable`: it may run twice and count once."""
+    """One script call, or one plain command. `repeatable`: it may run twice and count once.
+
+    `resent`: it was sent again after no answer came, so it may have run before the reply that it ends with.
+    """
 
     slot: int
     payload: bytes
     script: Script | None = None
     repeatable: bool = False
+    resent: bool = False
 
 
 @cache

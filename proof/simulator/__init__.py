@@ -1,0 +1,10 @@
+"""The server store under faults, without servers: one seed plays a run, and the same seed plays it again.
+
+    python -m proof.simulator --seeds 200     runs, and the wrong engines that must be found
+    python -m proof.simulator --seed 17       one run with its trace
+
+The store is the real one: limiter, verbs, router, breaker, connection pool. Simulated are what stands below it: the
+event loop's clock (clock.py), connections and what happens to bytes on them (network.py), servers that answer script
+calls by `capline.window` (server.py, scripts.py), and what befalls servers (trouble.py). callers.py asks and records;
+run.py plays one seed and has `proof.checker` judge it; wrong.py has the engines that must be found.
+"""

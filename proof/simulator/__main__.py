@@ -1,0 +1,63 @@
+"""`python -m proof.simulator`: the real engine by seeds, then the wrong ones; exit 1 for a broken or missed promise."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+
+from proof.simulator.run import run
+from proof.simulator.wrong import WRONG, find
+
+SEEDS = 200
+
+
+def main() -> int:
+    """Say what was found."""
+    parser = argparse.ArgumentParser(
+        prog="python -m proof.simulator", description="The server store under simulated faults."
+    )
+    asked = parser.add_mutually_exclusive_group()
+    asked.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help=f"play the seeds 0 to N - 1 ({SEEDS})")
+    asked.add_argument("--seed", type=int, metavar="N", help="play this one, and print its trace")
+    options = parser.parse_args()
+    if options.seeds < 1 or (options.seed is not None and options.seed < 0):
+        parser.error("seeds are counted from 0; play at least one")
+    if options.seed is not None:
+        outcome = run(options.seed)
+        print("\n".join((*outcome.trace, outcome.text())))
+        return 0 if outcome else 1
+    return 1 if _seeds(options.seeds) + _wrong() else 0
+
+
+def _seeds(many: int) -> int:
+    """How many seeds broke a promise."""
+    begun, broken, sums = time.monotonic(), 0, Counter[str]()
+    for seed in range(many):
+        outcome = run(seed)
+        told = outcome.told
+        sums.update(answers=told.answers, unknown=told.unknown, unavailable=told.unavailable)
+        sums.update(faults=outcome.faults + outcome.troubles)
+        if not outcome:
+            broken += 1
+            print(outcome.text(), flush=True)
+    said = "every promise kept" if not broken else f"{broken} broke a promise"
+    figures = ", ".join(f"{count} {name}" for name, count in sums.items())
+    print(f"{many} seeds: {figures}: {said}; {time.monotonic() - begun:.0f} s", flush=True)
+    return broken
+
+
+def _wrong() -> int:
+    """How many wrong engines were missed."""
+    missed = 0
+    for wrong in WRONG:
+        outcome = find(wrong)
+        missed += outcome is None
+        said = "MISSED" if outcome is None else f"found by seed {outcome.seed}: {', '.join(sorted(outcome.broken))}"
+        print(f"{wrong.__name__}: {said}", flush=True)
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""The synchronous store's way to ask, for some of the hosts: one command at once, the engine only where that failed.
+
+It is `RedisStore._ask` over the simulated loop, which only what is awaited can run on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capline import AsyncLimiter
+from capline.store.redis.async_store import AsyncRedisStore
+from capline.store.redis.io.url import parse_url
+from capline.store.redis.io.wire import Exchange, NoReply, Request, ServerError
+
+if TYPE_CHECKING:
+    from capline.model.clock import Clock
+    from capline.model.errors import CaplineError
+    from capline.store.redis.io.wire import Reply, Steps
+    from capline.store.redis.scripting.scripts import Call
+
+__all__ = ["ResumingLimiter"]
+
+
+class _ResumingStore(AsyncRedisStore):
+    async def _ask(self, call: Call, replicas: int = 0) -> Reply | CaplineError:
+        return await self._drive(self._steps(call, replicas))
+
+    def _steps(self, call: Call, replicas: int) -> Steps[Reply | CaplineError]:
+        engine = self._session.engine
+        node = engine.topology.node(call.slot)
+        if replicas or node is None or engine.topology.stale or engine.breaker(node).failures:
+            return (yield from self._verbs.alone(call, replicas))
+        until = self._session.until()
+        [[reply]] = yield Exchange([Request(node, call.payload, 1)], until)
+        if isinstance(reply, (ServerError, NoReply)):
+            return (yield from engine.resume(call, reply, node, until))
+        return reply
+
+
+class ResumingLimiter(AsyncLimiter):
+    """Asks so."""
+
+    @staticmethod
+    def _open(url: str, clock: Clock | None, *, create: bool) -> AsyncRedisStore:
+        del create
+        return _ResumingStore(parse_url(url), clock)

@@ -1,0 +1,208 @@
+"""What a script call does, decided by `capline.window` on plain logs, in the bytes that the scripts take and give.
+
+Known are one.lua, attempt.lua, joint.lua and refund.lua for the sliding log with windows, on one log a subject and
+without a receipt; another call is a `NotImplementedError`.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from capline.model.errors import IdConflictError
+from capline.model.limit import Limit
+from capline.model.policy import BoundPolicy, LogLimits
+from capline.store.redis.scripting.scripts import ATTEMPT, JOINT, JOINT_LOOK, LOOK, ONE, REFUND
+from capline.window.log import NEVER, Log
+from capline.window.rule import Slot, attempt, draft_sites, joint, look, refund
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from capline.model.decision import Decision
+    from capline.model.limit_status import LimitStatus
+    from capline.window.log import Draft
+    from capline.window.rule import BoundLog
+
+__all__ = ["SCRIPTS", "Logs", "run_script"]
+
+SCRIPTS = {script.sha: script for script in (ONE, ATTEMPT, LOOK, JOINT, JOINT_LOOK, REFUND)}
+
+Logs = dict[bytes, dict[bytes, Log]]
+"""What a server holds: of each key the log of each field; a key of its own has one without a name."""
+
+_DECIDE, _PEEK, _PLACE = 0, 1, 2
+_REFUSED, _ALLOWED, _CONFLICT, _KNOWN = 0, 1, 2, 4
+_NO_LIMIT, _ELSEWHERE, _NO_STAMP = 255, 255, 1 << 60
+_TERMS = struct.Struct(">BQQQBQ")
+_RECORD = struct.Struct(">BBQQQ")
+
+
+class _Row(NamedTuple):
+    """One attempt as a call has it."""
+
+    key: bytes
+    field: bytes
+    limits: tuple[Limit, ...]
+    retention_us: int
+    cost: int = 1
+    fingerprint: int = 0
+
+
+def run_script(sha: bytes, keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: int) -> Any:
+    """The call's reply; `logs` are changed in place."""
+    if sha == ONE.sha:
+        limits, retention_us = _terms(args[0])
+        slot = _slot(*struct.unpack(">qq", args[3])) if len(args) > 3 else None
+        row = _Row(keys[0], args[1], limits, retention_us)
+        return _rows([row], _DECIDE if slot is None else _PLACE, slot, logs, _now(args[2], now_us), tell=True)
+    if sha in (ATTEMPT.sha, LOOK.sha):
+        return _attempts(keys, args, logs, now_us)
+    if sha in (JOINT.sha, JOINT_LOOK.sha):
+        return _joint(keys, args, logs, now_us)
+    if sha == REFUND.sha:
+        return _refund(keys, args, logs, now_us)
+    raise NotImplementedError(f"script {sha!r} is not simulated")
+
+
+def _now(asked: bytes, now_us: int) -> int:
+    return int(asked) if asked else now_us
+
+
+def _slot(max_wait_us: int, not_before_us: int) -> Slot:
+    return Slot(None if max_wait_us < 0 else max_wait_us, not_before_us)
+
+
+def _terms(static: bytes) -> tuple[tuple[Limit, ...], int]:
+    """The limits and the retention in the terms that one.lua takes."""
+    numbers = struct.unpack_from(f">{(len(static) - _TERMS.size) // 8}Q", static, _TERMS.size)
+    return _limits(numbers), _TERMS.unpack_from(static)[1]
+
+
+def _limits(flat: Sequence[int]) -> tuple[Limit, ...]:
+    if any(type(number) is not int for number in flat):
+        raise NotImplementedError("limits other than windows are not simulated")
+    return tuple([Limit(quota, window_us) for quota, window_us in zip(flat[::2], flat[1::2], strict=True)])
+
+
+def _attempts(keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: int) -> bytes:
+    packed, now, counts, codes, marks, asked, receipt, *fields = args
+    mode, hashed, retention_us, _, width, _, cost, max_wait_us, terms, not_before_us, tell = msgspec.msgpack.decode(
+        packed
+    )
+    if width != 1 or receipt or any(len(one) > 5 for one in terms):
+        raise NotImplementedError("several logs a subject, receipts and other algorithms are not simulated")
+    sizes = struct.unpack(f">{len(counts) // 2}H", counts) or (1,) * len(keys)
+    rows: list[_Row] = []
+    for key in [key for key, size in zip(keys, sizes, strict=True) for _ in range(size)]:
+        i = len(rows)
+        code = int.from_bytes(codes[2 * i : 2 * i + 2])
+        field = (marks[i : i + 1] if marks else fields[i]) if hashed else b""
+        own = asked[15 * i : 15 * i + 15]
+        units, fingerprint = (int.from_bytes(own[:7]), int.from_bytes(own[7:])) if own else (cost, 0)
+        rows.append(_Row(key, field, _limits(terms[code][0][0]), retention_us, units, fingerprint))
+    slot = _slot(max_wait_us, not_before_us) if mode == _PLACE else None
+    return _rows(rows, mode, slot, logs, _now(now, now_us), tell=bool(tell))
+
+
+def _open(row: _Row, logs: Logs, now_us: int) -> tuple[Draft, list[BoundLog]]:
+    looked = LogLimits("", row.limits, row.retention_us)
+    log = logs.get(row.key, {}).get(row.field, Log())
+    [draft], sites = draft_sites([log], BoundPolicy("", (looked,)), row.cost, now_us)
+    return draft, sites
+
+
+def _keep(row: _Row, draft: Draft, logs: Logs) -> None:
+    if draft.log.hits:
+        logs.setdefault(row.key, {})[row.field] = draft.log
+
+
+def _rows(rows: Sequence[_Row], mode: int, slot: Slot | None, logs: Logs, now_us: int, *, tell: bool) -> bytes:
+    """Each row's two bytes, then the records of those that need one, then the states of the limits."""
+    short, records, states = b"", b"", b""
+    for row in rows:
+        draft, sites = _open(row, logs, now_us)
+        try:
+            if mode == _PEEK:
+                answer = look(sites, now_us, row.fingerprint)
+            else:
+                answer = attempt(sites, now_us, row.fingerprint, slot)
+        except IdConflictError:
+            short += bytes((_ELSEWHERE, _CONFLICT))
+            records += _RECORD.pack(_CONFLICT, _NO_LIMIT, _units_of(draft, row, now_us), 0, 0)
+            continue
+        _keep(row, draft, logs)
+        states += _states(answer.limits) if tell else b""
+        stamp_us = _NO_STAMP if answer.allowed and answer.hit is None else answer.hit
+        limit, plain_us = _number(answer, row.limits), _NO_STAMP if mode == _PEEK else now_us
+        widest_us = max(one.window_us for one in row.limits)
+        if stamp_us == plain_us and answer.remaining < _ELSEWHERE and answer.reset_after_us == widest_us:
+            short += bytes((limit, answer.remaining))
+            continue
+        kind = _ALLOWED if answer.allowed else _REFUSED
+        retry = 0 if answer.retry_after_us is None else answer.retry_after_us + 1
+        short += bytes((_ELSEWHERE, kind))
+        first = retry if stamp_us is None else stamp_us
+        records += _RECORD.pack(kind, limit, answer.remaining, first, answer.reset_after_us or 0)
+    return now_us.to_bytes(8) + short + records + states
+
+
+def _units_of(draft: Draft, row: _Row, now_us: int) -> int:
+    """The units that the row's id was recorded with."""
+    return draft.log.units_at(draft.find(row.fingerprint, max(now_us, draft.high_water_us) - row.retention_us))
+
+
+def _number(answer: Decision, limits: Sequence[Limit]) -> int:
+    return _NO_LIMIT if answer.limit is None else limits.index(answer.limit)
+
+
+def _states(told: Sequence[LimitStatus]) -> bytes:
+    return b"".join([struct.pack(">QQQ", one.remaining, one.frees_in_us or 0, one.whole_in_us) for one in told])
+
+
+def _parts(keys: Sequence[bytes], args: Sequence[bytes]) -> Iterator[_Row]:
+    if 5 * len(keys) != len(args):
+        raise NotImplementedError("several logs a subject are not simulated")
+    for i, key in enumerate(keys):
+        static, _, cost, field, mark = args[5 * i : 5 * i + 5]
+        yield _Row(key, field, *_terms(static), int(cost), int.from_bytes(mark))
+
+
+def _joint(keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: int) -> bytes:
+    peeked, now_us = args[0] == b"1", _now(args[1], now_us)
+    rows = [*_parts(keys, args[2:])]
+    opened = [_open(row, logs, now_us) for row in rows]
+    known = [
+        bool(row.fingerprint)
+        and draft.find(row.fingerprint, max(now_us, draft.high_water_us) - row.retention_us) != NEVER
+        for row, (draft, _) in zip(rows, opened, strict=True)
+    ]
+    for part, (row, (draft, _)) in enumerate(zip(rows, opened, strict=True)):
+        if known[part] and (units := _units_of(draft, row, now_us)) != row.cost:
+            return struct.pack(">QBBBQQQ", now_us, _CONFLICT, part, _NO_LIMIT, units, 0, 0)
+    parts = [sites for _, sites in opened]
+    answer, hits = joint(parts, now_us, [row.fingerprint for row in rows], record=not peeked)
+    for row, (draft, _) in zip(rows, opened, strict=True):
+        _keep(row, draft, logs)
+    kind = _KNOWN if all(known) else _ALLOWED if answer.allowed else _REFUSED
+    part = next((i for i, sites in enumerate(parts) if any(site.binds for site in sites)), 0)
+    retry = 0 if answer.allowed or answer.retry_after_us is None else answer.retry_after_us + 1
+    limit = _number(answer, rows[part].limits)
+    reply = struct.pack(">QBBBQQQ", now_us, kind, part, limit, answer.remaining, retry, answer.reset_after_us or 0)
+    for was_known, hit in zip(known, hits or [0] * len(rows), strict=True):
+        reply += struct.pack(">BQ", was_known, hit)
+    every: Any = answer.limits  # of each part, its limits' states
+    return reply + b"".join([_states(told) for told in every])
+
+
+def _refund(keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: int) -> int:
+    stamp, field, now, retention, _, _, cost, keeps = args
+    if len(keys) != 1 or keeps:
+        raise NotImplementedError("several logs a subject and other algorithms are not simulated")
+    row = _Row(keys[0], field, (), int(retention), int(cost))
+    draft, sites = _open(row, logs, now_us)
+    done = refund(sites, int(stamp), row.cost, _now(now, now_us))
+    _keep(row, draft, logs)
+    return int(done)

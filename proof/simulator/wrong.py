@@ -1,0 +1,201 @@
+"""Engines that are wrong on purpose: each a patch of the real one, with the broken promises that must give it away.
+
+To give the same hit back twice is no fault that can show: the stamp is the hit's identity, so the second time finds
+nothing. What can go wrong there is to give back what an earlier attempt was granted, or nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import msgspec
+
+from capline.limiter.outage import OutagePolicy
+from capline.model.decision import Decision
+from capline.model.errors import StoreUnavailableError
+from capline.store.redis import verbs
+from capline.store.redis.cluster.router import Router
+from capline.store.redis.io import aio
+from capline.store.redis.io.wire import NoReply, pack
+from capline.store.redis.scripting.scripts import ATTEMPT
+from capline.store.redis.session import Session
+from proof.simulator.network import commands_of
+from proof.simulator.run import KINDS, Outcome, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    Engine = Callable[[], AbstractContextManager[Any]]
+
+__all__ = ["WRONG", "find"]
+
+MOST_SEEDS = 60
+LATE_S, STEP_US = 0.5, 700_000
+ASKED = 5
+"""Where attempt.lua has costs and ids, behind the keys."""
+
+
+def _instead(owner: Any, name: str, make: Callable[[Any], Any]) -> AbstractContextManager[Any]:
+    """Put what `make` makes of the real thing in its place."""
+    return patch.object(owner, name, make(getattr(owner, name)))
+
+
+def resends_what_may_have_run() -> AbstractContextManager[Any]:
+    """A call without an id is sent again when its connection is lost."""
+
+    def verdict(real: Any) -> Any:
+        def again(self: Router, call: Any, *rest: Any) -> Any:
+            return real(self, msgspec.structs.replace(call, repeatable=True), *rest)
+
+        return again
+
+    return _instead(Router, "_verdict", verdict)
+
+
+def reads_anothers_reply() -> AbstractContextManager[Any]:
+    """A connection goes back to the pool with replies that nobody read."""
+
+    def keep(self: Any, key: Any) -> None:
+        line = self._lines.pop(key, None)
+        self._unread.pop(key, None)
+        if line is not None:
+            self._transport.give(key[0], line)
+
+    async def usable(connection: Any) -> bool:
+        return connection.is_open
+
+    patched = ExitStack()
+    patched.enter_context(patch(f"{aio.__name__}._Lease._drop", keep))
+    patched.enter_context(patch.object(aio, "_usable", usable))
+    return patched
+
+
+def forgets_the_id_on_resend() -> AbstractContextManager[Any]:
+    """What is sent again is sent without its ids."""
+
+    def requests(real: Any) -> Any:
+        def without_ids(self: Router, flight: Any, *rest: Any) -> Any:
+            if flight.sent:
+                flight.calls = [_without_ids(call) for call in flight.calls]
+            return real(self, flight, *rest)
+
+        return without_ids
+
+    return _instead(Router, "_requests", requests)
+
+
+def _without_ids(call: Any) -> Any:
+    if call.script is not ATTEMPT:
+        return call
+    [command] = commands_of(call.payload)
+    at = 3 + int(command[2]) + ASKED
+    asked = command[at]
+    command[at] = b"".join([asked[i : i + 7] + bytes(8) for i in range(0, len(asked), 15)])
+    return msgspec.structs.replace(call, payload=pack(*command))
+
+
+def takes_an_outage_for_a_refusal() -> AbstractContextManager[Any]:
+    """Who cannot be answered is refused, as if by the store."""
+    refused = Decision(False, None, 0, 1_000_000, None, None)
+    return _instead(OutagePolicy, "decide", lambda _: lambda *_: refused)  # pyright: ignore[reportUnknownLambdaType]
+
+
+def answers_after_the_deadline() -> AbstractContextManager[Any]:
+    """Replies are waited for longer than was asked for."""
+
+    def read(real: Any) -> Any:
+        def later(connection: Any, many: int, until: float) -> Any:
+            return real(connection, many, until + LATE_S)
+
+        return later
+
+    return _instead(aio, "_read", read)
+
+
+def gives_back_what_was_known() -> AbstractContextManager[Any]:
+    """A joint attempt that comes to nothing takes back what an earlier one of the same ids was granted."""
+
+    def joint_reply(real: Any) -> Any:
+        def all_new(*asked: Any, **more: Any) -> Any:
+            reply = real(*asked, **more)
+            return msgspec.structs.replace(reply, new=tuple(range(len(reply.joint.hits))))
+
+        return all_new
+
+    return _instead(verbs, "joint_reply", joint_reply)
+
+
+def never_gives_back() -> AbstractContextManager[Any]:
+    """A joint attempt that comes to nothing leaves the hits of its first slots."""
+
+    def nothing(*_: Any) -> Iterator[None]:
+        return iter(())
+
+    return _instead(verbs.Verbs, "_give_back_all", lambda _: nothing)
+
+
+def waits_for_no_replica() -> AbstractContextManager[Any]:
+    """An answer is taken for safe before a replica has it."""
+
+    def start(real: Any) -> Any:
+        def at_once(self: Router, calls: Any, until: float, _: int = 0) -> Any:
+            return real(self, calls, until, 0)
+
+        return at_once
+
+    return _instead(Router, "start", start)
+
+
+def says_that_it_did_not_run() -> AbstractContextManager[Any]:
+    """A call without an answer is said to have recorded nothing."""
+
+    def error(real: Any) -> Any:
+        def unavailable(self: Router, node: Any, reply: Any) -> Any:
+            found = real(self, node, reply)
+            return StoreUnavailableError(str(found)) if isinstance(reply, NoReply) else found
+
+        return unavailable
+
+    return _instead(Router, "_error", error)
+
+
+def goes_by_the_callers_clock() -> AbstractContextManager[Any]:
+    """Each host sends its own time, and the hosts' clocks differ."""
+    offsets: dict[int, int] = {}
+
+    def now(self: Session) -> bytes:
+        loop: Any = asyncio.get_running_loop()
+        return b"%d" % (loop.now_us() + offsets.setdefault(id(self), len(offsets) * STEP_US))
+
+    return _instead(Session, "now", lambda _: now)
+
+
+_FULL = frozenset(("over-quota-by-stamps", "over-quota-by-wall", "final-extra"))
+
+WRONG: dict[Engine, tuple[str, frozenset[str]]] = {
+    resends_what_may_have_run: ("single", _FULL),
+    reads_anothers_reply: ("single", _FULL | {"one-stamp-twice", "stamp-outside-call", "final-lost"}),
+    forgets_the_id_on_resend: ("single", _FULL | {"id-twice"}),
+    takes_an_outage_for_a_refusal: ("single", frozenset(("refusal-unjustified", "final-extra"))),
+    answers_after_the_deadline: ("single", frozenset(("late",))),
+    gives_back_what_was_known: ("across", frozenset(("final-lost", "over-quota-by-wall"))),
+    never_gives_back: ("across", _FULL),
+    waits_for_no_replica: ("failover", frozenset(("final-lost", "over-quota-by-wall"))),
+    says_that_it_did_not_run: ("single", _FULL),
+    goes_by_the_callers_clock: ("single", frozenset(("stamp-outside-call", "over-quota-by-wall"))),
+}
+"""Each wrong engine, with the kind of scenario that it is looked for in, and the faults that it must show."""
+
+
+def find(wrong: Engine) -> Outcome | None:
+    """The first seed that shows what it must; None where none of `MOST_SEEDS` does."""
+    kind, expected = WRONG[wrong]
+    for seed in range(KINDS.index(kind), len(KINDS) * MOST_SEEDS, len(KINDS)):
+        outcome = run(seed, wrong)
+        if outcome.broken & expected:
+            return outcome
+    return None

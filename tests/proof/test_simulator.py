@@ -1,0 +1,72 @@
+"""The simulator: the real server store keeps its promises under faults by seed, and wrong engines are found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from proof.simulator.network import commands_of
+from proof.simulator.run import KINDS, Scenario, run
+from proof.simulator.wrong import WRONG, find
+from tests.profiles import size, sized
+
+from capline.store.redis.io.wire import pack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+GROUPS = 4
+
+
+@sized
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_the_store_keeps_every_promise_under_faults(group: int) -> None:
+    faults = answers = 0
+    for seed in range(group, size(24, 400), GROUPS):
+        outcome = run(seed)
+        assert outcome, outcome.text()
+        faults += outcome.faults + outcome.troubles
+        answers += outcome.told.answers
+    assert faults > 50
+    assert answers > 300
+
+
+def test_every_kind_of_scenario_has_its_turn() -> None:
+    scenarios = [Scenario.of(seed) for seed in range(24)]
+    assert {one.kind for one in scenarios} == set(KINDS)
+    assert {one.shape for one in scenarios} == {"cluster", "sentinel"}
+    assert {one.buckets for one in scenarios} == {False, True}
+
+
+def test_every_way_of_not_answering_comes_up() -> None:
+    said = "\n".join("\n".join(run(seed).trace) for seed in range(24))
+    for word in (
+        "NOSCRIPT",
+        "LOADING",
+        "MOVED",
+        "ASK ",
+        "TRYAGAIN",
+        "READONLY",
+        "connection refused",
+        "writes are lost",
+    ):
+        assert word in said, word
+    for word in ("request lost", "request delayed", "reply lost", "reply delayed", "StoreUnknown", "StoreUnavailable"):
+        assert word in said, word
+
+
+def test_a_seed_plays_the_same_again() -> None:
+    first, again = run(13), run(13)
+    assert first.trace == again.trace
+    assert first.told.recorder.lines == again.told.recorder.lines
+    assert first.trace != run(18).trace
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
+def test_a_wrong_engine_is_found(wrong: Callable[[], Any]) -> None:
+    assert find(wrong) is not None, f"{wrong.__name__} was not found"
+
+
+def test_commands_are_read_as_the_wire_has_them() -> None:
+    commands = [[b"EVALSHA", b"\r\n$3\r\n", b""], [b"TIME"]]
+    assert commands_of(b"".join([pack(*command) for command in commands])) == commands

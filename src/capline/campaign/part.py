@@ -92,7 +92,7 @@ class Part:
 
 def damaged(number: int) -> CampaignError:
     """What is said of bytes that are not what was written."""
-    return CampaignError(f"batch {number} is not what was written")
+    return CampaignError(f"batch {number} is damaged")
 
 
 def _inflate(number: int, data: bytes) -> bytes:

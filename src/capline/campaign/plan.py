@@ -28,7 +28,7 @@ __all__ = ["plan"]
 def plan(job: Job, progress: Callable[[int], object] | None = None) -> Report:
     """Forecast a campaign as if it were begun now; `progress` is called with the subjects so far."""
     file = job.file
-    tally = OutcomeCounts(job.audience.sizes())
+    counts = OutcomeCounts(job.audience.sizes())
     with ExitStack() as stack:
         try:
             limiter = stack.enter_context(job.open_limiter(create=False))
@@ -46,7 +46,7 @@ def plan(job: Job, progress: Callable[[int], object] | None = None) -> Report:
             )
             peeked = BatchRows.of(number, at_us, part.ids, part.codes, answers)
             peeked.state[peeked.where(PENDING)] = DELIVERED
-            tally.add(peeked)
+            counts.add(peeked)
             if progress is not None:
                 progress(job.rows(number).stop)
-    return msgspec.structs.replace(tally.report(job.facts(), "planned", 0), store=store)
+    return msgspec.structs.replace(counts.report(job.facts(), "planned", 0), store=store)

@@ -142,12 +142,12 @@ def run(
         try:
             with (
                 stop.on_signals(_say_stopping, _say_ending),
-                _progress("sending", len(job.audience), progress, opened.settled_rows()) as advance,
+                _progress("sending", len(job.audience), progress, opened.done_rows()) as advance,
             ):
                 run_job(job, limiter, opened, stop, retry_failed=retry_failed, progress=advance)
         except CampaignStopped as stopped:
             resume = [*again, *(["--retry-failed"] if retry_failed else [])]
-            done = f"{opened.settled_rows():,} of {len(job.audience):,} subjects are done"
+            done = f"{opened.done_rows():,} of {len(job.audience):,} subjects are done"
             note.print(
                 f"stopped; {done}, nothing is lost. Resume with: {shlex.join(resume)}",
                 style="yellow",
@@ -260,7 +260,7 @@ def enqueue(
     if url is None:
         raise CampaignError(f"{campaign}: its store cannot hold a queue; name one: --queue redis://127.0.0.1:6379/0")
     with QueueServer(url) as server:
-        for warning in server.prove():
+        for warning in server.check():
             note.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
         job = prepare(file)
         with _progress("queueing batches", job.batches, progress, 0) as advance:
@@ -292,7 +292,7 @@ def _answer_queue(url: str, target: Path, *, watch: bool, as_json: bool) -> None
 
     name = load_campaign(target).campaign if target.is_file() else check_name(str(target), "campaign")
     with QueueServer(url) as server:
-        server.prove()
+        server.check()
         status = QueueStatus(Queue(server), name)
         while True:
             report = status.report()
@@ -313,7 +313,7 @@ def _print_queue(queue: QueueProgress) -> None:
     now_us = time.time_ns() // 1000
     for each in queue.in_work[:_MOST_IN_WORK]:
         since = f"for {max(now_us - each.since_us, 0) / 1e6:,.0f} s, last seen {each.silent_s:,.0f} s ago"
-        again = f", taken {each.takes} times" if each.takes > 1 else ""
+        again = f", claimed {each.takes} times" if each.takes > 1 else ""
         error = f", last error: {each.error}" if each.error else ""
         out.print(f"  batch {each.batch}: {each.worker} {since}{again}{error}", markup=False, soft_wrap=True)
     for number, why in queue.set_aside.items():

@@ -17,7 +17,7 @@ import typer
 from capline.cli.common import BAD_INPUT, FAILED, JsonOption, answer_json, note, out
 
 if TYPE_CHECKING:
-    from capline.campaign.queue.worker import Settled, Worked
+    from capline.campaign.queue.worker import DeliveredBatch, Worked
 
 __all__ = ["register"]
 
@@ -76,7 +76,7 @@ def worker(
     from capline.campaign.queue.worker import Worker
     from capline.campaign.stop import CampaignStopped, Stop
 
-    def tell(batch: Settled) -> None:
+    def report(batch: DeliveredBatch) -> None:
         if not quiet:
             note.print(
                 f"{batch.campaign}: batch {batch.batch}: {batch.sent:,} sent, {batch.refused:,} refused, "
@@ -92,7 +92,7 @@ def worker(
     with (
         closing(Stop()) as stop,
         stop.on_signals(_say_stopping, _say_ending),
-        closing(Worker(queue, stop, takeover_s=takeover, store=store, settled=tell, say=say)) as working,
+        closing(Worker(queue, stop, takeover_s=takeover, store=store, delivered=report, say=say)) as working,
     ):
         for warning in working.warnings():
             say(f"warning: {warning}")

@@ -108,7 +108,7 @@ class BatchRows:
         return len(self.ids)
 
     @property
-    def is_settled(self) -> bool:
+    def is_done(self) -> bool:
         """Whether nothing is left to do."""
         return not np.isin(self.state, (PENDING, RETRY, UNSURE, FAILED)).any()
 
@@ -228,4 +228,4 @@ def _unpack(dtypes: tuple[str, ...], data: bytes, rows: int, number: int) -> lis
 
 
 def _damaged(number: int) -> CampaignError:
-    return CampaignError(f"batch {number} is not what was written")
+    return CampaignError(f"batch {number} is damaged")

@@ -222,13 +222,13 @@ def _watch(
                 raise watch.error
             _say(url, watch.status, as_json=as_json)
             return
-        told: tuple[object, ...] = ()
+        shown_before: tuple[object, ...] = ()
         watch.start()
         while True:
             status = watch.status
             now = (status.version, status.sequence, status.error)
-            if now != told:
-                told = now
+            if now != shown_before:
+                shown_before = now
                 _say(url, status, as_json=as_json)
             time.sleep(min(interval / 2, 1))
     except KeyboardInterrupt:

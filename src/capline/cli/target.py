@@ -220,7 +220,7 @@ def _with_messages(why: Explanation, file: CampaignFile, ids: Sequence[str], rem
 
     directory = default_directory(file.path)
     if not directory.is_dir():
-        remarks.append(f"{directory}: no ledger of the campaign is here, so its messages' hits cannot be told")
+        remarks.append(f"{directory}: no ledger of the campaign is here, so its messages' hits are not known")
         return why
     with Ledger.read(directory) as ledger:
         key = f"{ledger.facts.campaign}/{ledger.facts.run_id}/{why.subject}"

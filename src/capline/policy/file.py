@@ -65,8 +65,8 @@ class PolicyFileError(PolicyError):
         message = f"{name}:{line}: {text}" if line else f"{name}: {text}"
         if rest:
             lines = [str(n) for n in dict.fromkeys(line for line, _ in rest)]
-            told = ", ".join(lines[:_MOST_LINES_TOLD]) + (", …" if len(lines) > _MOST_LINES_TOLD else "")
-            message += f" (and {len(rest)} more: {'line' if len(lines) == 1 else 'lines'} {told})"
+            listed = ", ".join(lines[:_MOST_LINES_TOLD]) + (", …" if len(lines) > _MOST_LINES_TOLD else "")
+            message += f" (and {len(rest)} more: {'line' if len(lines) == 1 else 'lines'} {listed})"
         return cls("".join(c if c.isprintable() else repr(c)[1:-1] for c in message), ordered)
 
 

@@ -3,7 +3,7 @@
 The rule: `current` is always a whole, good file. A new version is read and validated beside it and takes its place by
 one reference, so a reader never sees half of one; a version that is broken, or gone, changes nothing but `error`.
 
-Whether the file changed is told by its state (device, inode, size, mtime, ctime), one `stat` a poll. A file system's
+The file's state (device, inode, size, mtime, ctime) says whether it changed: one `stat` a poll. A file system's
 clock ticks coarsely: a second write in the same tick leaves that state the same. So a state is trusted only once it is
 older than two seconds; until then each poll reads the bytes and compares their hash.
 

@@ -209,7 +209,7 @@ class TestTrouble:
         assert not thread.is_alive()
 
 
-class TestCourier:
+class TestForkProxy:
     def test_a_forked_process_publishes_and_follows(self, s3: S3, tmp_path: Path) -> None:
         """obstore would hang there for ever: its threads are not in the child."""
         site = s3_site(s3)
@@ -237,8 +237,8 @@ class TestCourier:
     def test_it_ends_with_who_sent_it(self, s3: S3, tmp_path: Path) -> None:
         site = s3_site(s3)
         program = (
-            "import sys, os; from capline.segment.objects.fork_proxy import Courier\n"
-            f"c = Courier({site.url!r}, {site.options!r}); c.list('objects')\n"
+            "import sys, os; from capline.segment.objects.fork_proxy import ForkProxy\n"
+            f"c = ForkProxy({site.url!r}, {site.options!r}); c.list('objects')\n"
             "print(c._process.pid, flush=True); os.kill(os.getpid(), 9)"
         )
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)

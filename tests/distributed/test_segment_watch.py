@@ -625,4 +625,4 @@ class TestLarge:
         publish(here, tmp_path, "v1", new=[1])
         (tmp_path / "snapshot").mkdir()
         with pytest.raises(SegmentError, match="stopped"):
-            cache_module._prove_aside(tmp_path / "snapshot", lambda: True)  # pyright: ignore[reportPrivateUsage]
+            cache_module._verify_in_process(tmp_path / "snapshot", lambda: True)  # pyright: ignore[reportPrivateUsage]

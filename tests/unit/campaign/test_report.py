@@ -57,7 +57,7 @@ def batch(number: int, given_rows: list[tuple[int, int, int, int, int]]) -> Batc
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(rows, max_size=4))
-def test_a_tally_counts_as_one_would_by_hand(batches: list[list[tuple[int, int, int, int, int]]]) -> None:
+def test_counts_are_as_one_would_count_by_hand(batches: list[list[tuple[int, int, int, int, int]]]) -> None:
     everyone = [row for part in batches for row in part]
     sizes = Counter(row[0] for row in everyone)
     counts = OutcomeCounts([(name, sizes[code] + 10) for code, name in enumerate(SEGMENTS)])

@@ -1,7 +1,7 @@
 """The exact forecast: what `run` would do at this instant, by peeking. Nothing is consumed, and nothing is written.
 
-It is exact because the subjects of an audience are all different: no decision of the campaign changes another. Whether
-messages will be delivered it cannot know.
+It is exact because the subjects of an audience are all different, so no decision of the campaign affects another. It
+cannot know whether messages will be delivered.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def plan(job: Job, progress: Callable[[int], object] | None = None) -> Report:
             limiter = stack.enter_context(job.open_limiter(create=False))
             store = store_facts(file.store, limiter)
         except NoStoreError:
-            # One that is not there yet is as empty as `memory://`, and looking must not make it.
+            # A missing store is as empty as `memory://`, and a plan must not create it.
             limiter = stack.enter_context(job.open_limiter("memory://"))
             store = new_store(file.store)
         for number in range(job.batches):

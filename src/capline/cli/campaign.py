@@ -1,6 +1,6 @@
-"""`capline campaign run | plan | status | enqueue`: cap a campaign and send it, forecast it, look how far it is.
+"""`capline campaign run | plan | status | enqueue`: cap and send a campaign, forecast it, show its progress.
 
-A run that was stopped or killed is taken up by the same command. `enqueue` leaves it to workers (`worker`). Answers go
+The same command resumes a run that was stopped or killed. `enqueue` leaves it to workers (`worker`). Answers go
 to standard output, progress and hints to standard error. Modules are imported where they are used: `--help` stays
 instant.
 """
@@ -101,10 +101,10 @@ def run(
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Decide, deliver and report; stopped or killed at any point, the same command goes on where it was.
+    """Decide, deliver and report; stopped or killed at any point, the same command resumes it.
 
     Exit code 1 where a delivery failed or is not known, also where the run was finished before, and where the run stops
-    early because the receiver takes nothing.
+    early because the receiver accepts nothing.
 
     Ctrl-C finishes the step under way (exit code 130), a second one ends at once. All can be resumed.
     """
@@ -209,7 +209,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until it is finished.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how far a run is and what became of it so far; also while it runs, and after a kill.
+    """Show a run's progress and outcomes so far; also while it runs, and after a kill.
 
     With --queue, over all workers; so too for a file without a ledger whose store can hold the queue.
     """
@@ -246,7 +246,7 @@ def enqueue(
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Split a campaign into batches for workers; killed midway, the same command goes on where it was.
+    """Split a campaign into batches for workers; killed midway, the same command resumes it.
 
     Checks the whole file first, as run does. Workers need no file of it: capline worker --queue URL.
     """

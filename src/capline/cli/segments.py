@@ -1,4 +1,4 @@
-"""`capline segments`: build a snapshot, look at it, and ask it.
+"""`capline segments`: build, show and query snapshots.
 
 Each command is one call into `capline.segment` and its answer, for people or (`--json`) for machines. What is wrong is
 raised as a `CaplineError`, which `capline.cli.main` prints. `capline.segment` brings pyroaring and pyarrow when one

@@ -1,4 +1,4 @@
-"""What a question about one subject is asked of: a store and a policy, in the subject's segment, channel and zone.
+"""The target of a command about one subject: a store and a policy, and the subject's segment, channel and zone.
 
 They come from options one by one, from `--segments` (the subject's segment is looked up there), or from a campaign's
 file: then everything is as that campaign has it, its clock and its cost too. What was looked up, and what had to be

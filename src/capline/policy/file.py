@@ -9,9 +9,8 @@
         log: promo                            optional, as are layout, population, wait_replicas, algorithm and
                                               count_denied
 
-The rule: a file is taken whole or not at all, and a refusal tells all that is wrong with it, so that it is fixed in
-one go. Three steps, each in its module: bytes to text and the error here, text to a tree in `tree`, tree to policies in
-`form`.
+The rule: a file is accepted whole or not at all, and a refusal lists all faults, so that they are fixed in one go.
+Three steps, each in its module: bytes to text and the error here, text to a tree in `tree`, tree to policies in `form`.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ def test_more_kinds_than_a_batch_can_tell_apart_are_refused(site: Site, monkeypa
 @pytest.mark.parametrize("algorithm", ["bucketed", "sliding_counter", "gcra"])
 def test_a_policy_that_keeps_no_single_hits_is_refused(site: Site, algorithm: str) -> None:
     (site.path / "policies.yaml").write_text(f"policies: {{promo: {{limits: [3/day], algorithm: {algorithm}}}}}")
-    with pytest.raises(CampaignError, match=rf"'promo' is {algorithm}, which keeps no single hits.* take sliding_log"):
+    with pytest.raises(CampaignError, match=rf"'promo' is {algorithm}, which keeps no single hits.* need sliding_log"):
         site.job(segments=None)
 
 

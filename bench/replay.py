@@ -56,8 +56,8 @@ def replayed(path: Path) -> Counter[str]:
     """The same by capline."""
     clock = ManualClock()
     with Limiter("memory://", [POLICY], clock=clock) as limiter:
-        tally = count_events(limiter, clock, "promo", EventFile(path, "subject", "time"))
-    return Counter({str(limit): count for (_, limit), count in tally.refused.items()})
+        counted = count_events(limiter, clock, "promo", EventFile(path, "subject", "time"))
+    return Counter({str(limit): count for (_, limit), count in counted.refused.items()})
 
 
 def main() -> None:

@@ -47,7 +47,7 @@ FIGURES: dict[str, tuple[str, str, float | None]] = {
     "process_touched_mb": ("the whole process, every page touched", "MB", None),
     "published_mb": ("files of the snapshot", "MB", None),
     "bloom_mb": (f"four Bloom filters for all users at an error of {BLOOM_ERROR:g}", "MB", None),
-    "verify_s": ("opening for the first time: hashed, proven, stamped", "s", None),
+    "verify_s": ("opening for the first time: hashed, checked, stamped", "s", None),
     "page_us": ("a page of 1,000 ids in the middle of a segment", "us", None),
     "expression_s": ("(active | new) - churned, counted", "s", None),
     **{name: (f"users in segment {name}", "users", None) for name in NAMES},

@@ -6,7 +6,7 @@ A population in four segments, in two versions that differ in a tenth of the chu
 anything is timed: segments are rebuilt elsewhere, and whoever verifies a snapshot in the process that serves holds its
 threads up himself. Four threads of one process ask `watch.segment_of` without pause and check every answer against the
 version that gave it, while the pointer goes from one version to the other and back. One of the two is taken out of the
-cache each time, so that every other swap is a new version, fetched, proven and opened. After each swap they read on for
+cache each time, so that every other swap is a new version, fetched, checked and opened. After each swap they read for
 as long as it took: the figures "without a swap" are of these times, so a machine that is busy meanwhile shows in both.
 
 *Nobody answered* is a span in which none of the four had an answer; that is what a swap can cost. *One thread* is the
@@ -64,7 +64,7 @@ def main() -> None:
             watch = SegmentWatch(directory / "published", directory / "cache", interval_s=0.1)
             start = time.perf_counter()
             watch.start()
-            report.add("the first version: fetched, proven, opened", time.perf_counter() - start, "s")
+            report.add("the first version: fetched, verified, opened", time.perf_counter() - start, "s")
             gc.collect()
             with Readers(watch, ids.tolist(), truth) as readers:
                 spans = swaps(publisher, watch, directory / "cache", options.swaps)

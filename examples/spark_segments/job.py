@@ -70,7 +70,7 @@ def build(directory: str, rows: Iterable[Any]) -> list[int]:
     sets = build_segments(batches(rows), partial=True)
     if not sets:
         return []
-    snapshot = Snapshot.proven(sets, None, None)
+    snapshot = Snapshot.verified(sets, None, None)
     write_snapshot(snapshot, f"{directory}/{number:05}", replace=True, partial=True)
     return [sum(map(len, sets.values()))]
 

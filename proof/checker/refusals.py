@@ -38,10 +38,10 @@ def check_refusals(book: Book, line: Timeline, tolerance_us: int, joints: Joints
 
     A part of a joint attempt may have been refused for another part: `joints` is told what this log says of it.
     """
-    logs_limits = sorted([*book.refused, *book.peeked], key=lambda one: one.asked_us)
+    attempts_in_order = sorted([*book.refused, *book.peeked], key=lambda one: one.asked_us)
     refunds = _Refunds(line)
     doubts_us = sorted(book.doubts_us)
-    for attempt in logs_limits:
+    for attempt in attempts_in_order:
         if doubts_us and any(
             begin_us <= attempt.answered_us and attempt.asked_us <= end_us for begin_us, end_us in doubts_us
         ):

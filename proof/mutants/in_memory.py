@@ -66,15 +66,15 @@ class Right:
 
     def decide_all(self, parts: Sequence[Part]) -> JointAnswer:
         """Consume in all of these, or in none, and say when the last one of them fits."""
-        logs_limits = [self.look(*part) for part in parts]
-        waits = [answer.retry_after_us for answer, _ in logs_limits if not answer.allowed]
+        answers = [self.look(*part) for part in parts]
+        waits = [answer.retry_after_us for answer, _ in answers if not answer.allowed]
         if waits:
             return JointAnswer(False, (), max((us for us in waits if us), default=None) if all(waits) else None)
-        for (_, subject, cost, name), (answer, is_new) in zip(parts, logs_limits, strict=True):
+        for (_, subject, cost, name), (answer, is_new) in zip(parts, answers, strict=True):
             if is_new and answer.hit is not None:
                 self.record(self.logs[subject], Hit(answer.hit, cost, name))
                 self.floor(subject, answer.hit)
-        return JointAnswer(True, tuple(answer.hit or 0 for answer, _ in logs_limits))
+        return JointAnswer(True, tuple(answer.hit or 0 for answer, _ in answers))
 
     def look(self, policy: str, subject: str, cost: int, id: str | None) -> tuple[Answer, bool]:
         """What `decide` answers, and whether that is to be recorded."""

@@ -1,4 +1,4 @@
-"""The synchronous store's way to ask, for some of the hosts: one command at once, the engine only where that failed.
+"""The synchronous store's way to ask, for some of the hosts: one command at once, the router only where that failed.
 
 It is `RedisStore._ask` over the simulated loop, which only what is awaited can run on.
 """
@@ -26,14 +26,14 @@ class _ResumingStore(AsyncRedisStore):
         return await self._drive(self._steps(call, replicas))
 
     def _steps(self, call: Call, replicas: int) -> Steps[Reply | CaplineError]:
-        engine = self._session.engine
-        node = engine.topology.node(call.slot)
-        if replicas or node is None or engine.topology.stale or engine.breaker(node).failures:
+        router = self._session.router
+        node = router.topology.node(call.slot)
+        if replicas or node is None or router.topology.stale or router.breaker(node).failures:
             return (yield from self._verbs.alone(call, replicas))
         until = self._session.until()
         [[reply]] = yield Exchange([Request(node, call.payload, 1)], until)
         if isinstance(reply, (ServerError, NoReply)):
-            return (yield from engine.resume(call, reply, node, until))
+            return (yield from router.resume(call, reply, node, until))
         return reply
 
 

@@ -16,7 +16,7 @@ from capline.model.limit import Limit
 from capline.model.policy import BoundPolicy, LogLimits
 from capline.store.redis.scripting.scripts import ATTEMPT, JOINT, JOINT_LOOK, LOOK, ONE, REFUND
 from capline.window.log import NEVER, Log
-from capline.window.rule import Slot, attempt, draft_sites, joint, look, refund
+from capline.window.rule import Slot, attempt, draft_logs, joint, peek, refund
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -110,7 +110,7 @@ def _attempts(keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: 
 def _open(row: _Row, logs: Logs, now_us: int) -> tuple[Draft, list[BoundLog]]:
     looked = LogLimits("", row.limits, row.retention_us)
     log = logs.get(row.key, {}).get(row.field, Log())
-    [draft], sites = draft_sites([log], BoundPolicy("", (looked,)), row.cost, now_us)
+    [draft], sites = draft_logs([log], BoundPolicy("", (looked,)), row.cost, now_us)
     return draft, sites
 
 
@@ -126,7 +126,7 @@ def _rows(rows: Sequence[_Row], mode: int, slot: Slot | None, logs: Logs, now_us
         draft, sites = _open(row, logs, now_us)
         try:
             if mode == _PEEK:
-                answer = look(sites, now_us, row.fingerprint)
+                answer = peek(sites, now_us, row.fingerprint)
             else:
                 answer = attempt(sites, now_us, row.fingerprint, slot)
         except IdConflictError:

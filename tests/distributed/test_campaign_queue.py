@@ -17,7 +17,7 @@ from capline.campaign.deliver import Delivery
 from capline.campaign.ledger.ledger import Input, RunFacts
 from capline.campaign.ledger.rows import DELIVERED, FAILED, PENDING, REFUNDED, BatchRows
 from capline.campaign.part import Part
-from capline.campaign.queue.queue import MOST_TAKES, DeadLetter, Over, Queue, QueuedRun, Taken, Waiting
+from capline.campaign.queue.queue import MOST_CLAIMS, Claimed, DeadLetter, Over, Queue, QueuedRun, Waiting
 from capline.campaign.queue.server import QueueServer
 from capline.campaign.queue.status import QueueStatus
 from capline.campaign.queue.worker import _Lost, _Steps  # pyright: ignore[reportPrivateUsage] - what a worker's batch meets
@@ -67,13 +67,13 @@ def filled(queue: Queue) -> None:
     assert put(queue, 0, 1, 2) == 3
 
 
-def taken(queue: Queue, worker: str, takeover_s: float = 60) -> Taken:
-    found = queue.take("sale", worker, takeover_s)
-    assert isinstance(found, Taken), found
+def claimed(queue: Queue, worker: str, takeover_s: float = 60) -> Claimed:
+    found = queue.claim("sale", worker, takeover_s)
+    assert isinstance(found, Claimed), found
     return found
 
 
-def rows_of(batch: Taken, state: int = PENDING) -> BatchRows:
+def rows_of(batch: Claimed, state: int = PENDING) -> BatchRows:
     ids = part(batch.number).ids
     none = np.full(3, -1, np.int64)
     small = np.zeros(3, np.uint8)
@@ -93,7 +93,7 @@ def rows_of(batch: Taken, state: int = PENDING) -> BatchRows:
     )
 
 
-def settle(queue: Queue, batch: Taken, worker: str) -> bool:
+def finish(queue: Queue, batch: Claimed, worker: str) -> bool:
     return queue.record(batch, worker, rows_of(batch, DELIVERED), decided=True)
 
 
@@ -128,7 +128,7 @@ def test_nothing_is_put_to_a_run_that_is_gone_or_another(queue: Queue, server: S
 def test_what_another_version_queued_is_left_alone(queue: Queue, server: Server) -> None:
     queue.begin(RUN)
     server.command("HSET", PREFIX + "run", "facts", "{}")
-    with pytest.raises(CampaignError, match="is not what was written; give the campaign another name"):
+    with pytest.raises(CampaignError, match="is damaged; give the campaign another name"):
         queue.find("sale")
     server.command("HSET", PREFIX + "run", "version", "1")
     with pytest.raises(CampaignError, match="was queued by another version of capline"):
@@ -140,10 +140,10 @@ def test_what_another_version_queued_is_left_alone(queue: Queue, server: Server)
 
 def test_each_batch_is_given_to_one_and_the_same_one_again(queue: Queue) -> None:
     filled(queue)
-    batches = [taken(queue, worker) for worker in ("a", "b", "a", "c")]
+    batches = [claimed(queue, worker) for worker in ("a", "b", "a", "c")]
     assert [batch.number for batch in batches] == [0, 1, 0, 2]
     assert batches[2] == batches[0]
-    assert queue.take("sale", "d", 60) == Waiting(3)
+    assert queue.claim("sale", "d", 60) == Waiting(3)
     found = batches[3]
     assert Part.unpack(found.number, found.rows, found.data, (), 1).ids.tolist() == [6, 7, 8]
     assert found.run_id == FACTS.run_id
@@ -151,78 +151,78 @@ def test_each_batch_is_given_to_one_and_the_same_one_again(queue: Queue) -> None
 
 def test_a_silent_worker_loses_its_batch_and_writes_nothing_any_more(queue: Queue, server: Server) -> None:
     filled(queue)
-    late = taken(queue, "late")
+    late = claimed(queue, "late")
     assert queue.record(late, "late", rows_of(late), decided=True)
-    new = taken(queue, "new", takeover_s=0)
+    new = claimed(queue, "new", takeover_s=0)
     assert (new.number, new.entry) == (late.number, late.entry)
     steps = new.steps()
     assert steps is not None
     assert steps.state.tolist() == [PENDING] * 3
     before = server.command("HGETALL", PREFIX + "steps")
-    assert not queue.hold(late, "late")
+    assert not queue.renew(late, "late")
     assert not queue.record(late, "late", rows_of(late, FAILED), decided=False)
-    assert not settle(queue, late, "late")
-    assert not any(queue.leave(late, "late", how, "x") for how in ("release", "fail", "aside"))
+    assert not finish(queue, late, "late")
+    assert not any(queue.release(late, "late", how, "x") for how in ("give_back", "fail", "set_aside"))
     assert server.command("HGETALL", PREFIX + "steps") == before
     assert queue.state("sale").aside == {}
-    assert queue.hold(new, "new")
-    assert settle(queue, new, "new")
-    assert not settle(queue, late, "late")
+    assert queue.renew(new, "new")
+    assert finish(queue, new, "new")
+    assert not finish(queue, late, "late")
     assert (queue.state("sale").settled, queue.state("sale").done) == (1, 3)
 
 
 def test_a_sign_of_life_keeps_a_batch(queue: Queue) -> None:
     filled(queue)
-    batches = [taken(queue, worker) for worker in ("a", "b", "c")]
+    batches = [claimed(queue, worker) for worker in ("a", "b", "c")]
     for _ in range(3):
         time.sleep(0.4)
-        assert queue.hold(batches[0], "a")
+        assert queue.renew(batches[0], "a")
         assert queue.record(batches[1], "b", rows_of(batches[1]), decided=True)
-    assert [each.takes for each in queue.state("sale").in_work] == [1, 1, 1]
-    assert taken(queue, "d", takeover_s=1).number == 2
-    assert isinstance(queue.take("sale", "e", 1), Waiting)
+    assert [each.claims for each in queue.state("sale").in_work] == [1, 1, 1]
+    assert claimed(queue, "d", takeover_s=1).number == 2
+    assert isinstance(queue.claim("sale", "e", 1), Waiting)
 
 
 def test_a_batch_that_is_given_back_goes_to_the_next_at_once_and_is_not_counted(queue: Queue) -> None:
     filled(queue)
-    for _ in range(2 * MOST_TAKES):
-        assert queue.leave(taken(queue, "a"), "a", "release")
-    batch = taken(queue, "b")
+    for _ in range(2 * MOST_CLAIMS):
+        assert queue.release(claimed(queue, "a"), "a", "give_back")
+    batch = claimed(queue, "b")
     assert batch.number == 0
-    assert [(each.worker, each.takes) for each in queue.state("sale").in_work] == [("b", 1)]
+    assert [(each.worker, each.claims) for each in queue.state("sale").in_work] == [("b", 1)]
 
 
 def test_a_batch_that_failed_waits_for_its_lease(queue: Queue) -> None:
     filled(queue)
-    assert queue.leave(taken(queue, "a"), "a", "fail", "disk full")
-    assert [taken(queue, worker).number for worker in ("a", "b")] == [1, 2]
-    again = taken(queue, "c", takeover_s=0)
+    assert queue.release(claimed(queue, "a"), "a", "fail", "disk full")
+    assert [claimed(queue, worker).number for worker in ("a", "b")] == [1, 2]
+    again = claimed(queue, "c", takeover_s=0)
     assert again.number == 0
-    assert [(each.takes, each.error) for each in queue.state("sale").in_work if each.number == 0] == [(2, "disk full")]
+    assert [(each.claims, each.error) for each in queue.state("sale").in_work if each.number == 0] == [(2, "disk full")]
 
 
 def test_a_batch_that_ends_whoever_takes_it_is_set_aside(queue: Queue) -> None:
     filled(queue)
-    queue.leave(taken(queue, "first"), "first", "fail", "disk full")
-    assert [taken(queue, worker).number for worker in ("x", "y")] == [1, 2]
-    for worker in range(1, MOST_TAKES):
-        assert taken(queue, str(worker), takeover_s=0).number in (0, 1, 2)
-    found = [queue.take("sale", f"after-{count}", 0) for count in range(3 * MOST_TAKES)]
+    queue.release(claimed(queue, "first"), "first", "fail", "disk full")
+    assert [claimed(queue, worker).number for worker in ("x", "y")] == [1, 2]
+    for worker in range(1, MOST_CLAIMS):
+        assert claimed(queue, str(worker), takeover_s=0).number in (0, 1, 2)
+    found = [queue.claim("sale", f"after-{count}", 0) for count in range(3 * MOST_CLAIMS)]
     aside = {each.number: each.why for each in found if isinstance(each, DeadLetter)}
-    assert aside[0] == f"taken {MOST_TAKES} times and never settled, at last: disk full"
+    assert aside[0] == f"claimed {MOST_CLAIMS} times and never settled; last error: disk full"
     assert aside == queue.state("sale").aside
     assert put(queue, *aside) == 3
     assert queue.state("sale").aside == {}
-    assert {taken(queue, f"again-{count}").number for count in range(len(aside))} == set(aside)
+    assert {claimed(queue, f"again-{count}").number for count in range(len(aside))} == set(aside)
 
 
 def test_an_entry_that_somebody_removed_is_told(queue: Queue, server: Server) -> None:
     filled(queue)
-    batch = taken(queue, "a")
+    batch = claimed(queue, "a")
     server.command("XDEL", PREFIX + "batches", batch.entry)
-    assert queue.take("sale", "b", 0) == DeadLetter(0, "its entry is gone from the stream")
+    assert queue.claim("sale", "b", 0) == DeadLetter(0, "its entry is gone from the stream")
     assert put(queue, 0) == 3
-    assert taken(queue, "b").number == 1
+    assert claimed(queue, "b").number == 1
 
 
 def test_a_batch_that_was_lost_between_two_tries_is_not_handed_over_again(
@@ -232,13 +232,13 @@ def test_a_batch_that_was_lost_between_two_tries_is_not_handed_over_again(
     site = Site(tmp_path)
     far = Far(lambda _id, _tries: TRANSIENT)
     job = with_sender(site.job(segments=None), far)
-    batch = taken(queue, "late")
+    batch = claimed(queue, "late")
     stop = Stop()
     info = RunInfo("sale", FACTS.run_id, None, ())
     steps = _Steps(queue, batch, "late", stop)
     try:
         with job.open_limiter("memory://") as limiter:
-            settling = Delivery(
+            delivery = Delivery(
                 job.file,
                 job.policy,
                 (None,),
@@ -247,10 +247,10 @@ def test_a_batch_that_was_lost_between_two_tries_is_not_handed_over_again(
                 info,
                 steps,
                 Breaker(0),
-                lambda _s: taken(queue, "new", takeover_s=0),
+                lambda _s: claimed(queue, "new", takeover_s=0),
             )
             with pytest.raises(_Lost):
-                settling.settle(part(0), None)
+                delivery.deliver(part(0), None)
     finally:
         stop.close()
     assert len(far.hand_overs) == 1
@@ -268,20 +268,20 @@ def test_every_verb_renews_what_expires(queue: Queue, server: Server) -> None:
     assert renewed()
     put(queue, 0, 1, 2)
     assert renewed()
-    batch = taken(queue, "a")
+    batch = claimed(queue, "a")
     assert renewed()
-    assert queue.hold(batch, "a")
+    assert queue.renew(batch, "a")
     assert renewed()
     assert queue.record(batch, "a", rows_of(batch), decided=True)
     assert renewed()
-    for how in ("release", "fail", "aside"):
-        assert queue.leave(taken(queue, "a"), "a", how, "why")
+    for how in ("give_back", "fail", "set_aside"):
+        assert queue.release(claimed(queue, "a"), "a", how, "why")
         assert renewed()
     server.command("DEL", PREFIX + "aside")
-    gone = taken(queue, "b")
+    gone = claimed(queue, "b")
     assert renewed()
     server.command("XDEL", PREFIX + "batches", gone.entry)
-    assert isinstance(queue.take("sale", "b", 0), DeadLetter)
+    assert isinstance(queue.claim("sale", "b", 0), DeadLetter)
     assert server.command("PTTL", PREFIX + "aside") > 29 * 86_400_000
 
 
@@ -291,13 +291,13 @@ def test_every_verb_renews_what_expires(queue: Queue, server: Server) -> None:
 def test_the_last_batch_ends_the_run_once_and_everything_expires(queue: Queue, server: Server) -> None:
     filled(queue)
     for _ in range(3):
-        batch = taken(queue, "a")
-        assert settle(queue, batch, "a")
-        assert settle(queue, batch, "a"), "the same call again, after a reply that was lost"
+        batch = claimed(queue, "a")
+        assert finish(queue, batch, "a")
+        assert finish(queue, batch, "a"), "the same call again, after a reply that was lost"
         assert all(server.command("PTTL", key) > 29 * 86_400_000 for key in server.command("KEYS", "*"))
     state = queue.state("sale")
     assert (state.settled, state.done, state.finished, state.waiting) == (3, 9, True, 0)
-    assert queue.take("sale", "a", 60) == Over()
+    assert queue.claim("sale", "a", 60) == Over()
     assert queue.open_campaigns() == []
     assert server.command("XLEN", PREFIX + "batches") == 0
     report = QueueStatus(queue, "sale").report()
@@ -307,7 +307,7 @@ def test_the_last_batch_ends_the_run_once_and_everything_expires(queue: Queue, s
 def test_the_name_of_a_run_that_expired_is_forgotten(queue: Queue, server: Server) -> None:
     filled(queue)
     server.command("DEL", PREFIX + "run")
-    assert queue.take("sale", "a", 60) == Over()
+    assert queue.claim("sale", "a", 60) == Over()
     assert queue.open_campaigns() == []
     with pytest.raises(CampaignError, match="no run of a campaign 'sale'"):
         QueueStatus(queue, "sale")
@@ -320,13 +320,13 @@ def test_a_status_that_is_looked_at_again_is_the_same_as_a_new_one(queue: Queue)
     filled(queue)
     watched = QueueStatus(queue, "sale")
     for state in (PENDING, DELIVERED, REFUNDED):
-        batch = taken(queue, "a")
+        batch = claimed(queue, "a")
         queue.record(batch, "a", rows_of(batch, state), decided=True)
         if state == PENDING:
-            queue.leave(batch, "a", "fail", "later")
+            queue.release(batch, "a", "fail", "later")
         assert watched.report().total == QueueStatus(queue, "sale").report().total
     assert (watched.report().total.sent, watched.report().total.failed, watched.report().total.pending) == (3, 3, 3)
-    batch = taken(queue, "b", takeover_s=0)
+    batch = claimed(queue, "b", takeover_s=0)
     queue.record(batch, "b", rows_of(batch, DELIVERED), decided=False)
     assert watched.report().total == QueueStatus(queue, "sale").report().total
     assert watched.report().state == "finished"
@@ -365,12 +365,12 @@ def test_a_stop_ends_the_waiting() -> None:
 
 def test_a_full_server_is_told_and_what_it_holds_is_safe(queue: Queue, server: Server) -> None:
     filled(queue)
-    batch = taken(queue, "a")
+    batch = claimed(queue, "a")
     server.command("CONFIG", "SET", "maxmemory", "1")
     try:
         with pytest.raises(CampaignError, match=r"OOM|memory.*what it holds is safe: fix it and run the same command"):
             queue.record(batch, "a", rows_of(batch), decided=True)
     finally:
         server.command("CONFIG", "SET", "maxmemory", "0")
-    assert taken(queue, "a").decided is None
-    assert settle(queue, batch, "a")
+    assert claimed(queue, "a").decided is None
+    assert finish(queue, batch, "a")

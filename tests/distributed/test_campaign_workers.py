@@ -515,12 +515,12 @@ def test_a_damaged_batch_is_set_aside_and_put_back_by_enqueue(server: Server, tm
     enqueue(site, server)
     damage(server, 1)
     said, told = ended(start(server, "--json"), 2)
-    assert "batch 1 is set aside: batch 1 is not what was written; the others go on" in told
+    assert "batch 1 is set aside: batch 1 is damaged; the others go on" in told
     assert (json.loads(said)["settled"], json.loads(said)["aside"]) == (4, 1)
     report = status(server)
     assert report["state"] == "stopped"
     assert report["total"]["undecided"] == BATCH
-    assert report["queue"]["set_aside"] == {"1": "batch 1 is not what was written"}
+    assert report["queue"]["set_aside"] == {"1": "batch 1 is damaged"}
     assert "batch 1 is set aside" in capline("campaign", "status", "summer-sale", "-q", server.url).stdout
     assert enqueue(site, server)["put"] == 1
     ended(start(server))
@@ -736,7 +736,7 @@ def test_bad_input_is_one_line_with_the_mend(redis_server: Server, site: Site) -
 @pytest.mark.parametrize(
     ("store", "said"),
     [
-        ("memory://", "store memory:// is one process's own; workers need one that they share"),
+        ("memory://", "store memory:// belongs to one process; workers need one that they share"),
         ("redis://:swordfish@127.0.0.1:1/0", "write it as ${NAME} in the campaign file's 'store:'"),
     ],
 )

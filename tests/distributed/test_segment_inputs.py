@@ -11,7 +11,7 @@ from tests.kit.segments import s3_site
 
 from capline.model.errors import SegmentError
 from capline.segment import build_segments, count_rows, read_rows
-from capline.segment.objects.address import open_place
+from capline.segment.objects.address import open_objects
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,6 +88,6 @@ def test_a_url_that_names_no_object() -> None:
 def test_an_object_cut_short_is_an_error(s3: S3, bucket: str, tmp_path: Path) -> None:
     whole = (tmp_path / "part-0.parquet").read_bytes()
     (tmp_path / "cut.parquet").write_bytes(whole[: len(whole) // 2])
-    open_place(bucket, s3.options).upload("export/cut.parquet", tmp_path / "cut.parquet")
+    open_objects(bucket, s3.options).upload("export/cut.parquet", tmp_path / "cut.parquet")
     with pytest.raises(SegmentError, match=r"cut\.parquet"):
         list(read_rows(f"{bucket}/export/cut.parquet"))

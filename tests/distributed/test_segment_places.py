@@ -16,7 +16,7 @@ from tests.kit.segments import Site, directory_site, make, s3_site
 from tests.kit.server import soon
 
 from capline.model.errors import InvalidTypeError, SegmentError
-from capline.segment.objects.address import open_place
+from capline.segment.objects.address import open_objects
 from capline.segment.objects.fork_proxy import ForkProxy
 from capline.segment.objects.store import ObjectMissingError, ObjectStore
 from capline.segment.publish.publish import Publisher
@@ -81,7 +81,7 @@ class TestVerbs:
         assert got is not None
         assert got.data == b"12345"
         assert place.get("folder/a", 5, got.tag) is None
-        with pytest.raises(SegmentError, match="folder/a: 5 bytes, where at most 4 can be right"):
+        with pytest.raises(SegmentError, match="folder/a: 5 bytes, at most 4 are allowed"):
             place.get("folder/a", 4)
         place.put("folder/a", b"54321")
         assert place.get("folder/a", 5, got.tag) is not None
@@ -97,7 +97,7 @@ class TestVerbs:
         assert place.download("objects/x", back, size) == sha256
         assert back.read_bytes() == file.read_bytes()
         for wrong in (size - 1, size + 1):
-            with pytest.raises(SegmentError, match=f"{size} bytes, and the manifest says {wrong}; it is torn"):
+            with pytest.raises(SegmentError, match=f"{size} bytes, the manifest says {wrong}; it is torn"):
                 place.download("objects/x", tmp_path / f"b{wrong}", wrong)
         with pytest.raises(ObjectMissingError, match="there is none"):
             place.download("objects/y", tmp_path / "y", 1)
@@ -123,9 +123,9 @@ class TestAddresses:
     @pytest.mark.parametrize(
         ("url", "why"),
         [
-            ("http://host/x", "not a place to publish to; give a path, or s3://, gs:// or az://"),
-            ("memory:///", "not a place to publish to"),
-            ("ftp://x", "not a place to publish to"),
+            ("http://host/x", "not an address to publish to; give a path, or s3://, gs:// or az://"),
+            ("memory:///", "not an address to publish to"),
+            ("ftp://x", "not an address to publish to"),
             ("file://elsewhere/x", "names no directory"),
             ("", "names no directory"),
             ("s3://", "Unable to recognise URL|s3://: "),
@@ -137,26 +137,26 @@ class TestAddresses:
             if name.startswith("AZURE_"):
                 monkeypatch.delenv(name)
         with pytest.raises(SegmentError, match=why) as caught:
-            open_place(url)
+            open_objects(url)
         assert "\n" not in str(caught.value)
 
     def test_of_the_wrong_kind(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidTypeError, match="an address is text"):
-            open_place(7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - on purpose
+            open_objects(7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - on purpose
         with pytest.raises(SegmentError, match="options are for object stores"):
-            open_place(tmp_path, {"aws_region": "x"})
+            open_objects(tmp_path, {"aws_region": "x"})
         with pytest.raises(SegmentError, match="Configuration key: 'bogus'"):
-            open_place("s3://b/x", {"bogus": "x"})
+            open_objects("s3://b/x", {"bogus": "x"})
         (tmp_path / "file").write_text("")
         with pytest.raises(SegmentError, match=r"cannot read it|not a directory"):
-            open_place(tmp_path / "file").get("pointer.json", 10)
+            open_objects(tmp_path / "file").get("pointer.json", 10)
 
     def test_that_can_be(self) -> None:
         account = {"azure_storage_account_name": "a", "azure_storage_account_key": "YQ=="}
-        assert open_place("file:///srv/a%20b").where == "/srv/a b"
-        assert open_place("s3://bucket/x/").where == "s3://bucket/x"
-        assert open_place("gs://bucket/x").where == "gs://bucket/x"
-        assert open_place("az://container/x", account).where == "az://container/x"
+        assert open_objects("file:///srv/a%20b").where == "/srv/a b"
+        assert open_objects("s3://bucket/x/").where == "s3://bucket/x"
+        assert open_objects("gs://bucket/x").where == "gs://bucket/x"
+        assert open_objects("az://container/x", account).where == "az://container/x"
 
 
 class TestTrouble:
@@ -176,7 +176,7 @@ class TestTrouble:
         assert watch.poll()
         own_s3.restart(auth=True)
         assert not watch.poll()
-        assert str(watch.error).endswith("pointer.json: access denied; check the credentials and what they may do")
+        assert str(watch.error).endswith("pointer.json: access denied; check the credentials and their permissions")
         with pytest.raises(SegmentError, match="access denied"), site.publisher() as publisher:
             publisher.publish(make(tmp_path, "v2", new=[1, 2]))
         with pytest.raises(SegmentError, match="access denied"):

@@ -183,7 +183,7 @@ class TestTwoPublishers:
 
     def test_an_answer_that_is_lost(self, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         publisher = site.publisher()
-        place: Any = publisher._place  # pyright: ignore[reportPrivateUsage]
+        place: Any = publisher._objects  # pyright: ignore[reportPrivateUsage]
         swap = place.swap
 
         def lost(*arguments: Any) -> bool:

@@ -123,9 +123,9 @@ def flipped(data: bytes) -> bytes:
 
 SPOILED: dict[str, tuple[Callable[[Site], None], str]] = {
     "an object with a flipped bit": (spoil_object(flipped), "does not match its SHA-256; it is damaged: publish again"),
-    "an object cut short": (spoil_object(lambda data: data[:-1]), "bytes, and the manifest says .* it is torn"),
-    "an object with a tail": (spoil_object(lambda data: data + b"x"), "bytes, and the manifest says"),
-    "an empty object": (spoil_object(lambda data: b""), "0 bytes, and the manifest says"),
+    "an object cut short": (spoil_object(lambda data: data[:-1]), "bytes, the manifest says .* it is torn"),
+    "an object with a tail": (spoil_object(lambda data: data + b"x"), "bytes, the manifest says"),
+    "an empty object": (spoil_object(lambda data: b""), "0 bytes, the manifest says"),
     "an object that is gone": (lambda site: site.delete(f"objects/{newest_object(site)}"), "gone, and version 'v2'"),
     "a torn manifest": (spoil_manifest(lambda data: data[:100]), "it is torn: publish again"),
     "a flipped manifest": (spoil_manifest(flipped), "does not match the SHA-256 in the pointer"),
@@ -136,7 +136,7 @@ SPOILED: dict[str, tuple[Callable[[Site], None], str]] = {
     ),
     "an empty pointer": (spoil_pointer(lambda data: b""), "not a pointer of segments, or a torn one"),
     "a flipped pointer": (spoil_pointer(flipped), "pointer.json: "),
-    "a pointer that is too large": (spoil_pointer(lambda data: data + b" " * (1 << 18)), "at most 262144 can be right"),
+    "a pointer that is too large": (spoil_pointer(lambda data: data + b" " * (1 << 18)), "at most 262144 are allowed"),
     "a pointer that is gone": (lambda site: site.delete("pointer.json"), "nothing is published there"),
     "a pointer to a version that is gone": (
         lambda site: site.write(
@@ -524,7 +524,7 @@ class TestFollowing:
         assert (watch.segment_of(1), watch.error) == ("new", None)
         here.publisher().collect(keep=1, grace_us=0)
         assert not watch.poll()
-        assert "no version 'v1' any more; pin versions that you need" in str(watch.error)
+        assert "no version 'v1' any more; pin what you need" in str(watch.error)
         assert watch.segment_of(1) == "new"
 
     def test_a_forked_child_goes_on(self, site: Site, tmp_path: Path, watches: list[SegmentWatch]) -> None:
@@ -612,7 +612,7 @@ class TestLarge:
         monkeypatch.syspath_prepend(str(tmp_path))  # pyright: ignore[reportUnknownMemberType]
         watch = here.watch(tmp_path / "cache")
         assert not watch.poll()
-        assert "cannot be verified: killed" in str(watch.error)
+        assert "not verified: killed" in str(watch.error)
 
     def test_an_interpreter_inside_another_program_does_it_itself(
         self, here: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -625,4 +625,4 @@ class TestLarge:
         publish(here, tmp_path, "v1", new=[1])
         (tmp_path / "snapshot").mkdir()
         with pytest.raises(SegmentError, match="stopped"):
-            cache_module._prove_aside(tmp_path / "snapshot", lambda: True)  # pyright: ignore[reportPrivateUsage]
+            cache_module._verify_in_process(tmp_path / "snapshot", lambda: True)  # pyright: ignore[reportPrivateUsage]

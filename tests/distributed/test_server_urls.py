@@ -48,7 +48,7 @@ def test_a_password_that_nobody_asked_for(limiters: Limiters, address: str) -> N
 @pytest.mark.deep
 def test_a_queue_on_a_server_without_tls(address: str) -> None:
     with QueueServer(f"rediss://{address}/0") as server, pytest.raises(CaplineError, match="a server without TLS"):
-        server.prove()
+        server.check()
 
 
 SECRET = "t0k3n"  # noqa: S105 - it stands for one

@@ -202,7 +202,7 @@ def test_wide_ids_and_counts(here: Path) -> None:
 def test_partial_builds_are_merged(here: Path) -> None:
     for name in ("users", "both"):
         answer(here, "build", f"{name}.csv", "--partial", "--out", f"parts/{name}")
-    assert "a partial build, which proves nothing yet" in refusal(here, "contains", "parts/users", "1")
+    assert "a partial build cannot be served" in refusal(here, "contains", "parts/users", "1")
     assert answer(here, "show", "parts/users")["partial"]
     told = refusal(here, "merge", "parts/users", "parts/both", "--out", "x")
     assert told.startswith("capline: 2 ids are in two segments or more: 1 (active and new), 2 (active and new)")

@@ -139,7 +139,7 @@ def test_a_watch_tells_of_each_change(shell: Shell, tmp_path: Path, s3: S3) -> N
 
 def test_what_cannot_be(tmp_path: Path) -> None:
     shell = Shell(tmp_path, "http://somewhere/x", {})
-    assert "not a place to publish to" in shell.refusal("list", "URL")
+    assert "not an address to publish to" in shell.refusal("list", "URL")
     assert "cannot open it as a directory" in shell.refusal("publish", "none", "published")
     assert "nothing is published there" in shell.refusal("watch", "published", "--cache", "cache", "--once")
 

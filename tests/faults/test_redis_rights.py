@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
-from tests.distributed.test_campaign_queue import RUN, put, rows_of, settle, taken
+from tests.distributed.test_campaign_queue import RUN, claimed, finish, put, rows_of
 from tests.kit.server import SLOW, Limiters, Proxy, each_kind, each_layout
 from tests.kit.servers import KINDS, ReplyError, certificates, free_port, shared, single
 
@@ -204,29 +204,29 @@ def use_the_queue(url: str) -> None:
         assert queue.begin(RUN)
         queue.put_files(RUN)
         assert put(queue, 0, 1, 2) == 3
-        batches = [taken(queue, worker) for worker in "abc"]
-        assert queue.hold(batches[0], "a")
+        batches = [claimed(queue, worker) for worker in "abc"]
+        assert queue.renew(batches[0], "a")
         assert queue.record(batches[0], "a", rows_of(batches[0]), decided=True)
-        assert settle(queue, batches[0], "a")
-        assert queue.leave(batches[1], "b", "release")
-        again = taken(queue, "b")
+        assert finish(queue, batches[0], "a")
+        assert queue.release(batches[1], "b", "give_back")
+        again = claimed(queue, "b")
         assert again.number == 1
-        assert queue.leave(again, "b", "fail", "why")
-        late = taken(queue, "d", takeover_s=0)
-        assert queue.leave(late, "d", "aside", "why")
+        assert queue.release(again, "b", "fail", "why")
+        late = claimed(queue, "d", takeover_s=0)
+        assert queue.release(late, "d", "set_aside", "why")
         assert queue.find("sale") == RUN
         assert queue.open_campaigns() == ["sale"]
         assert len([*queue.steps("sale", [0])]) == 1
         assert queue.state("sale").settled == 1
         assert QueueStatus(queue, "sale").report()
         assert late.number == 1
-        assert taken(queue, "c") == batches[2], "asked again it is the same one"
-        assert settle(queue, batches[2], "c")
+        assert claimed(queue, "c") == batches[2], "asked again it is the same one"
+        assert finish(queue, batches[2], "c")
         assert put(queue, 0, 1, 2) == 3, "what was set aside is queued again"
-        assert settle(queue, taken(queue, "e"), "e")
-        assert isinstance(queue.take("sale", "e", 60), Over)
+        assert finish(queue, claimed(queue, "e"), "e")
+        assert isinstance(queue.claim("sale", "e", 60), Over)
         assert queue.open_campaigns() == []
-        assert opened.prove()
+        assert opened.check()
 
 
 def test_the_queue_s_line_is_enough_and_nothing_of_it_without_need(server: Server) -> None:

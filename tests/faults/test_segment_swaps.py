@@ -140,7 +140,7 @@ def publish_broken(site: Site, directory: Path, version: int) -> None:
     snapshot = make(directory, f"v{version}", **sets_of(version))
     one = hashlib.sha256(next(snapshot.glob("new*.roaring")).read_bytes()).hexdigest()
     with site.publisher() as publisher:
-        place: Any = publisher._place  # pyright: ignore[reportPrivateUsage]
+        place: Any = publisher._objects  # pyright: ignore[reportPrivateUsage]
         swap = place.swap
 
         def broken(path: str, data: bytes, tag: str | None) -> bool:

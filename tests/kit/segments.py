@@ -12,7 +12,7 @@ import msgspec
 from tests.kit.segment import text_rows_of
 
 from capline.segment import IdSet, SegmentWatch, Snapshot, build_segments, keep, number_rows, write_snapshot
-from capline.segment.objects.address import open_place
+from capline.segment.objects.address import open_objects
 from capline.segment.publish.pointer import Pointer, encode_pointer
 from capline.segment.publish.publish import Publisher, read_pointer
 
@@ -58,7 +58,7 @@ class Site:
 
     @property
     def place(self) -> ObjectStore:
-        return open_place(self.url, self.options)
+        return open_objects(self.url, self.options)
 
     def publisher(self, **more: Any) -> Publisher:
         return Publisher(self.url, self.options, **more)

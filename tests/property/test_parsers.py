@@ -25,7 +25,7 @@ from capline.policy.file import loads
 from capline.policy.watch import PolicyWatch
 from capline.replay.events import instant_us
 from capline.segment.manifest import decode_manifest
-from capline.segment.objects.address import open_place
+from capline.segment.objects.address import open_objects
 from capline.segment.publish.pointer import decode_pointer
 from capline.segment.sets.expression import parse_expression
 from capline.store.local.lmdb import store as lmdb
@@ -281,7 +281,7 @@ def test_an_expression_over_segments(text: str) -> None:
 @example("file://[")
 @example("file://h/x")
 def test_the_address_of_a_publication(text: str) -> None:
-    value_or_error(open_place, text)
+    value_or_error(open_objects, text)
 
 
 @FUZZ

@@ -127,7 +127,7 @@ MUTANTS = (
     ),
     Mutant(
         "batch_given_back_counts_as_lost",
-        "campaign/queue/lua/leave.lua",
+        "campaign/queue/lua/release.lua",
         "math.max(tonumber(pending[4]) - 1, 0)",
         "tonumber(pending[4])",
         "a batch that workers gave back in good order is set aside as one that they die of",

@@ -40,8 +40,8 @@ MUTANTS = (
     Mutant(
         "joint_hits_at_the_clock",
         "window/rule.py",
-        "        time_us = _time(sites, now_us)\n        for number, site",
-        "        time_us = now_us\n        for number, site",
+        "        time_us = _time(logs, now_us)\n        for number, bound",
+        "        time_us = now_us\n        for number, bound",
         "where the clock stepped back, a part of a joint attempt leaves the time of its log behind",
         "tests/conformance/test_oracle.py::test_a_right_one_breaks_none",
     ),
@@ -64,7 +64,7 @@ MUTANTS = (
     Mutant(
         "refund_of_any_age",
         "window/rule.py",
-        "    if stamp_us <= max(now_us, own.log.high_water_us) - own.look.retention_us:",
+        "    if stamp_us <= max(now_us, own.log.high_water_us) - own.log_limits.retention_us:",
         "    if False:",
         "a hit that is out of every window is given back",
         "tests/conformance/test_stores.py::TestLmdb::test_a_hit_out_of_every_window_is_not_refunded",

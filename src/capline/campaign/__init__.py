@@ -3,18 +3,18 @@
     file       campaign.yaml to a `CampaignFile`, or every fault with its line
     prepare    the files that it names, read and checked: a `Job`; nothing is consumed or written before it is whole
     plan       a job's exact forecast, by peeking
-    settle     the way of one batch: decide, deliver, refund; each step is in the record before the next one acts
-    breaker    whether the far side takes anything at all; where it does not, a campaign stops early
+    deliver    the steps of one batch: decide, send, refund; each is recorded before the next one begins
+    breaker    the circuit breaker: stops a campaign early where the receiver accepts nothing
     run        a job in one process, batch by batch, with a ledger as the record
-    ledger     the steps, in a run directory; what makes a killed run go on to the same end; `ledger_retry`: further
-               batches of those who failed
-    report     the counts, from a ledger or a forecast; `store_facts`: the store that they rest on
+    ledger     the steps, in a run directory, from which a killed run resumes; `ledger.retry`: further batches of those
+               that failed
+    report     the counts, from a ledger or a forecast; `store_facts`: the store of the run
     outcomes   what became of one recipient, or of all as a file
-    enqueue    a job to the queue, for workers on any hosts; `worker` is one of them, `queue_status` looks at all
-    queue      the batches and their record on a Redis or Valkey server; `lua/` has each verb, `part` a batch as bytes
-    senders    who takes the messages: file, webhook, smtp, or a third party's
+    queue      the batches and their steps on a Redis or Valkey server, for workers on any hosts: `enqueue` fills it,
+               `worker` delivers, `status` reports; `lua/` has each verb, `part` a batch as bytes
+    senders    deliver the messages: file, webhook, smtp, or a third party's
 
-A job is a list of batches, each with its own receipt, row in the ledger and hand-overs; none refers to another.
+A job is a list of batches, each with its own receipt, row in the ledger and sends; no batch refers to another.
 """
 
 from capline.campaign.file import CampaignFile, load_campaign

@@ -1,12 +1,12 @@
-"""A circuit breaker: whether the far side takes anything at all, by the messages in a row that it did not take.
+"""The circuit breaker: stops a campaign where the receiver accepts nothing, by the messages in a row that failed.
 
     closed    fewer than `threshold` messages in a row were not sent
-    failing   so many in a row: the rest of the batch waits, and the retries of these messages find out
-    open      and they have used up their attempts: the campaign stops early, and can be gone on with; what may yet be
-              sent has not failed
+    failing   so many in a row: the rest of the batch waits while these messages are retried
+    open      the retries have used up their attempts: the campaign stops early and can be resumed; what was not sent
+              has not failed
 
-The rule: only first tries count, and any message that is sent starts again. Those that are tried again are a selection
-of the worst: a batch of 10,000 in which 30 mailboxes are full is no outage.
+The rule: only first tries count, and each message that is sent resets the count. Retries do not count, since they are a
+selection of the worst: a batch of 10,000 with 30 full mailboxes is no outage.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The way of one batch: decide, write down, hand over, write down, give back, write down.
+"""Delivers one batch: decide, send, refund. Each step is recorded before the next one begins.
 
-The rule: a step is in the record before the next one acts, and every step can be taken again: deciding by its receipt,
-handing over by the messages' keys, giving back by the hits' stamps. So it does not matter where a process is killed;
-the next one takes the first step that is not written down (again). `ledger` shows each place and what follows.
+The rule: every step may be repeated. A decision repeats by its receipt, sending by the messages' keys, a refund by the
+hit's stamp. So a process may be killed anywhere; the next one repeats the first step that is not recorded. `ledger`
+lists each point and what follows.
 
-Only what the far side surely has not taken is given back. That a message is about to be handed over is in the record
-too: what was under way when a process was killed may have been taken.
+A hit is refunded only where the receiver surely did not accept the message. That sending is about to begin is recorded
+too, since a message that was under way at a kill may have been accepted.
 
-Where the steps are written is the `Record`'s: a ledger on disk (`run`), or the queue (`worker`).
+A `Record` stores the steps: a ledger on disk (`run`), or the queue (`worker`).
 """
 
 from __future__ import annotations
@@ -52,28 +52,28 @@ AGAIN = "nothing is lost: fix it and run the same command again"
 
 
 class Record(Protocol):
-    """Where the steps of batches are written."""
+    """Stores the steps of batches. When a call returns, the step is stored."""
 
     def check(self) -> None:
-        """Called before each hand-over: raise to leave the batch as it stands in the record."""
+        """Called before each send: raise to stop here and keep the batch as recorded."""
         ...
 
     def add(self, rows: BatchRows) -> None:
-        """Write a batch that was just decided; when this returns it is written."""
+        """Store a batch that was just decided."""
         ...
 
     def save(self, rows: BatchRows) -> None:
-        """Write how far a batch has come; when this returns it is written."""
+        """Store a batch's new outcomes."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What brings batches of one run to their end, one at a time, each with all its retries.
+    """Delivers batches of one run, one at a time, each with all its retries.
 
-    `segments` and `zones` are those that the codes of the parts point into. `pause` is called with the seconds between
-    two tries, `jitter` gives a number from 0 to 1. `progress` is called, when a batch is decided and after each
-    hand-over, with its number and how many of its subjects have come to their end.
+    The codes of the parts are indices into `segments` and `zones`. `pause` is called with the seconds between two
+    tries; `jitter` returns a number from 0 to 1. `progress` is called with a batch's number and how many of its
+    subjects are done: when it is decided, and after each send.
     """
 
     file: CampaignFile
@@ -88,11 +88,11 @@ class Delivery:
     progress: Callable[[int, int], object] = lambda _batch, _rows: None
     jitter: Callable[[], float] = random.random
 
-    def settle(self, part: Part, rows: BatchRows | None) -> BatchRows:
-        """Bring a batch to its end from where the record has it; `rows` is None where it was not decided yet.
+    def deliver(self, part: Part, rows: BatchRows | None) -> BatchRows:
+        """Deliver a batch from its recorded state; `rows` is None where it is not decided yet.
 
-        Handed over until no row is due, giving back what failed for good as soon as that is known. Raises
-        `SenderFailingError` where too many in a row were not sent, however often they were tried.
+        Sends until no row is due, and refunds a hit as soon as its message has failed for good. Raises
+        `SenderFailingError` where the circuit breaker opens.
         """
         if rows is None:
             rows = self._decide(part)
@@ -134,7 +134,7 @@ class Delivery:
         for row, error in answers.errors.items():
             kind = type(error) if isinstance(error, StoreError) else CampaignError
             raise kind(f"subject {part.ids[row]} could not be decided: {error}; {AGAIN}")
-        # Answers out of a receipt were given before a kill, and their `retry_after` counts from then: no hit is older.
+        # Answers from a receipt were given before a kill; their `retry_after` counts from then, as do their hits.
         hits = answers.hit[answers.allowed]
         at_us = min(now_us, int(hits.max())) if hits.size else now_us
         decided = BatchRows.of(part.number, at_us, part.ids, part.codes, answers)
@@ -154,9 +154,9 @@ class Delivery:
         return outcomes.wait_s
 
     def _look_at_failing(self, rows: BatchRows, some: NDArray[np.intp]) -> None:
-        """Stop the campaign where messages of the last hand-over have come to their end, or are out of attempts.
+        """Open the circuit where messages of the last send have failed for good, or have used up their attempts.
 
-        Attempts at a far side that takes nothing do not count: whoever goes on has all of them.
+        Attempts at a receiver that accepts nothing do not count: a resumed run starts with all of them.
         """
         states = rows.state[some]
         due = some[np.isin(states, (RETRY, UNSURE))]
@@ -172,7 +172,7 @@ class Delivery:
             )
 
     def _keep_doubt(self, rows: BatchRows) -> bool:
-        """Leave what is unsure as it is, where asking again could bring a message twice; whether that is so."""
+        """Mark unsure rows as not known where sending again could deliver a message twice; whether that is so."""
         if asks_again(self.file.sender.sender):
             return False
         rows.ask_no_more()
@@ -184,23 +184,23 @@ class Delivery:
             outcomes = self.file.sender.sender.send(messages)
         known = np.isin(outcomes.codes, (DELIVERED, PERMANENT, TRANSIENT, UNKNOWN))
         if len(outcomes.codes) != len(messages) or not known.all():
-            raise CampaignError(f"sender {name!r} gave no sound outcome for each of {len(messages)} messages; {AGAIN}")
+            raise CampaignError(f"sender {name!r} gave no valid outcome for each of {len(messages)} messages; {AGAIN}")
         return outcomes
 
     def _give_back(self, rows: BatchRows) -> None:
-        """Give back the hits of what surely was not taken."""
+        """Refund the hits of messages that were surely not accepted."""
         failed = rows.where(FAILED)
         if failed.size:
-            # False for a hit means that a killed process gave it back already, or that it has left every window.
+            # False for a hit: a killed process has refunded it already, or it has left every window.
             self.limiter.refund_many(self.policy.name, rows.ids[failed], rows.hit[failed], self.file.cost)
             rows.state[failed] = REFUNDED
             self.record.save(rows)
 
 
 def backoff_s(tries: int, retry: Retry, asked_s: float, jitter: float) -> float:
-    """How long to wait after so many tries: doubling up to the longest.
+    """The backoff after so many tries: it doubles up to the longest.
 
-    `jitter` (0 to 1) takes off up to half. Not below what the far side asked for, but not above the longest either.
+    `jitter` (0 to 1) subtracts up to half. Never less than the receiver asked for, never more than the longest.
     """
     wait_s = min(retry.longest_s, retry.wait_s * 2.0 ** min(tries - 1, 60))
     return max(wait_s * (1 - jitter / 2), min(asked_s, retry.longest_s))
@@ -208,7 +208,7 @@ def backoff_s(tries: int, retry: Retry, asked_s: float, jitter: float) -> float:
 
 @contextmanager
 def as_campaign_errors(name: str) -> Generator[None]:
-    """A sender is anyone's code: whatever it raises is one line, and the run can be gone on with."""
+    """Turn whatever a sender raises into an error of one line; the run can be resumed."""
     try:
         yield
     except CaplineError:

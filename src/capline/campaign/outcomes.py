@@ -3,10 +3,10 @@
     sent           the sender has it
     refused        by which limit, and from when on it would fit, were nothing else recorded (None: never)
     failed         why; `given_back` says whether the hit was given back yet (a killed run does so when it goes on)
-    not known      perhaps taken, and why that is in doubt: the hit stays
-    under way      decided, and not yet at one of these ends; also who is to be tried again
+    not known      perhaps accepted, and why that is unclear: the hit stays
+    under way      decided, without one of these outcomes yet; also those to be retried
 
-A row that is tried again has the outcome of its last batch. Cost: one recipient is found by the first and last subject
+A row that is retried has the outcome of its last batch. Cost: one recipient is found by the first and last subject
 of each batch, so one batch is unpacked; a file is written batch by batch, with one batch in memory.
 """
 

@@ -5,7 +5,7 @@
     zones    u16 * rows     where the audience has a column of them: 0 for the policy's own, i for the i-th one
     columns  for each       u32 * rows, the lengths in bytes of its texts; then the texts, UTF-8, one after the other
 
-One after the other, little-endian, deflated; zlib's own check (Adler-32) finds what was damaged on the way. Dense ids
+One after the other, little-endian, deflated; zlib's checksum (Adler-32) detects damage. Dense ids
 without columns take less than a byte a subject.
 """
 
@@ -91,8 +91,8 @@ class Part:
 
 
 def damaged(number: int) -> CampaignError:
-    """What is said of bytes that are not what was written."""
-    return CampaignError(f"batch {number} is not what was written")
+    """The error for damaged bytes."""
+    return CampaignError(f"batch {number} is damaged")
 
 
 def _inflate(number: int, data: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """The exact forecast: what `run` would do at this instant, by peeking. Nothing is consumed, and nothing is written.
 
-It is exact because the subjects of an audience are all different: no decision of the campaign changes another. Whether
-messages will be delivered it cannot know.
+It is exact because the subjects of an audience are all different, so no decision of the campaign affects another. It
+cannot know whether messages will be delivered.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = ["plan"]
 def plan(job: Job, progress: Callable[[int], object] | None = None) -> Report:
     """Forecast a campaign as if it were begun now; `progress` is called with the subjects so far."""
     file = job.file
-    tally = OutcomeCounts(job.audience.sizes())
+    counts = OutcomeCounts(job.audience.sizes())
     with ExitStack() as stack:
         try:
             limiter = stack.enter_context(job.open_limiter(create=False))
             store = store_facts(file.store, limiter)
         except NoStoreError:
-            # One that is not there yet is as empty as `memory://`, and looking must not make it.
+            # A missing store is as empty as `memory://`, and a plan must not create it.
             limiter = stack.enter_context(job.open_limiter("memory://"))
             store = new_store(file.store)
         for number in range(job.batches):
@@ -46,7 +46,7 @@ def plan(job: Job, progress: Callable[[int], object] | None = None) -> Report:
             )
             peeked = BatchRows.of(number, at_us, part.ids, part.codes, answers)
             peeked.state[peeked.where(PENDING)] = DELIVERED
-            tally.add(peeked)
+            counts.add(peeked)
             if progress is not None:
                 progress(job.rows(number).stop)
-    return msgspec.structs.replace(tally.report(job.facts(), "planned", 0), store=store)
+    return msgspec.structs.replace(counts.report(job.facts(), "planned", 0), store=store)

@@ -1,12 +1,12 @@
-"""From a campaign file to a job: everything it names is read and checked, before anything is consumed or written.
+"""Makes a job from a campaign file: reads and checks all that it names, before anything is consumed or written.
 
     policies.yaml ─> policy ─┐
     segments/…    ─> snapshot ├─> Job ─> plan, or run
     users.csv     ─> audience ┘
 
 Segments and limits: the limiter is given the policy's own segments. A segment of the snapshot that the policy does not
-list has the policy's plain `limits`, as someone in no segment has, and is still reported under its name. The other way
-round, a segment that the policy lists and the snapshot lacks, is taken for a slip of the pen and refused.
+list has the policy's plain `limits`, like subjects in no segment, and is still reported under its name. A segment that
+the policy lists and the snapshot lacks is refused, since it is probably misspelt.
 
 A policy whose algorithm keeps no single hits is refused: a hit that is given back again after a kill would be two.
 """
@@ -104,9 +104,9 @@ def open_limiter(file: CampaignFile, policies: PolicyFile, url: str | None = Non
 def limiter_kinds(
     policy: Policy, part: Part, segments: Sequence[str | None], zones: Sequence[str | None]
 ) -> tuple[list[str | None], list[str | None] | None, NDArray[np.integer[Any]]]:
-    """What kinds of subjects the limiter is to tell apart in a part: their segments, their zones, and codes into both.
+    """The kinds of subjects in a part, for the limiter: segments, zones, and codes into both.
 
-    Zones are None where the policy's own is for all, or no limit asks for one.
+    Zones are None where all subjects have the policy's, or no limit uses a zone.
     """
     names: list[str | None] = [None, *policy.by_segment]
     known = {name: code for code, name in enumerate(names)}
@@ -146,7 +146,7 @@ def prepare(file: CampaignFile) -> Job:
 
 
 def pick_policy(file: CampaignFile, policies: PolicyFile) -> Policy:
-    """The policy that the campaign names; an error where there is none, or where it cannot bind the campaign."""
+    """The policy that the campaign names; an error where there is none, or where it cannot cap the campaign."""
     by_name = {policy.name: policy for policy in policies.policies}
     policy = by_name.get(file.policy)
     if policy is None:
@@ -163,7 +163,7 @@ def pick_policy(file: CampaignFile, policies: PolicyFile) -> Policy:
     if policy.algorithm != "sliding_log":
         raise CampaignError(
             f"{file.path}: policy {policy.name!r} is {policy.algorithm}, which keeps no single hits: after a kill, "
-            "what was not delivered could be given back twice; campaigns take sliding_log"
+            "a failed delivery could be refunded twice; campaigns need sliding_log"
         )
     return policy
 
@@ -175,7 +175,7 @@ def _inputs(
     snapshot: Snapshot | None,
     audience: Audience,
 ) -> tuple[Input, ...]:
-    """What a run must go on with as it was begun; how fast it goes (`retry`, a sender's tuning) is not among it."""
+    """The inputs that must be the same when a run is resumed; its speed (`retry`, a sender's tuning) may change."""
     limits = {
         "namespace": policies.namespace,
         "log": policy.log,

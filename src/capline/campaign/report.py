@@ -1,8 +1,8 @@
 """Counts: what became of an audience, or would, by segment and by limit.
 
-A `OutcomeCounts` takes batches one at a time and keeps counts, and 8 bytes for each refused subject (for the median of
-when they are next eligible). A run's report is tallied from its ledger alone, so it is the same for a campaign that was
-killed ten times.
+`OutcomeCounts` counts batches one at a time and keeps 8 bytes for each refused subject, for the median of the next
+eligible instants. A run's report is counted from its ledger alone, so it is the same for a campaign that was killed ten
+times.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class StoreFacts(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True):
     """What became of a campaign so far, or of a forecast (`state` "planned"; then `sent` is who would be sent to).
 
-    `failures` and `doubts` are reasons and how many there are of each: of the failed, and of what is not known. `store`
-    is told by a plan and by a run: the store as it was before.
+    `failures` and `doubts` count the reasons of the failed, and of those that are not known. Plans and runs also have
+    `store`: the store as it was before.
     """
 
     campaign: str
@@ -146,7 +146,7 @@ class OutcomeCounts:
         self._eligible_us.append(rows.at_us + retry_us[fits])
 
     def merge(self, other: OutcomeCounts) -> None:
-        """Take over what another one, over the same segments, has counted."""
+        """Add the counts of another one over the same segments."""
         self._states += other._states
         for limit, counts in other._refused_by.items():
             self._refused_by[limit] = self._refused_by.get(limit, np.zeros_like(counts)) + counts
@@ -230,12 +230,12 @@ class OutcomeCounts:
 
 
 def report_of(ledger: Ledger) -> Report:
-    """The report of a run as its ledger stands; about 1 ms for a batch of 10,000."""
-    tally = OutcomeCounts(ledger.facts.segments)
+    """The report of a run from its ledger; about 1 ms for a batch of 10,000."""
+    counts = OutcomeCounts(ledger.facts.segments)
     for rows in ledger.batches():
-        tally.add(rows)
+        counts.add(rows)
     state = "finished" if ledger.is_finished else "running" if ledger.is_running else "stopped"
-    return tally.report(ledger.facts, state, ledger.elapsed_us)
+    return counts.report(ledger.facts, state, ledger.elapsed_us)
 
 
 def _count_reasons(counts: dict[str, int], rows: BatchRows, where: NDArray[np.bool_]) -> None:

@@ -1,7 +1,7 @@
-"""Running a job in this process, batch by batch, with a ledger on disk. `settle` has the way of a batch.
+"""Runs a job in this process, with a ledger on disk. `deliver` has the steps of a batch.
 
-Batches are taken in order, one at a time, each to its end with all its retries: what is in memory, and what a kill can
-leave half done, is one batch.
+Batches are delivered in order, one at a time, each with all its retries. So only one batch is in memory, and a kill
+can leave only one half done.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ __all__ = ["open_run", "run"]
 
 @contextmanager
 def open_run(job: Job, directory: Path) -> Generator[tuple[Limiter, Ledger]]:
-    """Open the store and the ledger of a run, the one that is in this directory or a new one.
+    """Open the store and the ledger of a run: the run in this directory, or a new one.
 
-    A `CaplineError` where either cannot be had; a run that was begun with something else is refused before another
-    store is touched, one whose store is gone makes no new one, and a new run leaves no ledger where there is no store.
+    A `CaplineError` where either cannot be opened. A run with other inputs is refused before its store is opened; a
+    run whose store is gone creates no new one; a new run without a store leaves no ledger.
     """
     with ExitStack() as stack:
         ledger = stack.enter_context(Ledger.begin(directory, job.facts(), job.inputs)) if directory.exists() else None
@@ -56,16 +56,16 @@ def run(
     pause: Callable[[float], object] | None = None,
     jitter: Callable[[], float] = random.random,
 ) -> None:
-    """Bring a run to its end, from wherever it stands; the report is then in the ledger.
+    """Finish a run, new or resumed; its report is then in the ledger.
 
-    With `retry_failed` those that failed are then decided again and handed over again, once: in further batches, with
-    receipts of their own and the messages' same keys. A retry that was cut off is gone on with instead. What an
-    earlier call left as not known is asked about once more, by the messages' keys.
+    `retry_failed` then decides and sends once more to those that failed: in further batches with receipts of their own,
+    and with the same message keys. A retry that was interrupted is finished instead. Messages that an earlier call left
+    as not known are sent once more with the same keys.
 
-    `progress` is called with the number of subjects that have come to their end. `pause` (default: the stop's wait) and
-    `jitter` (0 to 1) are for tests. Raises `CampaignStopped` when that was asked, `SenderFailingError` where the far
-    side takes nothing, and another `CaplineError` for what cannot go on; after all of them, and after kill -9, `run`
-    goes on where it was.
+    `progress` is called with the number of subjects that are done. `pause` (default: the stop's wait) and `jitter`
+    (0 to 1) are for tests. Raises `CampaignStopped` after a stop, `SenderFailingError` where the receiver accepts
+    nothing, another `CaplineError` for what must be fixed first. After each of them, and after kill -9, another call
+    resumes the run.
     """
     unknown = _unknown(ledger) if asks_again(job.file.sender.sender) else []
     was_cut_off = not ledger.is_finished and ledger.retries() > 0
@@ -83,11 +83,11 @@ def run(
 
     def done(batch: int, subjects: int) -> None:
         if progress is not None and batch >= first:
-            before = job.rows(batch).start if batch < job.batches else ledger.settled_rows()
+            before = job.rows(batch).start if batch < job.batches else ledger.done_rows()
             progress(before + subjects)
 
     breaker = Breaker(job.file.sender.breaker)
-    settling = Delivery(job.file, job.policy, *kinds, limiter, info, steps, breaker, pause or stop.wait, done, jitter)
+    delivery = Delivery(job.file, job.policy, *kinds, limiter, info, steps, breaker, pause or stop.wait, done, jitter)
     try:
         with as_campaign_errors(job.file.sender.name):
             sender.open(info)
@@ -96,9 +96,9 @@ def run(
             stop.check()
             rows = ledger.batch(number)
             if rows is not None and rows.ask_again():
-                settling.settle(_part(job, ledger, number), rows)
+                delivery.deliver(_part(job, ledger, number), rows)
         while True:
-            _settle_all(job, ledger, settling, stop)
+            _deliver_all(job, ledger, delivery, stop)
             steps.finish()
             if not retry or not ledger.retry_failed(job.batches, job.file.batch):
                 break
@@ -109,25 +109,25 @@ def run(
         sender.close()
 
 
-def _settle_all(job: Job, ledger: Ledger, settling: Delivery, stop: Stop) -> None:
-    """Bring every batch that is not settled to its end, in order."""
+def _deliver_all(job: Job, ledger: Ledger, delivery: Delivery, stop: Stop) -> None:
+    """Deliver every batch that is not done, in order."""
     for number in range(ledger.next_batch(), job.batches + ledger.retries()):
         stop.check()
-        settling.settle(_part(job, ledger, number), ledger.batch(number))
+        delivery.deliver(_part(job, ledger, number), ledger.batch(number))
 
 
 def _part(job: Job, ledger: Ledger, number: int) -> Part:
-    """A batch of the audience, or a further one of those who failed in batches before."""
+    """A batch of the audience, or a further batch of those that failed in earlier ones."""
     return job.part(number) if number < job.batches else job.part_of(number, ledger.retried_ids(number))
 
 
 def _unknown(ledger: Ledger) -> list[int]:
-    """The batches in which something is not known."""
+    """The batches with messages of which the outcome is not known."""
     return [rows.number for rows in ledger.batches() if rows.where(NOT_KNOWN).size]
 
 
 class _Steps:
-    """The ledger as a `Record`, with the time that this process is in the run."""
+    """The ledger as a `Record`; it also counts the time that processes spend in the run."""
 
     def __init__(self, ledger: Ledger, stop: Stop) -> None:
         self._ledger = ledger

@@ -1,10 +1,10 @@
-"""Stopping a campaign in good order: asked for by a signal, heeded between two steps.
+"""Stops a campaign between two steps, when a signal asks for it.
 
-The first Ctrl-C (or SIGTERM) lets the step under way come to its end and be written down; the second ends the process
-at once, which costs nothing but handing over again what was under way. A pause between tries ends with the signal.
+After the first Ctrl-C (or SIGTERM) the current step is finished and recorded. The second ends the process at once; the
+resumed run then only sends again what was under way. A pause between tries ends with the signal.
 
-The signal handler only sets a number and writes one byte to a pipe: nothing in it can wait for a lock, or enter a
-buffer, that the interrupted code holds. `first` and `second` are called in it, and must do no more.
+The signal handler only sets a number and writes one byte to a pipe, so it cannot wait for a lock or a buffer that the
+interrupted code holds. It calls `first` and `second`, which must do no more.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CampaignStopped(Exception):  # noqa: N818 - not an error: what was asked f
 
 
 class Stop:
-    """A wish to stop, which a run looks for between its steps. Made once for a run; close it afterwards."""
+    """A request to stop, which a run checks between its steps. Made once for a run; close it afterwards."""
 
     def __init__(self) -> None:
         self.signum: int | None = None
@@ -55,20 +55,20 @@ class Stop:
         self.check()
 
     def close(self) -> None:
-        """Let go of the pipe."""
+        """Close the pipe."""
         os.close(self._reader)
         os.close(self._writer)
 
     @contextmanager
     def on_signals(self, first: Callable[[int], object], second: Callable[[int], object]) -> Generator[None]:
-        """Inside, SIGINT and SIGTERM ask, and `first` is called; at another one `second` is, and the process ends."""
+        """Inside, SIGINT and SIGTERM ask to stop and call `first`; another one calls `second` and ends the process."""
 
         def handle(signum: int, _frame: FrameType | None) -> None:
             if self.signum is not None:
                 try:
                     second(signum)
                 finally:
-                    os._exit(128 + signum)  # at once is what was asked for; the ledger is made for it
+                    os._exit(128 + signum)  # the user asked for an immediate end; the ledger is safe at any point
             self.ask(signum)
             first(signum)
 

@@ -1,7 +1,7 @@
-"""Which store a campaign is on, and what it holds: told before anything is sent, and kept with the run.
+"""Which store a campaign uses and what it holds: shown before anything is sent, and stored with the run.
 
-A store's URL says where it is; whether it is still the one that was there is said by its identity, a number drawn when
-it was made. The embedded store has one. Servers have none to tell: theirs is the URL.
+A URL says where a store is, but not whether it is still the same store. For that the embedded store has an identity, a
+random number from its creation. Servers have none, so their URL must do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["new_store", "store_facts", "store_input"]
 
 
 def store_facts(url: str, limiter: Limiter) -> StoreFacts:
-    """What an open store says of itself; twenty microseconds."""
+    """The facts of an open store; takes twenty microseconds."""
     stats = limiter.stats()
     if "logs" not in stats:
         return StoreFacts(safe_url(url), None, None, None)
@@ -28,7 +28,7 @@ def store_facts(url: str, limiter: Limiter) -> StoreFacts:
 
 
 def new_store(url: str) -> StoreFacts:
-    """What is to be said of a store that is not there yet."""
+    """The facts of a store that does not exist yet."""
     return StoreFacts(safe_url(url), 0, None, is_new=True)
 
 

@@ -74,9 +74,9 @@ def show_explanation(why: Explanation, segment: str | None, *, json: bool) -> No
         table.add_row(f"{state.limit}{binds}", *numbers, _frees(state, why, zone))
     out.print(table)
     for hit in why.hits:
-        told = f"{hit.units} unit(s){'' if hit.units else ', refunded'}"
-        told += "" if hit.id is None else f", id {printable(hit.id)}"
-        out.print(f"  hit {hit.stamp_us}  {_when(hit.stamp_us, zone)}  {told}", markup=False)
+        units = f"{hit.units} unit(s){'' if hit.units else ', refunded'}"
+        units += "" if hit.id is None else f", id {printable(hit.id)}"
+        out.print(f"  hit {hit.stamp_us}  {_when(hit.stamp_us, zone)}  {units}", markup=False)
     for line in _remarks(why):
         out.print(f"  {line}", style="dim")
 

@@ -1,6 +1,6 @@
-"""`capline campaign run | plan | status | enqueue`: cap a campaign and send it, forecast it, look how far it is.
+"""`capline campaign run | plan | status | enqueue`: cap and send a campaign, forecast it, show its progress.
 
-A run that was stopped or killed is taken up by the same command. `enqueue` leaves it to workers (`worker`). Answers go
+The same command resumes a run that was stopped or killed. `enqueue` leaves it to workers (`worker`). Answers go
 to standard output, progress and hints to standard error. Modules are imported where they are used: `--help` stays
 instant.
 """
@@ -101,10 +101,10 @@ def run(
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Decide, deliver and report; stopped or killed at any point, the same command goes on where it was.
+    """Decide, deliver and report; stopped or killed at any point, the same command resumes it.
 
     Exit code 1 where a delivery failed or is not known, also where the run was finished before, and where the run stops
-    early because the receiver takes nothing.
+    early because the receiver accepts nothing.
 
     Ctrl-C finishes the step under way (exit code 130), a second one ends at once. All can be resumed.
     """
@@ -142,12 +142,12 @@ def run(
         try:
             with (
                 stop.on_signals(_say_stopping, _say_ending),
-                _progress("sending", len(job.audience), progress, opened.settled_rows()) as advance,
+                _progress("sending", len(job.audience), progress, opened.done_rows()) as advance,
             ):
                 run_job(job, limiter, opened, stop, retry_failed=retry_failed, progress=advance)
         except CampaignStopped as stopped:
             resume = [*again, *(["--retry-failed"] if retry_failed else [])]
-            done = f"{opened.settled_rows():,} of {len(job.audience):,} subjects are done"
+            done = f"{opened.done_rows():,} of {len(job.audience):,} subjects are done"
             note.print(
                 f"stopped; {done}, nothing is lost. Resume with: {shlex.join(resume)}",
                 style="yellow",
@@ -209,7 +209,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until it is finished.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how far a run is and what became of it so far; also while it runs, and after a kill.
+    """Show a run's progress and outcomes so far; also while it runs, and after a kill.
 
     With --queue, over all workers; so too for a file without a ledger whose store can hold the queue.
     """
@@ -246,7 +246,7 @@ def enqueue(
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Split a campaign into batches for workers; killed midway, the same command goes on where it was.
+    """Split a campaign into batches for workers; killed midway, the same command resumes it.
 
     Checks the whole file first, as run does. Workers need no file of it: capline worker --queue URL.
     """
@@ -260,7 +260,7 @@ def enqueue(
     if url is None:
         raise CampaignError(f"{campaign}: its store cannot hold a queue; name one: --queue redis://127.0.0.1:6379/0")
     with QueueServer(url) as server:
-        for warning in server.prove():
+        for warning in server.check():
             note.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
         job = prepare(file)
         with _progress("queueing batches", job.batches, progress, 0) as advance:
@@ -292,7 +292,7 @@ def _answer_queue(url: str, target: Path, *, watch: bool, as_json: bool) -> None
 
     name = load_campaign(target).campaign if target.is_file() else check_name(str(target), "campaign")
     with QueueServer(url) as server:
-        server.prove()
+        server.check()
         status = QueueStatus(Queue(server), name)
         while True:
             report = status.report()
@@ -313,7 +313,7 @@ def _print_queue(queue: QueueProgress) -> None:
     now_us = time.time_ns() // 1000
     for each in queue.in_work[:_MOST_IN_WORK]:
         since = f"for {max(now_us - each.since_us, 0) / 1e6:,.0f} s, last seen {each.silent_s:,.0f} s ago"
-        again = f", taken {each.takes} times" if each.takes > 1 else ""
+        again = f", claimed {each.takes} times" if each.takes > 1 else ""
         error = f", last error: {each.error}" if each.error else ""
         out.print(f"  batch {each.batch}: {each.worker} {since}{again}{error}", markup=False, soft_wrap=True)
     for number, why in queue.set_aside.items():
@@ -331,14 +331,14 @@ def _progress(doing: str, total: int, wanted: bool | None, done: int) -> Generat
         yield None
         return
     console: Console = Console(stderr=True, force_terminal=True) if wanted else note
-    logs_limits = (
+    columns = (
         TextColumn(doing),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*logs_limits, console=console, transient=not wanted) as bar:
+    with Progress(*columns, console=console, transient=not wanted) as bar:
         task = bar.add_task("", total=total, completed=done, rate="")
 
         def advance(completed: int) -> None:

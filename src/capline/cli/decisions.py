@@ -1,4 +1,4 @@
-"""`capline decide | peek | refund | explain | erase | sweep`: one subject at a time, on the store of everyone else.
+"""`capline decide | peek | refund | explain | erase | sweep`: one subject at a time, on the application's store.
 
 A subject of digits alone is an integer, as campaigns have them; `s:42` or `--text` makes it text. A refusal is an
 answer, so exit 0; with `--exit-code` a refused `decide` or `peek` exits 1, for shell scripts. `--and` asks for several
@@ -257,7 +257,7 @@ def sweep(
 
 @contextmanager
 def _limiter(policies: Path, store: str, *, create: bool = False) -> Generator[Limiter]:
-    """Only a decision makes a store where there is none: whoever looks, or gives back, has mistaken the place."""
+    """Only a decision creates a missing store: to peek or refund there is a mistake."""
     with Limiter.from_file(policies, store, create=create) as limiter:
         yield limiter
 

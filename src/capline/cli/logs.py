@@ -70,7 +70,7 @@ def export_logs(
 ) -> None:
     """Write every log to a file, a line of JSON each; decisions go on meanwhile.
 
-    A log that is damaged is told and left out; then the command exits 1.
+    A damaged log is reported and left out; the command then exits with 1.
     """
     if json and file == STDIO:
         raise InvalidValueError("--json answers on standard output, where the lines go; name a file for them")

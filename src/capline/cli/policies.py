@@ -46,7 +46,7 @@ def check(
     files: FilesArgument,
     as_json: JsonOption = False,
 ) -> None:
-    """Check policy files as a limiter reads them; exit 2 where one has a fault, each told with its line."""
+    """Check policy files as a limiter reads them; exit 2 where one has a fault, each with its line."""
     answers: list[dict[str, object]] = []
     good = True
     for path in files:
@@ -55,8 +55,8 @@ def check(
         except CaplineError as error:
             good = False
             faults = error.faults if isinstance(error, PolicyFileError) else ((0, str(error)),)
-            told = [{"line": line or None, "what": what} for line, what in faults]
-            answers.append({"file": str(path), "ok": False, "faults": told})
+            listed = [{"line": line or None, "what": what} for line, what in faults]
+            answers.append({"file": str(path), "ok": False, "faults": listed})
             if not as_json:
                 for line, what in faults:
                     note.print(plain(f"{path}:{line}: {what}" if line else f"{path}: {what}"), soft_wrap=True)

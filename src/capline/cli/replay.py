@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rich.progress import ProgressColumn
 
-    from capline.replay.count import Tally
+    from capline.replay.count import ReplayCounts
     from capline.replay.demo import DemoResult
 
 __all__ = ["register"]
@@ -84,11 +84,11 @@ def replay_file(
         def progress(done: int, read_bytes: int) -> None:
             bar.update(task, completed=read_bytes, events=done)
 
-        tally = count_events(limiter, clock, policy, file, sort=sort, progress=progress)
+        counted = count_events(limiter, clock, policy, file, sort=sort, progress=progress)
     if json:
-        answer_json(_tallied(policy, tally))
+        answer_json(_counts_json(policy, counted))
     else:
-        _show_tally(policy, tally)
+        _show_counts(policy, counted)
 
 
 def demo(
@@ -208,35 +208,35 @@ def _program() -> str:
     return str(called.relative_to(Path.cwd()) if called.is_relative_to(Path.cwd()) else called)
 
 
-def _tallied(policy: str, tally: Tally) -> dict[str, object]:
+def _counts_json(policy: str, counted: ReplayCounts) -> dict[str, object]:
     return {
         "policy": policy,
-        "asked": tally.asked.total(),
-        "allowed": tally.asked.total() - tally.refused.total(),
-        "refused": tally.refused.total(),
-        "first_us": tally.first_us,
-        "last_us": tally.last_us,
+        "asked": counted.asked.total(),
+        "allowed": counted.asked.total() - counted.refused.total(),
+        "refused": counted.refused.total(),
+        "first_us": counted.first_us,
+        "last_us": counted.last_us,
         "segments": [
             {
                 "segment": segment,
                 "asked": asked,
-                "allowed": asked - sum(count for (of, _), count in tally.refused.items() if of == segment),
-                "refused": {str(limit): count for (of, limit), count in tally.refused.items() if of == segment},
+                "allowed": asked - sum(count for (of, _), count in counted.refused.items() if of == segment),
+                "refused": {str(limit): count for (of, limit), count in counted.refused.items() if of == segment},
             }
-            for segment, asked in tally.asked.items()
+            for segment, asked in counted.asked.items()
         ],
     }
 
 
-def _show_tally(policy: str, tally: Tally) -> None:
-    limits = sorted({limit for _, limit in tally.refused}, key=lambda limit: (limit.window_us, limit.quota))
+def _show_counts(policy: str, counted: ReplayCounts) -> None:
+    limits = sorted({limit for _, limit in counted.refused}, key=lambda limit: (limit.window_us, limit.quota))
     table = _table(("segment",), ("asked", "allowed", "refused", *(f"by {limit}" for limit in limits)))
-    for segment, asked in tally.asked.items():
-        counts = [tally.refused[segment, limit] for limit in limits]
+    for segment, asked in counted.asked.items():
+        counts = [counted.refused[segment, limit] for limit in limits]
         refused = sum(counts)
         numbers = (asked, asked - refused, refused, *counts)
         table.add_row(plain(segment or NO_SEGMENT), *(f"{number:,}" for number in numbers))
-    out.print(f"policy {plain(policy)}: {tally.asked.total():,} events, {tally.refused.total():,} of them refused")
+    out.print(f"policy {plain(policy)}: {counted.asked.total():,} events, {counted.refused.total():,} of them refused")
     out.print(table)
 
 

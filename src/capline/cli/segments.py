@@ -1,4 +1,4 @@
-"""`capline segments`: build a snapshot, look at it, and ask it.
+"""`capline segments`: build, show and query snapshots.
 
 Each command is one call into `capline.segment` and its answer, for people or (`--json`) for machines. What is wrong is
 raised as a `CaplineError`, which `capline.cli.main` prints. `capline.segment` brings pyroaring and pyarrow when one
@@ -98,7 +98,7 @@ def build(
         typer.Option(metavar="NAME,NAME,...", help="Segments that may share ids with any: audiences, hold-outs."),
     ] = None,
     partial: Annotated[
-        bool, typer.Option("--partial", help="One part of the rows: proves nothing; 'merge' unites the parts.")
+        bool, typer.Option("--partial", help="One part of the rows, for 'merge' to unite with the others.")
     ] = False,
     version: Version = None,
     replace: Replace = False,
@@ -152,7 +152,7 @@ def merge(
     replace: Replace = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Unite partial builds into one snapshot, and prove what they could not: that nobody is in two segments."""
+    """Unite partial builds into one snapshot, and verify that nobody is in two segments."""
     with ExitStack() as stack:
         advance = stack.enter_context(_Advance("merging parts", "parts", len(parts), as_json))
         builder = None if ids is None else stack.enter_context(segments.keep(ids))
@@ -210,7 +210,7 @@ def _snapshot(
 ) -> Snapshot:
     if builder is not None:
         builder.commit()
-    make = segments.Snapshot.proven if partial else segments.Snapshot
+    make = segments.Snapshot.verified if partial else segments.Snapshot
     return make(sets, version, None, overlapping=sharing, ids=None if builder is None else builder.dictionary())
 
 
@@ -346,7 +346,7 @@ def counts(
             typer.echo(f"{found}")
         return
     sizes = {name: len(ids) for name, ids in snapshot.sets.items()}
-    # Exclusive segments share nothing, by proof: only what may overlap is counted.
+    # Exclusive segments share no ids, so only those that may overlap are counted.
     shared = [
         (one, other, snapshot.overlap(one, other))
         for place, other in enumerate(snapshot.sets)

@@ -104,7 +104,7 @@ def _publish(
 
     Exits 3 where somebody else published meanwhile.
     """
-    logs_limits = (
+    columns = (
         TextColumn("sending"),
         BarColumn(),
         DownloadColumn(),
@@ -113,7 +113,7 @@ def _publish(
     )
     with (
         segments.Publisher(url) as publisher,
-        Progress(*logs_limits, console=note, transient=True, disable=as_json or not note.is_terminal) as progress,
+        Progress(*columns, console=note, transient=True, disable=as_json or not note.is_terminal) as progress,
     ):
         task = progress.add_task("", total=None)
 
@@ -222,13 +222,13 @@ def _watch(
                 raise watch.error
             _say(url, watch.status, as_json=as_json)
             return
-        told: tuple[object, ...] = ()
+        shown_before: tuple[object, ...] = ()
         watch.start()
         while True:
             status = watch.status
             now = (status.version, status.sequence, status.error)
-            if now != told:
-                told = now
+            if now != shown_before:
+                shown_before = now
                 _say(url, status, as_json=as_json)
             time.sleep(min(interval / 2, 1))
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""What a question about one subject is asked of: a store and a policy, in the subject's segment, channel and zone.
+"""The target of a command about one subject: a store and a policy, and the subject's segment, channel and zone.
 
 They come from options one by one, from `--segments` (the subject's segment is looked up there), or from a campaign's
 file: then everything is as that campaign has it, its clock and its cost too. What was looked up, and what had to be
@@ -220,7 +220,7 @@ def _with_messages(why: Explanation, file: CampaignFile, ids: Sequence[str], rem
 
     directory = default_directory(file.path)
     if not directory.is_dir():
-        remarks.append(f"{directory}: no ledger of the campaign is here, so its messages' hits cannot be told")
+        remarks.append(f"{directory}: no ledger of the campaign is here, so its messages' hits are not known")
         return why
     with Ledger.read(directory) as ledger:
         key = f"{ledger.facts.campaign}/{ledger.facts.run_id}/{why.subject}"

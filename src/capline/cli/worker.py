@@ -1,4 +1,4 @@
-"""`capline worker`: take batches of queued campaigns and bring each to its end; as many as you like, on any hosts.
+"""`capline worker`: claims and delivers batches of queued campaigns; run as many as you like, on any hosts.
 
 For people a line for each batch goes to standard error; what the worker did, as one answer, to standard output.
 """
@@ -17,7 +17,7 @@ import typer
 from capline.cli.common import BAD_INPUT, FAILED, JsonOption, answer_json, note, out
 
 if TYPE_CHECKING:
-    from capline.campaign.queue.worker import Settled, Worked
+    from capline.campaign.queue.worker import DeliveredBatch, Worked
 
 __all__ = ["register"]
 
@@ -66,17 +66,17 @@ def worker(
     quiet: Annotated[bool, typer.Option("--quiet", help="No line for each batch.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Take batches from the queue, decide, send and record, one batch at a time, for as long as it runs.
+    """Claim batches from the queue, one at a time: decide, send and record.
 
-    Ctrl-C or SIGTERM ends it after the step under way and gives its batch back (exit 130 or 143).
+    Ctrl-C or SIGTERM ends it after the step under way and releases its batch (exit 130 or 143).
 
-    Killed, its batch goes to another worker, and nobody is counted twice.
+    If it is killed, another worker delivers its batch, and nobody is counted twice.
     """
     from capline.campaign.breaker import SenderFailingError
     from capline.campaign.queue.worker import Worker
     from capline.campaign.stop import CampaignStopped, Stop
 
-    def tell(batch: Settled) -> None:
+    def report(batch: DeliveredBatch) -> None:
         if not quiet:
             note.print(
                 f"{batch.campaign}: batch {batch.batch}: {batch.sent:,} sent, {batch.refused:,} refused, "
@@ -92,7 +92,7 @@ def worker(
     with (
         closing(Stop()) as stop,
         stop.on_signals(_say_stopping, _say_ending),
-        closing(Worker(queue, stop, takeover_s=takeover, store=store, settled=tell, say=say)) as working,
+        closing(Worker(queue, stop, takeover_s=takeover, store=store, delivered=report, say=say)) as working,
     ):
         for warning in working.warnings():
             say(f"warning: {warning}")

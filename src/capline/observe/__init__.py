@@ -1,4 +1,4 @@
-"""Observers: who is told of every decision, for metrics and logs. None may break a decision, none is told a subject.
+"""Observers receive every decision, for metrics and logs. None can break a decision, and none sees a subject.
 
     limiter  ->  Decided (what was decided, counted when asked)  ->  Observer.decided, one after the other
 

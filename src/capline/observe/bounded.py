@@ -1,6 +1,6 @@
-"""Figures by name, of which there are never more than a stated number: whoever keeps metrics keeps each one for ever.
+"""A bounded number of figures by name, since metrics libraries keep every figure for ever.
 
-The rule: the first `most` keys have a figure each, for as long as the process lives. What comes later shares a few.
+The rule: the first `most` keys have a figure each, for as long as the process lives. Later keys share a few.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What an observer is told: one `Decided` for each call of a verb, however many attempts were in it.
+"""What an observer receives: one `Decided` for each call of a verb, however many attempts are in it.
 
-The rule: every name in it is one that a policy defines, never what a caller made up; and never a subject. So whatever
-an observer keeps by these names is bounded by the policies.
+The rule: every name in it is defined by a policy, never by a caller, and there are no subjects. So figures by these
+names are bounded by the policies.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Decided(msgspec.Struct):
     `size`     attempts in it; each is allowed, refused or an error, or by a peek would be
     `seconds`  what the store's call took, in an outage with what stood in for it; None where no store was asked
 
-    Counts are made when first asked for, from the answers themselves: ask within `decided`, before the caller has them.
+    Counts are made from the answers when first read: read them within `decided`, before the caller has the answers.
     """
 
     verb: str

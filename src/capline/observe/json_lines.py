@@ -3,9 +3,9 @@
     {"verb":"decide","policy":"promo","segment":null,"channel":"push","allowed":0,"refused":1,"errors":0,
      "would_allow":0,"would_refuse":0,"limits":{"3/day":1},"origins":{"store":1},"seconds":0.000012,"left_out":0}
 
-Peeks are told under `would_allow` and `would_refuse` alone, as they decide nothing. `limits` holds refusals by the
-limit that held longest, `seconds` may be null, and `left_out` is how many calls since the line before had none: those
-that sampling passed over, and those beyond the bound.
+Peeks decide nothing, so they are counted under `would_allow` and `would_refuse` alone. `limits` holds refusals by the
+limit that held longest, `seconds` may be null, and `left_out` is how many calls since the line before had no line, by
+sampling or by the bound.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LogObserver:
 
     `lines_per_second`  at most so many (1 to 100,000) in any second, by the same rule as any limit here
     `allowed_ratio`     the part (0 to 1) that has a line of those calls in which all was allowed, and by the store: at
-                        0.01 each hundredth. Refusals, errors and stand-ins for the store are always looked at
+                        0.01 each hundredth. Refusals, errors and fallback answers always have a line
     """
 
     def __init__(

@@ -1,12 +1,12 @@
-"""What is measured, whoever keeps the figures: the metrics that the Prometheus and the OpenTelemetry observer share.
+"""The metrics that the Prometheus and the OpenTelemetry observer share.
 
     capline_decisions_total{verb,policy,segment,channel,limit,verdict,origin}  attempts
     capline_peeks_total{verb,policy,segment,channel,limit,verdict,origin}      attempts that were only peeked at
     capline_store_seconds{verb,policy}                                         seconds that the store's call took
     capline_observer_errors_total                                              times that an observer raised
 
-The rule: at most `label_sets` label sets for each metric. Past that names are "other", but for verb, verdict and
-origin: sums and alarms stay true.
+The rule: at most `label_sets` label sets for each metric. Beyond it all labels but verb, verdict and origin are
+"other", so sums and alarms stay right.
 """
 
 from __future__ import annotations

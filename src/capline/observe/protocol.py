@@ -11,11 +11,11 @@ __all__ = ["HearsFailures", "Observer"]
 
 
 class Observer(Protocol):
-    """Told of every call that decided something, after it did and before its caller has the answer.
+    """Receives every call that decided something, before its caller has the answer.
 
     It runs on the caller's thread, or event loop, and several may call it at once: it should be quick, and safe for
-    threads. What it raises is logged and counted, and the decision goes on. A call that was bad input as a whole (a
-    policy that does not exist) decided nothing, and one that was cancelled has no answer: neither is told.
+    threads. What it raises is logged and counted; the decision is not affected. It does not receive calls that
+    were bad input as a whole (a policy that does not exist) or were cancelled, since they decided nothing.
     """
 
     def decided(self, event: Decided) -> None:
@@ -25,7 +25,7 @@ class Observer(Protocol):
 
 @runtime_checkable
 class HearsFailures(Protocol):
-    """An observer that also wants to be told when one of its limiter's observers, be it itself, raised."""
+    """An observer that is also called when one of its limiter's observers (it may be itself) raised."""
 
     def observer_failed(self) -> None:
         """One of them raised, once."""

@@ -1,9 +1,9 @@
-"""How old the served segments are, as Prometheus metrics: read when they are asked for, nothing is counted meanwhile.
+"""The age of the served segments as Prometheus metrics, read on demand.
 
     SegmentMetrics(registry).add("users", watch)
 
-Alarm on `capline_segments_behind_seconds`: it grows while a watch cannot tell that what it serves is the newest,
-whatever the reason. `capline_segments_age_seconds` grows when nobody publishes, too.
+Alarm on `capline_segments_behind_seconds`: it grows while a watch cannot confirm that it serves the newest
+version, whatever the reason. `capline_segments_age_seconds` also grows when nobody publishes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_WATCHES = 1000
 
 
 class WatchFigures(Protocol):
-    """What is told of a watch; `capline.segment.WatchStatus` is one."""
+    """The figures of a watch; `capline.segment.WatchStatus` is one."""
 
     @property
     def version(self) -> str | None:
@@ -84,7 +84,7 @@ class SegmentMetrics:
             raise InvalidValueError("this registry has segment metrics already; add the watch to those") from None
 
     def add(self, name: str, watch: Watched) -> None:
-        """Tell of this watch under this name; a name again takes the place of the one before."""
+        """Export this watch under this name; it replaces an earlier one of that name."""
         if name not in self._watches and len(self._watches) >= MOST_WATCHES:
             raise InvalidValueError(f"more than {MOST_WATCHES} watches; share them")
         self._watches = {**self._watches, name: watch}

@@ -1,9 +1,9 @@
-"""The figures of an embedded store's file, as Prometheus metrics: read when they are asked for.
+"""The figures of an embedded store's file as Prometheus metrics, read on demand.
 
     StoreMetrics(registry).add("main", limiter)
 
-Alarm on `capline_store_oldest_reader` that only grows, and on `capline_store_free_pages` with it: a process hangs while
-it opens the file, and what it may still read is not used again.
+Alarm on `capline_store_oldest_reader` that only grows, and on `capline_store_free_pages` with it: a process hangs with
+the file open, and the pages that it may still read cannot be reused.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class StoreMetrics:
             raise InvalidValueError("this registry has store metrics already; add the limiter to those") from None
 
     def add(self, name: str, limiter: HasStats) -> None:
-        """Tell of this limiter's store under this name; a name again takes the place of the one before."""
+        """Export this limiter's store under this name; it replaces an earlier one of that name."""
         if name not in self._stores and len(self._stores) >= MOST_STORES:
             raise InvalidValueError(f"more than {MOST_STORES} stores; share them")
         self._stores = {**self._stores, name: limiter}

@@ -9,9 +9,8 @@
         log: promo                            optional, as are layout, population, wait_replicas, algorithm and
                                               count_denied
 
-The rule: a file is taken whole or not at all, and a refusal tells all that is wrong with it, so that it is fixed in
-one go. Three steps, each in its module: bytes to text and the error here, text to a tree in `tree`, tree to policies in
-`form`.
+The rule: a file is accepted whole or not at all, and a refusal lists all faults, so that they are fixed in one go.
+Three steps, each in its module: bytes to text and the error here, text to a tree in `tree`, tree to policies in `form`.
 """
 
 from __future__ import annotations
@@ -65,8 +64,8 @@ class PolicyFileError(PolicyError):
         message = f"{name}:{line}: {text}" if line else f"{name}: {text}"
         if rest:
             lines = [str(n) for n in dict.fromkeys(line for line, _ in rest)]
-            told = ", ".join(lines[:_MOST_LINES_TOLD]) + (", …" if len(lines) > _MOST_LINES_TOLD else "")
-            message += f" (and {len(rest)} more: {'line' if len(lines) == 1 else 'lines'} {told})"
+            listed = ", ".join(lines[:_MOST_LINES_TOLD]) + (", …" if len(lines) > _MOST_LINES_TOLD else "")
+            message += f" (and {len(rest)} more: {'line' if len(lines) == 1 else 'lines'} {listed})"
         return cls("".join(c if c.isprintable() else repr(c)[1:-1] for c in message), ordered)
 
 

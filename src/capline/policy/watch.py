@@ -1,13 +1,13 @@
-"""A policy file that is followed: ask `poll` now and then, read `current` whenever.
+"""Follows a policy file: call `poll` now and then, read `current` at any time.
 
-The rule: `current` is always a whole, good file. A new version is read and validated beside it and takes its place by
-one reference, so a reader never sees half of one; a version that is broken, or gone, changes nothing but `error`.
+The rule: `current` is always a whole, good file. A new version is read and validated first, then one
+reference is switched, so a reader never sees half of one. A version that is broken, or gone, changes only `error`.
 
-Whether the file changed is told by its state (device, inode, size, mtime, ctime), one `stat` a poll. A file system's
+The file's state (device, inode, size, mtime, ctime) says whether it changed: one `stat` a poll. A file system's
 clock ticks coarsely: a second write in the same tick leaves that state the same. So a state is trusted only once it is
 older than two seconds; until then each poll reads the bytes and compares their hash.
 
-No thread and no timer: who owns the loop calls `poll`.
+No thread and no timer: the program calls `poll`.
 """
 
 from __future__ import annotations

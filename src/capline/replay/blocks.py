@@ -1,10 +1,10 @@
-"""Events by columns: the rows of a file as blocks of arrays, which cost a tenth of rows read one by one.
+"""Reads events by columns: the rows of a file as blocks of arrays, ten times as fast as row by row.
 
-A plain block of CSV is read by pyarrow, and each different subject, segment and zone is looked at once. What pyarrow
-would read in another way than `events` does (a quote, an unusual form of time, anything that is wrong) is read by
-`events` from that block on: so both give the same events, and the same errors at the same row.
+A plain block of CSV is read by pyarrow, and each different subject, segment and zone is checked once. From the first
+block on that pyarrow might read differently (a quote, an unusual form of time, anything that is wrong) `events` reads
+the rows. So both give the same events, and the same errors at the same row.
 
-A block is some 4 MB of the file. Kept beyond it: each different subject, and each pair of segment and zone, once.
+A block is some 4 MB of the file. Only the distinct subjects, and pairs of segment and zone, are kept beyond it.
 """
 
 from __future__ import annotations

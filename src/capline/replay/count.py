@@ -1,10 +1,10 @@
-"""What a policy would have done to a file of events: counts, in simulated time, with nothing consumed anywhere.
+"""Counts what a policy would have done to a file of events, in simulated time, consuming nothing.
 
-Nearly every policy is rolling limits on one log, and then every event is one unit: the check by position, on a list of
-stamps for each subject, is all there is to do (`UnitCore`, below 1 µs an event). Every other policy is asked of a
-limiter, event by event (some 6 µs). The property test holds the first to the specification in `capline.window`.
+Nearly every policy has rolling limits on one log, and every event is one unit. Then a list of stamps for each subject
+is enough to check by position (`UnitCore`, below 1 µs an event). For other policies a limiter decides event by event
+(some 6 µs). A property test compares `UnitCore` with the specification in `capline.window`.
 
-Memory: of each subject the newest hits, at most twice as many as the largest quota, and what `blocks` keeps.
+Memory: the newest hits of each subject, at most twice as many as the largest quota, and what `blocks` keeps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.replay.blocks import Block, EventFile
 
-__all__ = ["ALLOWED", "Tally", "UnitCore", "count_events"]
+__all__ = ["ALLOWED", "ReplayCounts", "UnitCore", "count_events"]
 
 _Refused: TypeAlias = "Counter[tuple[str | None, Limit]]"
 """Refusals by segment and binding limit."""
@@ -38,8 +38,8 @@ ALLOWED = -1
 """The answer to an event that is let in; any other is a number in the list of refusals."""
 
 
-class Tally:
-    """Counts of a replay that grow with segments and limits only: how many were asked, and who refused how many."""
+class ReplayCounts:
+    """Counts by segment and limit: events asked, and events refused by each limit."""
 
     def __init__(self) -> None:
         self.asked: Counter[str | None] = Counter({None: 0})
@@ -121,7 +121,7 @@ def count_events(
     *,
     sort: bool = False,
     progress: Callable[[int, int], object] = lambda _events, _bytes: None,
-) -> Tally:
+) -> ReplayCounts:
     """Count the whole file. `limiter` is on a store in memory and on `clock`, both new; `progress` gets totals so far.
 
     Raises `ReplayError` for the file, and what the limiter raises for names that nobody defined.
@@ -131,15 +131,15 @@ def count_events(
         decide = _by_core(UnitCore(defined), file)
     else:
         decide = _by_limiter(limiter, clock, policy, file)
-    tally, events = Tally(), 0
+    counts, events = ReplayCounts(), 0
     for block in file.blocks(sort=sort):
-        tally.refused.update(decide(block))
-        tally.add(block.at_us, [segment for segment, _ in file.kinds()], block.kinds)
+        counts.refused.update(decide(block))
+        counts.add(block.at_us, [segment for segment, _ in file.kinds()], block.kinds)
         events += len(block.at_us)
         progress(events, block.at_bytes)
-    if not tally.asked[None]:
-        del tally.asked[None]
-    return tally
+    if not counts.asked[None]:
+        del counts.asked[None]
+    return counts
 
 
 def _by_core(core: UnitCore, file: EventFile) -> Callable[[Block], _Refused]:

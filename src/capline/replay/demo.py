@@ -1,4 +1,4 @@
-"""The demo: eighteen months of real purchases put to a policy, on the durable store, in seconds; then it checks itself.
+"""The demo: a policy decides on the messages of eighteen months, on the durable store, in seconds; then it is checked.
 
     OUT/policies.yaml    the policy in force, as a file for the other commands
     OUT/store/           the embedded store, made again by each run
@@ -61,7 +61,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class DemoResult(msgspec.Struct, frozen=True):
-    """Everything that the table, the JSON answer and the report say; `seconds` is what calendar and decisions took."""
+    """All that the table, the JSON answer and the report show; `seconds`: for calendar and decisions."""
 
     data: str
     first_day: str
@@ -91,7 +91,7 @@ def run_demo(
     policies: Path | None = None,
     progress: Callable[[int, int], object] = lambda _done, _of: None,
 ) -> DemoResult:
-    """Run the demo into `out`, and return what came of it; the report is not written here.
+    """Run the demo into `out`, and return the result; the report is not written here.
 
     `policies` replaces the built-in policy file; it must define the policy `promo`. `progress` is called after each
     simulated day with (days done, days in all). Raises `ReplayError` for data or a directory that cannot be used, and
@@ -215,7 +215,7 @@ def _in_url(path: Path) -> str:
 
 
 def _asked(purchases: Purchases, record: Record) -> Check:
-    """Count what was due from the purchases alone, another way than the calendar did."""
+    """Count the due messages from the purchases alone, by another method than the calendar's."""
     due = sum(
         int((purchases.days + message.after_days <= purchases.last_day).sum())
         for message in MESSAGES

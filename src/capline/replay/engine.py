@@ -1,4 +1,4 @@
-"""The replay engine: events of one instant, as a batch, to the limiter; time is set by the events, never read.
+"""The replay engine: decides the events of one instant as a batch; the events set the clock.
 
 The rule: it adds nothing to what the limiter decides. A replay on any store is `decide` called row by row with a clock
 that shows each row's time; batching is speed alone, since a batch equals its attempts one by one.
@@ -82,7 +82,7 @@ def _decided(
 ) -> Decisions:
     if len(segments) <= FEW_KINDS:
         return limiter.decide_many(policy, batch.subjects, segment=segments, codes=batch.codes, zone=zones)
-    # Each kind is looked up in each call, so only those are told that there are.
+    # Each kind is looked up in each call, so only those that occur are passed.
     used, points = np.unique(np.asarray(batch.codes), return_inverse=True)
     kinds: list[int] = used.tolist()
     return limiter.decide_many(

@@ -1,4 +1,4 @@
-"""Events out of a CSV file: who (subject), when, and if there are columns for it, in which segment and time zone.
+"""Reads events from a CSV file: subject, time and, where there are columns for them, segment and time zone.
 
 The rule: every row is an event, or nothing is answered. A row that is short, has no subject or no readable time, or is
 earlier than the row before it is an error that names the file, the row and the fix; none is skipped or guessed.
@@ -139,12 +139,12 @@ def events_of(layout: Layout, rows: Iterable[list[str]], row: int = 0) -> Iterat
 
 
 def no_rows(path: Path) -> ReplayError:
-    """What a file is told that has a header alone."""
+    """The error for a file that has only a header."""
     return ReplayError(f"{path}: no rows below the header; there is nothing to replay")
 
 
 def step_back(path: Path, row: int) -> ReplayError:
-    """What a file is told whose times run back."""
+    """The error for a file whose times run back."""
     return ReplayError(f"{path}, row {row}: earlier than the row before it; sort the file by time, or give --sort")
 
 

@@ -1,6 +1,6 @@
 """Midnights and times of day for the recount, by the standard library alone and not by capline's own tables.
 
-So what the limiter takes for a midnight is held against another's idea of it.
+So the limiter's midnights are compared with independent ones.
 """
 
 from __future__ import annotations

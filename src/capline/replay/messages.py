@@ -1,4 +1,4 @@
-"""The demo's calendar: which message is due to whom, at which hour.
+"""The demo's calendar: which message is due to which customer, at which hour.
 
 What is real: who bought on which day. What is simulated, and stated as such in the report:
 

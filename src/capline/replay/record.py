@@ -1,14 +1,13 @@
 """The record of a run: every decision, in the order decided, as columns.
 
-    subjects  uint32   who was asked for
+    subjects  uint32   the customer
     at_us     int64    when
     codes     uint8    the segment then (0: none)
     kinds     uint8    which message
-    hit       int64    the stamp under which it was recorded; NO_HIT (-1) where refused
-    limit     int16    into `limits`, who refused it; -1 where allowed
+    hit       int64    the stamp of the recorded hit; NO_HIT (-1) where refused
+    limit     int16    index into `limits` of the limit that refused; -1 where allowed
 
-24 bytes a decision. What the figures show and what the recount judges is this and nothing else: not the store, and not
-the limiter's own idea of what it counted.
+24 bytes a decision. The figures and the recount use nothing else, neither the store nor the limiter's counts.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Recorder:
         self._limits: list[Limit] = []
 
     def add(self, batch: Messages, decisions: Decisions) -> None:
-        """Take down one batch; an allowed row names no limit, whichever of its limits had least left."""
+        """Record one batch; an allowed row names no limit, whichever of its limits had least left."""
         place = np.array([self._place(limit) for limit in decisions.limits], np.int16)
         limit = np.where(decisions.allowed, np.int16(-1), place[decisions.limit_index])
         at_us = np.full(batch.subjects.size, batch.at_us, np.int64)

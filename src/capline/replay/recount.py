@@ -1,13 +1,14 @@
-"""The recount: a run judged once more, by counting, from its record alone.
+"""The recount: checks a run by counting, from its record alone.
 
-The limiter decides by position, looking at one stamp per limit. Here every window is counted out, for every decision:
+The limiter decides by position, looking at one stamp per limit. Here every window is counted, for every decision:
 
     a send at t      under each of its limits (q, W), that subject's sends in (t - W, t], itself included, are at most q
-    a refusal at t   under the limit it names, that subject's sends in (t - W, t] are q or more: it really was full
-    calendar limits  the same from the midnight, or the Monday, before t on, where the policy says the subjects are
+    a refusal at t   under the limit it names, that subject's sends in (t - W, t] are q or more: the window really was
+    full calendar limits  the same from the midnight, or the Monday, before t on, where the policy says the subjects are
     quiet hours      no send in them; a refusal by them at t in them
 
-A window that is over its quota at any instant is over it at the send that filled it: looking at sends sees every one.
+A window that is over its quota at any instant is over it at the send that filled it: checking the sends finds every
+one.
 
 Midnights and times of day are the standard library's (`local_time`). Only a log of every hit can be counted out:
 policies of other algorithms, or whose refusals count, are refused (`check_countable`).
@@ -41,7 +42,7 @@ __all__ = ["Recount", "check_countable", "recount"]
 
 
 class Recount(msgspec.Struct, frozen=True):
-    """What counting found; `holds` when nobody had one too many and every refusal was due.
+    """What counting found; `holds` when no window was over its quota and every refusal was justified.
 
     `windows` is how many were counted out, `fullest` the most that was found in one window of each limit.
     """

@@ -1,8 +1,8 @@
-"""The result as one HTML page that asks nobody for anything.
+"""The result as one HTML page that loads nothing from elsewhere.
 
-Charts are drawn by Plotly, whose script the page carries: 4.8 MB, the price of charts that can be hovered, read on a
-phone and mailed as one file, from a library that others keep well. Nothing but that script comes from its Python
-package, so it is imported here alone, and only when a report is written.
+Charts are drawn by Plotly, whose script the page contains: 4.8 MB, the price of interactive charts that can be read on
+a phone and mailed as one file, from a well kept library. Nothing but that script comes from its Python package, so it
+is imported here alone, and only when a report is written.
 
 Two safeguards hold by themselves. Whatever is put into the page is escaped unless it is `Html`, which only this module
 makes; and a Content-Security-Policy in the page forbids every request, so that a slip cannot become one.
@@ -53,7 +53,7 @@ class Html(str):
 
 
 def check_report_parts() -> None:
-    """Raise `ReplayError` where a report could not be written, so that nobody waits for a run first."""
+    """Raise `ReplayError` where a report could not be written, before the run."""
     _plotly()
 
 

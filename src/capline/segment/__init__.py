@@ -1,16 +1,16 @@
 """Segments: named sets of ids, held as roaring bitmaps and kept as verified snapshots.
 
     source       rows (id, segment) and audiences out of CSV, Parquet and bitmap files
-    build        rows to sets that are proven disjoint: offenders listed, or settled by a stated order
+    build        rows to sets that are verified to be disjoint: offenders are listed, or resolved by a stated order
     merge        partial builds to one
-    snapshot     the immutable object that answers
-    write        its directory on disk; manifest says what lies in it
-    load         and back: verified; or, once verified here (stamp), used where it lies (frozen)
+    snapshot     the immutable sets in memory, and the questions they answer
+    write        its directory on disk; `manifest` lists its files
+    load         reads it back: verified; or, once `verified` on this machine, mapped into memory (`frozen`)
     dictionary   text ids to numbers, for good; idfile is one file of it
     expression   `(active | new) - churned` over the sets of a snapshot
-    publish      a snapshot to a directory or an object store: immutable objects, and one pointer to what is served
+    publish      uploads a snapshot to a directory or an object store: immutable objects, and one pointer
     extends      text ids keep their numbers from one publication to the next
-    watch        a publication that is followed: fetched, proven, and swapped in by one reference
+    watch        follows a publication: fetches, verifies, and swaps one reference
     idset        the set types that the other layers see; roaring stays behind them
 
 Importing this package loads nothing heavy: each name below brings its module when it is first used, and a missing extra

@@ -1,7 +1,7 @@
-"""Reading with a bound, and writing whole or not at all: the few system calls that snapshots and bitmap files stand on.
+"""Bounded reads and atomic writes: the few system calls that snapshots and bitmap files are built on.
 
-A file is written beside its name, forced to disk, renamed, and its directory forced to disk: whoever looks under the
-name, after any crash, finds the whole old file, the whole new one, or none. Every `OSError` leaves as a one-line
+A file is written beside its name, forced to disk, renamed, and its directory forced to disk: after any crash
+there is the whole old file under the name, the whole new one, or none. Every `OSError` becomes a one-line
 `SegmentError`.
 """
 
@@ -50,7 +50,7 @@ def read(path: str | Path, most_bytes: int, *, directory: int | None = None, sho
             if not stat.S_ISREG(status.st_mode):
                 raise SegmentError(f"{shown}: not a regular file")
             if status.st_size > most_bytes:
-                raise SegmentError(f"{shown}: {status.st_size} bytes, where at most {most_bytes} can be right")
+                raise SegmentError(f"{shown}: {status.st_size} bytes, at most {most_bytes} are allowed")
             return file.read(most_bytes + 1)
 
 

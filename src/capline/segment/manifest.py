@@ -19,16 +19,16 @@
 
 `ids` is uint32, uint64 or text; with text, the sets hold numbers, and `dictionary` names the files that say which text
 a number stands for. `union` is how many ids the exclusive segments have together: it is the sum of their cardinalities,
-and that is the proof that no id is in two. `pairs` says how many ids each two segments share, by their places in
-`segments`; it is left empty for more than 32 segments. A `partial` snapshot proves nothing and is for merging only.
-A file's name holds the first 16 digits of its SHA-256, so a file that did not change keeps its name.
+which shows that no id is in two. `pairs` says how many ids each two segments share, by their indices in `segments`; it
+is left empty for more than 32 segments. A `partial` snapshot may have ids in two segments; it is for merging only. A
+file's name holds the first 16 digits of its SHA-256, so a file that did not change keeps its name.
 
 (The real file is indented by two spaces throughout, and the comma ends the line before.) The sealed part is hashed as
-bytes, not as values: there is no canonical form to agree on, and a flipped bit in a blank is found like any other. The
-seal has a fixed shape at the very end, so it needs no parser to find.
+bytes, not as values: there is no canonical form to agree on, and a flipped bit in white space is found like any other.
+The seal has a fixed shape at the very end, so it is found without a parser.
 
-The rule: a manifest that is read back is exactly one that was written. Another format version is told apart from
-damage, so that an old capline says "newer", not "broken". Names of files are plain names: a manifest cannot point
+The rule: only a manifest that capline wrote is accepted. Another format version is distinguished from damage, so that
+an old capline says "newer", not "broken". Names of files are plain names: a manifest cannot point
 outside its directory.
 """
 
@@ -131,7 +131,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def exclusive(self) -> bool:
-        """Whether no id is in two of the segments, by declaration and by proof."""
+        """Whether no id is in two of the segments, as declared and verified."""
         return not self.partial and all(entry.exclusive for entry in self.segments)
 
     def files(self) -> tuple[FileEntry, ...]:
@@ -160,7 +160,7 @@ class _Old(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def renewed(self) -> Manifest:
         if not self.exclusive:
-            raise ValueError("its segments may overlap, which format version 1 has no proof for; build it again")
+            raise ValueError("its segments may overlap, which format version 1 cannot rule out; build it again")
         entries = tuple(SegmentEntry(**msgspec.structs.asdict(entry)) for entry in self.segments)
         union = sum(entry.cardinality for entry in entries)
         head = (self.format, self.format_version, self.version, self.created_us)
@@ -244,7 +244,7 @@ def instant_text(instant_us: int) -> str:
 
 
 def _check(manifest: Manifest) -> None:
-    """Bound what the checksum cannot: it says that the writer was consistent, not that it was right."""
+    """Check the values' bounds: the checksum only says that the bytes are those that were written."""
     check_names(tuple(entry.name for entry in manifest.segments))
     if not 0 <= manifest.created_us <= LATEST_US:
         raise SegmentError("it was made at an impossible instant")

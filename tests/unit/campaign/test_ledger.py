@@ -58,7 +58,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         found = ledger.batch(0)
         assert found is not None
         assert same(found, rows)
-        assert (ledger.next_batch(), ledger.settled_rows()) == (0, 0)
+        assert (ledger.next_batch(), ledger.done_rows()) == (0, 0)
         outcomes = Outcomes.delivered(3)
         outcomes.fail(1, PERMANENT, "HTTP 410")
         due = rows.due()
@@ -70,10 +70,10 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         assert found is not None
         assert same(found, rows)
         assert found.state.tolist() == [DELIVERED, FAILED, DELIVERED, REFUSED, REFUSED]
-        assert not found.is_settled
+        assert not found.is_done
         found.state[1] = REFUNDED
         ledger.save(found, 9_000)
-        assert (ledger.next_batch(), ledger.settled_rows(), ledger.elapsed_us) == (1, 5, 9_000)
+        assert (ledger.next_batch(), ledger.done_rows(), ledger.elapsed_us) == (1, 5, 9_000)
         assert not ledger.is_finished
         ledger.finish(10_000)
         assert (ledger.is_finished, ledger.elapsed_us) == (True, 10_000)
@@ -174,7 +174,7 @@ def _other_version(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (_flip, "the ledger is damaged: batch 0 is not what was written"),
+        (_flip, "the ledger is damaged at batch 0; restore it from a copy"),
         (_other_version, "a ledger of version 99, this capline reads 2"),
         (_overwrite, "not a database"),
     ],

@@ -57,13 +57,13 @@ def batch(number: int, given_rows: list[tuple[int, int, int, int, int]]) -> Batc
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(rows, max_size=4))
-def test_a_tally_counts_as_one_would_by_hand(batches: list[list[tuple[int, int, int, int, int]]]) -> None:
+def test_counts_are_as_one_would_count_by_hand(batches: list[list[tuple[int, int, int, int, int]]]) -> None:
     everyone = [row for part in batches for row in part]
     sizes = Counter(row[0] for row in everyone)
-    tally = OutcomeCounts([(name, sizes[code] + 10) for code, name in enumerate(SEGMENTS)])
+    counts = OutcomeCounts([(name, sizes[code] + 10) for code, name in enumerate(SEGMENTS)])
     for number, part in enumerate(batches):
-        tally.add(batch(number, part))
-    report = tally.report(RunFacts("c", "p", None, 1, len(everyone) + 30, (), 0, "r"), "stopped", 2_000_000)
+        counts.add(batch(number, part))
+    report = counts.report(RunFacts("c", "p", None, 1, len(everyone) + 30, (), 0, "r"), "stopped", 2_000_000)
 
     for code, part in enumerate(report.segments):
         mine = [row for row in everyone if row[0] == code]
@@ -100,9 +100,9 @@ def test_a_tally_counts_as_one_would_by_hand(batches: list[list[tuple[int, int, 
 
 
 def test_instants_are_told_in_utc() -> None:
-    tally = OutcomeCounts([(None, 2)])
-    tally.add(batch(0, [(0, REFUSED, 0, 30 * HOUR_US, 0), (0, REFUSED, 0, 31 * HOUR_US + 1, 0)]))
-    eligible = tally.report(RunFacts("c", "p", None, 1, 2, (), 0), "planned", 0).next_eligible
+    counts = OutcomeCounts([(None, 2)])
+    counts.add(batch(0, [(0, REFUSED, 0, 30 * HOUR_US, 0), (0, REFUSED, 0, 31 * HOUR_US + 1, 0)]))
+    eligible = counts.report(RunFacts("c", "p", None, 1, 2, (), 0), "planned", 0).next_eligible
     assert eligible is not None
     assert (eligible.earliest, eligible.latest) == ("1970-01-02T06:00:00Z", "1970-01-02T07:00:00.000001Z")
     assert eligible.by_time == [("1970-01-02T06:00:00Z", 1), ("1970-01-02T07:00:00Z", 1)]

@@ -96,7 +96,7 @@ def test_who_fails_again_may_be_tried_again(tmp_path: Path) -> None:
         assert hits(limiter) == [1] * 400
     with Ledger.read(tmp_path / "run") as ledger:
         assert all(len(rows) <= 20 for rows in ledger.batches())
-        assert ledger.settled_rows() == 400
+        assert ledger.done_rows() == 400
 
 
 def test_a_first_pass_that_was_cut_off_is_finished_before_the_failed_are_tried_again(tmp_path: Path) -> None:

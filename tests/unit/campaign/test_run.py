@@ -278,8 +278,8 @@ class Broken(Far):
     [
         (ZeroDivisionError("a\nb"), r"sender 'far' failed \(ZeroDivisionError: a b\); nothing is lost"),
         (CampaignError("no more paper"), "no more paper"),
-        (Outcomes.delivered(3), "gave no sound outcome for each of 100 messages"),
-        (Outcomes(np.full(100, 7, np.uint8)), "gave no sound outcome"),
+        (Outcomes.delivered(3), "gave no valid outcome for each of 100 messages"),
+        (Outcomes(np.full(100, 7, np.uint8)), "gave no valid outcome"),
     ],
 )
 def test_a_sender_that_breaks_stops_the_run_which_goes_on_later(tmp_path: Path, outcome: Any, said: str) -> None:

@@ -136,7 +136,7 @@ def test_a_message_without_a_hit_says_why(capline: CommandLine, campaign: str, t
         (["--campaign", "none.yaml"], "none.yaml"),
         (["--segments", "segments/today", "--segment", "new"], "give one of them"),
         (["--segments", "nowhere"], "nowhere"),
-        (["--segments", "ftp://x/y"], "ftp://…: not a place to publish to"),
+        (["--segments", "ftp://x/y"], "ftp://…: not an address to publish to"),
     ],
 )
 def test_what_cannot_be_looked_up_is_one_line(capline: CommandLine, campaign: str, words: list[str], said: str) -> None:

@@ -48,7 +48,7 @@ def test_slots_are_missed_so_often_for_each_sending(monkeypatch: pytest.MonkeyPa
     def missed(one: Turn) -> int:
         count = 0
         while True:
-            one.asks()
+            one.begin()
             now[0] += 1.5
             if not one.is_late(slot):
                 return count
@@ -68,6 +68,6 @@ def test_a_slot_is_missed_where_it_is_past_by_more_than_the_slack(
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     one = turn(slack=1.0)
-    one.asks()
+    one.begin()
     now[0] += 2.0 + late
     assert one.is_late(Decision(True, None, 0, 0, 0, 1, wait_us=2_000_000)) is is_late

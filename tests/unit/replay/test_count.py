@@ -14,7 +14,7 @@ import pytest
 from capline import CaplineError, Limiter, ManualClock, Policy
 from capline.replay import blocks as blocks_module
 from capline.replay.blocks import EventFile
-from capline.replay.count import Tally, UnitCore, count_events
+from capline.replay.count import ReplayCounts, UnitCore, count_events
 from capline.replay.events import ReplayError, read_events
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def test_a_step_back_in_time_is_refused_and_sorting_fixes_it(tmp_path: Path, mon
         assert [file.subjects()[code] for block in file.blocks(sort=True) for code in block.subjects] == [3, 1, 2]
 
 
-def counted(path: Path, policy: Policy, *, sort: bool = False) -> Tally:
+def counted(path: Path, policy: Policy, *, sort: bool = False) -> ReplayCounts:
     clock = ManualClock()
     with Limiter("memory://", [policy], clock=clock) as limiter:
         return count_events(limiter, clock, "p", EventFile(path, *COLUMNS), sort=sort)
@@ -221,7 +221,7 @@ def test_the_counts_are_those_of_decisions_one_by_one(
         kind, zone = random.choice(("", "vip")), random.choice(("", "Asia/Tokyo"))
         rows.append(f"{random.randrange(6)},{at_us // 1_000_000}.{at_us % 1_000_000:06},{kind},{zone}")
     path = written(tmp_path, "\n".join(rows))
-    tally = counted(path, policy)
+    found = counted(path, policy)
     asked: Counter[str | None] = Counter()
     refused: Counter[object] = Counter()
     clock = ManualClock()
@@ -232,10 +232,10 @@ def test_the_counts_are_those_of_decisions_one_by_one(
             asked[event.segment] += 1
             if not decision.allowed:
                 refused[event.segment, decision.limit] += 1
-    assert tally.asked == asked
-    assert tally.refused == refused
+    assert found.asked == asked
+    assert found.refused == refused
     assert 0 < refused.total() < 1500
-    assert tally.last_us == at_us
+    assert found.last_us == at_us
     assert UnitCore.covers(policy) == (policy in POLICIES[:2])
     shuffled = [rows[0], *random.sample(rows[1:], 1500)]
     # Events of one instant come in another order then, so that only what was asked is the same.

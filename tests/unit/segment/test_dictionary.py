@@ -245,7 +245,7 @@ def test_merged_parts_equal_one_build(
     for place, rows in enumerate(parts):
         with keep(home / f"own-{place}") as builder:
             sets = build_segments(number_rows(text_rows_of(rows, 7), builder), partial=True, overlapping=["vip"])
-            part = Snapshot.proven(sets, None, None, overlapping=["vip"], ids=builder.dictionary())
+            part = Snapshot.verified(sets, None, None, overlapping=["vip"], ids=builder.dictionary())
             write_snapshot(part, home / f"{place}", partial=True)
     with keep(home / "ids") as builder:
         merged = merge_partials([home / f"{place}" for place in range(len(parts))], order, builder=builder)

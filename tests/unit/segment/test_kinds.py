@@ -201,13 +201,13 @@ class TestOverlapping:
 class TestPartial:
     def part(self, path: Path, rows: list[tuple[int, str]], kind: str = "uint32") -> Path:
         sets = build_segments(rows_of(rows, kind=kind), partial=True, overlapping=["vip"], kind=kind)
-        write_snapshot(Snapshot.proven(sets, None, None, overlapping=["vip"]), path, partial=True)
+        write_snapshot(Snapshot.verified(sets, None, None, overlapping=["vip"]), path, partial=True)
         return path
 
     def test_nobody_serves_one(self, tmp_path: Path) -> None:
         path = self.part(tmp_path / "one", [(1, "new"), (1, "old")])
         for trust in ("nothing", "stamp"):
-            with pytest.raises(SegmentError, match="a partial build, which proves nothing yet; unite it"):
+            with pytest.raises(SegmentError, match="a partial build cannot be served; unite the parts"):
                 load_snapshot(path, trust=trust)
         assert dict(load_partial(path).sets) == {"new": IdSet([1]), "old": IdSet([1]), "vip": IdSet()}
 
@@ -251,7 +251,7 @@ class TestPartial:
         paths: list[Path] = []
         for place, rows in enumerate(parts):
             sets = build_segments(rows_of(rows, kind=kind), partial=True, kind=kind)
-            write_snapshot(Snapshot.proven(sets, None, None), home / f"{place}", partial=True)
+            write_snapshot(Snapshot.verified(sets, None, None), home / f"{place}", partial=True)
             paths.append(home / f"{place}")
         every = [row for rows in parts for row in rows]
         whole = build_segments(rows_of(every, kind=kind), "cab", kind=kind)
@@ -279,7 +279,7 @@ def test_format_version_1_is_read(tmp_path: Path) -> None:
     held = load_snapshot(tmp_path)
     assert (held.version, held.names, dict(held.sets)) == ("v1", ("new",), {"new": IdSet([1, 2])})
     write(exclusive=False)
-    with pytest.raises(SegmentError, match="format version 1 has no proof for"):
+    with pytest.raises(SegmentError, match="format version 1 cannot rule out"):
         load_snapshot(tmp_path)
 
 

@@ -1,8 +1,8 @@
-"""The ledger's files: the SQLite database and the lock beside it. What stands in them is for `ledger` to say.
+"""The ledger's files: the SQLite database and the lock beside it. `ledger` describes their content.
 
 SQLite keeps the file whole: a write-ahead log, synced at each commit (synchronous FULL), so that a step that was
 acknowledged survives kill -9 and power loss, and readers see the last commit without waiting. The lock is `flock`: the
-kernel lets go of it when its process ends, however that happens.
+kernel releases it when its process ends, however that happens.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _LOCK_PAUSE_S = 0.05
 
 
 def take_lock(directory: Path, pause: Callable[[float], object] = time.sleep) -> int:
-    """Be the one process in this run, for as long as the handle is open; `CampaignError` where another one is."""
+    """Lock the run for this process while the handle is open; `CampaignError` where another one holds the lock."""
     handle = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
     for left in reversed(range(_LOCK_TRIES)):
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if left:
-                # `status` holds it for an instant, to see whether it is free: that must not refuse a run.
+                # `status` holds it for an instant to see whether it is free; that must not refuse a run.
                 pause(_LOCK_PAUSE_S)
                 continue
             os.close(handle)
@@ -66,7 +66,7 @@ def take_lock(directory: Path, pause: Callable[[float], object] = time.sleep) ->
 
 
 def connect(path: Path, *, write: bool) -> sqlite3.Connection:
-    """Open the file, and prove that it is a ledger of this version; a new one is made whole in one transaction."""
+    """Open the file and check that it is a ledger of this version; a new one is created in one transaction."""
     with sqlite_errors(path.parent):
         uri = f"{path.absolute().as_uri()}?mode={'rwc' if write else 'ro'}"
         connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_S, isolation_level=None)
@@ -74,14 +74,14 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
             if write:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = FULL")
-            _prove(connection, path, write=write)
+            _check_version(connection, path, write=write)
         except BaseException:
             connection.close()
             raise
         return connection
 
 
-def _prove(connection: sqlite3.Connection, path: Path, *, write: bool) -> None:
+def _check_version(connection: sqlite3.Connection, path: Path, *, write: bool) -> None:
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     empty = not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]

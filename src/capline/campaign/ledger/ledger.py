@@ -1,37 +1,36 @@
-"""The ledger: every step of a run, on disk before the next one acts. A directory beside the campaign file:
+"""The ledger: every step of a run, on disk before the next one begins. A directory beside the campaign file:
 
     summer-sale.run/
-    ├── lock             held (flock) by the process that is in the run; a second one is refused
-    └── ledger.sqlite    SQLite, write-ahead log, synced at each commit: what it says survives a power loss
+    ├── lock             held (flock) by the process of the run; a second process is refused
+    └── ledger.sqlite    SQLite, write-ahead log, synced at each commit: it survives a power loss
 
     run     key, value            campaign, run_id, policy, channel, cost, audience, segments (JSON: name and number of
-                                  subjects, those in none first), begun_us, elapsed_us, finished, fixed (1: from here
-                                  on something may be decided)
-    input   name, digest, shown   what the run was begun with; once that is fixed, a resume with something else is
-                                  refused
-    batch   number                a row comes when the batch was decided
+                                  subjects, those in none first), begun_us, elapsed_us, finished, fixed (1: decisions
+                                  may have been made)
+    input   name, digest, shown   the inputs of the run; once they are fixed, a resume with others is refused
+    batch   number                a row is added when the batch is decided
             settled               1 when nothing is left to do for it
             at_us, rows, limits   when it was decided, how many subjects, JSON: the limits that bind
-            retried               how many of them are left to a later batch
+            retried               how many of them were moved to a later batch
             lowest, highest       subjects: the first and the last one
             decided BLOB          ids, segments, binding limits, hits, retry_after: never changed
-            outcome BLOB          states, attempts, reasons, as `rows` has them: changed at each step
-            reasons               JSON: the texts that the column of reasons points into
+            outcome BLOB          states, attempts, reasons, as in `rows`: changed at each step
+            reasons               JSON: the texts of the column of reasons
     retry   number, first, last   a further batch: the rows RETRIED of the batches from `first` to `last`; written in
                                   one step with that state
 
-    the way of a batch                           killed before the next line, the next process
+    the steps of a batch                         killed before the next line, the next process
     ───────────────────────────────────────────  ──────────────────────────────────────────────────────────────────
-    inputs: fixed, with the store's identity     takes other inputs
-    limiter.decide_many(receipt="…/run id/7")    asks again: the receipt gives the same answers, nothing is consumed
+    inputs: fixed, with the store's identity     accepts other inputs
+    limiter.decide_many(receipt="…/run id/7")    decides again: the receipt gives the same answers, consuming nothing
     batch 7: decided
-    outcome: about to be handed over
-    sender.send(messages with their keys)        hands over again, with the same keys; gives back none of these
+    outcome: about to be sent
+    sender.send(messages with their keys)        sends again, with the same keys; refunds none of these
     outcome: delivered, retry, unsure or failed
-    limiter.refund_many(the failed)              refunds again: once by stamp
+    limiter.refund_many(the failed)              refunds again: the stamp makes it one refund
     outcome: refunded; settled
 
-Readers (`status`) see the last commit, also while the run goes on. Cost: three commits a batch or more, 2 to 10 bytes a
+Readers (`status`) see the last commit, also during a run. Cost: at least three commits a batch, 2 to 10 bytes a
 subject.
 """
 
@@ -64,7 +63,7 @@ __all__ = ["Input", "Ledger", "RunFacts", "changed_inputs", "default_directory"]
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One thing that a run was begun with: a digest of it, and a short text for people."""
+    """One input of a run: its digest, and a short text for people."""
 
     name: str
     digest: str
@@ -73,7 +72,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What is known of a run from its beginning. `segments`: name and number of subjects, those in no segment first."""
+    """The facts of a run that never change. `segments`: name and number of subjects, those in no segment first."""
 
     campaign: str
     policy: str
@@ -86,7 +85,7 @@ class RunFacts:
 
 
 class Ledger:
-    """An open ledger. Made by `begin` (to write; holds the lock) or `read` (to look); a context manager."""
+    """An open ledger: `begin` opens it to write, with the lock, `read` to read. A context manager."""
 
     def __init__(self, directory: Path, connection: sqlite3.Connection, lock: int | None) -> None:
         self.directory = directory
@@ -97,10 +96,10 @@ class Ledger:
 
     @classmethod
     def begin(cls, directory: Path, facts: RunFacts, inputs: tuple[Input, ...]) -> Self:
-        """Begin a run in this directory, or take up the one that is there.
+        """Begin a run in this directory, or resume the one that is there.
 
-        `CampaignError` where another process is in it, where it was begun with other inputs, or where it cannot be
-        written. A run in which nothing can have been decided yet takes over new inputs.
+        `CampaignError` where another process runs it, where it was begun with other inputs, or where it cannot be
+        written. A run in which nothing was decided yet accepts new inputs.
         """
         try:
             make_private_directory(directory)
@@ -112,7 +111,7 @@ class Ledger:
             connection = connect(directory / FILE, write=True)
             try:
                 with sqlite_errors(directory):
-                    _settle_inputs(connection, directory, facts, inputs)
+                    _check_inputs(connection, directory, facts, inputs)
                 return cls(directory, connection, lock)
             except BaseException:
                 connection.close()
@@ -123,7 +122,7 @@ class Ledger:
 
     @classmethod
     def read(cls, directory: Path) -> Self:
-        """Open for reading, beside whoever writes; `CampaignError` where there is no ledger."""
+        """Open for reading, also while a process writes; `CampaignError` where there is no ledger."""
         if not (directory / FILE).is_file():
             raise CampaignError(f"{directory}: no ledger here; begin the campaign with: capline campaign run")
         connection = connect(directory / FILE, write=False)
@@ -140,7 +139,7 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file and the lock. Safe to call twice."""
+        """Close the file and release the lock. May be called twice."""
         with contextlib.suppress(sqlite3.Error):
             self._db.close()
         if self._lock is not None:
@@ -149,29 +148,29 @@ class Ledger:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every batch is settled, and none is being asked about again."""
+        """Whether every batch is done, and none is being sent again."""
         with self._errors():
             return bool(self._value("finished")) and self._first_unsettled() is None
 
     @property
     def elapsed_us(self) -> int:
-        """How long processes were in the run, as far as written down."""
+        """How long processes have worked on the run, up to the last step."""
         with self._errors():
             return int(self._value("elapsed_us") or 0)
 
     @property
     def is_running(self) -> bool:
-        """Whether a process is in the run now."""
+        """Whether a process works on the run now."""
         return is_locked(self.directory)
 
     @property
     def is_fixed(self) -> bool:
-        """Whether something may have been decided: the inputs are then what they are."""
+        """Whether something may have been decided: the inputs can then no longer change."""
         with self._errors():
             return bool(self._value("fixed"))
 
     def fix_inputs(self, store: Input) -> None:
-        """Fix the inputs, with the identity of the store: written before anything is decided.
+        """Fix the inputs and the identity of the store, before anything is decided.
 
         `CampaignError` where they were fixed with another store.
         """
@@ -183,20 +182,20 @@ class Ledger:
             self._db.execute("INSERT OR REPLACE INTO run VALUES ('fixed', 1)")
 
     def next_batch(self) -> int:
-        """The number of the first batch that is not settled; batches are taken in order."""
+        """The number of the first batch that is not done; batches are delivered in order."""
         with self._errors():
             first = self._first_unsettled()
             row = self._db.execute("SELECT count(*) FROM batch").fetchone()
             return int(row[0]) if first is None else first
 
-    def settled_rows(self) -> int:
-        """How many subjects are in settled batches."""
+    def done_rows(self) -> int:
+        """How many subjects are in batches that are done."""
         with self._errors():
             row = self._db.execute("SELECT coalesce(sum(rows - retried), 0) FROM batch WHERE settled").fetchone()
             return int(row[0])
 
     def retries(self) -> int:
-        """How many further batches there are, of rows that failed before."""
+        """How many further batches there are."""
         with self._errors():
             return int(self._db.execute("SELECT count(*) FROM retry").fetchone()[0])
 
@@ -211,26 +210,26 @@ class Ledger:
             return np.concatenate(parts)
 
     def retry_failed(self, number: int, most: int) -> int:
-        """Put all rows that failed, of a finished run, into further batches (`put_retries`); gives how many rows."""
+        """Move all failed rows of a finished run to further batches (`put_retries`); returns how many rows."""
         with self._errors(), commits(self._db):
             numbers = self._db.execute("SELECT number FROM batch ORDER BY number").fetchall()
             found = (self._db.execute(f"{_SELECT} WHERE number = ?", key).fetchone() for key in numbers)
             return put_retries(self._db, (_rows(self.directory, row) for row in found), number, most)
 
     def batch(self, number: int) -> BatchRows | None:
-        """The batch as it was last written; None where it was not decided yet."""
+        """The batch as last recorded; None where it is not decided yet."""
         with self._errors():
             found = self._db.execute(f"{_SELECT} WHERE number = ?", (number,)).fetchone()
             return None if found is None else _rows(self.directory, found)
 
     def batches(self) -> Iterator[BatchRows]:
-        """Every decided batch, in order, one at a time; all of one moment, whatever is written meanwhile."""
+        """Every decided batch, in order, as of one moment; one is in memory at a time."""
         with self._errors():
             for found in self._db.execute(f"{_SELECT} ORDER BY number"):
                 yield _rows(self.directory, found)
 
     def batches_of(self, subject: int) -> Iterator[BatchRows]:
-        """The decided batches that may hold this subject, the newest first; a look at two numbers of each batch."""
+        """The decided batches that may hold this subject, the newest first. Cost: two comparisons a batch."""
         with self._errors():
             query = f"{_SELECT} WHERE lowest <= ? AND highest >= ? ORDER BY number DESC"
             for found in self._db.execute(query, (subject, subject)):
@@ -241,7 +240,7 @@ class Ledger:
         halves = rows.pack_decided(), rows.pack_outcome()
         row = (
             rows.number,
-            int(rows.is_settled),
+            int(rows.is_done),
             rows.at_us,
             len(rows),
             0,
@@ -255,14 +254,14 @@ class Ledger:
             self._db.execute("INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     def save(self, rows: BatchRows, elapsed_us: int) -> None:
-        """Write how far a batch has come, and how long processes were in the run by now."""
-        row = (int(rows.is_settled), rows.pack_outcome(), _json(rows.reasons), rows.number)
+        """Write a batch's outcomes, and how long processes have worked on the run."""
+        row = (int(rows.is_done), rows.pack_outcome(), _json(rows.reasons), rows.number)
         with self._errors(), commits(self._db):
             self._db.execute("UPDATE batch SET settled = ?, outcome = ?, reasons = ? WHERE number = ?", row)
             self._db.execute("INSERT OR REPLACE INTO run VALUES ('elapsed_us', ?)", (elapsed_us,))
 
     def finish(self, elapsed_us: int) -> None:
-        """Write that every batch is settled."""
+        """Write that every batch is done."""
         with self._errors(), commits(self._db):
             self._db.execute("INSERT OR REPLACE INTO run VALUES ('elapsed_us', ?)", (elapsed_us,))
             self._db.execute("INSERT OR REPLACE INTO run VALUES ('finished', 1)")
@@ -297,7 +296,7 @@ class Ledger:
 
 
 def default_directory(campaign_file: Path) -> Path:
-    """Where a campaign's ledger is unless said otherwise: `summer.run` beside `summer.yaml`."""
+    """The default directory of a campaign's ledger: `summer.run` beside `summer.yaml`."""
     return campaign_file.with_name(f"{campaign_file.stem}.run")
 
 
@@ -312,7 +311,7 @@ def _rows(directory: Path, found: tuple[Any, ...]) -> BatchRows:
         return BatchRows.unpack(number, at_us, rows, names, decided, outcome, texts)
     except (msgspec.DecodeError, TypeError, ValueError):
         raise CampaignError(
-            f"{directory}: the ledger is damaged: batch {number} is not what was written; restore it from a copy",
+            f"{directory}: the ledger is damaged at batch {number}; restore it from a copy",
         ) from None
 
 
@@ -320,14 +319,14 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _settle_inputs(connection: sqlite3.Connection, directory: Path, facts: RunFacts, inputs: tuple[Input, ...]) -> None:
-    """Write down what the run is begun with, or hold it against what was written."""
+def _check_inputs(connection: sqlite3.Connection, directory: Path, facts: RunFacts, inputs: tuple[Input, ...]) -> None:
+    """Write a new run's inputs; compare those of a run that is fixed."""
     with commits(connection):
         run: Mapping[str, Any] = dict(connection.execute("SELECT key, value FROM run"))
         if run.get("fixed"):
             _refuse_changes(connection, directory, inputs)
             return
-        # Nothing was decided under the old inputs, so a file that was fixed needs no new run.
+        # Nothing was decided under the old inputs, so a corrected file needs no new run.
         values = {
             "campaign": facts.campaign,
             "policy": facts.policy,
@@ -356,7 +355,7 @@ def _refuse_changes(connection: sqlite3.Connection, directory: Path, inputs: tup
 
 
 def changed_inputs(begun: Iterable[Input], inputs: Iterable[Input]) -> list[str]:
-    """What is not as a run was begun with, in words."""
+    """The inputs that differ from those that the run was begun with, in words."""
     before = {each.name: each for each in begun}
     changed: list[str] = []
     for now in inputs:

@@ -1,4 +1,4 @@
-"""Further batches of a run: those who failed are tried again, on `capline campaign run --retry-failed`.
+"""Further batches of a run, for those that failed: `capline campaign run --retry-failed`.
 
 The rows that failed and were given back (REFUNDED) become RETRIED, and a row of the ledger's table `retry` says which
 batches of such rows make a further batch: both in one step, so that a kill leaves either no further batch or all of
@@ -6,7 +6,7 @@ them. Its subjects are not written a second time; they are the rows RETRIED of i
 
 A further batch is a batch like any other: decided under the limits as they then are, with a receipt of its own number,
 so that nobody is counted twice. A batch has rows REFUNDED only until the next retry takes them all, so each is the
-source of at most one further batch. Cost: a look at each batch, about 1 ms for 10,000 rows.
+source of at most one further batch. Cost: each batch is read once, about 1 ms for 10,000 rows.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = ["put_retries"]
 
 
 def put_retries(db: sqlite3.Connection, batches: Iterable[BatchRows], number: int, most: int) -> int:
-    """Put all rows that failed into further batches of at most `most`; gives how many rows. Inside a transaction.
+    """Put all failed rows into further batches of at most `most`; returns how many rows. Call it in a transaction.
 
-    `number` is that of the first further batch of the run, where there is none yet.
+    `number` is the number of the run's first further batch.
     """
     total = 0
     groups: list[tuple[int, int, int]] = []

@@ -1,22 +1,23 @@
-"""A batch's rows as columns, as they stand in the ledger and in memory.
+"""A batch's rows as columns, in the ledger and in memory.
 
     decided: written once, with the decision                outcome: written again after each step
-    ids     u32   the subjects                              state     u8   where the row is on its way (below)
-    codes   u16   segment: 0 for none, i for the i-th one   attempts  u8   hand-overs so far
+    ids     u32   the subjects                              state     u8   the row's state (below)
+    codes   u16   segment: 0 for none, i for the i-th one   attempts  u8   sends so far
     limit   i16   into `limits`, -1 for none                reason    u8   into `reasons` from 1 on, 0 for none
     hit     i64   the stamp to refund, -1 for none
     retry   i64   microseconds from `at_us`, -1 for never
 
     REFUSED                                      the limiter said no
-    PENDING ──> UNSURE ─┬─> DELIVERED            allowed; being handed over; the far side has it
-      ┌───────────^     ├─> UNSURE ─> NOT_KNOWN  perhaps taken: asked again till the attempts are used up; the hit stays
-    RETRY <─────────────┤                        surely not taken: handed over again, till the attempts are used up
-                        └─> FAILED ─> REFUNDED   surely not taken, for good: the hit is to be given back; it was
-                                      └> RETRIED the row is decided again, in a later batch: there it counts
+    PENDING ──> UNSURE ─┬─> DELIVERED            allowed; being sent; the receiver has it
+      ┌───────────^     ├─> UNSURE ─> NOT_KNOWN  perhaps accepted: sent again until the attempts are used up; the hit
+      stays
+    RETRY <─────────────┤                        surely not accepted: sent again until the attempts are used up
+                        └─> FAILED ─> REFUNDED   surely not accepted, for good: the hit is refunded next; it was
+                                      └> RETRIED the row is decided again, and counted, in a later batch
 
-UNSURE is on disk before the sender is called: whatever was under way when a process was killed may have been taken.
-FAILED is on disk before the refund, REFUNDED after it: a refund that a kill cut off is done again, and is once by its
-stamp. The bytes are the columns one after the other, little-endian, deflated: 2 to 10 bytes a row.
+UNSURE is on disk before the sender is called: a message that was under way at a kill may have been accepted. FAILED is
+on disk before the refund, REFUNDED after it: an interrupted refund is repeated, and the stamp makes it one refund. The
+bytes are the columns one after the other, little-endian, deflated: 2 to 10 bytes a row.
 """
 
 from __future__ import annotations
@@ -108,12 +109,12 @@ class BatchRows:
         return len(self.ids)
 
     @property
-    def is_settled(self) -> bool:
+    def is_done(self) -> bool:
         """Whether nothing is left to do."""
         return not np.isin(self.state, (PENDING, RETRY, UNSURE, FAILED)).any()
 
     def due(self) -> NDArray[np.intp]:
-        """The rows that a sender has to be handed, again or for the first time."""
+        """The rows to send, again or for the first time."""
         return np.flatnonzero(np.isin(self.state, (PENDING, RETRY, UNSURE)))
 
     def where(self, state: int) -> NDArray[np.intp]:
@@ -121,7 +122,7 @@ class BatchRows:
         return np.flatnonzero(self.state == state)
 
     def hand_over(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Mark rows that are about to be handed over; which of them may have been taken before."""
+        """Mark rows as about to be sent; returns which of them may have been accepted before."""
         unsure = self.state[rows] == UNSURE
         self.state[rows] = UNSURE
         return unsure
@@ -129,9 +130,9 @@ class BatchRows:
     def take_outcomes(
         self, rows: NDArray[np.intp], outcomes: Outcomes, most_attempts: int, unsure: NDArray[np.bool_]
     ) -> None:
-        """Move the rows on by what the sender said of them; what is not delivered at the last attempt has failed.
+        """Apply the sender's outcomes; what is not delivered at the last attempt has failed.
 
-        Where it was `unsure`, it is not known instead: only "delivered" ends the doubt.
+        Where it was `unsure`, it is not known instead: only "delivered" settles that.
         """
         self.attempts[rows] = np.minimum(self.attempts[rows].astype(np.uint16) + 1, _MOST_ATTEMPTS)
         sure = np.array((DELIVERED, FAILED, RETRY, UNSURE), np.uint8)[outcomes.codes]
@@ -147,20 +148,20 @@ class BatchRows:
             self.reason[rows[place]] = self._reason_index(f"perhaps taken before, then {reason}" if again else reason)
 
     def ask_again(self) -> bool:
-        """Make due what is not known, with all its attempts; whether there is any."""
+        """Make rows that are not known due again, with all their attempts; whether there are any."""
         rows = self.where(NOT_KNOWN)
         self.state[rows] = UNSURE
         self.attempts[rows] = 0
         return bool(rows.size)
 
     def retry_failed(self) -> int:
-        """Leave what failed, and was given back, to a later batch; how many rows."""
+        """Move rows that failed, and were refunded, to a later batch; returns how many."""
         rows = self.where(REFUNDED)
         self.state[rows] = RETRIED
         return rows.size
 
     def ask_no_more(self) -> None:
-        """Leave what may have been taken as not known: for a far side that would take it twice."""
+        """Mark rows that may have been accepted as not known, for a receiver that would accept them twice."""
         rows = self.where(UNSURE)
         self.state[rows] = NOT_KNOWN
         without = rows[self.reason[rows] == 0]
@@ -168,11 +169,11 @@ class BatchRows:
             self.reason[without] = self._reason_index(_CUT_OFF)
 
     def pack_decided(self) -> bytes:
-        """The half that never changes."""
+        """The columns that never change."""
         return _pack(_DECIDED, (self.ids, self.codes, self.limit, self.hit, self.retry_us))
 
     def pack_outcome(self) -> bytes:
-        """The half that every step changes."""
+        """The columns that every step changes."""
         return _pack(_OUTCOME, (self.state, self.attempts, self.reason))
 
     @classmethod
@@ -228,4 +229,4 @@ def _unpack(dtypes: tuple[str, ...], data: bytes, rows: int, number: int) -> lis
 
 
 def _damaged(number: int) -> CampaignError:
-    return CampaignError(f"batch {number} is not what was written")
+    return CampaignError(f"batch {number} is damaged")

@@ -1,1 +1,1 @@
-"""Campaigns across workers: the queue, who fills it and who takes from it."""
+"""Campaigns across workers: the queue, what fills it (`enqueue`) and what empties it (`worker`)."""

@@ -1,10 +1,10 @@
-"""Enqueueing a job: its run and its batches go to the queue, from where workers take them.
+"""Puts a job's run and its batches into the queue, for workers to claim.
 
-A worker reads no file: it is given the campaign file's text, the policies' text, and with each batch its subjects. What
-is secret stays behind: `${NAME}` goes as it stands, and each worker fills it from its own environment.
+A worker reads no files. The queue holds the text of the campaign file and of the policies, and the subjects of each
+batch. Secrets stay out: `${NAME}` is queued as written, and each worker fills it from its own environment.
 
-Killed midway and asked again, it goes on behind the last batch that is queued; batches that were set aside are put
-again. Two at once put each batch once.
+A call that was killed midway is simply repeated: it goes on after the last queued batch, and puts dead letters back.
+Two calls at once still queue each batch once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Enqueued", "enqueue"]
 
 
 class Enqueued(msgspec.Struct, frozen=True):
-    """What came of it: `state` is "new", "continued" or "finished" (before); `put` batches were queued by this call."""
+    """The result. `state`: "new", "continued" or "finished" (already before); `put`: batches queued by this call."""
 
     campaign: str
     run: str
@@ -44,9 +44,9 @@ class Enqueued(msgspec.Struct, frozen=True):
 
 
 def enqueue(job: Job, queue: Queue, progress: Callable[[int], object] | None = None) -> Enqueued:
-    """Put what is not in the queue yet; `progress` is called with the number of batches that are.
+    """Queue the batches that are not queued yet; `progress` is called with the number of queued batches.
 
-    `CampaignError` where the campaign's run was begun with something else, or where workers could not use it.
+    `CampaignError` where the campaign was enqueued with other inputs, or where workers could not open its store.
     """
     wanted = _run_of(job)
     name = wanted.facts.campaign
@@ -67,8 +67,8 @@ def enqueue(job: Job, queue: Queue, progress: Callable[[int], object] | None = N
     for queued in queue.put(run, _batches(job, missing)):
         if progress is not None:
             progress(queued)
-    said = "new" if begun else "finished" if state.finished else "continued"
-    return Enqueued(name, run.facts.run_id, queue.server.url, said, len(job.audience), job.batches, len(missing))
+    outcome = "new" if begun else "finished" if state.finished else "continued"
+    return Enqueued(name, run.facts.run_id, queue.server.url, outcome, len(job.audience), job.batches, len(missing))
 
 
 def _batches(job: Job, numbers: list[int]) -> Iterator[tuple[int, int, bytes]]:
@@ -93,15 +93,15 @@ def _run_of(job: Job) -> QueuedRun:
 
 
 def _store_for_workers(file: CampaignFile) -> str:
-    """What stands for the file's store elsewhere: an lmdb path without links; empty where the text will do."""
+    """The store's URL for workers: an lmdb path made absolute; empty where the URL in the file works as it is."""
     parts = urlsplit(file.store_text)
     if parts.scheme == "memory":
         raise CampaignError(
-            "store memory:// is one process's own; workers need one that they share: redis:// or lmdb://"
+            "store memory:// belongs to one process; workers need one that they share: redis:// or lmdb://"
         )
     if parts.password and "${" not in parts.password:
         raise CampaignError(
-            "the store's password would stand in the queue; write it as ${NAME} in the campaign file's 'store:', "
+            "the store's password would be stored in the queue; write it as ${NAME} in the campaign file's 'store:', "
             "and set that variable for enqueue and for each worker",
         )
     if parts.scheme != "lmdb" or "${" in file.store_text:

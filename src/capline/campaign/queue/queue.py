@@ -1,14 +1,14 @@
-"""The queue: campaigns whose batches any number of workers take. Its keys, its bytes and its verbs.
+"""The queue: campaigns whose batches are delivered by any number of workers. Its keys, its bytes and its verbs.
 
-Decision 7 draws every key. The rule: a batch belongs to one consumer, the one that the stream's group has it pending
-for, and every verb that writes a step looks there first, in the same script (`lua/`). Whoever lost a batch writes
-nothing.
+Decision 7 draws every key. The rule: a batch has one owner, the consumer for which it is pending in the stream's
+group. Every verb that writes a step checks the owner in the same script (`lua/`), so a worker that lost its lease
+writes nothing.
 
-    enqueue   begin, put …                                     see `enqueue`
-    worker    open_campaigns, store, take, hold, record, leave see `worker`
-    status    run, state, steps                                see `queue_status`
+    `enqueue`   begin, put_files, put
+    `worker`    open_campaigns, store, fix_store, claim, renew, record, release
+    `status`    find, state, steps
 
-Everything may be asked twice, and everything expires: 30 days after the last step.
+Every call may be repeated. Every key expires 30 days after the last step.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
     from capline.campaign.queue.server import QueueServer
 
-__all__ = ["MOST_TAKES", "DeadLetter", "InWork", "Over", "Queue", "QueuedRun", "State", "Taken", "Waiting"]
+__all__ = ["MOST_CLAIMS", "Claimed", "DeadLetter", "InWork", "Over", "Queue", "QueuedRun", "State", "Waiting"]
 
 EXPIRY_MS = 30 * 86_400_000
-MOST_TAKES = 10
-"""A batch that so many workers took and did not come back from is not given to another: it may be what ends them."""
+MOST_CLAIMS = 10
+"""A batch that was claimed so often without being finished becomes a dead letter: it may be what kills the workers."""
 
 _VERSION = b"2"
 _OPEN = "capline:campaigns"
@@ -46,10 +46,10 @@ _MOST_IN_WORK = 10_000
 
 @dataclass(frozen=True, slots=True)
 class QueuedRun:
-    """What a worker needs of a run, and never changes.
+    """What a worker must know of a run.
 
-    `text` is the campaign file's own, `path` where it was. `store` replaces what it says where it is not empty.
-    `columns` and `zones` are the audience's (no zones: no column of them), `batches` how many it makes.
+    `text` is the campaign file, `path` where it was. A `store` that is not empty replaces the store in the file.
+    `columns` and `zones` belong to the audience (no zones: it has no such column); `batches` is their number.
     """
 
     facts: RunFacts
@@ -64,8 +64,8 @@ class QueuedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """A batch that is the consumer's own. `data` is a packed `Part`; the two halves are None before it was decided."""
+class Claimed:
+    """A batch that this worker owns. `data` is a packed `Part`; both halves are None until it is decided."""
 
     campaign: str
     run_id: str
@@ -81,13 +81,13 @@ class Taken:
         return int(self.entry.partition("-")[2])
 
     def steps(self) -> BatchRows | None:
-        """How far it was brought; None before it was decided. `CampaignError` where that is not what was written."""
+        """The recorded steps; None before it was decided. `CampaignError` where they are damaged."""
         return None if self.decided is None else _unpack(self.number, self.decided, self.outcome)
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A batch that could not be given out and was set aside."""
+    """A batch that was set aside because no worker could deliver it."""
 
     number: int
     why: str
@@ -95,31 +95,31 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """There is nothing to take now; so many batches are in work elsewhere."""
+    """There is nothing to claim now; `in_work` batches are with other workers."""
 
     in_work: int
 
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """The run is finished, or gone."""
+    """The run is finished, or has expired."""
 
 
 @dataclass(frozen=True, slots=True)
 class InWork:
-    """A batch that somebody has. `idle_s`: since its last sign of life. `takes` counts those that did not end well."""
+    """A claimed batch. `idle_s`: since its lease was last renewed. `claims`: how often it was claimed so far."""
 
     number: int
     worker: str
     since_us: int
     idle_s: float
-    takes: int
+    claims: int
     error: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How far a run is, in batches; `done` counts subjects of settled ones, `elapsed_us` runs from the first take."""
+    """A run's progress in batches. `done` counts subjects of settled ones; `elapsed_us` runs from the first claim."""
 
     queued: int
     settled: int
@@ -131,7 +131,7 @@ class State:
 
     @property
     def waiting(self) -> int:
-        """Batches that are queued and nobody's."""
+        """Batches that are queued and not claimed."""
         return self.queued - self.settled - len(self.in_work) - len(self.aside)
 
 
@@ -141,10 +141,10 @@ class Queue:
     def __init__(self, server: QueueServer) -> None:
         self.server = server
 
-    # ---- putting
+    # ---- for `enqueue`
 
     def begin(self, run: QueuedRun) -> bool:
-        """Make a campaign's run; False where there is one, which is left as it is."""
+        """Create a campaign's run; False where there is one already, which stays unchanged."""
         fields: dict[str, object] = {
             "version": _VERSION,
             "run_id": run.facts.run_id,
@@ -159,12 +159,12 @@ class Queue:
         return bool(self._run("begin", run.facts.campaign, run.facts.campaign, EXPIRY_MS, *flat))
 
     def put_files(self, run: QueuedRun) -> None:
-        """Replace a run's texts: what may change in them (speed, retries) is then so for workers that open it."""
+        """Replace a run's texts: workers that open it from now on see changed speeds and retries."""
         flat = [word for pair in _files(run).items() for word in pair]
         self.server.call("HSET", _keys(run.facts.campaign)[0], *flat)
 
     def put(self, run: QueuedRun, batches: Iterator[tuple[int, int, bytes]]) -> Iterator[int]:
-        """Queue batches (number, rows, data) that are not yet, in chunks; gives how many are queued after each."""
+        """Queue the batches (number, rows, data) that are not queued yet; yields after each chunk how many are."""
         chunk: list[tuple[object, ...]] = []
         size_bytes = 0
         for number, rows, data in batches:
@@ -182,29 +182,29 @@ class Queue:
             raise CampaignError(f"queue {self.server.url}: the run of {campaign!r} is gone; enqueue it again")
         return queued
 
-    # ---- working
+    # ---- for `worker`
 
     def open_campaigns(self) -> list[str]:
         """The campaigns that are not finished, the oldest first."""
         return [name.decode() for name in self.server.call("ZRANGE", _OPEN, 0, -1)]
 
     def store(self, campaign: str) -> Input | None:
-        """The identity of the store that the run decides on; None before the first worker opened it."""
+        """The identity of the run's store; None before the first worker opened it."""
         found = self.server.call("HGET", _keys(campaign)[0], "store_identity")
         return None if found is None else msgspec.json.decode(found, type=Input)
 
     def fix_store(self, campaign: str, store: Input) -> Input:
-        """Fix the store that the run decides on; gives the one that it is fixed to, which may be another."""
+        """Fix the run's store, unless another worker did; returns the one that is fixed."""
         found = self._run("store", campaign, msgspec.json.encode(store))
         return store if found is None else msgspec.json.decode(found, type=Input)
 
-    def take(self, campaign: str, worker: str, takeover_s: float) -> Taken | DeadLetter | Waiting | Over:
-        """A batch for this worker: its own, else one whose holder gave no sign for so long, else a new one."""
-        match self._run("take", campaign, worker, EXPIRY_MS, int(takeover_s * 1000), MOST_TAKES, campaign):
+    def claim(self, campaign: str, worker: str, takeover_s: float) -> Claimed | DeadLetter | Waiting | Over:
+        """A batch for this worker: the one it already owns, else one whose lease has expired, else a new one."""
+        match self._run("claim", campaign, worker, EXPIRY_MS, int(takeover_s * 1000), MOST_CLAIMS, campaign):
             case [b"batch", entry, flat, decided, outcome, run_id]:
                 fields = _pairs(flat)
                 rows = fields.get(b"rows", b"0")
-                return Taken(
+                return Claimed(
                     campaign,
                     run_id.decode(),
                     entry.decode(),
@@ -220,27 +220,37 @@ class Queue:
             case _:
                 return Over()
 
-    def hold(self, taken: Taken, worker: str) -> bool:
-        """Whether the batch is still this worker's; its lease begins again."""
-        return bool(self._run("hold", taken.campaign, worker, EXPIRY_MS, taken.entry))
+    def renew(self, claimed: Claimed, worker: str) -> bool:
+        """Renew the lease; False where the worker no longer owns the batch."""
+        return bool(self._run("renew", claimed.campaign, worker, EXPIRY_MS, claimed.entry))
 
-    def record(self, taken: Taken, worker: str, rows: BatchRows, *, decided: bool) -> bool:
-        """Write a step of the batch, the first one (`decided`) or a later; False where it is not this worker's."""
+    def record(self, claimed: Claimed, worker: str, rows: BatchRows, *, decided: bool) -> bool:
+        """Write a step of the batch, the first (`decided`) or a later one; False where the worker lost the batch."""
         first = msgspec.msgpack.encode((rows.at_us, len(rows), rows.limits, rows.pack_decided())) if decided else b""
-        outcome = msgspec.msgpack.encode((rows.is_settled, rows.pack_outcome(), rows.reasons))
-        settles = len(rows) if rows.is_settled else 0
+        outcome = msgspec.msgpack.encode((rows.is_done, rows.pack_outcome(), rows.reasons))
+        done_rows = len(rows) if rows.is_done else 0
         return bool(
-            self._run("record", taken.campaign, worker, EXPIRY_MS, taken.entry, first, outcome, settles, taken.campaign)
+            self._run(
+                "record",
+                claimed.campaign,
+                worker,
+                EXPIRY_MS,
+                claimed.entry,
+                first,
+                outcome,
+                done_rows,
+                claimed.campaign,
+            )
         )
 
-    def leave(self, taken: Taken, worker: str, how: str, why: str = "") -> bool:
+    def release(self, claimed: Claimed, worker: str, how: str, why: str = "") -> bool:
         """Let go of an unsettled batch: `release`, `fail` or `aside` (see leave.lua); False where it is not its own."""
-        return bool(self._run("leave", taken.campaign, worker, EXPIRY_MS, taken.entry, how, why))
+        return bool(self._run("release", claimed.campaign, worker, EXPIRY_MS, claimed.entry, how, why))
 
-    # ---- looking
+    # ---- for `status`
 
     def find(self, campaign: str) -> QueuedRun | None:
-        """What is known of a campaign's run; None where there is none. `CampaignError` where it cannot be read."""
+        """A campaign's run; None where there is none. `CampaignError` where it cannot be read."""
         fields = _pairs(self.server.call("HGETALL", _keys(campaign)[0]))
         if not fields:
             return None
@@ -262,12 +272,12 @@ class Queue:
             )
         except (KeyError, ValueError):
             raise CampaignError(
-                f"queue {self.server.url}: the run of {campaign!r} is not what was written; "
+                f"queue {self.server.url}: the run of {campaign!r} is damaged; "
                 "give the campaign another name and enqueue it again"
             ) from None
 
     def state(self, campaign: str) -> State:
-        """How far a run is."""
+        """A run's progress."""
         run, batches, steps, aside, _ = _keys(campaign)
         names = ("queued", "settled", "done", "finished", "first_us", "last_us")
         numbers, pending, apart = self.server.calls(
@@ -290,17 +300,17 @@ class Queue:
 
     def _in_work(self, steps: str, pending: list[Any]) -> Iterator[InWork]:
         found: list[tuple[int, str, float, int]] = []
-        for entry, worker, idle_ms, takes in pending:
-            found.append((int(entry.partition(b"-")[2]), worker.decode(), int(idle_ms) / 1000, int(takes)))
+        for entry, worker, idle_ms, claims in pending:
+            found.append((int(entry.partition(b"-")[2]), worker.decode(), int(idle_ms) / 1000, int(claims)))
         held = [each for each in found if each[1] != "nobody"]
         asked = [("HMGET", steps, f"{number}:since", f"{number}:error") for number, *_ in held]
-        for (number, worker, idle_s, takes), (since, error) in zip(
+        for (number, worker, idle_s, claims), (since, error) in zip(
             held, self.server.calls(asked) if asked else [], strict=True
         ):
-            yield InWork(number, worker, int(since or 0), idle_s, takes, error.decode() if error else None)
+            yield InWork(number, worker, int(since or 0), idle_s, claims, error.decode() if error else None)
 
     def steps(self, campaign: str, numbers: Sequence[int]) -> Iterator[BatchRows]:
-        """The batches among these that were decided, as they stand; each is whole, whatever is written meanwhile."""
+        """The recorded steps of those batches that were decided. Each batch is read in one piece."""
         key = _keys(campaign)[2]
         for start in range(0, len(numbers), _READ_BATCHES):
             some = numbers[start : start + _READ_BATCHES]

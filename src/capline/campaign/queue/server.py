@@ -1,10 +1,10 @@
-"""The server that holds the queue: one Redis or Valkey, spoken to through redis-py, which is imported only here.
+"""The queue's server: one Redis or Valkey, reached through redis-py, which is imported only here.
 
-The rule: every call may be repeated. So a call that gets no answer is made again, for as long as the patience lasts;
-whether it ran the first time does not matter. redis-py's own retries are off: they would hide a stop that is asked for.
+The rule: every call may be repeated. A call without an answer is sent again, with a backoff, for `patience_s` seconds;
+it does not matter whether the first one ran. redis-py's own retries are off, since they would delay a stop.
 
-URLs: redis://[user:password@]host[:port][/db], rediss:// over TLS, verified; valkey:// and valkeys:// are the same;
-the options of a store's URL may stand in it. Its password is never in a message.
+URLs: redis://[user:password@]host[:port][/db], or rediss:// with verified TLS; valkey:// and valkeys:// are the same.
+They take the options of a store's URL. Messages never show the password.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["QueueServer", "parse_queue_url"]
 
-_SCRIPTS = ("begin", "put", "take", "hold", "record", "leave", "store")
+_SCRIPTS = ("begin", "put", "claim", "renew", "record", "release", "store")
 _TIMEOUT_S = 10.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 1.0
 PATIENCE_S = 30.0
@@ -31,7 +31,7 @@ _LIKE = "write it like redis://127.0.0.1:6379/0"
 
 
 def parse_queue_url(url: str) -> Settings:
-    """Which server; `CampaignError` for a URL that names none, or more than one."""
+    """The URL's settings; `CampaignError` where it does not name exactly one server."""
     shown = f"queue {safe_url(url)!r}"
     if url.partition("://")[0] not in server_schemes():
         raise CampaignError(f"{shown} is not the URL of a Redis or Valkey server; {_LIKE}")
@@ -45,9 +45,9 @@ def parse_queue_url(url: str) -> Settings:
 
 
 class QueueServer:
-    """A connection to the server; nothing is connected before the first call. Safe to use by one thread.
+    """A connection to the server, opened by the first call. For one thread.
 
-    `pause` is called with the seconds between two tries, and may raise to end them.
+    `pause` is called with the seconds between two tries; it may raise to stop trying.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class QueueServer:
         self._patience_s = patience_s
         self._pause = pause
         try:
-            # Loaded by name, and only here: whoever has no queue needs no client.
+            # The client is optional: only a queue needs it.
             redis: Any = import_module("redis")
         except ModuleNotFoundError:
             raise CampaignError('a queue needs a Redis client: pip install "capline[redis]"') from None
@@ -80,7 +80,7 @@ class QueueServer:
             socket_connect_timeout=_TIMEOUT_S,
             retry=import_module("redis.retry").Retry(import_module("redis.backoff").NoBackoff(), 0),
         )
-        # Replies as the server gives them: what they mean is for `queue` to say.
+        # `queue` reads the server's raw replies.
         self._client.response_callbacks.clear()
         folder = resources.files("capline.campaign.queue") / "lua"
         self._scripts = {
@@ -95,16 +95,16 @@ class QueueServer:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connection. Safe to call twice."""
+        """Close the connection. May be called twice."""
         self._client.close()
 
-    def prove(self, patience_s: float = 0.0) -> list[str]:
-        """`CampaignError` where there is no server that can hold a queue; what speaks against this one, in words.
+    def check(self, patience_s: float = 0.0) -> list[str]:
+        """Warnings about the server's settings; `CampaignError` where it cannot hold a queue.
 
-        `patience_s` is how long it is waited for one: it may be restarting.
+        Waits up to `patience_s` for a server that is restarting.
         """
         lines = (
-            self._asked(lambda: self._client.execute_command("INFO", "everything"), patience_s).decode().splitlines()
+            self._repeat(lambda: self._client.execute_command("INFO", "everything"), patience_s).decode().splitlines()
         )
         info = dict(line.split(":", 1) for line in lines if ":" in line)
         if info.get("cluster_enabled") == "1":
@@ -112,21 +112,21 @@ class QueueServer:
         warnings: list[str] = []
         if info.get("aof_enabled") != "1":
             warnings.append(
-                "it keeps no log on disk (appendonly no): a restart forgets the campaign, and who was sent to"
+                "it does not write to disk (appendonly no): a restart forgets the campaign and what was sent"
             )
         policy = info.get("maxmemory_policy", "noeviction")
         if policy != "noeviction":
             warnings.append(
-                f"it may drop the queue when its memory is full (maxmemory-policy {policy}, not noeviction)"
+                f"it may evict the queue when its memory is full (maxmemory-policy {policy}, not noeviction)"
             )
         return [f"queue {self.url}: {warning}" for warning in warnings]
 
     def call(self, *words: object) -> Any:
-        """One command, one that may be repeated; its reply."""
-        return self._asked(lambda: self._client.execute_command(*words), self._patience_s)
+        """Send one command, which may be repeated; returns its reply."""
+        return self._repeat(lambda: self._client.execute_command(*words), self._patience_s)
 
     def calls(self, commands: Iterable[tuple[object, ...]]) -> list[Any]:
-        """Several such commands in one round trip."""
+        """Send several such commands in one round trip."""
 
         def ask() -> list[Any]:
             with self._client.pipeline(transaction=False) as pipe:
@@ -135,14 +135,14 @@ class QueueServer:
                 return pipe.execute()
 
         listed = list(commands)
-        return self._asked(ask, self._patience_s)
+        return self._repeat(ask, self._patience_s)
 
     def run(self, script: str, keys: list[str], *arguments: object) -> Any:
-        """One script; its reply."""
-        return self._asked(lambda: self._scripts[script](keys, arguments), self._patience_s)
+        """Run one script; returns its reply."""
+        return self._repeat(lambda: self._scripts[script](keys, arguments), self._patience_s)
 
     def runs(self, script: str, keys: list[str], arguments: list[tuple[object, ...]]) -> list[Any]:
-        """One script with each of these arguments, in one round trip."""
+        """Run one script with each of these arguments, in one round trip."""
 
         def ask() -> list[Any]:
             with self._client.pipeline(transaction=False) as pipe:
@@ -150,9 +150,9 @@ class QueueServer:
                     self._scripts[script](keys, each, client=pipe)
                 return pipe.execute()
 
-        return self._asked(ask, self._patience_s)
+        return self._repeat(ask, self._patience_s)
 
-    def _asked(self, ask: Callable[[], Any], patience_s: float) -> Any:
+    def _repeat(self, ask: Callable[[], Any], patience_s: float) -> Any:
         until = time.monotonic() + patience_s
         wait_s = _FIRST_WAIT_S
         while True:
@@ -169,7 +169,7 @@ class QueueServer:
 
     def _failed(self, error: Exception) -> CampaignError:
         text = " ".join(str(error).split())
-        what = "it refuses the user or the password: " if isinstance(error, self._errors.AuthenticationError) else ""
+        what = "it rejects the user or the password: " if isinstance(error, self._errors.AuthenticationError) else ""
         tls = self.url.partition("://")[0].endswith("s") and not isinstance(error, self._errors.ResponseError)
         what += "is it a server without TLS? then write redis:// for rediss://: " if tls else ""
         full = "; give it more memory" if isinstance(error, self._errors.OutOfMemoryError) else ""

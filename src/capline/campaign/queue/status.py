@@ -1,7 +1,7 @@
-"""How far a queued campaign is, over all its workers: the report of `run`, of the steps in the queue, and who has what.
+"""A queued campaign's progress over all its workers: the counts of `report`, and which worker has which batch.
 
-Made once for a campaign and looked at any number of times: what is settled is read once, for it does not change. The
-first look at ten million subjects reads some 100 MB; each later one, what moved.
+A `QueueStatus` reads each finished batch once, since it does not change. For ten million subjects the first report
+reads some 100 MB; each later one reads only what is not finished.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 __all__ = ["BatchInWork", "QueueProgress", "QueueReport", "QueueStatus"]
 
 _SILENT_S = 10.0
-"""So long without a sign of life, of which there is one a second, and nobody is at work."""
+"""Leases are renewed every second: after so long without a renewal, nobody is at work."""
 
 
 class BatchInWork(msgspec.Struct, frozen=True):
-    """A batch that a worker has, and for how long; `silent_s` since its last sign of life.
+    """A batch that a worker owns, since `since_us`; its lease was last renewed `silent_s` seconds ago.
 
-    `takes` is above 1 where workers before it did not come back; `error` is what the last of them said.
+    `takes` counts claims: above 1 where earlier workers did not finish it. `error` is what the last of them reported.
     """
 
     batch: int
@@ -49,13 +49,13 @@ class QueueProgress(msgspec.Struct, frozen=True):
 
 
 class QueueReport(Report, frozen=True, kw_only=True):
-    """A report, and how far the queue is."""
+    """A report with the queue's progress."""
 
     queue: QueueProgress
 
 
 class QueueStatus:
-    """A campaign on a queue, to look at; `CampaignError` where it is not there."""
+    """Reads one campaign of a queue; `CampaignError` where it is not there."""
 
     def __init__(self, queue: Queue, campaign: str) -> None:
         run = queue.find(campaign)
@@ -65,25 +65,25 @@ class QueueStatus:
             )
         self._queue = queue
         self._run = run
-        self._settled = OutcomeCounts(run.facts.segments)
-        self._unsettled = set(range(run.batches))
+        self._done = OutcomeCounts(run.facts.segments)
+        self._not_done = set(range(run.batches))
 
     def report(self) -> QueueReport:
-        """How far it is now."""
+        """The progress now."""
         name = self._run.facts.campaign
-        # The state before the steps: a batch that moves between the two is then counted as less far, never as further.
+        # State first, then steps: a batch that moves in between is reported as less far, never as further.
         state = self._queue.state(name)
         under_way = OutcomeCounts(self._run.facts.segments)
-        for rows in self._queue.steps(name, sorted(self._unsettled)):
-            if rows.is_settled:
-                self._settled.add(rows)
-                self._unsettled.discard(rows.number)
+        for rows in self._queue.steps(name, sorted(self._not_done)):
+            if rows.is_done:
+                self._done.add(rows)
+                self._not_done.discard(rows.number)
             else:
                 under_way.add(rows)
-        tally = OutcomeCounts(self._run.facts.segments)
-        tally.merge(self._settled)
-        tally.merge(under_way)
-        report = tally.report(self._run.facts, _state(state), state.elapsed_us)
+        counts = OutcomeCounts(self._run.facts.segments)
+        counts.merge(self._done)
+        counts.merge(under_way)
+        report = counts.report(self._run.facts, _state(state), state.elapsed_us)
         return QueueReport(**msgspec.structs.asdict(report), queue=self._progress(state))
 
     def _progress(self, state: State) -> QueueProgress:
@@ -94,7 +94,7 @@ class QueueStatus:
             state.waiting,
             state.settled,
             [
-                BatchInWork(each.number, each.worker, each.since_us, each.idle_s, each.takes, each.error)
+                BatchInWork(each.number, each.worker, each.since_us, each.idle_s, each.claims, each.error)
                 for each in state.in_work
             ],
             dict(state.aside),

@@ -1,15 +1,15 @@
-"""A worker: takes batches from the queue, one at a time, and brings each to its end. Any number of them, on any hosts.
+"""A worker: claims batches from the queue, one at a time, and delivers each. Any number of them, on any hosts.
 
-`settle` has the way of a batch; here its steps are written to the queue, which takes them only from the batch's owner:
+`deliver` has the steps of a batch. A worker records them in the queue, which accepts them only from the batch's owner:
 
-    take ── settle: check (still mine?), hand over, record, … ── settled
-      │        └── lost: another took it over; leave everything as it stands, and take the next
-      ├── cannot be read: set aside, and told; take the next
-      ├── stopped: given back at once, for the next who asks
-      └── failed: left to its lease, and the worker ends with the error
+    claim ── deliver: renew the lease, send, record, … ── delivered
+      │        └── lease lost: another worker owns the batch; write nothing, claim the next
+      ├── damaged: set aside as a dead letter and reported; claim the next
+      ├── stopped: released at once, for the next worker
+      └── failed: released when its lease ends, and the worker ends with the error
 
-The heart beats in a thread: while a hand-over takes long, it says every second that the batch has an owner. A
-process that is killed or stopped says nothing; after `takeover_s` another takes the batch.
+A thread renews the lease every second, however long sending takes. A process that was killed or suspended renews
+nothing: after `takeover_s` another worker claims the batch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from capline.campaign.ledger.ledger import changed_inputs
 from capline.campaign.ledger.rows import DELIVERED, NOT_KNOWN, REFUNDED, REFUSED, STATES, BatchRows
 from capline.campaign.part import Part
 from capline.campaign.prepare import open_limiter, pick_policy
-from capline.campaign.queue.queue import DeadLetter, Over, Queue, QueuedRun, Taken, Waiting
+from capline.campaign.queue.queue import Claimed, DeadLetter, Over, Queue, QueuedRun, Waiting
 from capline.campaign.queue.server import QueueServer
 from capline.campaign.senders.protocol import RunInfo
 from capline.campaign.stop import CampaignStopped
@@ -57,22 +57,22 @@ if TYPE_CHECKING:
     from capline.limiter.limiter import Limiter
     from capline.model.policy import Policy
 
-__all__ = ["LEAST_TAKEOVER_S", "Settled", "Worked", "Worker"]
+__all__ = ["LEAST_TAKEOVER_S", "DeliveredBatch", "Worked", "Worker"]
 
 LEAST_TAKEOVER_S = 1.0
 START_S = 5.0
-"""How long a worker that starts waits for the queue's server: longer than a restart takes."""
+"""How long a starting worker waits for the queue's server: longer than a restart takes."""
 OUTAGE_S = 30.0
-"""How long a campaign's store may be silent before the worker ends with its error."""
+"""How long a campaign's store may be unreachable before the worker ends with its error."""
 _POLL_S = 0.5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
-_LONGEST_BEAT_S = 1.0
-_BEATS = 4
-"""Signs of life in the time after which a batch is taken over; one a second at least, for others may wait less long."""
+_LONGEST_RENEWAL_S = 1.0
+_RENEWALS = 4
+"""Renewals in the time of one lease; at least one a second, since other workers may take over sooner."""
 
 
-class Settled(msgspec.Struct, frozen=True):
-    """A batch that this worker brought to its end."""
+class DeliveredBatch(msgspec.Struct, frozen=True):
+    """A batch that this worker delivered."""
 
     campaign: str
     batch: int
@@ -85,9 +85,9 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 class Worked(msgspec.Struct):
-    """What a worker did. `sent`, `refused`, `failed` and `not_known` are of the batches that it brought to their end.
+    """What a worker did. `sent`, `refused`, `failed` and `not_known` count the subjects of the batches it delivered.
 
-    `lost` batches went to another worker, `aside` were set aside; `trouble` counts campaigns that it could not open.
+    `lost` batches went to another worker, `aside` became dead letters; `trouble` counts campaigns that did not open.
     """
 
     worker: str
@@ -101,7 +101,7 @@ class Worked(msgspec.Struct):
     aside: int = 0
     trouble: int = 0
 
-    def add(self, batch: Settled) -> None:
+    def add(self, batch: DeliveredBatch) -> None:
         """Count a batch."""
         self.settled += 1
         self.subjects += batch.rows
@@ -112,9 +112,9 @@ class Worked(msgspec.Struct):
 
 
 class Worker:
-    """One process's part in whatever is queued. `say` is told, in one line, what a person should know.
+    """Delivers whatever is queued. `say` is called with one line about each problem.
 
-    `store` stands for every campaign's own where it is given. Close it afterwards.
+    `store`, where given, replaces every campaign's own store. Close the worker afterwards.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Worker:
         *,
         takeover_s: float,
         store: str | None = None,
-        settled: Callable[[Settled], object] = lambda _settled: None,
+        delivered: Callable[[DeliveredBatch], object] = lambda _batch: None,
         say: Callable[[str], object] = lambda _line: None,
     ) -> None:
         if not takeover_s >= LEAST_TAKEOVER_S:
@@ -134,36 +134,36 @@ class Worker:
         self._stop = stop
         self._takeover_s = takeover_s
         self._store = store
-        self._tell = settled
+        self._delivered = delivered
         self._say = say
         self._queue = Queue(QueueServer(url, pause=stop.wait))
-        self._heart = _LeaseKeeper(url, self.name, min(takeover_s / _BEATS, _LONGEST_BEAT_S))
+        self._lease_keeper = _LeaseKeeper(url, self.name, min(takeover_s / _RENEWALS, _LONGEST_RENEWAL_S))
         self._runs: dict[str, _Run] = {}
         self._outage: _Outage | None = None
         self._shut_until: dict[str, float] = {}
 
     def close(self) -> None:
-        """Let go of stores, senders and connections."""
+        """Close stores, senders and connections."""
         for run in self._runs.values():
             run.close()
         self._runs.clear()
         self._queue.server.close()
 
     def warnings(self) -> list[str]:
-        """What speaks against the queue's server; `CampaignError` where it cannot be used at all."""
-        return self._queue.server.prove(START_S)
+        """Warnings about the queue's server; `CampaignError` where it cannot hold a queue."""
+        return self._queue.server.check(START_S)
 
     def work(self, *, until_idle: bool = False) -> None:
-        """Take batches for as long as nobody asks to stop (`CampaignStopped`), or until there are none in any campaign.
+        """Deliver batches until a stop is asked for (`CampaignStopped`), or `until_idle`: until no batch is left.
 
-        A `CaplineError` for what cannot go on; the batch then goes to another worker, after its lease.
+        A `CaplineError` ends it; another worker claims the batch once its lease has expired.
         """
-        with self._heart:
+        with self._lease_keeper:
             while True:
                 self._stop.check()
                 in_work = 0
                 for campaign in self._campaigns():
-                    answer = self._queue.take(campaign, self.name, self._takeover_s)
+                    answer = self._queue.claim(campaign, self.name, self._takeover_s)
                     match answer:
                         case Waiting():
                             in_work += answer.in_work
@@ -171,8 +171,8 @@ class Worker:
                             continue
                         case DeadLetter():
                             self._set_aside(campaign, answer.number, answer.why)
-                        case Taken():
-                            self._settle(answer)
+                        case Claimed():
+                            self._deliver(answer)
                     if not isinstance(answer, Waiting):
                         break
                 else:
@@ -181,7 +181,7 @@ class Worker:
                     self._stop.wait(_POLL_S)
 
     def _campaigns(self) -> list[str]:
-        """The campaigns that this worker can do something for, opened."""
+        """The unfinished campaigns that this worker could open."""
         names = self._queue.open_campaigns()
         for name in [*self._runs]:
             if name not in names:
@@ -195,11 +195,11 @@ class Worker:
             return False
         run = self._queue.find(campaign)
         if run is None:
-            return True  # expired: `take` says that it is over, and forgets its name
+            return True  # expired: `claim` answers `Over` and removes its name
         try:
             self._runs[campaign] = _Run(run, self._store, self._queue)
         except CaplineError as error:
-            # Other campaigns go on; this one may be fixed meanwhile.
+            # Go on with other campaigns, and try this one again later: somebody may fix it.
             if campaign not in self._shut_until:
                 self.worked.trouble += 1
             self._shut_until[campaign] = time.monotonic() + self._takeover_s
@@ -207,56 +207,56 @@ class Worker:
             return False
         return True
 
-    def _settle(self, taken: Taken) -> None:
+    def _deliver(self, claimed: Claimed) -> None:
         began = time.monotonic()
-        run = self._runs.get(taken.campaign)
-        if run is None or run.info.run_id != taken.run_id:
-            # Begun again since it was opened: give it back, and open what is there now.
-            self._queue.leave(taken, self.name, "release")
+        run = self._runs.get(claimed.campaign)
+        if run is None or run.info.run_id != claimed.run_id:
+            # A new run replaced the one that is open here: release the batch, and open the new run.
+            self._queue.release(claimed, self.name, "give_back")
             if run is not None:
-                self._runs.pop(taken.campaign).close()
+                self._runs.pop(claimed.campaign).close()
             return
         try:
-            part, rows = run.read(taken)
+            part, rows = run.read(claimed)
         except CampaignError as error:
-            if self._queue.leave(taken, self.name, "aside", str(error)):
-                self._set_aside(taken.campaign, taken.number, str(error))
+            if self._queue.release(claimed, self.name, "set_aside", str(error)):
+                self._set_aside(claimed.campaign, claimed.number, str(error))
             return
-        steps = _Steps(self._queue, taken, self.name, self._stop)
-        with self._leaving(taken), self._heart.beating(taken):
-            done = _settled(taken.campaign, run.settling(steps).settle(part, rows), time.monotonic() - began)
+        steps = _Steps(self._queue, claimed, self.name, self._stop)
+        with self._releasing(claimed), self._lease_keeper.renewing(claimed):
+            done = _delivered_batch(claimed.campaign, run.delivery(steps).deliver(part, rows), time.monotonic() - began)
             self._outage = None
             self.worked.add(done)
-            self._tell(done)
+            self._delivered(done)
 
     @contextmanager
-    def _leaving(self, taken: Taken) -> Generator[None]:
-        """Let go of the batch in the way that what is raised inside asks for."""
+    def _releasing(self, claimed: Claimed) -> Generator[None]:
+        """Release the batch as the exception that is raised inside demands."""
         try:
             yield
         except _Lost:
-            self._lose(taken)
+            self._lose(claimed)
         except CampaignStopped:
-            self._queue.leave(taken, self.name, "release")
+            self._queue.release(claimed, self.name, "give_back")
             raise
         except (StoreUnavailableError, StoreUnknownError) as error:
-            # Every step of a batch may be taken again: it is given back, and taken when the store answers.
-            self._queue.leave(taken, self.name, "release")
+            # Every step of a batch may be repeated: it is released now, and claimed again when the store answers.
+            self._queue.release(claimed, self.name, "give_back")
             self._outage = self._outage or _Outage(time.monotonic() + OUTAGE_S)
             self._stop.wait(self._outage.pause(error, self._say))
         except CaplineError as error:
             with suppress(CampaignError):
-                if not self._queue.leave(taken, self.name, "fail", str(error)):
-                    # What a late holder meets may come of the new one's work: a part that was replaced meanwhile.
-                    self._lose(taken)
+                if not self._queue.release(claimed, self.name, "fail", str(error)):
+                    # The error may be the new owner's doing: a part file that it replaced meanwhile.
+                    self._lose(claimed)
                     return
             if isinstance(error, StoreError) and AGAIN not in str(error):
                 raise type(error)(f"{error}; {AGAIN}") from None
             raise
 
-    def _lose(self, taken: Taken) -> None:
+    def _lose(self, claimed: Claimed) -> None:
         self.worked.lost += 1
-        self._say(f"{taken.campaign}: batch {taken.number} was taken over by another worker; it is left to that one")
+        self._say(f"{claimed.campaign}: batch {claimed.number} was taken over by another worker, which delivers it")
 
     def _set_aside(self, campaign: str, number: int, why: str) -> None:
         self.worked.aside += 1
@@ -267,14 +267,14 @@ class Worker:
 
 
 class _Outage:
-    """A campaign's store does not answer: pauses that double, until it has been silent for too long."""
+    """A store that does not answer: the backoff between two claims, and its end."""
 
     def __init__(self, until: float) -> None:
         self._until = until
         self._pause_s = 0.0
 
     def pause(self, error: StoreError, say: Callable[[str], object]) -> float:
-        """How long to wait; raises the error after the time that an outage may take. Said once."""
+        """Seconds to wait, doubling; raises the error when the outage has lasted too long. Calls `say` once."""
         if not self._pause_s:
             say(f"the store does not answer ({error}); waiting for it")
         if time.monotonic() > self._until:
@@ -283,7 +283,7 @@ class _Outage:
         return self._pause_s
 
 
-class _Lost(Exception):  # noqa: N818 - not an error: another one has the batch
+class _Lost(Exception):  # noqa: N818 - not an error: another worker owns the batch
     pass
 
 
@@ -292,13 +292,13 @@ class _Steps:
     """The queue as a `Record`, for one batch."""
 
     queue: Queue
-    taken: Taken
+    claimed: Claimed
     worker: str
     stop: Stop
 
     def check(self) -> None:
         self.stop.check()
-        if not self.queue.hold(self.taken, self.worker):
+        if not self.queue.renew(self.claimed, self.worker):
             raise _Lost
 
     def add(self, rows: BatchRows) -> None:
@@ -308,7 +308,7 @@ class _Steps:
         self._record(rows, decided=False)
 
     def _record(self, rows: BatchRows, *, decided: bool) -> None:
-        if not self.queue.record(self.taken, self.worker, rows, decided=decided):
+        if not self.queue.record(self.claimed, self.worker, rows, decided=decided):
             raise _Lost
 
 
@@ -337,17 +337,17 @@ class _Run:
     def close(self) -> None:
         self._stack.close()
 
-    def read(self, taken: Taken) -> tuple[Part, BatchRows | None]:
-        """The batch and how far it is; `CampaignError` where either is not what was written."""
+    def read(self, claimed: Claimed) -> tuple[Part, BatchRows | None]:
+        """The batch and its recorded steps; `CampaignError` where either is damaged."""
         run, segments = self._run, len(self._segments)
-        part = Part.unpack(taken.number, taken.rows, taken.data, run.columns, segments, len(run.zones))
-        rows = taken.steps()
+        part = Part.unpack(claimed.number, claimed.rows, claimed.data, run.columns, segments, len(run.zones))
+        rows = claimed.steps()
         if rows is not None and len(rows) != len(part):
-            raise CampaignError(f"batch {taken.number} has another number of subjects than when it was decided")
+            raise CampaignError(f"batch {claimed.number} has another number of subjects than when it was decided")
         return part, rows
 
-    def settling(self, steps: _Steps) -> Delivery:
-        """What brings a batch of this run to its end."""
+    def delivery(self, steps: _Steps) -> Delivery:
+        """A `Delivery` that records its steps here."""
         kinds = self._segments, self._run.zones
         return Delivery(
             self._file, self._policy, *kinds, self._limiter, self.info, steps, self._breaker, steps.stop.wait
@@ -355,7 +355,7 @@ class _Run:
 
 
 def _same_store(fixed: Input, found: Input) -> None:
-    """Every worker of a run decides on one store; `CampaignError` where this one found another."""
+    """`CampaignError` where this worker has another store than the run's other workers."""
     changed = changed_inputs([fixed], [found])
     if changed:
         raise CampaignError(
@@ -365,21 +365,21 @@ def _same_store(fixed: Input, found: Input) -> None:
 
 
 class _LeaseKeeper:
-    """Says that a batch has an owner, every second, from a thread and a connection of its own.
+    """Renews the lease of a batch every second, in a thread with a connection of its own.
 
-    It fails in silence: whether the batch is still this worker's is asked before each step anyway.
+    Failures are ignored: each step renews the lease itself and notices when it is lost.
     """
 
-    def __init__(self, url: str, worker: str, beat_s: float) -> None:
+    def __init__(self, url: str, worker: str, interval_s: float) -> None:
         self._queue = Queue(QueueServer(url, patience_s=0.0))
         self._worker = worker
-        self._beat_s = beat_s
+        self._interval_s = interval_s
         self._over = threading.Event()
-        self._taken: Taken | None = None
+        self._taken: Claimed | None = None
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> None:
-        self._thread = threading.Thread(target=self._beat, name="capline-heart", daemon=True)
+        self._thread = threading.Thread(target=self._renew, name="capline-lease", daemon=True)
         self._thread.start()
 
     def __exit__(self, *exc: object) -> None:
@@ -389,25 +389,25 @@ class _LeaseKeeper:
         self._queue.server.close()
 
     @contextmanager
-    def beating(self, taken: Taken) -> Generator[None]:
-        """Inside, the batch is held."""
-        self._taken = taken
+    def renewing(self, claimed: Claimed) -> Generator[None]:
+        """Renew the batch's lease inside the block."""
+        self._taken = claimed
         try:
             yield
         finally:
             self._taken = None
 
-    def _beat(self) -> None:
-        while not self._over.wait(self._beat_s):
-            taken = self._taken
-            if taken is not None:
+    def _renew(self) -> None:
+        while not self._over.wait(self._interval_s):
+            claimed = self._taken
+            if claimed is not None:
                 with suppress(CampaignError):
-                    self._queue.hold(taken, self._worker)
+                    self._queue.renew(claimed, self._worker)
 
 
-def _settled(campaign: str, rows: BatchRows, elapsed_s: float) -> Settled:
+def _delivered_batch(campaign: str, rows: BatchRows, elapsed_s: float) -> DeliveredBatch:
     states: list[int] = np.bincount(rows.state, minlength=STATES).tolist()
-    return Settled(
+    return DeliveredBatch(
         campaign,
         rows.number,
         len(rows),

@@ -1,1 +1,1 @@
-"""Senders: who takes a campaign's messages. The protocol, and three that come with capline: file, webhook, smtp."""
+"""Senders deliver a campaign's messages: the protocol, and the built-in file, webhook and smtp."""

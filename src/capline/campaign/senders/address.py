@@ -1,4 +1,4 @@
-"""A mail address as a recipient's column has it: taken as it is, or refused with a reason. Never changed.
+"""A mail address from a recipient's column: used as it is, or refused with a reason. Never changed.
 
     a@example.org                  an addr-spec of plain atoms, at most 254 bytes, 64 of them before the @
     Anna <a@example.org>           and a name before it, for the header

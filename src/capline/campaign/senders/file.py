@@ -1,4 +1,4 @@
-"""The `file` sender: who gets the message, as Parquet or CSV, for a system that takes it from there.
+"""The `file` sender: writes the recipients as Parquet or CSV, for another system to send to.
 
     out/
     ├── .capline-run            the run whose parts these are

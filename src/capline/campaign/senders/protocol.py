@@ -1,16 +1,16 @@
-"""What a campaign asks of a sender: take some messages, say of each what became of it.
+"""The protocol of senders: deliver some messages, and return the outcome of each.
 
-    delivered   it is there, or whoever took it promised to bring it: the hit stays
-    permanent   surely not taken, and never will be (unknown address, 4xx): the hit is given back at once
-    transient   surely not taken, but may yet be (busy, unreachable): tried again with a growing wait, then given back
-    unknown     perhaps taken (the answer was lost): asked again by its key, and the hit stays
+    delivered   the receiver accepted it: the hit stays
+    permanent   surely not accepted, and never will be (unknown address, 4xx): the hit is refunded at once
+    transient   surely not accepted, but may be later (busy, unreachable): retried with a backoff, then refunded
+    unknown     perhaps accepted (the answer was lost): sent again with the same key; the hit stays
 
-The rule: "permanent" and "transient" are said only of what the far side cannot have taken. Once a message is unknown,
-only "delivered" ends the doubt: what is said later ("gone", "busy") may be said by someone who knows nothing of it.
+The rule: "permanent" and "transient" are only for messages that the receiver cannot have accepted. Once a message is
+unknown, only "delivered" settles it: a later "gone" or "busy" may come from a system that knows nothing of it.
 
-The same message may be handed over again, after a transient failure or when a killed campaign is resumed; it then has
-the same key. A sender that passes the key on lets the far side see that (`Idempotency-Key`); one that writes under
-names of its own replaces what it wrote (a part file for each batch).
+A message may be sent again, after a transient failure or when a killed campaign is resumed; it then has the same key. A
+sender should pass the key to the receiver (`Idempotency-Key`), or write under names that it replaces (a part file for
+each batch).
 
 Another sender is a class with this shape, named by an entry point of its package:
 
@@ -132,10 +132,10 @@ class Sender(Protocol):
     """A sender in use: `open`, any number of `send`, `close`."""
 
     most: int | None
-    """How many messages it takes at one hand-over, None for a whole batch.
+    """How many messages one `send` gets, None for a whole batch.
 
-    After each one the outcomes are written down: what was under way when a campaign is killed is handed over again, and
-    a stop waits for it.
+    The outcomes are recorded after each `send`: after a kill at most so many messages are sent again, and a stop waits
+    for no more.
     """
 
     def open(self, run: RunInfo) -> None:
@@ -143,18 +143,18 @@ class Sender(Protocol):
         ...
 
     def send(self, messages: Messages) -> Outcomes:
-        """Hand over, and wait for what becomes of each."""
+        """Send the messages, and wait for the outcome of each."""
         ...
 
     def close(self) -> None:
-        """Let go of files and connections. Called once, also after a failed `open`."""
+        """Close files and connections. Called once, also after a failed `open`."""
         ...
 
 
 def asks_again(sender: Sender) -> bool:
-    """Whether the far side drops a message that it has by its key, so that an unknown one may be asked again.
+    """Whether the receiver drops repeated keys, so that a message with an unknown outcome may be sent again.
 
-    A sender says no by an attribute `asks_again = False`: what is unknown then stays so, and nobody gets it twice.
+    A sender says no by an attribute `asks_again = False`: such messages then stay unknown, and nobody gets one twice.
     """
     return bool(getattr(sender, "asks_again", True))
 

@@ -4,15 +4,15 @@
     Message-ID  <run id.subject id@domain of `from`>: the same each time a message is sent
     X-Capline-Key  the message's key
 
-    250                                   delivered: the server has taken it on
+    250                                   delivered: the server has accepted it
     4xx, no connection, no answer before  transient: the server cannot have the whole mail
     the last line of the mail
     5xx                                   permanent; so is an address that is none
-    no answer, or half of one, after it   not known: the server may have taken it on
+    no answer, or half of one, after it   not known: the server may have accepted it
 
-The rule: SMTP has no idempotency, so what is not known is not sent again, unless `again: true` says so: then with the
-same Message-ID, by which mailboxes that look will drop it. At most `most` mails are under way between two entries in
-the ledger: after a kill, so many may be not known.
+The rule: SMTP has no idempotency, so a mail that is not known is not sent again, unless `again: true` says so: then
+with the same Message-ID, by which some mailboxes drop it. At most `most` mails are under way between two entries in the
+ledger: after a kill, so many may be not known.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _LARGEST_PORT = 65535
 
 
 class _Smtp(smtplib.SMTP):
-    """A connection that knows whether the last line of a mail is out: from then on the server may have taken it on."""
+    """A connection that knows whether the last line of a mail is out: from then on the server may have accepted it."""
 
     mail_is_out = False
 

@@ -1,6 +1,6 @@
-"""Texts with places in them, `user-{id}@example.org`, and values that stand in the environment, `${API_KEY}`.
+"""Templates with placeholders, `user-{id}@example.org`, and values from the environment, `${API_KEY}`.
 
-The rule: a place is a plain name. Python's own format strings reach into attributes and items; these do not.
+The rule: a placeholder is a plain name. Python's own format strings reach into attributes and items; these do not.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Template", "from_environment"]
 
-_PLACE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_PLACEHOLDER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _OWN = ("id", "key", "segment")
 
 
 class Template:
-    """A text whose places are `{id}`, `{key}`, `{segment}` or a column's name; `{{` and `}}` stand for braces.
+    """A text whose placeholders are `{id}`, `{key}`, `{segment}` or a column's name; `{{` and `}}` stand for braces.
 
     Raises `CampaignError` for a text that is not one.
     """
@@ -37,15 +37,15 @@ class Template:
         try:
             pieces = list(Formatter().parse(text))
         except ValueError as error:
-            raise CampaignError(f"{text!r}: {error}; write places like {{id}}, and {{{{ for a brace") from None
+            raise CampaignError(f"{text!r}: {error}; write placeholders like {{id}}, and {{{{ for a brace") from None
         for _, name, form, conversion in pieces:
-            if name is not None and (form or conversion or not _PLACE.fullmatch(name)):
-                raise CampaignError(f"{text!r}: a place is a plain name, like {{id}}")
+            if name is not None and (form or conversion or not _PLACEHOLDER.fullmatch(name)):
+                raise CampaignError(f"{text!r}: a placeholder is a plain name, like {{id}}")
         self._pieces = tuple((literal, name) for literal, name, _, _ in pieces)
         self.names = tuple(dict.fromkeys(name for _, name in self._pieces if name is not None))
 
     def check(self, columns: Collection[str]) -> None:
-        """`CampaignError` for a place that nothing will fill."""
+        """`CampaignError` for a placeholder that nothing fills."""
         for name in self.names:
             if name not in _OWN and name not in columns:
                 there = ", ".join((*_OWN, *columns))
@@ -61,7 +61,7 @@ class Template:
 
 
 def from_environment(text: str) -> str:
-    """The text with each `${NAME}` replaced by that variable, so that secrets stand in no file.
+    """The text with each `${NAME}` replaced by that variable, so that no file holds secrets.
 
     Raises `CampaignError` where it is not set.
     """

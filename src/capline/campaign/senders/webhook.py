@@ -1,16 +1,16 @@
 """The `webhook` sender: one HTTP POST for each message or for many of them, many requests at a time.
 
     POST /push                                          any 2xx              delivered
-    Content-Type: application/json                      408 425 429 503      transient; Retry-After is heeded
+    Content-Type: application/json                      408 425 429 503      transient; Retry-After is respected
     Idempotency-Key: summer-sale/4f0c…/42               no connection        transient
     {"campaign": "summer-sale", "run": "4f0c…",         other 3xx 4xx        permanent (3xx: name the final URL)
-     "key": "summer-sale/4f0c…/42", "id": 42,           no answer, other     not known, and asked again by the key;
-     "segment": "active", "channel": "push",            5xx, 409, 303        Retry-After is heeded
+     "key": "summer-sale/4f0c…/42", "id": 42,           no answer, other     not known, sent again, same key;
+     "segment": "active", "channel": "push",            5xx, 409, 303        Retry-After is respected
      "fields": {"email": "a@example.org"}}
 
-The rule: the key is the same each time a message is sent, after a timeout, a 503 or a kill. A far side that keeps keys
-takes each message once; one that does not may take again what was under way when the campaign was killed. `http_post`
-says what is known of a request that went wrong.
+The rule: the key is the same each time a message is sent, after a timeout, a 503 or a kill. A receiver that keeps keys
+accepts each message once; another may accept messages twice that were under way at a kill. `http_post` decides what a
+failed request means.
 
 With `batch: 500` a request has up to so many messages, and the answer a result for each: see `webhook_batch`.
 

@@ -1,12 +1,12 @@
-"""Building segments: rows of (id, segment) become sets, of which the exclusive ones are proven disjoint.
+"""Building segments: rows of (id, segment) become sets, and the exclusive ones are verified to be disjoint.
 
-The rule: nobody is in two exclusive segments. Rows that say otherwise are an error that lists the offenders, unless an
-order is stated that settles them: `first_wins=["new", "active"]` puts whoever is in both into `new`. Segments that are
+The rule: nobody is in two exclusive segments. Rows that say otherwise are an error that lists the offenders, unless a
+stated order resolves them: `first_wins=["new", "active"]` puts whoever is in both into `new`. Segments that are
 declared `overlapping` (audiences, hold-outs) may share ids with any. The order of the rows never matters, so the same
 rows give the same snapshot however they are split over files or shuffled.
 
-Rows are gathered up to 4 million at a time, sorted into bitmaps and let go, so memory is the bitmaps and one such
-gathering; bitmaps are united as they come, eight at a time. Text ids are numbered on the way (`number_rows`).
+Rows are gathered up to 4 million at a time, sorted into bitmaps and dropped, so memory is the bitmaps and 4 million
+rows. Bitmaps are united as they come, eight at a time. Text ids are numbered on the way (`number_rows`).
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def settle(
     *,
     texts: Dictionary | None = None,
 ) -> dict[str, IdSet]:
-    """Prove that the exclusive sets are disjoint, or make them so by the order; in the order that they will have."""
+    """Verify that the exclusive sets are disjoint, or make them so by the order; return them in their final order."""
     names = sorted(name for name in sets if name not in overlapping) if order is None else list(order)
     for name in sets:
         if name not in names and name not in overlapping:
@@ -147,7 +147,7 @@ def _not_in_order(name: str, order: Sequence[str]) -> SegmentError:
 
 
 def _by_segment(batch: Rows) -> list[tuple[str, IdArray]]:
-    """Split the batch's ids by name: one stable radix sort of the codes, whatever the number of names."""
+    """Split the batch's ids by name, with one stable radix sort of the codes."""
     ids = batch.ids[np.argsort(batch.codes.astype(np.uint16), kind="stable")]
     ends = np.cumsum(np.bincount(batch.codes, minlength=len(batch.names))).tolist()
     starts = [0, *ends[:-1]]

@@ -1,10 +1,10 @@
 """Merging partial builds: each part of the rows built by itself, on any machine, then one step that unites them.
 
     part-0000/  part-0001/  ...     partial snapshots: `capline segments build --partial`, or `write_snapshot(partial=)`
-          └─────────┴────> merge    sets of one name are united, disjointness is proven (or settled by an order)
+          └─────────┴────> merge    sets of one name are united, disjointness is verified (or made by an order)
 
 The rule: a merge of parts equals one build of all their rows. An id that two parts put into two exclusive segments is
-an offence here, as it is in one build, and is settled by the same order.
+an error here, as it is in one build, and is resolved by the same order.
 
 Text ids: a part has numbers of its own, from its own small dictionary. Merging looks the parts' texts up in the kept
 dictionary, adds those that are new, and renumbers the part's sets. One part is in memory at a time.

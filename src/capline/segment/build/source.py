@@ -1,16 +1,16 @@
-"""Where ids come from: rows (id, segment) and audiences, out of CSV, Parquet and bitmap files.
+"""Reads ids: rows (id, segment) and audiences, from CSV, Parquet and bitmap files.
 
 The rule: an id is a whole number from 0 to 2^32-1 (of kind `uint64`: to 2^64-1; of kind `text`: 1 to 512 bytes of
-UTF-8), and every row has one, or nothing is taken from the source at all. There is no row that is skipped, rounded,
-trimmed or wrapped: one bad row is an error that names the file, the row and the fix. Rows are counted from 1; the
+UTF-8), and every row has one, or nothing is read from the source at all. No row is skipped, rounded, trimmed or
+wrapped: one bad row is an error that names the file, the row and the fix. Rows are counted from 1; the
 header and blank lines are not rows.
 
     .csv .csv.gz       a header, then rows; ids are decimal digits only (so not 0x10, 1e3, +7 or 1.0)
     .parquet .pq       ids in any integer type, the segment in text or dictionary-encoded text
     .roaring .bitmap   a bitmap file, for audiences
 
-What cannot be seen: a CSV without compression that was cut short exactly at the end of a row, or within its last field.
-Gzip and Parquet carry their own lengths.
+What cannot be detected: a CSV without compression that was cut short exactly at the end of a row, or within its last
+field. Gzip and Parquet state their own lengths.
 
 Files are read in batches, so memory does not grow with the source; the checks work on columns, about 0.1 s a million
 rows.

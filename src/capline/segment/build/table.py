@@ -1,6 +1,6 @@
-"""Columns out of CSV and Parquet: the only module that imports pyarrow, and a typed face for what it lacks types for.
+"""Columns out of CSV and Parquet: the only module that imports pyarrow, with types for it.
 
-It reads, and says what is wrong with a *file*; what is wrong with a *value* is for `source`. Batches are some 100,000
+This module reports what is wrong with a *file*; `source` checks the *values*. Batches are some 100,000
 rows.
 
 Two traps that shape it. Arrow's reader of numbers in CSV takes `0x10` for 16 and ` 7` for 7, so CSV is read as text and
@@ -198,12 +198,12 @@ def _arrow_errors(path: Input, invalid: list[Any] | None = None) -> Generator[No
 
 
 def first_null(column: Any) -> int | None:
-    """Find the place of the first null."""
+    """The index of the first null."""
     return _first(column.is_null()) if column.null_count else None
 
 
 def first_not_decimal(column: Any, most_digits: int) -> int | None:
-    """Find the place of the first text that is not 1 to `most_digits` decimal digits."""
+    """The index of the first text that is not 1 to `most_digits` decimal digits."""
     good = _compute.and_(
         _compute.ascii_is_decimal(column),
         _compute.less_equal(_compute.binary_length(column), most_digits),
@@ -212,7 +212,7 @@ def first_not_decimal(column: Any, most_digits: int) -> int | None:
 
 
 def first_above(column: Any, digits: str) -> int | None:
-    """Find the place of the first decimal text that is above this number, given with all its digits."""
+    """The index of the first decimal text that is above this number, given with all its digits."""
     above = _compute.and_(_compute.equal(_compute.binary_length(column), len(digits)), _compute.greater(column, digits))
     return _first(above) if _compute.any(above).as_py() else None
 
@@ -223,7 +223,7 @@ def plain_text(column: Any) -> Any:
 
 
 def first_of_length(column: Any, least: int, most: int) -> int | None:
-    """Find the place of the first text that is not `least` to `most` bytes of UTF-8."""
+    """The index of the first text that is not `least` to `most` bytes of UTF-8."""
     lengths = _compute.binary_length(column)
     bad = _compute.or_(_compute.less(lengths, least), _compute.greater(lengths, most))
     return _first(bad) if _compute.any(bad).as_py() else None

@@ -1,7 +1,7 @@
 """Text ids: the durable dictionary that gives each text a number, for good.
 
 Segments are bitmaps of numbers, so a text id (a UUID, a hash) needs a number: the next free one when it is first seen,
-and the same ever after. That is kept in a directory beside the snapshots:
+which it keeps for good. The numbers are stored in a directory beside the snapshots:
 
     ids/
     ├── dictionary.json             which files, in the order of their numbers; sealed like a manifest
@@ -12,7 +12,7 @@ and the same ever after. That is kept in a directory beside the snapshots:
 The rule: append only. A build looks every text up, gives new ones the next numbers in a new file, and names the new
 file in `dictionary.json` last, in one rename: a build that is killed has given no numbers. Small files are merged into
 one, about each time their number doubles, until a file has 33 million texts; a merged file keeps every number. A
-snapshot holds the files (as hard links where it can), so whoever serves it can look texts up.
+snapshot holds the files (as hard links where it can), so a process that serves it can look texts up.
 
 Cost: 8 bytes and the text itself for each id, on disk and mapped, not loaded. A number is 32 bits: 4.29 billion texts.
 """
@@ -126,7 +126,7 @@ class Dictionary:
 
 
 def open_file(entry: DictionaryEntry, path: Path, *, verify: bool, directory: int | None = None) -> IdFile:
-    """Map one file; with `verify`, hash it and prove its order first. `SegmentError` for whatever is not right."""
+    """Map one file; with `verify`, hash it and check its order first. `SegmentError` where it is damaged."""
     shown = str(path)
     memory = files.map_file(
         entry.file if directory is not None else path, entry.bytes, directory=directory, shown=shown

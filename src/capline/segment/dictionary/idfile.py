@@ -1,20 +1,20 @@
-"""One file of the id dictionary: texts and their numbers, both ways, answered from where the file lies.
+"""One file of the id dictionary: texts and their numbers, looked up both ways in the mapped file.
 
     0    16   "capline-ids" 0 0 0 0 1        magic, and the version of this layout
     16    8   first                          the texts have the numbers first ... first + count - 1
     24    8   count
     32    8   groups                         texts of one length in bytes are one group
     40  16*g  (length_bytes, cells) ...      lengths ascending
-        4*c   numbers                        the number of each place, counted from `first`
-        4*c   places                         the place of each number: the inverse
+        4*c   numbers                        the number of each index, counted from `first`
+        4*c   places                         the index of each number: the inverse
               cells                          group after group; in a group, texts in ascending order, nothing between
 
-All numbers are little-endian. A place counts cells through all groups. Cells of one group have one width, so a group is
-a NumPy array of fixed-width bytes over the mapping, and a search in it is binary: nothing is loaded, 4 µs for one text
-and less than 1 µs each for many.
+All numbers are little-endian. An index counts cells through all groups. Cells of one group have one width, so a group
+is a NumPy array of fixed-width bytes over the mapping, and a search in it is binary: nothing is loaded, 4 µs for one
+text and less than 1 µs each for many.
 
-The rule: a file is never changed; its number for a text is the text's for good. `check` proves what answers stand on,
-after the hash said that the bytes are those that were written: ascending cells, and places that are the inverse.
+The rule: a file is never changed; its number for a text is the text's for good. After the hash
+was compared, `check` verifies what lookups rely on: ascending cells, and indices that are the inverse.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class IdFile:
             place, offset = place + cells, offset + length * cells
 
     def check(self) -> None:
-        """Prove what answers stand on; one pass, 20 ns a text."""
+        """Verify what lookups rely on; one pass, 20 ns a text."""
         for group in self._groups.values():
             for start in range(0, len(group.cells), _CHUNK):
                 # One beyond the chunk, so that the seam is compared too.

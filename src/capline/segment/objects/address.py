@@ -1,7 +1,7 @@
-"""From an address to the place that it means.
+"""Opens the object store that an address means.
 
-open_place("/srv/segments")   open_place("file:///srv/segments")    a directory
-open_place("s3://bucket/segments")   gs://…   az://…                an object store
+open_objects("/srv/segments")   open_objects("file:///srv/segments")    a directory
+open_objects("s3://bucket/segments")   gs://…   az://…                an object store
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from capline.segment.objects.store import ObjectStore
 
-__all__ = ["open_place"]
+__all__ = ["open_objects"]
 
 _REMOTE = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
-def open_place(url: str | Path, options: Mapping[str, str] | None = None) -> ObjectStore:
-    """Open the place of this address; nothing is asked of it yet.
+def open_objects(url: str | Path, options: Mapping[str, str] | None = None) -> ObjectStore:
+    """Open the object store at this address; nothing is read from it yet.
 
     A path or a `file://` address is a directory; `s3`, `gs` and `az` with their other spellings are object stores, with
     credentials from the environment as each cloud's own tools have them, or from `options` (the settings of obstore).
@@ -46,7 +46,7 @@ def open_place(url: str | Path, options: Mapping[str, str] | None = None) -> Obj
             raise SegmentError(f"{text}: options are for object stores; a directory takes none")
         return DirectoryStore(Path(path))
     if scheme[1].lower() not in _REMOTE:
-        raise SegmentError(f"{scheme[0]}…: not a place to publish to; give a path, or s3://, gs:// or az://")
+        raise SegmentError(f"{scheme[0]}…: not an address to publish to; give a path, or s3://, gs:// or az://")
     from capline.segment.objects.remote import RemoteStore  # noqa: PLC0415 - brings obstore, which a directory does without
 
     return RemoteStore(text, dict(options or {}))

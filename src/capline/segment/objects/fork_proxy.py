@@ -1,11 +1,10 @@
-"""A process that calls an object store for one that cannot, since it was forked after obstore had run.
+"""A process that calls an object store for a forked one, in which obstore cannot run.
 
     here     {"verb": "get", "path": "pointer.json", …}   one line of JSON to its standard input
     proxy    {"data": "…", "tag": "…"}                    one line of JSON from its standard output
 
-What is large goes through files, not through the pipe. The proxy ends with the pipe: whoever started it may be killed
-at any moment. It is started afresh (`python -m capline.segment.objects.fork_worker`), so it has none of this process's
-threads.
+Large objects go through files, not through the pipe. The proxy ends with the pipe, since its parent may be killed at
+any moment. It is a new interpreter (`python -m capline.segment.objects.fork_worker`) without the parent's threads.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _Verb = Literal["get", "download", "upload", "put", "swap", "list", "delete"]
 
 
 class ProxyCall(msgspec.Struct, omit_defaults=True):
-    """A call, as the pipe has it."""
+    """A call, as sent through the pipe."""
 
     verb: _Verb
     path: str = ""
@@ -44,7 +43,7 @@ class ProxyCall(msgspec.Struct, omit_defaults=True):
 
 
 class ProxyReply(msgspec.Struct, omit_defaults=True):
-    """What became of it."""
+    """The result of a call, as sent back."""
 
     error: str | None = None
     missing: bool = False
@@ -55,7 +54,7 @@ class ProxyReply(msgspec.Struct, omit_defaults=True):
 
 
 class ForkProxy:
-    """The calls of a place, made by another process, one at a time; `owner` is the process that may use this object."""
+    """An `ObjectStore` whose calls another process makes, one at a time; only the process `owner` may use it."""
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         self.owner = os.getpid()
@@ -105,13 +104,13 @@ class ForkProxy:
         self._ask(ProxyCall("delete", paths=[*paths]))
 
     def close(self) -> None:
-        """End it, in the middle of a call if need be."""
+        """Kill the process, even during a call."""
         if self.owner == os.getpid():
             self._process.kill()
             self._process.wait()
             for pipe in (self._process.stdin, self._process.stdout):
                 if pipe is not None:
-                    # What a dead one was still to be told is lost with it.
+                    # The unsent bytes of a call to a dead process are lost.
                     with suppress(OSError):
                         pipe.close()
 
@@ -140,5 +139,5 @@ class ForkProxy:
         self.works = False
         return (
             f"{self.where}: the process that fetches for this forked one does not work ({why}); "
-            "open the place after the fork, and not before it"
+            "open the store after the fork, not before it"
         )

@@ -1,4 +1,4 @@
-"""The proxy's own process: makes the calls that come down its pipe (see `proxy`), until the pipe ends."""
+"""The process behind `fork_proxy`: makes the calls that come through the pipe, until it is closed."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ def main() -> None:
     """Answer the lines of standard input until it ends."""
     lines = sys.stdin.buffer
     address = msgspec.json.decode(lines.readline(), type=tuple[str, dict[str, str]])
-    place: BucketStore | None = None
+    objects: BucketStore | None = None
     for line in lines:
         try:
-            place = BucketStore(*address) if place is None else place
-            answered = _answer(place, msgspec.json.decode(line, type=ProxyCall))
+            objects = BucketStore(*address) if objects is None else objects
+            answered = _answer(objects, msgspec.json.decode(line, type=ProxyCall))
         except SegmentError as error:
             answered = ProxyReply(str(error), isinstance(error, ObjectMissingError))
         sys.stdout.buffer.write(msgspec.json.encode(answered) + b"\n")
         sys.stdout.buffer.flush()
 
 
-def _answer(place: ObjectStore, asked: ProxyCall) -> ProxyReply:
+def _answer(objects: ObjectStore, asked: ProxyCall) -> ProxyReply:
     match asked.verb:
         case "get":
-            return ProxyReply(got=place.get(asked.path, asked.most_bytes, asked.tag))
+            return ProxyReply(got=objects.get(asked.path, asked.most_bytes, asked.tag))
         case "download":
-            return ProxyReply(text=place.download(asked.path, Path(asked.file), asked.most_bytes))
+            return ProxyReply(text=objects.download(asked.path, Path(asked.file), asked.most_bytes))
         case "upload":
-            return ProxyReply(text=place.upload(asked.path, Path(asked.file)))
+            return ProxyReply(text=objects.upload(asked.path, Path(asked.file)))
         case "put":
-            place.put(asked.path, asked.data)
+            objects.put(asked.path, asked.data)
         case "swap":
-            return ProxyReply(truth=place.swap(asked.path, asked.data, asked.tag))
+            return ProxyReply(truth=objects.swap(asked.path, asked.data, asked.tag))
         case "list":
-            return ProxyReply(found=place.list(asked.path))
+            return ProxyReply(found=objects.list(asked.path))
         case "delete":
-            place.delete(asked.paths)
+            objects.delete(asked.paths)
     return ProxyReply()
 
 

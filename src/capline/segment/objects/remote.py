@@ -1,18 +1,18 @@
-"""Object stores as a place: S3, Google Cloud Storage and Azure, by obstore; the only module that imports it.
+"""Object stores: S3, Google Cloud Storage and Azure, by obstore; the only module that imports it.
 
     s3://bucket/prefix      AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL, roles, …
     gs://bucket/prefix      GOOGLE_SERVICE_ACCOUNT, application default credentials, …
     az://container/prefix   AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY, …
 
 The rule: `swap` is a conditional PUT (If-None-Match: * for the first, If-Match with the entity tag after it; on
-Google's store the generation), so of two publishers one is told, by the store itself.
+Google's store the generation), so of two publishers the store itself refuses one.
 
-obstore runs its requests on threads of its own, which a forked child does not have: the first call there would wait for
-ever. So a process that was forked from one that had used obstore sends a proxy (`capline.segment.objects.fork_proxy`),
-a process of its own that makes the same calls. Merely importing obstore, or opening a place, starts no threads.
+obstore runs its requests on threads of its own, which a forked child does not have: its first call would hang. So a
+child of a process that has used obstore starts a proxy (`capline.segment.objects.fork_proxy`), a process of its own
+that makes the same calls. Merely importing obstore, or opening a store, starts no threads.
 
-Everything read has a bound that is checked before it is read, and every call an end: 5 s to connect,
-30 s without a byte.
+Everything read has a bound that is checked before it is read, and every call a timeout: 5 s to
+connect, 30 s without a byte.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ _DENIED = re.compile(r"status code: 40[13]\b")
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
 
 _runtime_pid: int | None = None
-"""The process that has obstore's threads: this one, or one that it was forked from; None while there are none."""
+"""The process that runs obstore's threads: this one, or the one it was forked from; None before the first call."""
 
 
 class BucketStore:
-    """The calls themselves, in this process. `RemoteStore` is what to use."""
+    """The calls in this process. Use `RemoteStore`."""
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         self.where = url.rstrip("/")
@@ -84,12 +84,12 @@ class BucketStore:
         """See `ObjectStore`."""
         shown = f"{self.where}/{path}"
         try:
-            with _told(shown, "read it"):
+            with _errors(shown, "read it"):
                 # One that changed to something else and back has another tag: see the pointer's `writer`.
                 result = obstore.get(self._store, path, options={"if_none_match": _entity(unless)} if unless else None)
                 size_bytes = result.meta["size"]
                 if size_bytes > most_bytes:
-                    raise SegmentError(f"{shown}: {size_bytes} bytes, where at most {most_bytes} can be right")
+                    raise SegmentError(f"{shown}: {size_bytes} bytes, at most {most_bytes} are allowed")
                 return ObjectData(bytes(result.bytes()), _tag(result.meta["e_tag"], result.meta["version"]))
         except NotModifiedError:
             return None
@@ -97,7 +97,7 @@ class BucketStore:
     def download(self, path: str, into: Path, size_bytes: int) -> str:
         """See `ObjectStore`."""
         shown = f"{self.where}/{path}"
-        with _told(shown, "read it"):
+        with _errors(shown, "read it"):
             result = obstore.get(self._store, path)
             check_size(shown, result.meta["size"], size_bytes)
             return write_chunks(result.stream(1 << 20), into, size_bytes, shown)
@@ -118,7 +118,7 @@ class BucketStore:
 
         with files.os_errors("read it", file), file.open("rb") as source:
             size_bytes = os.fstat(source.fileno()).st_size
-            with _told(shown, "write it"):
+            with _errors(shown, "write it"):
                 if size_bytes <= _PART_BYTES:
                     obstore.put(self._store, path, b"".join(chunks(source)), use_multipart=False)
                 else:
@@ -127,14 +127,14 @@ class BucketStore:
 
     def put(self, path: str, data: bytes) -> None:
         """See `ObjectStore`."""
-        with _told(f"{self.where}/{path}", "write it"):
+        with _errors(f"{self.where}/{path}", "write it"):
             obstore.put(self._store, path, data, use_multipart=False)
 
     def swap(self, path: str, data: bytes, tag: str | None) -> bool:
         """See `ObjectStore`."""
         shown = f"{self.where}/{path}"
         try:
-            with _told(shown, "write it"):
+            with _errors(shown, "write it"):
                 if tag is None:
                     obstore.put(self._store, path, data, mode="create", use_multipart=False)
                 else:
@@ -146,7 +146,7 @@ class BucketStore:
     def list(self, folder: str) -> dict[str, ObjectInfo]:
         """See `ObjectStore`."""
         found: dict[str, ObjectInfo] = {}
-        with _told(f"{self.where}/{folder}", "list it"):
+        with _errors(f"{self.where}/{folder}", "list it"):
             for page in obstore.list(self._store, folder, chunk_size=1000):  # pyright: ignore[reportUnknownMemberType] - its overloads for Arrow, which is not installed
                 for each in page:
                     name = each["path"].removeprefix(f"{folder}/")
@@ -156,17 +156,17 @@ class BucketStore:
         return found
 
     def delete(self, paths: Iterable[str]) -> None:
-        """See `ObjectStore`. One by one where the store tells of those that are gone, as some do of a whole batch."""
+        """See `ObjectStore`. One by one where the store reports a missing object for the whole batch, as some do."""
         doomed = list(paths)
         if not doomed:
             return
         try:
-            with _told(self.where, "delete from it"):
+            with _errors(self.where, "delete from it"):
                 obstore.delete(self._store, doomed)
         except ObjectMissingError:
             for path in doomed:
                 try:
-                    with _told(f"{self.where}/{path}", "delete it"):
+                    with _errors(f"{self.where}/{path}", "delete it"):
                         obstore.delete(self._store, path)
                 except ObjectMissingError:
                     continue
@@ -176,67 +176,67 @@ class BucketStore:
 
 
 class RemoteStore:
-    """An object store as a place, in any process: by obstore here, or by a proxy where obstore cannot work."""
+    """An object store in any process: by obstore here, or by a proxy where obstore cannot work."""
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         self._address = (url, dict(options))
         self._direct = BucketStore(url, options)
-        self._courier: ForkProxy | None = None
+        self._proxy: ForkProxy | None = None
         self.where = self._direct.where
 
     def get(self, path: str, most_bytes: int, unless: str | None = None) -> ObjectData | None:
         """See `ObjectStore`."""
-        if self._here():
+        if self._is_usable():
             return self._direct.get(path, most_bytes, unless)
-        return self._sent().get(path, most_bytes, unless)
+        return self._by_proxy().get(path, most_bytes, unless)
 
     def download(self, path: str, into: Path, size_bytes: int) -> str:
         """See `ObjectStore`."""
-        return (self._direct if self._here() else self._sent()).download(path, into, size_bytes)
+        return (self._direct if self._is_usable() else self._by_proxy()).download(path, into, size_bytes)
 
     def upload(self, path: str, file: Path, progress: Callable[[int], object] | None = None) -> str:
-        """See `ObjectStore`; by a proxy, `progress` is told at the end only."""
-        return (self._direct if self._here() else self._sent()).upload(path, file, progress)
+        """See `ObjectStore`; by a proxy, `progress` is called at the end only."""
+        return (self._direct if self._is_usable() else self._by_proxy()).upload(path, file, progress)
 
     def put(self, path: str, data: bytes) -> None:
         """See `ObjectStore`."""
-        (self._direct if self._here() else self._sent()).put(path, data)
+        (self._direct if self._is_usable() else self._by_proxy()).put(path, data)
 
     def swap(self, path: str, data: bytes, tag: str | None) -> bool:
         """See `ObjectStore`."""
-        return (self._direct if self._here() else self._sent()).swap(path, data, tag)
+        return (self._direct if self._is_usable() else self._by_proxy()).swap(path, data, tag)
 
     def list(self, folder: str) -> dict[str, ObjectInfo]:
         """See `ObjectStore`."""
-        return (self._direct if self._here() else self._sent()).list(folder)
+        return (self._direct if self._is_usable() else self._by_proxy()).list(folder)
 
     def delete(self, paths: Iterable[str]) -> None:
         """See `ObjectStore`."""
-        (self._direct if self._here() else self._sent()).delete(list(paths))
+        (self._direct if self._is_usable() else self._by_proxy()).delete(list(paths))
 
     def close(self) -> None:
         """End the proxy, if there is one."""
-        if self._courier is not None:
-            self._courier.close()
-            self._courier = None
+        if self._proxy is not None:
+            self._proxy.close()
+            self._proxy = None
 
-    def _here(self) -> bool:
+    def _is_usable(self) -> bool:
         global _runtime_pid  # noqa: PLW0603 - obstore's threads are of the process, so is this
         if _runtime_pid is None:
             _runtime_pid = os.getpid()
         return _runtime_pid == os.getpid()
 
-    def _sent(self) -> ForkProxy:
-        if self._courier is None or self._courier.owner != os.getpid() or not self._courier.works:
+    def _by_proxy(self) -> ForkProxy:
+        if self._proxy is None or self._proxy.owner != os.getpid() or not self._proxy.works:
             self.close()
-            self._courier = ForkProxy(*self._address)
-        return self._courier
+            self._proxy = ForkProxy(*self._address)
+        return self._proxy
 
 
 def open_object(url: str) -> BinaryIO:
-    """An object to read from, at any place in it, some megabytes at a time; raises `SegmentError`."""
+    """Open an object as a seekable file, read some megabytes at a time; raises `SegmentError`."""
     root, path = _parts(url)
-    with _told(url, "read it"):
+    with _errors(url, "read it"):
         return io.BufferedReader(
             _Reader(obstore.open_reader(_open(root, {}), path, buffer_size=_READ_BYTES), url), _READ_BYTES
         )
@@ -249,7 +249,7 @@ def list_objects(pattern: str) -> list[str]:
     folder = path[: min(path.find(mark) for mark in "*?[" if mark in path)].rpartition("/")[0]
     form = re.compile(fnmatch.translate(path).replace(".*", "[^/]*"))
     found: list[str] = []
-    with _told(pattern, "list it"):
+    with _errors(pattern, "list it"):
         for page in obstore.list(_open(root, {}), folder or None, chunk_size=1000):  # pyright: ignore[reportUnknownMemberType] - as above
             found += [f"{root}/{each['path']}" for each in page if form.fullmatch(each["path"])]
             if len(found) > _MOST_LISTED:
@@ -266,7 +266,7 @@ class _Reader(io.RawIOBase):
         self._url = url
 
     def readinto(self, buffer: Any, /) -> int:
-        with _told(self._url, "read it"):
+        with _errors(self._url, "read it"):
             data = self._reader.read(len(buffer))
         buffer[: len(data)] = memoryview(data)
         return len(data)
@@ -309,8 +309,8 @@ def _open(url: str, options: Mapping[str, str]) -> ObjectStore:
 
 
 @contextmanager
-def _told(shown: str, doing: str) -> Generator[None]:
-    """Turn what obstore raises into one line that says the fix; what a condition refused goes through as it is."""
+def _errors(shown: str, doing: str) -> Generator[None]:
+    """Turn what obstore raises into one line with the fix; a failed condition passes unchanged."""
     try:
         yield
     except (AlreadyExistsError, NotModifiedError, PreconditionError):
@@ -323,18 +323,18 @@ def _told(shown: str, doing: str) -> Generator[None]:
         raise ObjectMissingError(f"{shown}: there is none") from None
     except BaseError as error:
         if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or _DENIED.search(str(error)):
-            raise SegmentError(f"{shown}: access denied; check the credentials and what they may do") from None
+            raise SegmentError(f"{shown}: access denied; check the credentials and their permissions") from None
         raise SegmentError(f"{shown}: cannot {doing}: {_reason(error)}") from None
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of what obstore says, without queries, where signatures stand, and not without an end."""
+    """The first line of obstore's message, bounded, without query strings, which hold signatures."""
     line = str(error).split("\n", maxsplit=1)[0]
     return re.sub(r"\?\S*", "", line)[:300]
 
 
 def _tag(entity: str | None, version: str | None) -> str:
-    """Keep both of what stores know a state by: S3 and Azure the entity tag, Google the generation."""
+    """Keep both identifiers of a state: the entity tag of S3 and Azure, and Google's generation."""
     return f"{entity or ''}\n{version or ''}"
 
 

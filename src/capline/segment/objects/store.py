@@ -1,12 +1,12 @@
-"""Where a publication lives: a place of objects by name, on a local disk or in an object store, behind the same verbs.
+"""The object store of a publication, with the same verbs for a local directory and for S3, Google and Azure.
 
-A directory is a `DirectoryStore`, an object store a `RemoteStore` (`remote`); `address` tells which one is meant.
+`DirectoryStore` is a directory, `RemoteStore` (`remote`) a bucket; `address` opens the one that a URL means.
 
-The rule: an object is whole under its name or not there, and `swap` writes one only if it is still what was read. In
-an object store that is a conditional PUT; on a disk it is a rename under a lock file, since a file system has
-create-if-absent but no compare-and-swap.
+The rule: an object is whole under its name or not there, and `swap` is a conditional write: it writes only if the
+object is still the one that was read. A bucket has conditional PUT for that; a directory uses a rename under a lock
+file, since file systems have create-if-absent but no compare-and-swap.
 
-A directory asks nothing of obstore, so it works in a process that was forked, and without the extra's largest part.
+A directory needs no obstore, so it works in a forked process, and without that dependency.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ _TEMPORARY = re.compile(r"\..*\.[0-9a-f]{12}\.tmp")
 
 
 class ObjectMissingError(SegmentError):
-    """There is no object of this name; the place itself answered."""
+    """There is no object of this name; the store itself was reachable."""
 
 
 class ObjectData(msgspec.Struct, frozen=True):
-    """A small object's bytes, and the tag by which `swap` and `get(unless=...)` know this state of it again."""
+    """A small object's bytes, and the tag of this state of it, for `swap` and `get(unless=...)`."""
 
     data: bytes
     tag: str
 
 
 class ObjectInfo(msgspec.Struct, frozen=True):
-    """An object as a listing tells it; `changed_us` by the place's clock."""
+    """An object in a listing; `changed_us` is by the store's clock."""
 
     bytes: int
     changed_us: int
 
 
 class ObjectStore(Protocol):
-    """What publishing and watching ask of a place; every trouble is a one-line `SegmentError` that names the object."""
+    """What publishing and watching need; every failure is a one-line `SegmentError` that names the object."""
 
     where: str
 
@@ -72,35 +72,35 @@ class ObjectStore(Protocol):
         ...
 
     def upload(self, path: str, file: Path, progress: Callable[[int], object] | None = None) -> str:
-        """Put a file there, replacing what there is; returns the SHA-256 of what was sent. `progress`: bytes so far."""
+        """Upload a file, replacing the object; returns the SHA-256 of the sent bytes. `progress`: bytes so far."""
         ...
 
     def put(self, path: str, data: bytes) -> None:
-        """Put a small object there, replacing what there is."""
+        """Write a small object, replacing any of that name."""
         ...
 
     def swap(self, path: str, data: bytes, tag: str | None) -> bool:
         """Write the object only if its tag is still this one (None: only if there is none); False where it is not.
 
-        False may also be told of a write that did happen, where the answer to it was lost: look who wrote it.
+        False may also mean a write that did happen, where its answer was lost: read who wrote it.
         """
         ...
 
     def list(self, folder: str) -> dict[str, ObjectInfo]:
-        """What there is in a folder, by name within it; empty where there is no such folder."""
+        """The objects in a folder, by name within it; empty where there is no such folder."""
         ...
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete the objects; one that is gone already is no error."""
+        """Delete the objects; a missing one is no error."""
         ...
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Close connections and processes."""
         ...
 
 
 class DirectoryStore:
-    """A directory as a place; made when the first object is written. Threads and processes may share it."""
+    """A directory as an object store, created by the first write. Threads and processes may share it."""
 
     def __init__(self, path: Path) -> None:
         self._root = path.absolute()
@@ -151,7 +151,7 @@ class DirectoryStore:
             target.write(data)
 
     def swap(self, path: str, data: bytes, tag: str | None) -> bool:
-        """See `ObjectStore`. Who waits for the lock waits for one rename; it goes with its holder."""
+        """See `ObjectStore`. The lock is held for one rename; it ends with its process."""
         shown = f"{self.where}/{path}"
         with files.os_errors("write it", shown):
             self._root.mkdir(parents=True, exist_ok=True)
@@ -164,7 +164,7 @@ class DirectoryStore:
                     before = None
                 if before != tag:
                     return False
-                # Whoever wrote these was killed: a writer holds the lock.
+                # Writers hold the lock, so these were left by writers that were killed.
                 for left in self._root.glob(f".{path}.*.tmp"):
                     left.unlink(missing_ok=True)
                 with self._new(path) as target:
@@ -174,7 +174,7 @@ class DirectoryStore:
                 os.close(lock)
 
     def list(self, folder: str) -> dict[str, ObjectInfo]:
-        """See `ObjectStore`. Also what a killed publisher left half written, once nobody can be writing it any more."""
+        """See `ObjectStore`. Includes files that a killed publisher left half written, once they are old enough."""
         found: dict[str, ObjectInfo] = {}
         abandoned_us = time.time_ns() // 1000 - _ABANDONED_US
         with files.os_errors("list it", f"{self.where}/{folder}"):
@@ -219,14 +219,14 @@ class DirectoryStore:
         files.fsync_directory(final.parent)
 
     def _check_root(self) -> None:
-        """Tell a place without the object from a place that cannot be looked at: only the first may be published to."""
+        """Raise where the directory cannot be read; one that is empty, or does not exist, may be published to."""
         with files.os_errors("look at it", self.where):
             try:
                 shape = self._root.stat()
             except FileNotFoundError:
                 return
             if not stat.S_ISDIR(shape.st_mode):
-                raise SegmentError(f"{self.where}: not a directory; choose another place")
+                raise SegmentError(f"{self.where}: not a directory; choose another address")
             with os.scandir(self._root):
                 pass
 
@@ -236,15 +236,15 @@ class _Target(Protocol):
 
 
 def check_size(shown: str, size_bytes: int, expected_bytes: int) -> None:
-    """Refuse an object whose length is not the one that was promised, before any of it is read."""
+    """Refuse an object of another length than stated, before any of it is read."""
     if size_bytes != expected_bytes:
         raise SegmentError(
-            f"{shown}: {size_bytes} bytes, and the manifest says {expected_bytes}; it is torn: publish again"
+            f"{shown}: {size_bytes} bytes, the manifest says {expected_bytes}; it is torn: publish again"
         )
 
 
 def write_chunks(chunks: Iterable[bytes], into: Path, size_bytes: int, shown: str) -> str:
-    """Write the chunks into a new file, never more than was promised, and return their SHA-256."""
+    """Write the chunks into a new file, never more than stated, and return their SHA-256."""
     digest, taken = hashlib.sha256(), 0
     with files.os_errors("write it", into), into.open("xb") as target:
         for chunk in chunks:

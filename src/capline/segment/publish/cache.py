@@ -1,18 +1,18 @@
-"""A host's cache of published snapshots: fetched once, proven once, and then whole under its name for every process.
+"""A host's cache of published snapshots: fetched and verified once, then shared by all processes.
 
     CACHE/
-    ├── <SHA-256 of a manifest>/          a snapshot's directory, as `load_snapshot` reads it: whole and proven
-    ├── .<SHA-256>.<random>.part/         one that is being fetched; whoever was killed leaves it to be swept
-    ├── .last-<hash of the address>       the snapshot that was served last from an address
-    └── .lock                             held by who fetches
+    ├── <SHA-256 of a manifest>/          a snapshot's directory, as `load_snapshot` reads it: whole and verified
+    ├── .<SHA-256>.<random>.part/         one that is being fetched; after a kill it is swept later
+    ├── .last-<hash of the address>       the last snapshot that was served from an address
+    └── .lock                             held by the process that fetches
 
 The rule: a directory gets its name by one rename, after every file was checked for size and hash and the whole was
-loaded once. So a process that finds the name needs no network, and never meets half of a snapshot. The lock only saves
-double work: one that cannot have it for a while (its holder may be stopped) fetches for itself, and of two renames one
-wins.
+loaded once. So a process that finds the name needs no network, and never sees half of a snapshot. The lock only saves
+double work: a process that cannot get it for a while (its holder may be suspended) fetches for itself, and one of the
+two renames wins.
 
-Files that an earlier snapshot has are linked instead of fetched. A snapshot that nobody has used for ten minutes goes,
-but for the newest two; whoever has it open keeps what he has open.
+Files that an earlier snapshot has are linked instead of fetched. Snapshots that were not used for ten minutes are
+deleted, except the newest two; a process that has one open keeps it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _LARGE_BYTES = 8 << 20
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """What a snapshot may be to be served; what is outside is refused, and the last good one stays.
+    """Bounds of a snapshot that may be served; others are refused, and the last good one stays.
 
     `least_ids` is over all segments: 1 refuses a snapshot without anybody in it. `least_ids_of` is by segment, and a
     segment that is named there must exist.
@@ -74,7 +74,7 @@ class Bounds(msgspec.Struct, frozen=True):
     least_ids_of: dict[str, int] = {}
 
     def check_version(self, version: Published, where: str) -> None:
-        """Check what the pointer tells, before anything is fetched."""
+        """Check the pointer's figures, before anything is fetched."""
         if version.bytes > self.most_bytes:
             raise SegmentError(
                 f"{where}: version {version.version!r} has {version.bytes:,} bytes, and at most {self.most_bytes:,} "
@@ -82,7 +82,7 @@ class Bounds(msgspec.Struct, frozen=True):
             )
 
     def check_manifest(self, manifest: Manifest, where: str) -> None:
-        """Check what the manifest tells, before any file of it is fetched."""
+        """Check the manifest's figures, before any of its files is fetched."""
         size_bytes = sum(each.bytes for each in files_of(manifest))
         cardinalities = {each.name: each.cardinality for each in manifest.segments}
         ids = sum(cardinalities.values())
@@ -114,16 +114,16 @@ class Cache:
         self.path = Path(path).absolute()
         self._held: int | None = None
 
-    def open(self, place: ObjectStore, version: Published, bounds: Bounds, stopped: Callable[[], bool]) -> Snapshot:
+    def open(self, objects: ObjectStore, version: Published, bounds: Bounds, stopped: Callable[[], bool]) -> Snapshot:
         """Open the version, fetching it first where no process of this host has; `SegmentError` for any doubt."""
-        bounds.check_version(version, place.where)
+        bounds.check_version(version, objects.where)
         final = self.path / version.manifest
         with files.os_errors("use it as a cache", self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             if not final.exists():
                 with self._turn(final, stopped):
                     if not final.exists():
-                        return self._fetch(place, version, bounds, final, stopped)
+                        return self._fetch(objects, version, bounds, final, stopped)
         return self._load(final, bounds, version.version)
 
     def open_last(self, address: str, bounds: Bounds) -> tuple[Snapshot, Last] | None:
@@ -144,7 +144,7 @@ class Cache:
             files.write(self._last(address), msgspec.json.encode(last))
 
     def touch(self, manifest: str) -> None:
-        """Say that this snapshot is in use, so that nobody sweeps it."""
+        """Mark this snapshot as in use, so that it is not swept."""
         with suppress(OSError):
             os.utime(self.path / manifest)
 
@@ -165,7 +165,7 @@ class Cache:
                     self._discard(path)
 
     def after_fork(self) -> None:
-        """Let go, in a child, of a lock that its parent holds: else it would be held until the child ends."""
+        """Close, in a forked child, the lock that its parent holds: else it would be held until the child ends."""
         if self._held is not None:
             with suppress(OSError):
                 os.close(self._held)
@@ -194,10 +194,10 @@ class Cache:
                 os.close(handle)
 
     def _fetch(
-        self, place: ObjectStore, version: Published, bounds: Bounds, final: Path, stopped: Callable[[], bool]
+        self, objects: ObjectStore, version: Published, bounds: Bounds, final: Path, stopped: Callable[[], bool]
     ) -> Snapshot:
-        data, manifest = read_manifest_of(place, version)
-        bounds.check_manifest(manifest, f"{place.where}/{version.manifest_path}")
+        data, manifest = read_manifest_of(objects, version)
+        bounds.check_manifest(manifest, f"{objects.where}/{version.manifest_path}")
         part = final.with_name(f".{final.name}.{secrets.token_hex(6)}.part")
         have = self._have()
         part.mkdir()
@@ -206,11 +206,11 @@ class Cache:
                 _go_on(stopped)
                 source = have.get((each.sha256, each.bytes))
                 if source is None or not _link(source, part / each.file, each.sha256):
-                    download(place, version, each.sha256, each.bytes, part / each.file)
+                    download(objects, version, each.sha256, each.bytes, part / each.file)
             files.create(part / MANIFEST, data)
             files.fsync_directory(part)
-            # Proven before it has a name: that it is what its manifest says, and that its segments are disjoint.
-            snapshot = _proven(part, sum(each.bytes for each in files_of(manifest)), stopped)
+            # Verified before it has a name: that it matches its manifest, and that its segments are disjoint.
+            snapshot = _verified(part, sum(each.bytes for each in files_of(manifest)), stopped)
             _go_on(stopped)
             with suppress(OSError):  # of two that fetched it, the second finds the name taken
                 part.rename(final)
@@ -231,7 +231,7 @@ class Cache:
         return have
 
     def _load(self, final: Path, bounds: Bounds, version: str) -> Snapshot:
-        """Open a snapshot that is here; one that turns out to be damaged goes, so that it is fetched again."""
+        """Open a cached snapshot; a damaged one is deleted, so that it is fetched again."""
         try:
             manifest = _manifest_of(final, version)
             snapshot = load_snapshot(final, trust="stamp")
@@ -244,7 +244,7 @@ class Cache:
         return snapshot
 
     def _discard(self, path: Path) -> None:
-        """Take the name away first, in one step: nobody finds a directory that is half deleted."""
+        """Delete it; the name goes first, in one step, so nobody sees a half deleted directory."""
         gone = path.with_name(f".{path.name}.{secrets.token_hex(6)}.gone")
         with suppress(OSError):
             path.rename(gone)
@@ -262,35 +262,34 @@ def _manifest_of(final: Path, version: str) -> Manifest:
     return decode_manifest(data, str(final / MANIFEST))
 
 
-def _proven(path: Path, size_bytes: int, stopped: Callable[[], bool]) -> Snapshot:
+def _verified(path: Path, size_bytes: int, stopped: Callable[[], bool]) -> Snapshot:
     """Verify all of a snapshot and open it.
 
-    Decoding and uniting large bitmaps are long calls that let no other thread of the process run, so for a large
-    snapshot another process does it first (`capline.segment.snapshot.verify`); what it left behind makes opening it
-    here quick.
+    Decoding and uniting large bitmaps block all threads of a process, so another process verifies a large snapshot
+    first (`capline.segment.snapshot.verify`); the stamp that it writes makes opening it here quick.
     """
     if size_bytes >= _LARGE_BYTES and Path(sys.executable).name.startswith(("python", "pypy")):
-        _prove_aside(path, stopped)
+        _verify_in_process(path, stopped)
     return load_snapshot(path, trust="stamp")
 
 
-def _prove_aside(path: Path, stopped: Callable[[], bool]) -> None:
+def _verify_in_process(path: Path, stopped: Callable[[], bool]) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-m", "capline.segment.snapshot.verify", str(path)]
     with subprocess.Popen(  # noqa: S603 - our own module
         command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
-    ) as prover:
+    ) as verifier:
         while True:
             try:
-                _, told = prover.communicate(timeout=_PAUSE_S * 4)
+                _, errors = verifier.communicate(timeout=_PAUSE_S * 4)
                 break
             except subprocess.TimeoutExpired:
                 if stopped():
-                    prover.kill()
+                    verifier.kill()
     _go_on(stopped)
-    if prover.returncode:
-        last = told.decode(errors="replace").strip().split("\n")[-1][:1000]
-        raise SegmentError(last if prover.returncode == REFUSED else f"{path}: cannot be verified: {last or 'killed'}")
+    if verifier.returncode:
+        last = errors.decode(errors="replace").strip().split("\n")[-1][:1000]
+        raise SegmentError(last if verifier.returncode == REFUSED else f"{path}: not verified: {last or 'killed'}")
 
 
 def _go_on(stopped: Callable[[], bool]) -> None:

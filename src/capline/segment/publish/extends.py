@@ -1,8 +1,8 @@
-"""A text keeps its number from one publication to the next: the new dictionary extends the one that is served.
+"""Checks that text ids keep their numbers: a new publication's dictionary must extend the current one.
 
-The rule: every text of the current version has the same number in the new one. Whoever builds with the dictionary
-directory of the last build has that; one that was lost, restored from an old copy or begun again gives numbers that
-stand for somebody else, in every cursor and audience that was kept.
+The rule: every text of the current version has the same number in the new one. A build with the dictionary
+directory of the last build ensures that. With a directory that was lost, restored from an old copy or begun again,
+every stored cursor and audience would mean other users.
 
 Files are named by their content, and a dictionary mostly gets new ones: what is there under the same hash at the same
 numbers needs no look. Only files that a build has merged are fetched from where they were published, and each of their
@@ -34,19 +34,19 @@ __all__ = ["check_extends"]
 _CHUNK = 1 << 20
 
 
-def check_extends(place: ObjectStore, current: Published, ids: Dictionary, directory: Path) -> None:
+def check_extends(objects: ObjectStore, current: Published, ids: Dictionary, directory: Path) -> None:
     """Raise `SegmentError` unless each text of the version that is served has the same number in `ids`.
 
     So it does where the numbers of that version cannot be had. A version without text ids has none to keep.
     """
     try:
-        published = read_manifest_of(place, current)[1].dictionary
+        published = read_manifest_of(objects, current)[1].dictionary
         here = {_place_of(entry) for entry in ids.entries}
         changed = [entry for entry in published if _place_of(entry) not in here]
         with files.os_errors("compare id dictionaries", directory), tempfile.TemporaryDirectory() as temporary:
             for entry in changed:
                 path = Path(temporary) / entry.file
-                download(place, current, entry.sha256, entry.bytes, path)
+                download(objects, current, entry.sha256, entry.bytes, path)
                 found = _first_changed(open_file(entry, path, verify=False), ids)
                 path.unlink()
                 if found is not None:

@@ -1,4 +1,4 @@
-"""What a published version consists of, read from its place: bounded before it is read, hashed before it is used."""
+"""Fetches the objects of a published version: bounded before they are read, hashed before they are used."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["download", "read_manifest_of"]
 
 
-def read_manifest_of(place: ObjectStore, version: Published) -> tuple[bytes, Manifest]:
+def read_manifest_of(objects: ObjectStore, version: Published) -> tuple[bytes, Manifest]:
     """Read a published version's manifest; `SegmentError` unless it is the one that the pointer named."""
-    shown = f"{place.where}/{version.manifest_path}"
+    shown = f"{objects.where}/{version.manifest_path}"
     try:
-        got = place.get(version.manifest_path, min(version.manifest_bytes, LARGEST_MANIFEST_BYTES))
+        got = objects.get(version.manifest_path, min(version.manifest_bytes, LARGEST_MANIFEST_BYTES))
     except ObjectMissingError:
         raise SegmentError(
             f"{shown}: gone, and version {version.version!r} needs it; publish again with --resend, or roll back"
@@ -40,17 +40,17 @@ def read_manifest_of(place: ObjectStore, version: Published) -> tuple[bytes, Man
     return got.data, decode_manifest(got.data, shown)
 
 
-def download(place: ObjectStore, version: Published, sha256: str, size_bytes: int, target: Path) -> None:
+def download(objects: ObjectStore, version: Published, sha256: str, size_bytes: int, target: Path) -> None:
     """Write an object that a version needs into a new file; `SegmentError` unless it is what the manifest says."""
     path = f"{OBJECTS}/{sha256}"
     try:
-        found = place.download(path, target, size_bytes)
+        found = objects.download(path, target, size_bytes)
     except ObjectMissingError:
         raise SegmentError(
-            f"{place.where}/{path}: gone, and version {version.version!r} needs it; "
+            f"{objects.where}/{path}: gone, and version {version.version!r} needs it; "
             "publish again with --resend, or roll back"
         ) from None
     if found != sha256:
         raise SegmentError(
-            f"{place.where}/{path}: does not match its SHA-256; it is damaged: publish again with --resend"
+            f"{objects.where}/{path}: does not match its SHA-256; it is damaged: publish again with --resend"
         )

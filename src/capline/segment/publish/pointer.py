@@ -1,4 +1,4 @@
-"""The pointer: the one object of a publication that ever changes, and so the one place where publishers meet.
+"""The pointer: the one object of a publication that changes, by conditional writes.
 
     pointer.json
     {                                                             -+
@@ -18,12 +18,12 @@
       ,"sha256": "<64 hex digits>"
     }
 
-The rule: whatever is in `versions` is whole and stays; whoever changes the list, or what is current, does it by one
-conditional write against the pointer that he read. So publishing, rolling back, pinning and retiring are one history
+The rule: every version in `versions` is complete and kept. The list and `current` change only by one conditional write
+against the pointer that was read. So publishing, rolling back, pinning and retiring are one history
 without branches, and nothing can be rolled back to that is being deleted.
 
 `writer` is random, so that no two pointers have the same bytes: an entity tag is often a hash of them, and a pointer
-that came back to an earlier state (a publication, rolled back) must not look like that state to a slow publisher.
+that came back to an earlier state (a publication, rolled back) must not look unchanged to a slow publisher.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def check_version(version: str) -> str:
 
 
 def _check(sealed: _Sealed) -> None:
-    """Bound what the checksum cannot: it says that the writer was consistent, not that it was right."""
+    """Check the values' bounds: the checksum only says that the bytes are those that were written."""
     if not 1 <= len(sealed.versions) <= MOST_VERSIONS:
         raise SegmentError(f"{len(sealed.versions)} versions, where 1 to {MOST_VERSIONS} can be")
     if len({each.version for each in sealed.versions}) < len(sealed.versions):

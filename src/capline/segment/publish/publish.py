@@ -1,29 +1,29 @@
-"""Publishing: a snapshot's files become immutable objects at an address, and one pointer says which version is served.
+"""Publishes snapshots: files become immutable objects at an address, and one pointer names the version to serve.
 
     ADDRESS/
     ├── pointer.json                 the one object that changes; see `capline.segment.publish.pointer`
     ├── manifests/<SHA-256>.json     a snapshot's manifest, byte for byte
     └── objects/<SHA-256>            a snapshot's file, byte for byte, under the hash that its manifest gives it
 
-    publish   verify the snapshot (text ids: that they extend those that are served) -> list objects -> send what is
-              missing -> the manifest -> swap the pointer
+    publish   verify the snapshot (text ids: that they extend the current ones) -> list objects -> upload what is
+              missing -> upload the manifest -> swap the pointer
     rollback  swap the pointer: another current version of those in its list
     pin       swap the pointer: a version that is never retired
     collect   swap the pointer: a list without the oldest -> delete what no listed version needs
 
-The rule: the pointer is swapped last, conditionally, against what was read first. A publisher that is killed anywhere
-before leaves the old version serving, and objects that nobody refers to; one that finds another version current than
-when it began has lost, and is told (`SegmentConflictError`).
+The rule: the pointer is swapped last, conditionally, against what was read first. A publisher that is killed
+before that leaves the old version current, and objects that nothing refers to. One that finds another version current
+than when it began gets a `SegmentConflictError`.
 
 Why nothing that a version needs is ever deleted:
 
 - a version leaves the list before anything of it is deleted, and only what is in the list is ever made current;
-- `collect` writes its name into the pointer before it deletes, and takes it out afterwards. A publisher waits for that;
-  so between his reading the pointer and his swapping it nothing is deleted, and an object that he found there is there.
-- the name counts for 15 minutes, of which the collector uses 10 before he renews it: one that was killed holds nobody
-  up for long, and clocks may differ by 5 minutes.
+- `collect` writes its name into the pointer before it deletes, and removes it afterwards. Publishers wait for that;
+  so nothing is deleted between reading and swapping the pointer, and an object that a publisher found stays there.
+- the name is a lease of 15 minutes, which the collector renews after 10: a killed collector blocks publishers for a
+  short time only, and clocks may differ by 5 minutes.
 
-Cost of a publication: the snapshot is read twice, the objects are listed once, and what changed is sent.
+Cost of a publication: the snapshot is read twice, the objects are listed once, and what changed is uploaded.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from capline.model.clock import Clock, SystemClock
 from capline.model.errors import SegmentConflictError, SegmentError
 from capline.segment import files
 from capline.segment.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, FileEntry, Manifest, decode_manifest
-from capline.segment.objects.address import open_place
+from capline.segment.objects.address import open_objects
 from capline.segment.objects.store import ObjectMissingError, ObjectStore
 from capline.segment.publish.extends import check_extends
 from capline.segment.publish.fetch import read_manifest_of
@@ -80,12 +80,12 @@ _PAUSE_S = 0.2
 
 
 def files_of(manifest: Manifest) -> tuple[FileEntry, ...]:
-    """List the files of a snapshot, each with `file`, `bytes` and `sha256`; the one place that knows where they are."""
+    """List the files of a snapshot, each with `file`, `bytes` and `sha256`."""
     return manifest.files()
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """What a publication did. `sent_bytes` is what went out, `reused_bytes` what was there already."""
+    """The result of a publication: `sent_bytes` were uploaded, `reused_bytes` were there already."""
 
     version: str
     sequence: int
@@ -99,7 +99,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class Collected(msgspec.Struct, frozen=True):
-    """What `collect` did, or would do: versions that left the list, objects that were deleted."""
+    """The result of `collect`, or its forecast: versions that left the list, objects that were deleted."""
 
     retired: tuple[str, ...]
     deleted_objects: int
@@ -109,37 +109,37 @@ class Collected(msgspec.Struct, frozen=True):
 
 
 class Publication(msgspec.Struct, frozen=True):
-    """The pointer as it is, and the tag to swap it by."""
+    """The pointer, and the tag that `swap` needs."""
 
     pointer: Pointer
     tag: str
 
 
-def read_pointer(place: ObjectStore) -> Publication | None:
-    """Read the pointer; None where nothing was ever published there. `SegmentError` where that cannot be told."""
+def read_pointer(objects: ObjectStore) -> Publication | None:
+    """Read the pointer; None where nothing was ever published. `SegmentError` where it cannot be read."""
     try:
-        got = place.get(POINTER, LARGEST_POINTER_BYTES)
+        got = objects.get(POINTER, LARGEST_POINTER_BYTES)
     except ObjectMissingError:
         return None
     if got is None:  # pragma: no cover - only an answer to `unless`
         return None
-    return Publication(decode_pointer(got.data, f"{place.where}/{POINTER}"), got.tag)
+    return Publication(decode_pointer(got.data, f"{objects.where}/{POINTER}"), got.tag)
 
 
 class Publisher:
-    """Publishes snapshots at an address, and looks after what is there.
+    """Publishes snapshots at an address, and manages the versions there.
 
     >>> with Publisher("s3://bucket/segments") as publisher:             # doctest: +SKIP
     ...     publisher.publish("segments/today").sent_bytes
 
-    The address is as in `open_place`, so are `options`. Nothing is asked of the place before the first verb. Every verb
-    raises `SegmentError` for what cannot be done, and then nothing that is served has changed.
+    The address and `options` are those of `open_objects`. Nothing is read before the first verb. Every verb raises
+    `SegmentError` for what cannot be done; what is served is then unchanged.
     """
 
     def __init__(
         self, url: str | Path, options: Mapping[str, str] | None = None, *, clock: Clock | None = None
     ) -> None:
-        self._place = open_place(url, options)
+        self._objects = open_objects(url, options)
         self._clock = SystemClock() if clock is None else clock
 
     def publish(
@@ -152,7 +152,7 @@ class Publisher:
         new_dictionary: bool = False,
         progress: Callable[[int, int], object] | None = None,
     ) -> Sent:
-        """Publish the snapshot in this directory and make it current; a version that is current already is left alone.
+        """Publish the snapshot in this directory and make it current; nothing happens where it is current already.
 
         `version` names it here; left out, the name in its manifest. A name is given once: the same name for other
         content is refused. `expected` is the version that must be current, for a snapshot that was made from that one.
@@ -170,10 +170,10 @@ class Publisher:
         before = self._read(fix=resend)
         began_with = None if before is None else before.pointer.current
         if expected is not None and began_with != expected:
-            raise _unexpected(self._place, began_with, expected)
+            raise _unexpected(self._objects, began_with, expected)
         current = None if before is None or not before.pointer.versions else before.pointer.serving
         if ids is not None and current is not None and current.manifest != ours.manifest and not new_dictionary:
-            check_extends(self._place, current, ids, directory)
+            check_extends(self._objects, current, ids, directory)
         writer = secrets.token_hex(8)
         for _ in range(_TRIES):
             before = self._undisturbed(before)
@@ -186,7 +186,7 @@ class Publisher:
             if self._swapped(after, before):
                 return _outcome(ours, after.sequence, manifest, sent, flipped=True)
             before, resend = self._read(fix=resend), False
-        raise _lost(self._place, before, ours.version)
+        raise _lost(self._objects, before, ours.version)
 
     def rollback(self, version: str | None = None) -> Pointer:
         """Make another listed version current: this one, or the one that was published before the current.
@@ -195,7 +195,7 @@ class Publisher:
         """
 
         def change(pointer: Pointer) -> dict[str, Any]:
-            target = _previous(pointer, self._place.where) if version is None else self._listed(pointer, version)
+            target = _previous(pointer, self._objects.where) if version is None else self._listed(pointer, version)
             self._check_there(target)
             return {"current": target.version}
 
@@ -229,7 +229,7 @@ class Publisher:
 
         def begin(pointer: Pointer) -> dict[str, Any]:
             if pointer.collector and pointer.collecting_until_us > self._clock.now_us():
-                raise SegmentConflictError(f"{self._place.where}: somebody else collects just now; try again later")
+                raise SegmentConflictError(f"{self._objects.where}: somebody else collects just now; try again later")
             until_us = self._clock.now_us() + _LEASE_US
             staying = _staying(pointer, keep, oldest_us)
             return {"collector": name, "collecting_until_us": until_us, "versions": staying}
@@ -251,8 +251,8 @@ class Publisher:
         return Collected(retired, len(doomed), sum(doomed.values()), kept, dry_run)
 
     def close(self) -> None:
-        """Let go of the place."""
-        self._place.close()
+        """Close connections."""
+        self._objects.close()
 
     def __enter__(self) -> Self:
         return self
@@ -267,18 +267,18 @@ class Publisher:
         there = pointer.find(ours.version)
         if there is not None and there.manifest != ours.manifest:
             raise SegmentError(
-                f"{self._place.where}: version {ours.version!r} is published already, with other content; "
+                f"{self._objects.where}: version {ours.version!r} is published already, with other content; "
                 "name this one otherwise (--version)"
             )
         return there is not None and pointer.current == ours.version
 
     def _undisturbed(self, before: Publication | None) -> Publication | None:
-        """Wait until nobody deletes: the pointer as it is then."""
+        """Wait until no collector deletes; return the pointer as it is then."""
         while before is not None and before.pointer.collector:
             if before.pointer.collecting_until_us <= self._clock.now_us():
                 return before
             time.sleep(_PAUSE_S)
-            before = read_pointer(self._place)
+            before = read_pointer(self._objects)
         return before
 
     def _send(
@@ -290,8 +290,8 @@ class Publisher:
         resend: bool,
         progress: Callable[[int, int], object] | None,
     ) -> dict[str, int]:
-        """Send every file that is not there, then the manifest; return the bytes of what was sent, by hash."""
-        there = {} if resend else self._place.list(OBJECTS)
+        """Upload every missing file, then the manifest; return the bytes that were sent, by hash."""
+        there = {} if resend else self._objects.list(OBJECTS)
         missing = {
             each.sha256: each
             for each in files_of(manifest)
@@ -299,31 +299,31 @@ class Publisher:
         }
         total, done = sum(each.bytes for each in missing.values()), 0
         for name, each in missing.items():
-            told = None if progress is None else _part(progress, done, total)
-            if self._place.upload(f"{OBJECTS}/{name}", directory / each.file, told) != name:
-                self._place.delete([f"{OBJECTS}/{name}"])
+            report = None if progress is None else _part(progress, done, total)
+            if self._objects.upload(f"{OBJECTS}/{name}", directory / each.file, report) != name:
+                self._objects.delete([f"{OBJECTS}/{name}"])
                 raise SegmentError(
                     f"{directory / each.file}: changed while it was sent; nothing was published: try again"
                 )
             done += each.bytes
-        self._place.put(ours.manifest_path, data)
+        self._objects.put(ours.manifest_path, data)
         return {name: each.bytes for name, each in missing.items()}
 
     # ---- the pointer -------------------------------------------------------------------------------------------------
 
     def _swapped(self, after: Pointer, before: Publication | None) -> bool:
         data = encode_pointer(after)
-        if self._place.swap(POINTER, data, None if before is None else before.tag):
+        if self._objects.swap(POINTER, data, None if before is None else before.tag):
             return True
-        # Its answer may have been lost and the write sent again: then the pointer is ours, and was not before.
+        # False, but the pointer is ours: the answer to our write was lost, and the client repeated it.
         try:
-            now = read_pointer(self._place)
+            now = read_pointer(self._objects)
         except SegmentError:
             return False
         return now is not None and now.pointer.writer == after.writer and now.pointer.sequence == after.sequence
 
     def _change(self, change: Callable[[Pointer], dict[str, Any]]) -> Pointer:
-        """Swap the pointer for one with these fields, made again from what is there until nobody was in between."""
+        """Swap the pointer for one with these fields; repeat from the new one while others change it."""
         for _ in range(_TRIES):
             before = self._needed()
             fields = change(before.pointer)
@@ -332,42 +332,42 @@ class Publisher:
             after = before.pointer.changed(secrets.token_hex(8), self._clock.now_us(), **fields)
             if self._swapped(after, before):
                 return after
-        raise SegmentConflictError(f"{self._place.where}: others keep changing it; try again later")
+        raise SegmentConflictError(f"{self._objects.where}: others keep changing it; try again later")
 
     def _read(self, *, fix: bool) -> Publication | None:
         try:
-            return read_pointer(self._place)
+            return read_pointer(self._objects)
         except SegmentError:
             if not fix:
                 raise
-            got = self._place.get(POINTER, _LARGEST_DAMAGE_BYTES)
+            got = self._objects.get(POINTER, _LARGEST_DAMAGE_BYTES)
             return None if got is None else Publication(NOTHING, got.tag)
 
     def _needed(self) -> Publication:
-        found = read_pointer(self._place)
+        found = read_pointer(self._objects)
         if found is None:
-            raise SegmentError(f"{self._place.where}: nothing is published there; publish first, or fix the address")
+            raise SegmentError(f"{self._objects.where}: nothing is published there; publish first, or fix the address")
         return found
 
     def _listed(self, pointer: Pointer, version: str) -> Published:
         found = pointer.find(version)
         if found is None:
             names = ", ".join(each.version for each in pointer.versions[-10:])
-            raise SegmentError(f"{self._place.where}: no version {version!r}; the newest are: {names}")
+            raise SegmentError(f"{self._objects.where}: no version {version!r}; the newest are: {names}")
         return found
 
     # ---- what versions need ------------------------------------------------------------------------------------------
 
     def _manifest(self, version: Published) -> Manifest:
-        return read_manifest_of(self._place, version)[1]
+        return read_manifest_of(self._objects, version)[1]
 
     def _check_there(self, version: Published) -> None:
-        there = self._place.list(OBJECTS)
+        there = self._objects.list(OBJECTS)
         for each in files_of(self._manifest(version)):
             found = there.get(each.sha256)
             if found is None or found.bytes != each.bytes:
                 raise SegmentError(
-                    f"{self._place.where}: version {version.version!r} lacks {OBJECTS}/{each.sha256}; "
+                    f"{self._objects.where}: version {version.version!r} lacks {OBJECTS}/{each.sha256}; "
                     "choose another, or publish its snapshot again"
                 )
 
@@ -381,7 +381,7 @@ class Publisher:
         return {
             f"{folder}/{name}": found.bytes
             for folder in (OBJECTS, MANIFESTS)
-            for name, found in self._place.list(folder).items()
+            for name, found in self._objects.list(folder).items()
             if f"{folder}/{name}" not in needed and found.changed_us <= oldest_us
         }
 
@@ -391,18 +391,18 @@ class Publisher:
             if time.monotonic() - began > _RENEW_S:
                 self._change(lambda now: self._renewed(now, name))
                 began = time.monotonic()
-            self._place.delete(doomed[start : start + _BATCH])
+            self._objects.delete(doomed[start : start + _BATCH])
 
     def _renewed(self, now: Pointer, name: str) -> dict[str, Any]:
         if now.collector != name:
             raise SegmentConflictError(
-                f"{self._place.where}: it took too long, and others went on; collect again later"
+                f"{self._objects.where}: it took too long, and others went on; collect again later"
             )
         return {"collecting_until_us": self._clock.now_us() + _LEASE_US}
 
 
 def _verified(directory: Path) -> tuple[bytes, Manifest, Dictionary | None]:
-    """Read the snapshot's manifest after proving all of it: what is broken here is broken on every host."""
+    """Verify the whole snapshot and read its manifest: what is broken here would be broken on every host."""
     ids = load_snapshot(directory).ids
     where = directory / MANIFEST
     data = files.read(where, LARGEST_MANIFEST_BYTES)
@@ -424,15 +424,15 @@ def _part(progress: Callable[[int, int], object], base: int, total: int) -> Call
     return lambda sent: progress(base + sent, total)
 
 
-def _unexpected(place: ObjectStore, current: str | None, expected: str) -> SegmentConflictError:
+def _unexpected(objects: ObjectStore, current: str | None, expected: str) -> SegmentConflictError:
     return SegmentConflictError(
-        f"{place.where}: {'nothing' if current is None else f'version {current!r}'} is current, not {expected!r}; "
+        f"{objects.where}: {'nothing' if current is None else f'version {current!r}'} is current, not {expected!r}; "
         "make the snapshot from what is current, and publish that"
     )
 
 
 def _with(before: Publication | None, ours: Published, writer: str, now_us: int) -> Pointer:
-    """The pointer after this publication; beyond the most versions the oldest that may go leaves the list."""
+    """The pointer after this publication; where it is full, the oldest version that is not pinned leaves the list."""
     old = () if before is None else before.pointer.versions
     versions = [each for each in old if each.version != ours.version]
     was = next((each for each in old if each.version == ours.version), None)
@@ -459,10 +459,10 @@ def _staying(pointer: Pointer, keep: int, oldest_us: int) -> tuple[Published, ..
 
 
 def _previous(pointer: Pointer, where: str) -> Published:
-    place = pointer.versions.index(pointer.serving)
-    if place == 0:
+    index = pointer.versions.index(pointer.serving)
+    if index == 0:
         raise SegmentError(f"{where}: no version before {pointer.current!r}; name one (capline segments list {where})")
-    return pointer.versions[place - 1]
+    return pointer.versions[index - 1]
 
 
 def _outcome(ours: Published, sequence: int, manifest: Manifest, sent: dict[str, int], *, flipped: bool) -> Sent:
@@ -481,9 +481,9 @@ def _outcome(ours: Published, sequence: int, manifest: Manifest, sent: dict[str,
     )
 
 
-def _lost(place: ObjectStore, now: Publication | None, version: str) -> SegmentConflictError:
+def _lost(objects: ObjectStore, now: Publication | None, version: str) -> SegmentConflictError:
     theirs = "something else" if now is None else f"version {now.pointer.current!r}"
     return SegmentConflictError(
-        f"{place.where}: {theirs} was published meanwhile and is served, {version!r} is not; look at it, and publish "
+        f"{objects.where}: {theirs} was published meanwhile and is served, {version!r} is not; look at it, and publish "
         "again to replace it (what was sent is not sent twice)"
     )

@@ -1,16 +1,16 @@
-"""A publication that is followed: the newest good snapshot, for readers that never wait.
+"""Follows a publication: serves the newest good snapshot to readers that never wait.
 
     with SegmentWatch("s3://bucket/segments", "/var/cache/capline") as watch:
         limiter.decide("promo", user, segment=watch.current.segment_of(user))
 
-The rule: `current` is always a whole, proven snapshot, or it raises; it is never half of one, never an empty one for
-want of a better. A new version is fetched, verified and opened beside it, and takes its place by one reference.
-Whatever goes wrong changes nothing but `error`: the last good one stays, and the figures tell how old it is.
+The rule: `current` is a whole, verified snapshot, or it raises; never half of one, and never an empty stand-in. A new
+version is fetched, verified and opened beside it, then one reference is swapped. An error changes nothing but `error`:
+the last good snapshot stays, and `status` says how old it is.
 
-One thread for each watch, started by `start` and ended by `stop`, asks for the pointer every `interval_s`, a little
-earlier or later each time so that hosts do not ask in step; an unchanged pointer costs one conditional request. After
-an error it asks as often, but a version that was refused is fetched again only after a while that doubles, from the
-interval up to a minute: a broken snapshot of 100 MB must not become a load. A changed pointer ends the wait.
+One thread for each watch, started by `start` and ended by `stop`, asks for the pointer every `interval_s`, with
+jitter so that hosts do not ask in step; an unchanged pointer costs one conditional request. After
+an error it asks as often, but a refused version is fetched again with a backoff, from the interval up to a minute: a
+broken snapshot of 100 MB must not cause load. A changed pointer ends the backoff.
 
 Processes of one host share the cache: one of them fetches. At a start while the address cannot be reached, the snapshot
 that was served last is served from the cache.
@@ -31,7 +31,7 @@ import msgspec
 
 from capline.model.clock import Clock, SystemClock
 from capline.model.errors import InvalidValueError, SegmentError
-from capline.segment.objects.address import open_place
+from capline.segment.objects.address import open_objects
 from capline.segment.objects.store import ObjectMissingError
 from capline.segment.publish.cache import Bounds, Cache
 from capline.segment.publish.pointer import LARGEST_POINTER_BYTES, POINTER, Pointer, Published, decode_pointer
@@ -52,7 +52,7 @@ _all: weakref.WeakSet[SegmentWatch] = weakref.WeakSet()
 
 
 class _Served(msgspec.Struct, frozen=True):
-    """What readers see, replaced as one."""
+    """What readers see, replaced in one step."""
 
     snapshot: Snapshot
     version: str
@@ -86,7 +86,7 @@ class WatchStatus(msgspec.Struct, frozen=True):
 
 
 class SegmentWatch:
-    """Follows the publication at an address (see `open_place`), through a cache directory on this host.
+    """Follows the publication at an address (see `open_objects`), through a cache directory on this host.
 
     Nothing is asked before `start`, `poll` or entering it as a context: `start` makes the first poll itself, so that
     `current` is there afterwards if it can be had at all. `version` follows that version alone, wherever the pointer
@@ -106,13 +106,13 @@ class SegmentWatch:
     ) -> None:
         if not 0.01 <= interval_s <= 86_400:  # noqa: PLR2004 - said in the message
             raise InvalidValueError(f"interval_s is 0.01 to 86400 seconds, not {interval_s!r}")
-        self._place = open_place(url, options)
+        self._objects = open_objects(url, options)
         self._cache = Cache(cache_dir)
         self._bounds = Bounds() if bounds is None else bounds
         self._interval_s = float(interval_s)
         self._wanted = version
         self._clock = SystemClock() if clock is None else clock
-        self._address = self._place.where if version is None else f"{self._place.where}\n{version}"
+        self._address = self._objects.where if version is None else f"{self._objects.where}\n{version}"
         self._served: _Served | None = None
         self._pointer: Pointer | None = None
         self._tag: str | None = None
@@ -129,11 +129,11 @@ class SegmentWatch:
 
     @property
     def current(self) -> Snapshot:
-        """The last good snapshot; one attribute read, whatever is going on. `SegmentError` while there is none."""
+        """The last good snapshot: one attribute read, at any time. `SegmentError` while there is none."""
         served = self._served
         if served is None:
             why = self._error or "nothing was looked at yet: call start(), or poll()"
-            raise SegmentError(f"{self._place.where}: no good snapshot yet ({why})")
+            raise SegmentError(f"{self._objects.where}: no good snapshot yet ({why})")
         return served.snapshot
 
     def segment_of(self, id: SupportsIndex) -> str | None:
@@ -142,7 +142,7 @@ class SegmentWatch:
 
     @property
     def error(self) -> SegmentError | None:
-        """Why what is served is not known to be the newest; None when it is."""
+        """Why the served snapshot may not be the newest; None when it is."""
         return self._error
 
     @property
@@ -162,7 +162,7 @@ class SegmentWatch:
     # ---- following ---------------------------------------------------------------------------------------------------
 
     def poll(self) -> bool:
-        """Look once, and take what is new; True when `current` was replaced. Never raises: see `error`."""
+        """Poll once, and load a new version; True when `current` was replaced. Never raises: see `error`."""
         with self._lock:
             return self._polled()
 
@@ -175,7 +175,7 @@ class SegmentWatch:
         return self
 
     def stop(self) -> None:
-        """End the thread, and let go of the place. `current` stays as it is; nothing replaces it any more.
+        """End the thread and close connections. `current` stays; nothing replaces it any more.
 
         Waits for a request that is under way for 5 seconds at most; its answer is then not taken.
         """
@@ -183,7 +183,7 @@ class SegmentWatch:
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join(_STOP_S)
-        self._place.close()
+        self._objects.close()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -210,25 +210,25 @@ class SegmentWatch:
             return self._take(pointer, target)
         except Exception as error:  # noqa: BLE001 - a thread that ended would leave what is served to grow old unseen
             known = isinstance(error, SegmentError)
-            self._error = error if known else SegmentError(f"{self._place.where}: {type(error).__name__}: {error}")
+            self._error = error if known else SegmentError(f"{self._objects.where}: {type(error).__name__}: {error}")
             return self._served is None and not self._stop.is_set() and self._from_cache()
 
     def _read_pointer(self) -> Pointer:
         try:
-            got = self._place.get(POINTER, LARGEST_POINTER_BYTES, self._tag)
+            got = self._objects.get(POINTER, LARGEST_POINTER_BYTES, self._tag)
         except ObjectMissingError:
             raise SegmentError(
-                f"{self._place.where}: nothing is published there; publish first, or fix the address"
+                f"{self._objects.where}: nothing is published there; publish first, or fix the address"
             ) from None
         if got is None and self._pointer is not None:
             return self._pointer
         if got is None:
             raise SegmentError(
-                f"{self._place.where}: told of no change of what was never read; look at what is between"
+                f"{self._objects.where}: answered 'not modified' to the first read; look at the proxies in between"
             )
         # The tag last: a pointer that cannot be read is read again, not taken for unchanged.
         self._tag = None
-        self._pointer = decode_pointer(got.data, f"{self._place.where}/{POINTER}")
+        self._pointer = decode_pointer(got.data, f"{self._objects.where}/{POINTER}")
         self._tag = got.tag
         return self._pointer
 
@@ -237,7 +237,7 @@ class SegmentWatch:
             return pointer.serving
         found = pointer.find(self._wanted)
         if found is None:
-            raise SegmentError(f"{self._place.where}: no version {self._wanted!r} any more; pin versions that you need")
+            raise SegmentError(f"{self._objects.where}: no version {self._wanted!r} any more; pin what you need")
         return found
 
     def _is_served(self, target: Published) -> bool:
@@ -250,7 +250,7 @@ class SegmentWatch:
         if refusal is not None and time.monotonic() < refusal.not_before:
             return False  # with the error that it was refused with
         try:
-            snapshot = self._cache.open(self._place, target, self._bounds, self._stop.is_set)
+            snapshot = self._cache.open(self._objects, target, self._bounds, self._stop.is_set)
         except Exception:
             if not self._stop.is_set():
                 self._refused += 1
@@ -261,7 +261,7 @@ class SegmentWatch:
         if self._stop.is_set():
             return False
         self._refusal = None
-        # The one moment at which what readers see changes. The old snapshot is let go of after it.
+        # The one step that changes what readers see. The old snapshot is freed after it.
         before, self._served = self._served, _Served(snapshot, target.version, target.manifest, pointer.sequence)
         self._swaps += 1
         self._confirm(pointer)
@@ -282,7 +282,7 @@ class SegmentWatch:
         self._error = None
 
     def _from_cache(self) -> bool:
-        """Nothing served yet and the address fails: what was served last is better than nothing, and says so."""
+        """Serve the last snapshot from the cache where the address cannot be reached at the start; `error` says so."""
         found = self._cache.open_last(self._address, self._bounds)
         if found is None:
             return False
@@ -298,7 +298,7 @@ class SegmentWatch:
             watch._forked()  # noqa: SLF001 - its own kind
 
     def _forked(self) -> None:
-        """Locks as new, for their holders are not here, and a thread if the parent had one."""
+        """New locks, since their holders are in the parent, and a thread if the parent had one."""
         followed = self._thread is not None and not self._stop.is_set()
         self._cache.after_fork()
         self._lock, self._stop, self._thread = Lock(), Event(), None
@@ -307,7 +307,7 @@ class SegmentWatch:
 
     @staticmethod
     def _follow(reference: weakref.ref[SegmentWatch], stop: Event, interval_s: float) -> None:
-        """Poll until told to stop, or until nobody holds the watch any more."""
+        """Poll until `stop`, or until nobody references the watch any more."""
         chance = random.Random()  # noqa: S311 - only to fall out of step
         while not stop.wait(interval_s * chance.uniform(1 - _JITTER, 1 + _JITTER)):
             watch = reference()

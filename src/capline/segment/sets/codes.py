@@ -1,8 +1,8 @@
 """Segment codes of an array of ids: 0 for none, i for the i-th set.
 
-For uint32 ids, a window of 2^22 to 2^26 ids at a time: what was asked is marked in a table as wide as the window, the
-marks are read off in order (which sorts without sorting), the sorted ids are intersected with each set, and the codes
-are written into a table that is read at the ids asked. So an id costs the same in any order, some 40 ns.
+For uint32 ids, a window of 2^22 to 2^26 ids at a time: the ids asked are marked in a table as wide as the window and
+read off it in order, which sorts them; the sorted ids are intersected with each set; the codes are written into a
+table, which is then read at the ids asked. So an id costs some 40 ns, in any order.
 
 The ids are dealt to their windows in runs, each small enough for the processor's cache: `order` deals a run, `cuts`
 says where each window's share of it begins, and the same two lead the codes back. Memory: 14 bytes an id asked, and one

@@ -1,17 +1,17 @@
-"""Bitmaps that are used where they lie: roaring's frozen format, mapped into memory and not copied.
+"""Bitmaps mapped into memory without a copy: roaring's frozen format.
 
     portable file ── verified, read, copied ──> BitMap            always possible; a hundred megabytes, tens of ms
-    frozen file   ── mapped ──> BitMap over the mapping           1 ms, and no memory until a page is looked at
+    frozen file   ── mapped ──> BitMap over the mapping           1 ms, and a page takes memory when it is first read
 
-CRoaring reads its frozen format in place, and pyroaring carries CRoaring, but has no door to it. It gives two things
-to build one with, both made for other libraries: the address of a bitmap's C struct (`raw_pointer`), and the symbols of
-CRoaring. A frozen view is made by CRoaring over the mapping; its head, one `roaring_bitmap_t`, is then copied over the
-head of an empty `BitMap`. The head says that it is frozen, so CRoaring frees the head alone; what it points at belongs
-to a `Keeper`, which lives as long as the bitmap.
+CRoaring reads its frozen format in place, and pyroaring contains CRoaring, but does not offer this. It offers two
+things to build it from, both made for other libraries: the address of a bitmap's C struct (`raw_pointer`), and the
+symbols of CRoaring. A frozen view is made by CRoaring over the mapping; its head, one `roaring_bitmap_t`, is then
+copied over the head of an empty `BitMap`. The head says that it is frozen, so CRoaring frees the head alone; what it
+points at belongs to a `Keeper`, which lives as long as the bitmap.
 
-The rule: this is a short cut and never needed. It is taken on the versions of CRoaring that are named here, after a
-trial of it on a small bitmap of every kind of container, and with files that this machine wrote and stamped after
-verifying what they were made from (`stamp`). Anything else is read and copied. The format depends on the machine and on
+The rule: this is an optimisation and never needed. It is used with the versions of CRoaring that are named here, after
+a trial on a small bitmap with every kind of container, and for files that this machine wrote after it had verified
+the snapshot (`verified`). Anything else is read and copied. The format depends on the machine and on
 CRoaring, so such files are never published.
 """
 

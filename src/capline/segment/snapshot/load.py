@@ -1,19 +1,19 @@
-"""Reading a snapshot back: whole and proven, or not at all.
+"""Reads a snapshot: whole and verified, or not at all.
 
     segments/2025-03-01/                     the snapshot; the name is the publisher's choice
     ├── manifest.json                        format, version, instant; what each file must be; a seal (`manifest`)
     ├── active-60303ae22b998861.roaring      one file per segment: roaring's portable format, nothing before or after it
     ├── new-9f86d081884c7d65.roaring
     ├── ids-fd61a03af4f77d87.ids             where ids are text: the dictionary's files (`idfile`)
-    └── .verified/                           made by a reader that was asked to trust it (`stamp`); never published
+    └── .verified/                           made by a reader with `trust="stamp"` (`verified`); never published
 
 Loading checks the manifest against its seal, each file's size before reading it, its SHA-256, that it is exactly one
-bitmap of the stated cardinality, and that no id is in two exclusive segments. Whatever fails is a `SegmentError`; there
-is no such thing as an empty segment because a file was short.
+bitmap of the stated cardinality, and that no id is in two exclusive segments. Whatever fails is a `SegmentError`; a
+file that was cut short never makes an empty segment.
 
-That costs some 0.3 s for 270 million ids in four segments, and copies them. With `trust="stamp"` it is done once on a
-machine, and then files that have not changed since are used where they lie: 1 ms, and a page is in memory when somebody
-asks for it, once for all processes.
+That costs some 0.3 s for 270 million ids in four segments, and copies them. With `trust="stamp"` that is done
+once on a machine; files that have not changed since are then mapped: 1 ms, and a page is loaded when it is first read,
+once for all processes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from capline.segment import files
 from capline.segment.dictionary.dictionary import Dictionary, open_file
 from capline.segment.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, Manifest, SegmentEntry, decode_manifest
 from capline.segment.sets.idset import IdSet, set_type
-from capline.segment.snapshot import verified as stamp
+from capline.segment.snapshot import verified
 from capline.segment.snapshot.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ Trust = Literal["nothing", "stamp"]
 def load_snapshot(path: str | Path, *, trust: Trust = "nothing") -> Snapshot:
     """Read the snapshot in this directory; `SegmentError` for anything that is not exactly what was written.
 
-    `trust` says what is believed without looking again: `nothing`; or a `stamp` that this machine left in the directory
-    (`.verified/`) when it last verified these very files. Where there is no such stamp, everything is verified, and one
-    is left if the directory can be written to. Files of a snapshot that is opened so must not be changed in place.
+    `trust="nothing"` verifies every file. `trust="stamp"` skips that where the directory has a stamp (`.verified/`)
+    which says that this machine has verified these very files. Without a stamp everything is verified, and a stamp is
+    written if the directory is writable. Files of a snapshot that is opened so must not be changed in place.
 
     A directory that is replaced while it is being read is read again: the answer is the old snapshot or the new one.
     """
@@ -54,7 +54,7 @@ def load_snapshot(path: str | Path, *, trust: Trust = "nothing") -> Snapshot:
 
 
 def load_partial(path: str | Path) -> Snapshot:
-    """Read a partial snapshot (or a whole one), for merging: its sets are not proven disjoint."""
+    """Read a partial snapshot (or a whole one), for merging: its sets need not be disjoint."""
     return _load(path, "nothing", partial=True)
 
 
@@ -75,26 +75,26 @@ def _read(directory: int, path: Path, trust: Trust, *, partial: bool) -> Snapsho
     data = files.read(MANIFEST, LARGEST_MANIFEST_BYTES, directory=directory, shown=where)
     manifest = decode_manifest(data, where)
     if manifest.partial and not partial:
-        raise SegmentError(f"{path}: a partial build, which proves nothing yet; unite it: capline segments merge")
+        raise SegmentError(f"{path}: a partial build cannot be served; unite the parts: capline segments merge")
     overlapping = [entry.name for entry in manifest.segments if not entry.exclusive]
     if trust == "stamp":
-        opened = stamp.open_sets(directory, manifest, data)
+        opened = verified.open_sets(directory, manifest, data)
         if opened is not None:
             ids = _dictionary(directory, path, manifest, verify=False)
-            return Snapshot.proven(opened, manifest.version, manifest.created_us, overlapping=overlapping, ids=ids)
+            return Snapshot.verified(opened, manifest.version, manifest.created_us, overlapping=overlapping, ids=ids)
     sets = {entry.name: _read_segment(directory, path, entry, set_type(manifest.ids)) for entry in manifest.segments}
     ids = _dictionary(directory, path, manifest, verify=True)
     _check_numbers(sets, ids, path)
-    make = Snapshot.proven if partial else Snapshot
+    make = Snapshot.verified if partial else Snapshot
     try:
         snapshot = make(sets, manifest.version, manifest.created_us, overlapping=overlapping, ids=ids)
     except SegmentError as error:
         raise SegmentError(f"{path}: {error}") from None
-    if trust == "stamp" and stamp.leave(directory, path, manifest, data, sets):
-        # What was just verified, from where it lies: the copies go, and every process has the same pages.
-        opened = stamp.open_sets(directory, manifest, data)
+    if trust == "stamp" and verified.write(directory, path, manifest, data, sets):
+        # Map what was just verified: the copies are freed, and all processes share the same pages.
+        opened = verified.open_sets(directory, manifest, data)
         if opened is not None:
-            return Snapshot.proven(opened, manifest.version, manifest.created_us, overlapping=overlapping, ids=ids)
+            return Snapshot.verified(opened, manifest.version, manifest.created_us, overlapping=overlapping, ids=ids)
     return snapshot
 
 
@@ -102,7 +102,7 @@ def _read_segment(directory: int, path: Path, entry: SegmentEntry, kind: type[Id
     where = str(path / entry.file)
     data = files.read(entry.file, min(entry.bytes, kind.largest_bytes), directory=directory, shown=where)
     if len(data) != entry.bytes:
-        raise SegmentError(f"{where}: {len(data)} bytes, and the manifest says {entry.bytes}; it is cut short")
+        raise SegmentError(f"{where}: {len(data)} bytes, the manifest says {entry.bytes}; it is cut short")
     if hashlib.sha256(data).hexdigest() != entry.sha256:
         raise SegmentError(
             f"{where}: does not match the SHA-256 in the manifest; it is damaged: build the snapshot again"
@@ -125,7 +125,7 @@ def _dictionary(directory: int, path: Path, manifest: Manifest, *, verify: bool)
 
 
 def _check_numbers(sets: Mapping[str, IdSet], ids: Dictionary | None, path: Path) -> None:
-    """No number without a text: asking for its text would fail long after the mistake."""
+    """Every number must have a text: else a lookup would fail long after the mistake."""
     if ids is None:
         return
     for name, numbers in sets.items():

@@ -1,14 +1,14 @@
-"""A snapshot: one versioned, immutable state of the segments, in memory; the object that answers.
+"""A snapshot: one versioned, immutable state of the segments, in memory, and the questions that it answers.
 
-Its sets are of two sorts. *Exclusive* ones are the segments that limits are chosen by: nobody is in two of them, which
-is proven whenever a snapshot is made, and an id has one of them or none. *Overlapping* ones, declared as such
-(audiences, hold-outs), may share ids with any; they are asked by name, in expressions, and by `segments_of`.
+Its sets are of two kinds. *Exclusive* ones are the segments that limits are chosen by: an id is in one of them or in
+none, which is verified whenever a snapshot is made. *Overlapping* ones, declared as such (audiences, hold-outs), may
+share ids with any; they are queried by name, in expressions, and by `segments_of`.
 
 Ids are of one kind: uint32, uint64, or text. Text ids have numbers in a dictionary (`dictionary`), and the sets hold
 the numbers: one goes from text to number and back through the snapshot's `ids`. A text without a number is in no set.
 
-Cost: a segment takes what its bitmap takes (270M ids in 4 segments: about 95 MB). How one lies on disk is in `write`,
-how it is read back, or used where it lies, in `load`.
+Cost: a segment takes what its bitmap takes (270M ids in 4 segments: about 95 MB). `write` has its form on disk,
+`load` how it is read back or mapped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["Codes", "Snapshot", "describe_overlap"]
 Id = SupportsIndex | str
 
 _FEW = 256
-"""Ids below which asking one by one beats setting up a table."""
+"""Below so many ids, looking each up beats setting up a table."""
 
 _UNROLLED = 4
 
@@ -84,7 +84,7 @@ class Snapshot:
             raise SegmentError(overlap)
 
     @classmethod
-    def proven(
+    def verified(
         cls,
         sets: Mapping[str, IdSet],
         version: str | None,
@@ -93,7 +93,7 @@ class Snapshot:
         overlapping: Collection[str] = (),
         ids: Dictionary | None = None,
     ) -> Snapshot:
-        """A snapshot of sets that were proven disjoint before (or, for a partial one, need not be)."""
+        """A snapshot of sets that were verified to be disjoint before (or, for a partial one, need not be)."""
         self = cls.__new__(cls)
         self._set(sets, version, created_us, overlapping, ids)
         return self

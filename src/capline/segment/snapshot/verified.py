@@ -1,18 +1,18 @@
-"""What this machine verified once, and need not again: a stamp, and bitmaps ready to be used where they lie.
+"""Records that this machine has verified a snapshot: a stamp, and bitmaps that can be mapped into memory.
 
     segments/2025-03-01/.verified/
     ├── stamp.json                      sealed: the manifest's SHA-256; of every file inode, size and time of change;
     │                                   the bitmaps' layout (`frozen.identity`)
-    ├── active-60303ae22b998861.frozen  the segment in roaring's frozen format, mapped by whoever opens it
+    ├── active-60303ae22b998861.frozen  the segment in roaring's frozen format, mapped by each process
     └── new-9f86d081884c7d65.frozen
 
-The rule: a stamp vouches for exactly the files that were verified, as they lie there. A file that was replaced, cut or
-written to has another inode, size or time of change, and then the stamp counts for nothing: everything is verified
-again. It is written last, after the files it vouches for are forced to disk, so a crash leaves none. It does not guard
-against whoever can write to the directory, nor against bits that rot on the disk after they were verified.
+The rule: a stamp is valid for exactly the files that were verified. A file that was replaced, cut or written to has
+another inode, size or time of change; the stamp is then ignored and everything is verified again. It is written last,
+after its files are forced to disk, so a crash leaves none. It does not protect against someone who can write to the
+directory, nor against bits that rot on the disk later.
 
-Small snapshots (below 1 MiB) are verified every time: that costs less than a millisecond, and leaves nothing behind.
-uint64 ids have no frozen file: their stamp saves hashing and proving, and they are read and copied.
+Small snapshots (below 1 MiB) are verified every time: that takes less than a millisecond and writes nothing.
+uint64 ids have no frozen file: their stamp saves the hashing and checking, but they are read and copied.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from capline.segment.manifest import SegmentEntry
 
-__all__ = ["VERIFIED", "leave", "open_sets"]
+__all__ = ["VERIFIED", "open_sets", "write"]
 
 VERIFIED = ".verified"
 
@@ -47,7 +47,7 @@ _SMALL_BYTES = 1 << 20
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file as it lay there when it was verified."""
+    """A file as it was when it was verified."""
 
     name: str
     inode: int
@@ -55,7 +55,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     changed_ns: int
 
 
-class _Stamp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Verified(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     manifest_sha256: str
     layout: str | None
     files: tuple[_File, ...]
@@ -63,7 +63,7 @@ class _Stamp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def open_sets(directory: int, manifest: Manifest, data: bytes) -> dict[str, IdSet] | None:
-    """The sets of the snapshot in this open directory, unverified; None where no stamp vouches for them.
+    """The sets of the snapshot in this open directory, unverified; None where there is no valid stamp.
 
     `data` is the manifest's file.
     """
@@ -75,8 +75,8 @@ def open_sets(directory: int, manifest: Manifest, data: bytes) -> dict[str, IdSe
         found = files.read(_STAMP, _LARGEST_STAMP_BYTES, directory=home)
         if not is_sealed(found):
             return None
-        stamp = msgspec.json.decode(found, type=_Stamp)
-        there = _look(directory, home, manifest, stamp.layout)
+        stamp = msgspec.json.decode(found, type=_Verified)
+        there = _describe(directory, home, manifest, stamp.layout)
         if (stamp.manifest_sha256, stamp.layout, stamp.files) != (_digest(data), _layout(manifest), there):
             return None
         sets: dict[str, IdSet] = {}
@@ -86,21 +86,21 @@ def open_sets(directory: int, manifest: Manifest, data: bytes) -> dict[str, IdSe
                 return None
             sets[entry.name] = ids
     except (OSError, ValueError):
-        # SegmentError is a ValueError: whatever is wrong here, the files themselves are asked.
+        # SegmentError is a ValueError too. Whatever is wrong with the stamp, the snapshot itself is verified instead.
         return None
     finally:
         os.close(home)
     return sets
 
 
-def leave(directory: int, path: Path, manifest: Manifest, data: bytes, sets: Mapping[str, IdSet]) -> bool:
-    """Leave a stamp for the sets that were just verified; False where none is needed or none can be written."""
+def write(directory: int, path: Path, manifest: Manifest, data: bytes, sets: Mapping[str, IdSet]) -> bool:
+    """Write a stamp for the sets that were just verified; False where none is needed or none can be written."""
     if sum(entry.bytes for entry in manifest.files()) < _SMALL_BYTES:
         return False
     home = path / VERIFIED
     layout = _layout(manifest)
     try:
-        # Looked at again by name: the stamp must stand in the directory that was read, not in one that replaced it.
+        # Opened again by name: the stamp must be in the directory that was read, not in one that replaced it.
         if not os.path.samestat(os.fstat(directory), path.stat()):
             return False
         home.mkdir(exist_ok=True)
@@ -109,7 +109,7 @@ def leave(directory: int, path: Path, manifest: Manifest, data: bytes, sets: Map
                 _write(home, _frozen_name(entry), sets[entry.name].to_frozen())
         handle = files.open_directory(home)
         try:
-            stamp = _Stamp(_digest(data), layout, _look(directory, handle, manifest, layout))
+            stamp = _Verified(_digest(data), layout, _describe(directory, handle, manifest, layout))
         finally:
             os.close(handle)
         _write(home, _STAMP, seal(stamp))
@@ -131,15 +131,15 @@ def _layout(manifest: Manifest) -> str | None:
     return None if manifest.ids == "uint64" else frozen.identity()
 
 
-def _look(directory: int, home: int, manifest: Manifest, layout: str | None) -> tuple[_File, ...]:
-    """Every file that the stamp vouches for: the snapshot's own, then those of segments in the frozen format."""
-    seen = [_seen(entry.file, directory) for entry in manifest.files()]
+def _describe(directory: int, home: int, manifest: Manifest, layout: str | None) -> tuple[_File, ...]:
+    """Every file of the stamp: the snapshot's own, then those of segments in the frozen format."""
+    seen = [_status(entry.file, directory) for entry in manifest.files()]
     if layout is not None:
-        seen += [_seen(_frozen_name(entry), home) for entry in manifest.segments]
+        seen += [_status(_frozen_name(entry), home) for entry in manifest.segments]
     return tuple(seen)
 
 
-def _seen(name: str, directory: int) -> _File:
+def _status(name: str, directory: int) -> _File:
     status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     return _File(name, status.st_ino, status.st_size, status.st_mtime_ns)
 
@@ -153,7 +153,7 @@ def _digest(data: bytes) -> str:
 
 
 def _write(home: Path, name: str, data: bytes | memoryview) -> None:
-    """A file under its name when it is on disk; of two processes that write the same, either's will do."""
+    """Write a file atomically; where two processes write the same one, either's is right."""
     temporary = home / f".{secrets.token_hex(6)}.tmp"
     try:
         files.create(temporary, data)

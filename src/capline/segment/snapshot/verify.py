@@ -1,7 +1,7 @@
 """Verify a snapshot in a process of its own: `python -m capline.segment.snapshot.verify DIRECTORY`.
 
-Exits 0 where it is whole and proven, 2 with one line where it is not. Other threads of the process that asked are not
-held up meanwhile, and should a decoder ever crash on what it is given, it is this process that ends.
+Exits 0 where it is whole, 2 with one line where it is not. The threads of the calling process go on meanwhile, and a
+decoder that crashes ends only this process.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ def main() -> None:
     """Verify the directory that is named on the command line."""
     from capline.segment.snapshot.load import load_snapshot  # noqa: PLC0415 - `cache` imports this module for its path alone
 
-    os.nice(5)  # who serves comes first
+    os.nice(5)  # serving processes come first
     try:
         load_snapshot(sys.argv[1], trust="stamp")
     except SegmentError as error:
-        sys.exit(_said(str(error)))
+        sys.exit(_refuse(str(error)))
 
 
-def _said(line: str) -> int:
+def _refuse(line: str) -> int:
     sys.stderr.write(line + "\n")
     return REFUSED
 

@@ -1,14 +1,14 @@
-"""Writing a snapshot: whole under its name, or not there.
+"""Writes a snapshot: whole under its name, or not at all.
 
     1  .NAME.<random>.tmp/     a hidden directory beside the final name, on the same file system
-    2  *.roaring  *.ids        each written and forced to disk; what lies elsewhere already is linked
+    2  *.roaring  *.ids        each written and forced to disk; dictionary files that exist already are linked
     3  manifest.json           last, sealed
     4  fsync the directory     the entries are durable before the name is
-    5  rename to NAME          atomic; onto a name that is taken it fails, so two writers cannot both win
+    5  rename to NAME          atomic; onto a name that is taken it fails, so two writers cannot both succeed
     6  fsync the parent        the name is durable
 
-A writer that is killed leaves at most a hidden directory that nothing reads and anyone may delete. To replace a
-snapshot, the two directories change names in one system call (Linux `renameat2`, RENAME_EXCHANGE), and the old one is
+A killed writer leaves at most a hidden directory that nothing reads and anyone may delete. To replace a snapshot, the
+two directories swap names in one system call (Linux `renameat2`, RENAME_EXCHANGE), and the old one is
 then deleted; on a file system without that call, the old one steps aside first, and a kill between the two renames
 leaves no snapshot under the name: never half of one.
 """
@@ -52,7 +52,7 @@ _RENAME_EXCHANGE = 2
 def write_snapshot(snapshot: Snapshot, path: str | Path, *, replace: bool = False, partial: bool = False) -> Manifest:
     """Write the snapshot as the directory `path`, all at once, and return its manifest.
 
-    A `partial` one is for merging only: it proves nothing, and nobody serves it.
+    A `partial` one is for merging only: it is not verified to be disjoint, and not served.
 
     `SegmentError` where the name is taken: `replace` allows it to be an earlier snapshot (never a directory that holds
     anything else). On any error, a full disk included, what was there before is untouched.
@@ -65,7 +65,7 @@ def write_snapshot(snapshot: Snapshot, path: str | Path, *, replace: bool = Fals
         final.parent.mkdir(parents=True, exist_ok=True)
         try:
             manifest = _fill(temporary, snapshot, partial)
-            _place(temporary, final, replace)
+            _rename(temporary, final, replace)
         finally:
             # What it now holds is the unfinished new snapshot, or the old one that was replaced; or it is gone.
             shutil.rmtree(temporary, ignore_errors=True)
@@ -101,7 +101,7 @@ def _fill(directory: Path, snapshot: Snapshot, partial: bool) -> Manifest:
         created_us=snapshot.created_us,
         ids=snapshot.kind,
         partial=partial,
-        # The sum is the number of different ids: that was proven when the snapshot was made.
+        # The sum is the number of different ids: that was verified when the snapshot was made.
         union=sum(entry.cardinality for entry in entries if entry.exclusive),
         segments=tuple(entries),
         pairs=_pairs(snapshot),
@@ -119,7 +119,7 @@ def _pairs(snapshot: Snapshot) -> tuple[tuple[int, int, int], ...]:
     return tuple((one, other, sets[one].overlap(ids)) for other, ids in enumerate(sets) for one in range(other))
 
 
-def _place(temporary: Path, final: Path, replace: bool) -> None:
+def _rename(temporary: Path, final: Path, replace: bool) -> None:
     try:
         # Onto a directory that holds anything, or onto a file, this fails: no moment between a check and the act.
         os.rename(temporary, final)  # noqa: PTH104 - Path.rename says the same with the direction hidden
@@ -135,7 +135,7 @@ def _place(temporary: Path, final: Path, replace: bool) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Let two directories change names at once; False where the system cannot."""
+    """Swap the names of two directories at once; False where the system cannot."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     return rename is not None and not rename(
         _AT_FDCWD,
@@ -147,9 +147,9 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _check_replaceable(final: Path, replace: bool) -> None:
-    """Refuse a taken name; `replace` allows what has a snapshot's files and no others: no slip deletes a home."""
+    """Refuse a taken name; `replace` allows a directory that has a snapshot's files and no others."""
     if not final.is_dir() or final.is_symlink():
-        raise SegmentError(f"{final}: there is something else of that name; choose another")
+        raise SegmentError(f"{final}: something else has that name; choose another")
     names = os.listdir(final)  # noqa: PTH208 - names are all that is asked
     if not names:
         return

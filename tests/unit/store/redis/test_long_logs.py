@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import Any, cast
 
 import redis
-from capline.testing.servers import shared
+from tests.kit.servers import shared
 
 from capline import Limiter, ManualClock, Policy
 

@@ -1,10 +1,10 @@
--- begin: make a campaign's run, unless there is one.
+-- begin: create a campaign's run, unless there is one.
 --
 -- KEYS   1 run, 2 batches, 3 steps, 4 aside, 5 open campaigns
 -- ARGV   1 campaign; 2 expiry in ms; then names and values of the run's fields
--- Reply  1 where it was made; 0 where there is a run, which is left as it is
+-- Reply  1 where it was created; 0 where there is a run, which stays unchanged
 --
--- Made whole: a run has its stream and group. What an expired run left behind goes first. O(fields).
+-- Creates the run with its stream and group, and first deletes what an expired run left behind. O(fields).
 
 if redis.call('EXISTS', KEYS[1]) == 1 then
   return 0

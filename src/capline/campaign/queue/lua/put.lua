@@ -2,10 +2,10 @@
 --
 -- KEYS   1 run, 2 batches, 3 steps, 4 aside, 5 open campaigns
 -- ARGV   1 run id; 2 expiry in ms; 3 number; 4 rows; 5 data
--- Reply  how many batches are queued now; -1 where the run is not there (any more)
+-- Reply  how many batches are queued now; -1 where there is no such run (any more)
 --
--- The next number is queued, and one that was set aside is put back; any other number is queued already, and nothing
--- happens. Ids of entries ascend: generation-number, and putting back begins a generation. O(length of the data).
+-- Queues the next number, or puts a dead letter back; any other number is queued already, and nothing happens. Entry
+-- ids (generation-number) must ascend, so putting back begins a new generation. O(length of the data).
 
 if redis.call('HGET', KEYS[1], 'run_id') ~= ARGV[1] then
   return -1

@@ -1,10 +1,10 @@
--- record: write a step of a batch, if it is the consumer's own; the last step of a batch ends it, that of the last
--- batch ends the run.
+-- record: write a step of a batch, if the consumer owns it. The last step of a batch settles it; the last batch
+-- finishes the run.
 --
 -- KEYS   1 run, 2 batches, 3 steps, 4 aside, 5 open campaigns
--- ARGV   1 consumer; 2 expiry in ms; 3 entry id; 4 decided, or empty to leave it; 5 outcome; 6 rows where this settles
---        the batch, else 0; 7 campaign
--- Reply  1 where it is written, also by this consumer's same call before; 0 where another has the batch, or nobody
+-- ARGV   1 consumer; 2 expiry in ms; 3 entry id; 4 decided, or empty to keep it; 5 outcome; 6 the batch's rows where
+--        this step settles it, else 0; 7 campaign
+-- Reply  1 where it is written, or was by the same call before; 0 where the consumer does not own the batch (any more)
 --
 -- O(length of the bytes).
 

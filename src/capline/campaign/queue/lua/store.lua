@@ -1,8 +1,8 @@
--- store: fix which store a run decides on, before anything is decided.
+-- store: fix a run's store, before anything is decided.
 --
 -- KEYS   1 run, 2 batches, 3 steps, 4 aside, 5 open campaigns
--- ARGV   1 the store's identity as the worker found it, as JSON
--- Reply  the identity that the run is fixed to: the first worker's; nil where there is no run
+-- ARGV   1 the identity of the store that the worker opened, as JSON
+-- Reply  the fixed identity: that of the first worker that called; nil where there is no run
 --
 -- O(1).
 

@@ -1,8 +1,8 @@
--- hold: is the batch still the consumer's own? If so its idle time begins again.
+-- renew: renew the consumer's lease of a batch, if it still owns the batch.
 --
 -- KEYS   1 run, 2 batches, 3 steps, 4 aside, 5 open campaigns
 -- ARGV   1 consumer; 2 expiry in ms; 3 entry id
--- Reply  1, or 0 where another has it, or nobody
+-- Reply  1; 0 where it does not own the batch (any more)
 --
 -- O(log batches in work).
 

@@ -1,15 +1,14 @@
--- take: make a batch the consumer's own: the one that is already, else one whose holder is silent, else a new one.
+-- claim: give the consumer a batch: the one that it already owns, else one whose lease has expired, else a new one.
 --
 -- KEYS   1 run, 2 batches, 3 steps, 4 aside, 5 open campaigns
--- ARGV   1 consumer; 2 expiry in ms; 3 idle time in ms after which a batch is taken over; 4 the most takes of one
---        batch; 5 campaign
+-- ARGV   1 consumer; 2 expiry in ms; 3 length of a lease in ms; 4 the most claims of one batch; 5 campaign
 -- Reply  {'batch', entry id, entry's fields, decided or false, outcome or false, run id}
---        {'aside', number, why}     a batch that could not be given: it is set aside; ask again
---        {'none', batches in work}  nothing to take now
+--        {'aside', number, why}     a batch that became a dead letter in this call; call again
+--        {'none', batches in work}  nothing to claim now
 --        {'over'}                   finished, or not there
 --
--- A repeated call gives the same batch. The group counts how often a batch was taken (a consumer that gives one back in
--- good order does not count); one that so many died of is set aside. O(batches in work).
+-- A repeated call gives the same batch. The group counts the claims of a batch, without those that were given back. A
+-- batch that was claimed too often becomes a dead letter: it may be what kills the workers. O(batches in work).
 
 local run, batches, steps, aside, open = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local consumer = ARGV[1]
@@ -44,7 +43,7 @@ if not entry then
   why = 'its entry is gone from the stream'
 elseif pending and tonumber(pending[4]) >= tonumber(ARGV[4]) and pending[2] ~= consumer then
   local last = redis.call('HGET', steps, number .. ':error')
-  why = 'taken ' .. pending[4] .. ' times and never settled' .. (last and ', at last: ' .. last or '')
+  why = 'claimed ' .. pending[4] .. ' times and never settled' .. (last and '; last error: ' .. last or '')
 end
 if why then
   redis.call('HSET', aside, number, why)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -66,6 +67,7 @@ def test_what_is_under_way_is_finished(tmp_path: Path) -> None:
             assert service.client.get("/healthz").status_code == 200  # by now it has read the other's first bytes
             service.process.send_signal(signal.SIGTERM)
             assert soon(lambda: _refuses(address), WITHIN_S)
+            time.sleep(0.5)  # where it did not wait for the rest, it has ended by now
             slow.sendall(body[10:])
             answer = b"".join(iter(lambda: slow.recv(65_536), b""))
         assert answer.startswith(b"HTTP/1.1 200 OK")

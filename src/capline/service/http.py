@@ -74,8 +74,8 @@ class App:
     """The ASGI application over these routes."""
 
     def __init__(self, routes: Mapping[str, Route]) -> None:
-        self._routes = {path.encode(): route for path, route in routes.items()}
-        self._open = {path: route for path, route in self._routes.items() if path.endswith(b"/")}
+        self._exact = {path.encode(): route for path, route in routes.items() if not path.endswith("/")}
+        self._below = {path.encode(): route for path, route in routes.items() if path.endswith("/")}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -99,9 +99,9 @@ class App:
 
     async def _answer(self, scope: Scope, receive: Receive) -> Reply | None:
         path: bytes = scope["raw_path"]
-        route, rest = self._routes.get(path), b""
-        if route is None or route in self._open.values():
-            route, rest = self._below(path)
+        route, rest = self._exact.get(path), b""
+        if route is None:
+            route, rest = self._route_below(path)
         handler = route.handlers.get("GET" if scope["method"] == "HEAD" else scope["method"])
         if handler is None:
             allowed = ", ".join(sorted(route.handlers))
@@ -111,10 +111,10 @@ class App:
             body = await _body(scope, receive, route.body_bytes)
         return None if body is None else await handler(Request(body, rest, scope["query_string"]))
 
-    def _below(self, path: bytes) -> tuple[Route, bytes]:
-        for prefix, route in self._open.items():
-            rest = path.removeprefix(prefix)
-            if rest and rest is not path and len(rest) < len(path) and b"/" not in rest:
+    def _route_below(self, path: bytes) -> tuple[Route, bytes]:
+        for prefix, route in self._below.items():
+            rest = path[len(prefix) :]
+            if path.startswith(prefix) and rest and b"/" not in rest:
                 return route, rest
         raise Problem(HTTPStatus.NOT_FOUND, "there is nothing at this path; docs/service.md lists those there are")
 

@@ -122,6 +122,20 @@ def test_a_body_without_a_stated_length_has_the_same_bound(service: Service) -> 
     problem(answer, 413)
 
 
+def test_no_more_is_read_of_a_body_that_is_too_large(service: Service) -> None:
+    read: list[int] = []
+
+    async def receive() -> Any:
+        read.append(len(read))
+        return {"type": "http.request", "body": b" " * 65_536, "more_body": len(read) < 100}
+
+    for headers, pieces in ((_scope()["headers"], 17), ([*_scope()["headers"], (b"content-length", b"1048577")], 0)):
+        read.clear()
+        sent: list[Any] = []
+        service.run(service.app(_scope() | {"headers": headers}, receive, _keep(sent)))
+        assert (sent[0]["status"], len(read)) == (413, pieces)
+
+
 def test_a_body_that_does_not_come_in_time(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "BODY_WITHIN_S", 0.01)
     sent: list[Any] = []
@@ -239,7 +253,7 @@ def _behind_a_door(service: Service) -> Door:
 
 
 def _scope() -> dict[str, Any]:
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"100")]
+    headers = [(b"content-type", b"application/json")]
     return {"type": "http", "method": "POST", "raw_path": b"/v1/decide", "query_string": b"", "headers": headers}
 
 

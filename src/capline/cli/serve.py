@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,14 +9,12 @@ import typer
 
 from capline.cli.common import examples, note, out
 from capline.limiter.limiter import DEFAULT_URL
-from capline.model.errors import CaplineError
+from capline.service.parts import check_service_parts
 
 if TYPE_CHECKING:
     from capline.service.server import Address
 
 __all__ = ["register"]
-
-_NEEDS = ("uvicorn", "httptools", "uvloop", "prometheus_client")
 
 
 def register(app: typer.Typer) -> None:
@@ -54,9 +51,7 @@ def serve(
 
     Ctrl-C or SIGTERM ends it within 10 seconds, with what is under way finished.
     """
-    missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
-    if missing:
-        raise CaplineError(f'the service needs {", ".join(missing)}: pip install "capline[serve]"')
+    check_service_parts()
     from capline.service import server  # noqa: PLC0415 - an extra, and `--help` stays instant
 
     settings = server.Settings(

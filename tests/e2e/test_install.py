@@ -42,6 +42,7 @@ NEEDS = {
     "report": ["from capline.replay.report import check_report_parts; check_report_parts()"],
     "prometheus": ["from capline.observe import PrometheusObserver; PrometheusObserver()"],
     "otel": ["from capline.observe import OpenTelemetryObserver; OpenTelemetryObserver()"],
+    "serve": ["from capline.service.parts import check_service_parts; check_service_parts()"],
 }
 """What asks for an extra's packages, by extra."""
 
@@ -54,6 +55,7 @@ HIDDEN = {
     "report": ("plotly",),
     "prometheus": ("prometheus_client",),
     "otel": ("opentelemetry",),
+    "serve": ("uvicorn", "httptools", "uvloop"),
 }
 
 WITHOUT = """
@@ -102,6 +104,7 @@ COMMANDS = {
     "redis": ["peek", "p", "42", "--store", "redis://127.0.0.1:1"],
     "segments": ["segments", "contains", ".", "42"],
     "report": ["demo", "--data", "data.csv"],
+    "serve": ["serve", "--check"],
 }
 
 

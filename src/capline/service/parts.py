@@ -1,0 +1,20 @@
+"""What the service stands on beside the library: an extra, not always there."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from capline.model.errors import CaplineError
+
+__all__ = ["check_service_parts"]
+
+_PARTS = ("uvicorn", "httptools", "uvloop", "prometheus_client")
+
+
+def check_service_parts() -> None:
+    """Raise the `CaplineError` that says what to install, where a package is missing."""
+    for name in _PARTS:
+        try:
+            import_module(name)
+        except ImportError:
+            raise CaplineError(f'the service needs {name}: pip install "capline[serve]"') from None

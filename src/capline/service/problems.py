@@ -1,0 +1,55 @@
+"""Errors as RFC 9457 problem documents: one status for each kind of trouble, one line that says the fix.
+
+    400  the body is no JSON, or a path no UTF-8       422  JSON that asks for what can never be answered
+    409  an id that came back with another cost        503  the store cannot answer now: Retry-After, ask again
+    413  too large                                     500  the store is damaged, or the service has a fault
+
+An outage is never 429, and neither is a refusal: that is an answer, 200 with `allowed` false.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import msgspec
+
+from capline.model.errors import (
+    CaplineError,
+    IdConflictError,
+    StoreDamagedError,
+    StoreError,
+    StoreVersionError,
+)
+
+__all__ = ["RETRY_AFTER_S", "Problem", "document", "problem_of"]
+
+RETRY_AFTER_S = 1
+"""What an outage says: nobody knows when the store answers again."""
+
+
+class Problem(Exception):  # noqa: N818 - the word of RFC 9457
+    """A request that gets no answer: its status, why, and headers beside these."""
+
+    def __init__(self, status: HTTPStatus, detail: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers or {}
+
+
+def problem_of(error: CaplineError) -> Problem:
+    """What this error is to who asked."""
+    detail = " ".join(str(error).split("\n"))
+    if isinstance(error, (StoreDamagedError, StoreVersionError)):
+        return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail)
+    if isinstance(error, StoreError):
+        return Problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, {"Retry-After": str(RETRY_AFTER_S)})
+    if isinstance(error, IdConflictError):
+        return Problem(HTTPStatus.CONFLICT, detail)
+    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail)
+
+
+def document(problem: Problem) -> bytes:
+    """The body of `application/problem+json`."""
+    title, status = problem.status.phrase, problem.status.value
+    return msgspec.json.encode({"type": "about:blank", "title": title, "status": status, "detail": problem.detail})

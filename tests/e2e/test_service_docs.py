@@ -1,0 +1,59 @@
+"""Every command of docs/service.md, typed into a shell as it stands there; every answer that it shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.kit.serving import WITHIN_S, Serving
+
+PAGE = (Path(__file__).parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(sh|json)\n(.*?)```", PAGE, re.DOTALL)
+
+
+def typed(text: str, folder: Path) -> str:
+    programs = folder / "bin"
+    programs.mkdir(exist_ok=True)
+    (programs / "capline").write_text(f'#!/bin/sh\nexec {sys.executable} -m capline.cli "$@"\n', encoding="ascii")
+    (programs / "capline").chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-euc", text],  # noqa: S607 - whichever bash is there
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WITHIN_S,
+        env={**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "NO_COLOR": "1", "no_proxy": "*"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def without_instants(answer: dict[str, Any]) -> dict[str, Any]:
+    """Stamps differ from run to run, and a span by what a batch took."""
+    spans = ("retry_after", "reset_after", "wait")
+    told = re.sub(r"\b\d{16}\b", "0", json.dumps(answer))
+    return {key: value for key, value in json.loads(told).items() if key not in spans}
+
+
+def test_what_the_page_shows_is_what_it_answers(tmp_path: Path) -> None:
+    (_, prepare), (_, start), *rest = BLOCKS
+    assert typed(prepare, tmp_path) == "good: 2 policies of policies.yaml\n"
+    assert start == "capline serve\n"
+    shown = 0
+    with Serving(tmp_path) as service:
+        said = ""
+        for kind, text in rest:
+            if kind == "sh":
+                said = typed(text.replace("http://127.0.0.1:8080", service.url), tmp_path)
+                assert "allowed" in said or "refunded" in said or "status" in said
+                continue
+            assert without_instants(json.loads(said)) == without_instants(json.loads(text))
+            shown += 1
+        assert service.stop() == 0
+    assert shown == 6

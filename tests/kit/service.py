@@ -1,0 +1,55 @@
+"""The service, called in this process as a client would call it, without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Self
+
+import httpx
+
+from capline import AsyncLimiter
+from capline.service.api import routes
+from capline.service.http import App
+from capline.service.probes import probes
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable
+
+    from capline import Policy
+
+
+class Service:
+    """A client of the application; `limiter` is the one that it asks."""
+
+    def __init__(self, policies: Iterable[Policy], url: str = "memory://", **options: Any) -> None:
+        self._runner = asyncio.Runner()
+        self.limiter = self.run(_limiter(url, policies, options))
+        self.app = App(routes(self.limiter) | probes(self.limiter))
+        self._client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://service")
+
+    def run(self, answer: Coroutine[Any, Any, Any]) -> Any:
+        """Await it on the service's own loop."""
+        return self._runner.run(answer)
+
+    def __call__(self, method: str, path: str, **body: Any) -> httpx.Response:
+        return self.run(self._client.request(method, path, **body))
+
+    def post(self, path: str, **form: Any) -> httpx.Response:
+        """Send a form as JSON."""
+        return self("POST", path, json=form)
+
+    def send(self, path: str, body: bytes, kind: str = "application/json") -> httpx.Response:
+        """Send these very bytes."""
+        return self("POST", path, content=body, headers={"Content-Type": kind})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.run(self._client.aclose())
+        self.run(self.limiter.close())
+        self._runner.close()
+
+
+async def _limiter(url: str, policies: Iterable[Policy], options: dict[str, Any]) -> AsyncLimiter:
+    return AsyncLimiter(url, policies, **options)

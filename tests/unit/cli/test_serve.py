@@ -1,0 +1,55 @@
+"""`capline serve` where it does not serve: what it refuses to start with, and `--check`."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.kit.cli import CommandLine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def capline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    text = "policies:\n  promo: {limits: [3/day]}\n  wide: {limits: [50/day]}\n"
+    (tmp_path / "policies.yaml").write_text(text, encoding="utf-8")
+    return CommandLine(tmp_path, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--listen", "0.0.0.0:8080"], "--listen '0.0.0.0:8080': without tokens it listens on loopback only"),
+        (["--admin", "8081"], "--admin '8081': write host:port"),
+        (["--policies", "nope.yaml"], "nope.yaml: cannot be read"),
+        (["--store", "ftp://x"], "unknown kind 'ftp'"),
+        (["--on-store-error", "perhaps"], "on_store_error is one of raise, allow, deny"),
+    ],
+)
+@pytest.mark.parametrize("check", [["--check"], []], ids=["check", "serve"])
+def test_what_it_does_not_start_with(
+    capline: CommandLine, tmp_path: Path, words: list[str], said: str, check: list[str]
+) -> None:
+    done = capline("serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", *check, *words)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert said in done.stderr
+    assert not (tmp_path / ".capline").exists()
+
+
+def test_an_address_in_use(capline: CommandLine, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = capline("serve", "--listen", "127.0.0.1:0", "--admin", address)
+    assert done.returncode == 2
+    assert f"--admin {address}: address already in use; name another port" in done.stderr
+    assert not (tmp_path / ".capline").exists()
+
+
+@pytest.mark.parametrize("store", ["lmdb://.capline/store", "redis://127.0.0.1:1/0", "memory://"])
+def test_a_check_makes_no_store_and_asks_no_server(capline: CommandLine, tmp_path: Path, store: str) -> None:
+    done = capline("serve", "--check", "--store", store)
+    assert (done.returncode, done.stdout) == (0, "good: 2 policies of policies.yaml\n"), done.stderr
+    assert not (tmp_path / ".capline").exists()

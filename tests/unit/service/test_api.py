@@ -1,0 +1,184 @@
+"""The verbs over HTTP: what is asked, what is answered, what is recorded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.kit.service import Service
+
+from capline import ManualClock, Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NOW_US = 1_763_700_000_000_000
+DAY_S = 86_400.0
+POLICIES = (
+    Policy("promo", ["3/day"], by_segment={"active": ["5/day"]}, channels={"push": ["1/day"]}),
+    Policy("psp", ["1/s"]),
+)
+
+
+@pytest.fixture(params=["memory", "lmdb"])
+def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
+    url = "memory://" if request.param == "memory" else f"lmdb://{tmp_path}/store"
+    with Service(POLICIES, url, clock=ManualClock(NOW_US)) as asked:
+        yield asked
+
+
+def answered(service: Service, path: str, **form: Any) -> Any:
+    answer = service.post(path, **form)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    return answer.json()
+
+
+def test_a_decision_has_every_field_and_the_headers(service: Service) -> None:
+    answer = service.post(
+        "/v1/decide", policy="promo", subject="user:42", cost=1, id=None, segment=None, channel=None, zone=None
+    )
+    assert answer.json() == {
+        "allowed": True,
+        "policy": "promo",
+        "limit": "3/day",
+        "remaining": 2,
+        "retry_after": 0,
+        "reset_after": DAY_S,
+        "hit": NOW_US,
+        "segment": None,
+        "origin": "store",
+    }
+    assert answer.headers["RateLimit-Policy"] == '"promo-day";q=3;w=86400'
+    assert answer.headers["RateLimit"] == '"promo-day";r=2;t=86400'
+    assert "Retry-After" not in answer.headers
+
+
+def test_a_refusal_is_an_answer(service: Service) -> None:
+    for _ in range(3):
+        assert answered(service, "/v1/decide", policy="promo", subject="u")["allowed"]
+    refused = service.post("/v1/decide", policy="promo", subject="u")
+    assert (refused.status_code, refused.json()["allowed"], refused.json()["hit"]) == (200, False, None)
+    assert refused.json()["retry_after"] == DAY_S
+    assert refused.headers["Retry-After"] == "86400"
+    never = answered(service, "/v1/decide", policy="promo", subject="v", cost=4)
+    assert (never["allowed"], never["retry_after"]) == (False, None)
+
+
+def test_segment_channel_cost_and_id_are_passed_on(service: Service) -> None:
+    first = answered(service, "/v1/decide", policy="promo", subject="u", cost=2, id="m1", segment="active")
+    assert (first["limit"], first["remaining"], first["segment"]) == ("5/day", 3, "active")
+    again = answered(service, "/v1/decide", policy="promo", subject="u", cost=2, id="m1", segment="active")
+    assert again["hit"] == first["hit"]
+    assert service.post("/v1/decide", policy="promo", subject="u", cost=1, id="m1").status_code == 409
+    assert answered(service, "/v1/decide", policy="promo", subject="v", channel="push")["limit"] == "1/day"
+    assert not answered(service, "/v1/decide", policy="promo", subject="v", channel="push")["allowed"]
+
+
+def test_a_peek_consumes_nothing_and_a_refund_is_once(service: Service) -> None:
+    assert answered(service, "/v1/peek", policy="promo", subject="u")["remaining"] == 2
+    hit = answered(service, "/v1/decide", policy="promo", subject="u")["hit"]
+    assert answered(service, "/v1/peek", policy="promo", subject="u")["remaining"] == 1
+    assert answered(service, "/v1/refund", policy="promo", subject="u", hit=hit) == {"refunded": True}
+    assert answered(service, "/v1/refund", policy="promo", subject="u", hit=hit, cost=1) == {"refunded": False}
+    assert answered(service, "/v1/peek", policy="promo", subject="u")["remaining"] == 2
+
+
+def test_slots_follow_one_another(service: Service) -> None:
+    waits = [answered(service, "/v1/schedule", policy="psp", subject="a")["wait"] for _ in range(3)]
+    assert waits == pytest.approx([0, 1, 2], abs=1e-3)
+    late = answered(service, "/v1/schedule", policy="psp", subject="a", max_wait=1)
+    assert (late["allowed"], late["hit"]) == (False, None)
+    assert answered(service, "/v1/schedule", policy="psp", subject="b", not_before=5.5)["wait"] == 5.5
+
+
+def test_an_integer_is_not_its_text(service: Service) -> None:
+    for subject, path in ((42, "i:42"), ("42", "s:42"), ("42", "42")):
+        service("DELETE", "/v1/subjects/i:42")
+        service("DELETE", "/v1/subjects/s:42")
+        answered(service, "/v1/decide", policy="promo", subject=subject)
+        why = service("GET", f"/v1/subjects/{path}?policy=promo").json()
+        assert (why["subject"], len(why["hits"])) == (subject, 1)
+        other = "s:42" if subject == 42 else "i:42"
+        assert service("GET", f"/v1/subjects/{other}?policy=promo").json()["hits"] == []
+
+
+def test_explain_and_erase(service: Service) -> None:
+    hit = answered(service, "/v1/decide", policy="promo", subject="a/b ü", segment="active")["hit"]
+    why = service("GET", "/v1/subjects/a%2Fb%20%C3%BC?policy=promo&segment=active").json()
+    assert why["hits"] == [{"hit": hit, "units": 1}]
+    assert why["decision"] == answered(service, "/v1/peek", policy="promo", subject="a/b ü", segment="active")
+    (limit,) = why["limits"]
+    assert limit == {
+        "limit": "5/day",
+        "log": "capline:promo",
+        "used": 1,
+        "remaining": 3,
+        "binds": True,
+        "frees": [{"at_us": NOW_US + 86_400_000_000, "units": 1}],
+    }
+    assert service("DELETE", "/v1/subjects/a%2Fb%20%C3%BC").json() == {"erased_logs": 1}
+    assert service("DELETE", "/v1/subjects/a%2Fb%20%C3%BC").json() == {"erased_logs": 0}
+
+
+def test_a_batch_of_columns(service: Service) -> None:
+    many = answered(service, "/v1/decide/batch", policy="promo", subjects=[1, "1", 1, 1, 1, -1], cost=1)
+    assert many["allowed"] == [True, True, True, True, False, False]
+    assert many["remaining"] == [2, 2, 1, 0, 0, 0]
+    assert many["retry_after"] == [0, 0, 0, 0, pytest.approx(DAY_S, abs=1e-3), None]
+    assert many["limit"] == ["3/day"] * 5 + [None]
+    assert [stamp is not None for stamp in many["hit"]] == many["allowed"]
+    assert list(many["errors"]) == ["5"]
+    assert (many["origin"], many["origins"]) == ("store", {})
+    for subject, left in ((1, 0), ("1", 1)):
+        assert answered(service, "/v1/peek", policy="promo", subject=subject, cost=1)["remaining"] == left
+
+
+def test_a_batch_by_segments_and_codes(service: Service) -> None:
+    form = {"policy": "promo", "subjects": [1, 2, 3], "segments": [None, "active"], "codes": [1, 0, 1]}
+    many = answered(service, "/v1/decide/batch", **form, receipt="r1")
+    assert many["limit"] == ["5/day", "3/day", "5/day"]
+    assert answered(service, "/v1/decide/batch", **form, receipt="r1")["hit"] == many["hit"]
+    assert answered(service, "/v1/decide/batch", policy="promo", subjects=[4], segment="active")["limit"] == ["5/day"]
+    assert answered(service, "/v1/decide/batch", policy="promo", subjects=[])["allowed"] == []
+
+
+def test_a_batch_of_attempts_of_any_policies(service: Service) -> None:
+    attempts = [
+        {"policy": "psp", "subject": "a"},
+        {"policy": "psp", "subject": "a"},
+        {"policy": "nope", "subject": "a"},
+        {"policy": "promo", "subject": "a", "cost": 2, "segment": "active"},
+    ]
+    many = answered(service, "/v1/decide/batch", attempts=attempts)
+    assert many["allowed"] == [True, False, False, True]
+    assert many["limit"] == ["1/second", "1/second", None, "5/day"]
+    assert many["remaining"] == [0, 0, 0, 3]
+    assert many["errors"] == {"2": "no policy 'nope'; there are: promo, psp"}
+
+
+def test_one_answer_for_several_subjects(service: Service) -> None:
+    attempts = [{"policy": "promo", "subject": "u"}, {"policy": "psp", "subject": "a"}]
+    both = answered(service, "/v1/decide/all", attempts=attempts)
+    assert (both["allowed"], len(both["hits"]), both["policy"], both["binds"]) == (True, 2, "psp", 1)
+    refused = answered(service, "/v1/decide/all", attempts=attempts)
+    assert (refused["allowed"], refused["hits"], refused["limit"]) == (False, [], "1/second")
+    assert answered(service, "/v1/peek", policy="promo", subject="u")["remaining"] == 1
+    assert service.post("/v1/decide/all", attempts=[]).status_code == 422
+
+
+def test_the_policies_in_force(service: Service) -> None:
+    told = service("GET", "/v1/policies").json()
+    assert told["namespace"] == "capline"
+    assert [policy["name"] for policy in told["policies"]] == ["promo", "psp"]
+    assert told["policies"][0] == {
+        "name": "promo",
+        "limits": ["3/day"],
+        "by_segment": {"active": ["5/day"]},
+        "channels": {"push": ["1/day"]},
+        "algorithm": "sliding_log",
+        "count_denied": False,
+        "log": "promo",
+        "zone": "UTC",
+    }

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+from tests.kit import servers
 from tests.kit.server import soon
 from tests.kit.serving import WITHIN_S, Serving
-
-from capline.testing import servers
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -151,13 +151,18 @@ def test_a_process_that_is_stopped_while_it_opens_the_store_is_not_waited_for_wi
 
 def test_a_child_after_a_fork_holds_nothing_of_its_parents(tmp_path: Path) -> None:
     read, write = os.pipe()
+    began, begin = os.pipe()
     limiter = opened(tmp_path)
     child = os.fork()
     if not child:
         os.close(write)
+        os.write(begin, b"x")
         os.read(read, 1)  # until the parent is done
         os._exit(0)
     os.close(read)
+    os.read(began, 1)  # it has let go of what it inherited
+    os.close(began)
+    os.close(begin)
     limiter.close()
     lock = StoreLock(tmp_path)
     assert lock.alone

@@ -58,6 +58,7 @@ class QueueServer:
         self.url = url.partition("://")[0] + f"://{f'[{host}]' if ':' in host else host}:{port}/{settings.database}"
         """What to show: without user, password and options."""
         self._patience_s = patience_s
+        self._tls = settings.tls
         self._pause = pause
         try:
             # The client is optional: only a queue needs it.
@@ -170,7 +171,7 @@ class QueueServer:
     def _failed(self, error: Exception) -> CampaignError:
         text = " ".join(str(error).split())
         what = "it rejects the user or the password: " if isinstance(error, self._errors.AuthenticationError) else ""
-        tls = self.url.partition("://")[0].endswith("s") and not isinstance(error, self._errors.ResponseError)
+        tls = self._tls and not isinstance(error, self._errors.ResponseError)
         what += "is it a server without TLS? then write redis:// for rediss://: " if tls else ""
         full = "; give it more memory" if isinstance(error, self._errors.OutOfMemoryError) else ""
         return CampaignError(

@@ -145,7 +145,7 @@ class LocalStore(Store, ABC):
     def close(self) -> None: ...
 
     @abstractmethod
-    def _place(self, name: str, retention_us: int) -> object:
+    def _handle(self, name: str, retention_us: int) -> object:
         """The store's own handle of a log whose hits are kept so long."""
 
     @override
@@ -168,11 +168,11 @@ class LocalStore(Store, ABC):
         compiled = LocalRule(
             rule,
             tuple(
-                LogRef(log_limits, readers, self._place(log_limits.log, log_limits.retention_us))
+                LogRef(log_limits, readers, self._handle(log_limits.log, log_limits.retention_us))
                 for log_limits, readers in zip(rule.logs, readers_of(rule), strict=True)
             ),
             tuple(
-                LogRef(LogLimits(name, (), retention_us), (), self._place(name, retention_us))
+                LogRef(LogLimits(name, (), retention_us), (), self._handle(name, retention_us))
                 for name in rule.channel_logs
             ),
             fast_rule(rule),

@@ -54,7 +54,7 @@ class MemoryStore(LocalStore):
         self._naming = threading.Lock()
         self._fresh = 0
 
-    def _place(self, name: str, retention_us: int) -> object:
+    def _handle(self, name: str, retention_us: int) -> object:
         with self._naming:  # not the lock of the logs, which a batch may hold for seconds
             shelf = self._shelves.setdefault(name, _LogTable())
             shelf.retention_us = max(shelf.retention_us, retention_us)
@@ -71,7 +71,7 @@ class MemoryStore(LocalStore):
         ref: LogRef,
     ) -> Callable[[Subject], Decision]:
         """One lock, one look-up, `decide_one`: some 0.8 µs. Any other log goes to the general rule."""
-        shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_place` put there
+        shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_handle` put there
         logs, retention_us, now_us_of = shelf.logs, ref.retention_us, self._clock.now_us
         wall_ns = time_ns if type(self._clock) is SystemClock else None
         acquire, release = self._lock.acquire, self._lock.release
@@ -113,13 +113,13 @@ class MemoryStore(LocalStore):
 
     def load(self, ref: LogRef, subject: Subject) -> ColumnLog:
         """See `LogTransaction`."""
-        shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_place` put there
+        shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_handle` put there
         log = shelf.logs.get(subject)
         return ColumnLog() if log is None else log
 
     def save(self, ref: LogRef, subject: Subject, log: StoredLog) -> None:
         """See `LogTransaction`."""
-        shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_place` put there
+        shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_handle` put there
         if subject not in shelf.logs:
             shelf.logs[subject] = log  # pyright: ignore[reportArgumentType] - it came from `load`
             self._fresh += 1
@@ -133,7 +133,7 @@ class MemoryStore(LocalStore):
         after: object,
     ) -> Iterator[tuple[object, Subject | None, StoredLog | CaplineError]]:
         """The place is the list of subjects still to visit, taken when the walk began."""
-        shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_place` put there
+        shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_handle` put there
         left: list[Subject] = list(shelf.logs) if after is None else after  # pyright: ignore[reportAssignmentType] - this
         while left:
             subject = left.pop()
@@ -152,7 +152,7 @@ class MemoryStore(LocalStore):
 
     def remove(self, ref: LogRef, subject: Subject) -> bool:
         """See `LogTransaction`."""
-        shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_place` put there
+        shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_handle` put there
         return shelf.logs.pop(subject, None) is not None
 
     @override

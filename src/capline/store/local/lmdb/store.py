@@ -135,7 +135,7 @@ class LmdbStore(LocalStore):
             raise StoreError(f"{self._path}: this limiter was closed; make a new one")
         return self._environment.tables[name]
 
-    def _place(self, name: str, retention_us: int) -> object:
+    def _handle(self, name: str, retention_us: int) -> object:
         """The log's number; a log that is known, with a retention that is, asks no lock for it."""
         number, known_us = self._known.get(name, (b"", -1))
         if retention_us > known_us:
@@ -484,7 +484,7 @@ def log_key(ref: LogRef, subject: Subject) -> bytes:
 
 
 def _prefix(ref: LogRef) -> bytes:
-    return ref.place  # pyright: ignore[reportReturnType] - what `_place` put there
+    return ref.place  # pyright: ignore[reportReturnType] - what `_handle` put there
 
 
 def is_stale(key: bytes, value: bytes, cutoff_us: int) -> bool:

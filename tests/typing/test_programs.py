@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import runpy
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,10 +20,12 @@ PROGRAMS = sorted((HERE / "programs").glob("*.py"))
 
 def pyright(*paths: Path) -> list[dict[str, Any]]:
     """What pyright says of these files, as the project is set up."""
-    program = shutil.which("pyright")
-    assert program is not None
     done = subprocess.run(
-        [program, "--outputjson", *map(str, paths)], cwd=HERE.parents[1], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "pyright", "--outputjson", *map(str, paths)],
+        cwd=HERE.parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return json.loads(done.stdout)["generalDiagnostics"]
 

@@ -84,13 +84,19 @@ def test_so_do_those_who_ask_for_several_subjects_in_one_attempt(case: Case, tmp
     assert {row["allowed"] for row in joint} == {True, False}
 
 
-@pytest.mark.parametrize("engine", [consumes_part_by_part, records_only_the_first], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    ("engine", "limit"),
+    [(consumes_part_by_part, "1/50ms"), (records_only_the_first, "10/s")],
+    ids=("consumes_part_by_part", "records_only_the_first"),
+)
 def test_an_engine_that_is_wrong_about_joint_attempts_is_found(
-    engine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    engine: Callable[..., Any], limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Under the limit that shows its fault hundreds of times a run; a busy machine may need another run."""
     monkeypatch.setattr(local, "joint", engine)
-    report, _ = run(Case("memory", "10/s", "threads", 4, 0.8, joint=True), url_of("memory", tmp_path))
-    assert report.kinds() & {"final-extra", "final-lost"}, report.text()
+    case = Case("memory", limit, "threads", 4, 0.8, joint=True)
+    reports = (run(case, "memory://")[0] for _ in range(MOST_RUNS))
+    assert any(report.kinds() & {"final-extra", "final-lost"} for report in reports)
 
 
 def met(case: Case, lines: list[str]) -> bool:

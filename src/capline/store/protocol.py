@@ -13,6 +13,7 @@ import msgspec
 
 from capline.model.errors import CaplineError
 from capline.model.subject import Subject
+from capline.window.log import Hit
 from capline.window.merge import Merged, Row
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from capline.model.policy import BoundPolicy
     from capline.store.columns import Decisions
 
-__all__ = ["AsyncStore", "Batch", "CompiledRule", "Merge", "Page", "Recorded", "ScannedLog", "Store", "StoreAttempt"]
+__all__ = ["AsyncStore", "Batch", "CompiledRule", "Merge", "Page", "ScannedLog", "Store", "StoreAttempt"]
 
 
 class CompiledRule(Protocol):
@@ -58,14 +59,6 @@ class Batch(msgspec.Struct, frozen=True):
     receipt: str | None = None
 
 
-class Recorded(msgspec.Struct, frozen=True):
-    """One hit as it stands in a log."""
-
-    stamp_us: int
-    units: int
-    fingerprint: int = 0
-
-
 class Merge(msgspec.Struct, frozen=True):
     """Past hits of one subject, for every log of the rule."""
 
@@ -79,7 +72,7 @@ class ScannedLog(msgspec.Struct, frozen=True):
 
     log: str
     subject: Subject | None
-    hits: Sequence[Recorded] = ()
+    hits: Sequence[Hit] = ()
     error: CaplineError | None = None
 
 
@@ -153,7 +146,7 @@ class Store(Protocol):
         """`refund` for many hits of one policy."""
         ...
 
-    def recorded(self, compiled: Any, subject: Subject) -> list[list[Recorded]]:
+    def recorded(self, compiled: Any, subject: Subject) -> list[list[Hit]]:
         """The hits in each log of the rule within the widest window, oldest first; refunded ones have 0 units."""
         ...
 
@@ -253,7 +246,7 @@ class AsyncStore(Protocol):
         """See `Store`."""
         ...
 
-    async def recorded(self, compiled: Any, subject: Subject) -> list[list[Recorded]]:
+    async def recorded(self, compiled: Any, subject: Subject) -> list[list[Hit]]:
         """See `Store`."""
         ...
 

@@ -21,9 +21,10 @@ from capline.model.policy import BoundPolicy, LogLimits
 from capline.model.subject import Subject, check_subject
 from capline.store.columns import Decisions, plain
 from capline.store.local.fast_path import FastRule, fast_rule
-from capline.store.protocol import Batch, Merge, Page, Recorded, ScannedLog, Store, StoreAttempt
+from capline.store.protocol import Batch, Merge, Page, ScannedLog, Store, StoreAttempt
 from capline.store.receipts import batch_digest, receipt_conflict, receipt_name
 from capline.window.limit_reader import LimitReader
+from capline.window.log import Hit
 from capline.window.merge import Merged, merge
 from capline.window.rule import BoundLog, OpenLog, Slot, joint, peek, readers_of, refund, table_of
 from capline.window.rule import attempt as make_attempt
@@ -253,7 +254,7 @@ class LocalStore(Store, ABC):
         )
 
     @override
-    def recorded(self, compiled: LocalRule, subject: Subject) -> list[list[Recorded]]:
+    def recorded(self, compiled: LocalRule, subject: Subject) -> list[list[Hit]]:
         return self._transact(
             lambda books: [self._recorded(books, ref, subject) for ref in compiled.refs],
         )
@@ -384,7 +385,7 @@ class LocalStore(Store, ABC):
                 books.save(ref, subject, bound.log)  # pyright: ignore[reportArgumentType] - it came from `load`
         return done
 
-    def _recorded(self, books: LogTransaction, ref: LogRef, subject: Subject) -> list[Recorded]:
+    def _recorded(self, books: LogTransaction, ref: LogRef, subject: Subject) -> list[Hit]:
         """The hits that still count; a log may hold older ones."""
         return _counted(books.load(ref, subject), self._clock.now_us(), ref.retention_us)
 
@@ -438,9 +439,9 @@ def _parts(batch: Batch) -> list[slice]:
     return [slice(first, first + ROWS_A_TRANSACTION) for first in range(0, n, ROWS_A_TRANSACTION)]
 
 
-def _counted(log: StoredLog, now_us: int, retention_us: int) -> list[Recorded]:
+def _counted(log: StoredLog, now_us: int, retention_us: int) -> list[Hit]:
     horizon_us = max(now_us, log.high_water_us) - retention_us
-    return [Recorded(*hit) for hit in log.recorded() if hit[0] > horizon_us]
+    return [Hit(*hit) for hit in log.recorded() if hit[0] > horizon_us]
 
 
 def _limits_of(batch: Batch) -> tuple[Limit, ...]:

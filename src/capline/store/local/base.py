@@ -90,22 +90,29 @@ class LocalRule(msgspec.Struct):
 class LogTransaction(Protocol):
     """The logs as one transaction sees them."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def load(self, ref: LogRef, subject: Subject) -> StoredLog:
         """The subject's log, empty if it has none."""
         ...
 
+    @abstractmethod
     def save(self, ref: LogRef, subject: Subject, log: StoredLog) -> None:
         """Keep the changed log."""
         ...
 
+    @abstractmethod
     def remove(self, ref: LogRef, subject: Subject) -> bool:
         """Forget the subject's log; whether there was one."""
         ...
 
+    @abstractmethod
     def receipt(self, name: bytes) -> bytes | None:
         """The answers kept under this name; None if there are none or they expired."""
         ...
 
+    @abstractmethod
     def keep_receipt(self, name: bytes, value: bytes, expires_us: int) -> None:
         """Keep the value under this name until then."""
         ...

@@ -18,7 +18,7 @@ from capline.model.decision import Decision
 from capline.model.errors import StoreUnavailableError
 from capline.store.redis import verbs
 from capline.store.redis.cluster.router import Router
-from capline.store.redis.io import aio
+from capline.store.redis.io import aio, lease
 from capline.store.redis.io.wire import NoReply, pack
 from capline.store.redis.scripting.scripts import ATTEMPT
 from capline.store.redis.session import Session
@@ -63,13 +63,13 @@ def reads_anothers_reply() -> AbstractContextManager[Any]:
         line = self._lines.pop(key, None)
         self._unread.pop(key, None)
         if line is not None:
-            self._transport.give(key[0], line)
+            self._pool.give(key[0], line)
 
     async def usable(connection: Any) -> bool:
         return connection.is_open
 
     patched = ExitStack()
-    patched.enter_context(patch(f"{aio.__name__}._Lease._drop", keep))
+    patched.enter_context(patch(f"{lease.__name__}.Lease._drop", keep))
     patched.enter_context(patch.object(aio, "_usable", usable))
     return patched
 

@@ -33,14 +33,13 @@ from urllib.parse import quote, unquote, urlsplit
 from capline.campaign.senders.find import build_sender
 from capline.campaign.senders.template import from_environment
 from capline.forms.fields import Fields
-from capline.forms.tree import read_tree, shown
+from capline.forms.tree import in_one_line, read_tree, shown
 from capline.limiter.limiter import DEFAULT_URL
 from capline.model.attempt import check_cost
 from capline.model.clock import LATEST_US
 from capline.model.errors import CampaignError, CaplineError
 from capline.model.limit import LARGEST_QUOTA
 from capline.model.policy import check_name
-from capline.policy.file import PolicyFileError
 from capline.segment.files import read
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ def loads_campaign(text: str, path: Path) -> CampaignFile:
     elif not faults:
         faults = [(0, "the file is empty; begin it with 'campaign: a-name'")]
     if faults or campaign is None:
-        raise CampaignError(str(PolicyFileError.of(str(path), faults)))
+        raise CampaignError(in_one_line(str(path), faults))
     return campaign
 
 

@@ -21,7 +21,7 @@ from capline.model.zone import UTC_ZONE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from capline.limiter.explain import Explanation, LimitState
+    from capline.limiter.explain import ExplainedLimit, Explanation
     from capline.model.attempt import Attempt
     from capline.model.decision import Decision, Joint
     from capline.model.limit import Limit
@@ -102,7 +102,7 @@ def _end(answer: Decision | Joint, *, exit_code: bool) -> None:
         raise typer.Exit(1)
 
 
-def _frees(state: LimitState, why: Explanation, zone: str) -> str:
+def _frees(state: ExplainedLimit, why: Explanation, zone: str) -> str:
     """When there is more room under this limit."""
     if isinstance(state.limit, QuietHours):
         return _quiet(state, zone)
@@ -111,7 +111,7 @@ def _frees(state: LimitState, why: Explanation, zone: str) -> str:
     return "little by little" if state.used and why.algorithm not in LOGS else "-"
 
 
-def _quiet(state: LimitState, zone: str) -> str:
+def _quiet(state: ExplainedLimit, zone: str) -> str:
     """Whether quiet hours hold now."""
     return "not quiet now" if state.quiet_until_us is None else f"quiet until {_when(state.quiet_until_us, zone)}"
 
@@ -150,24 +150,11 @@ def _explained(why: Explanation, segment: str | None) -> dict[str, object]:
         "zone": why.zone or None,
         "now_us": why.now_us,
         "decision": _decided(why.decision),
-        "limits": [_state(state) for state in why.limits],
+        "limits": [limit.as_dict() for limit in why.limits],
         "hits": [
             {"stamp_us": hit.stamp_us, "units": hit.units} | ({} if hit.id is None else {"id": hit.id})
             for hit in why.hits
         ],
-    }
-
-
-def _state(state: LimitState) -> dict[str, object]:
-    if isinstance(state.limit, QuietHours):
-        return {"limit": str(state.limit), "binds": state.binds, "quiet_until_us": state.quiet_until_us}
-    return {
-        "limit": str(state.limit),
-        "log": state.log,
-        "used": state.used,
-        "remaining": state.remaining,
-        "binds": state.binds,
-        "frees": [{"at_us": at_us, "units": units} for at_us, units in state.frees],
     }
 
 

@@ -1,4 +1,4 @@
-"""Reading one mapping of a campaign file, key by key.
+"""Reading one mapping of a YAML form, key by key: of a policy file, a campaign file, a sender's options.
 
 The rule: whoever asks for a key says what it has to be, and a key that nobody asked for is a fault. Faults are
 collected with their lines, so that a file is fixed in one go; what is returned beside a fault is a stand-in and is
@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capline.forms.tree import Items, Node, Table, Text, Unusable, shown
 from capline.model.errors import CaplineError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
     from capline.forms.tree import Fault
 
-__all__ = ["Fields"]
+__all__ = ["BOOLEANS", "WHOLE", "Fields", "misshapen"]
 
-_WHOLE = re.compile(r"(?:[0-9]_?){0,18}[0-9]", re.ASCII)
+WHOLE = re.compile(r"(?:[0-9]_?){0,31}[0-9]", re.ASCII)
+"""A whole number as a form has it. Not more digits than this: the time to read one grows with their square."""
+
+BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_HERE = Path()
 _DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
-_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
 class Fields:
@@ -34,17 +37,22 @@ class Fields:
     and a default for when it is left out; without a default the key must be there.
     """
 
-    def __init__(self, node: Node | None, where: str, faults: list[Fault], base: Path, like: str = "") -> None:
+    def __init__(self, node: Node | None, where: str, faults: list[Fault], base: Path = _HERE, like: str = "") -> None:
         self.where = where
         self.base = base
         self.faults = faults
         self.at_line = 0 if node is None else node.line
         self._entries: dict[str, tuple[int, Node]] = {}
         self._asked: list[str] = []
+        self.is_mapping = isinstance(node, Table)
         if isinstance(node, Table):
-            self._entries = {key.text: (key.line, value) for key, value in node.entries}
-        elif not isinstance(node, Unusable):
-            self._note(self.at_line, f"expected a mapping, like {like or 'key: value'}, found {_found(node)}")
+            for key, value in node.entries:
+                if key.is_null:
+                    self._note(key.line, "a key is empty or null; write a name, or quote it")
+                else:
+                    self._entries[key.text] = (key.line, value)
+        else:
+            misshapen(node, faults, where, f"a mapping, like {like or 'key: value'}")
 
     @classmethod
     def single(cls, key: str, value: Text, siblings: Fields, where: str) -> Fields:
@@ -58,6 +66,15 @@ class Fields:
         rest = {key: entry for key, entry in self._entries.items() if key not in self._asked}
         self._asked += rest
         return rest
+
+    def only(self, known: Sequence[str]) -> None:
+        """Note the keys that are not known, and leave them out from here on."""
+        for key in [key for key in self._entries if key not in known]:
+            self._note(self._entries.pop(key)[0], f"unknown key {shown(key)}; {_nearest(key, known)}")
+
+    def lines(self) -> list[tuple[str, int, Node]]:
+        """Every key, its line and what stands under it, as it is."""
+        return [(key, line, node) for key, (line, node) in self._entries.items()]
 
     def keys(self) -> tuple[str, ...]:
         """The keys that were written, in their order."""
@@ -103,14 +120,14 @@ class Fields:
     def flag(self, key: str, *, default: bool) -> bool:
         """True or false, in YAML's words."""
         word = self.text(key, "true" if default else "false").lower()
-        if word not in _BOOLEANS:
+        if word not in BOOLEANS:
             self.fault(key, f"expected true or false, found {shown(word)}")
-        return _BOOLEANS.get(word, default)
+        return BOOLEANS.get(word, default)
 
     def whole(self, key: str, default: int, least: int, most: int) -> int:
         """A whole number within these bounds."""
         word = self.text(key, str(default))
-        if not _WHOLE.fullmatch(word) or not least <= int(word) <= most:
+        if not WHOLE.fullmatch(word) or not least <= int(word) <= most:
             self.fault(key, f"expected a whole number from {least} to {most}, found {shown(word)}")
             return default
         return int(word)
@@ -175,8 +192,7 @@ class Fields:
         """Note the keys that nobody has asked for."""
         for key in self._entries:
             if key not in self._asked:
-                near = get_close_matches(key.lower().replace("-", "_")[:64], self._asked, n=1)
-                fix = f"did you mean {near[0]}?" if near else f"the keys are: {', '.join(dict.fromkeys(self._asked))}"
+                fix = _nearest(key, tuple(dict.fromkeys(self._asked)))
                 self._note(self._entries[key][0], f"unknown key {shown(key)}; {fix}")
 
     def _absent(self, key: str, default: str | None, like: str) -> str:
@@ -188,6 +204,22 @@ class Fields:
 
     def _note(self, line: int, problem: str) -> None:
         self.faults.append((line, f"{self.where}{problem}"))
+
+
+def misshapen(node: Node | None, faults: list[Fault], where: str, wanted: str, fix: str = "") -> None:
+    """Note, on the node's line, that something else was expected; nothing where the node itself was a fault."""
+    if isinstance(node, Unusable):
+        return  # reported when it was read
+    if isinstance(node, Text) and ":" in node.text and node.plain and not fix:
+        fix = "; is there a space after the colon?"
+    faults.append((0 if node is None else node.line, f"{where}expected {wanted}, found {_found(node)}{fix}"))
+
+
+def _nearest(key: str, known: Sequence[str]) -> str:
+    near = get_close_matches(key.lower().replace("-", "_").replace(" ", "_")[:64], known, n=1)
+    if near:
+        return f"did you mean {near[0]}?"
+    return f"use {', '.join(known[:-1])} or {known[-1]}" if len(known) > 1 else f"use {''.join(known) or 'none'}"
 
 
 def _found(node: Node | None) -> str:

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 __all__ = [
     "DEEPEST",
@@ -34,6 +35,7 @@ __all__ = [
     "Text",
     "Unusable",
     "clipped",
+    "in_one_line",
     "read_tree",
     "shown",
 ]
@@ -47,6 +49,7 @@ DEEPEST = 16
 
 _NULLS = ("", "~", "null", "Null", "NULL")
 _LONGEST_SHOWN = 80
+_MOST_LINES = 12
 _UNREADABLE = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What YAML forbids in a text: control characters, NUL among them, and lone surrogates."""
 
@@ -102,6 +105,17 @@ def shown(text: str) -> str:
 def clipped(text: str) -> str:
     """Cut a text that is too long to be right; the mark at its end keeps the rest from being right by accident."""
     return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
+
+
+def in_one_line(name: str, faults: Sequence[Fault]) -> str:
+    """The first of these faults (at least one) in the file of this name, and the lines of the others."""
+    (line, text), *rest = sorted(faults, key=itemgetter(0))
+    message = f"{name}:{line}: {text}" if line else f"{name}: {text}"
+    if rest:
+        lines = [str(line) for line in dict.fromkeys(line for line, _ in rest)]
+        listed = ", ".join(lines[:_MOST_LINES]) + (", …" if len(lines) > _MOST_LINES else "")
+        message += f" (and {len(rest)} more: {'line' if len(lines) == 1 else 'lines'} {listed})"
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
 
 
 def read_tree(text: str) -> tuple[Node | None, list[Fault]]:

@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from capline.observe.protocol import Observer
     from capline.policy.watch import PolicyWatch
     from capline.store.columns import Decisions
-    from capline.store.protocol import CompiledRule, Recorded, ScannedLog
+    from capline.store.protocol import CompiledRule, ScannedLog
+    from capline.window.log import Hit
 
 __all__ = ["DEFAULT_URL", "LimiterBase", "PendingBatch"]
 
@@ -304,7 +305,7 @@ class LimiterBase(ABC, Generic[S]):
         subject: Subject,
         now_us: int,
         decision: Decision,
-        logs: list[list[Recorded]],
+        logs: list[list[Hit]],
         ids: Mapping[int, str],
     ) -> Explanation:
         rule = self._rules.rule(attempt.policy, attempt.segment, attempt.channel, attempt.zone)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from capline.model.decision import Decision
-from capline.model.limit import Limit
+from capline.model.limit import Limit, QuietHours
 from capline.model.subject import Subject
 from capline.window.limit_reader import QuietReader
 from capline.window.log import Hit, Log
@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from capline.model.policy import BoundPolicy
-    from capline.store.protocol import Recorded
 
-__all__ = ["ExplainedHit", "Explanation", "LimitState", "explain"]
+__all__ = ["ExplainedHit", "ExplainedLimit", "Explanation", "explain"]
 
 
-class LimitState(msgspec.Struct, frozen=True):
+class ExplainedLimit(msgspec.Struct, frozen=True):
     """One limit as it stands: `used` is what counts now, and `remaining` what is left, as in `Decision`.
 
     So if the attempt would be allowed, `remaining` is what would be left after it, and the least over all limits is the
@@ -40,17 +39,23 @@ class LimitState(msgspec.Struct, frozen=True):
     binds: bool = False
     quiet_until_us: int | None = None
 
+    def as_dict(self) -> dict[str, object]:
+        """The same for JSON: the limit as its text; quiet hours have neither units nor a log."""
+        if isinstance(self.limit, QuietHours):
+            return {"limit": str(self.limit), "binds": self.binds, "quiet_until_us": self.quiet_until_us}
+        return {
+            "limit": str(self.limit),
+            "log": self.log,
+            "used": self.used,
+            "remaining": self.remaining,
+            "binds": self.binds,
+            "frees": [{"at_us": at_us, "units": units} for at_us, units in self.frees],
+        }
 
-class ExplainedHit(msgspec.Struct, frozen=True):
-    """One hit in the log; units 0: given back.
 
-    A log keeps 64 bits of an attempt's id (`fingerprint`; 0: it had none), so `id` is set only if it is among the ids
-    given to `explain`.
-    """
+class ExplainedHit(Hit, frozen=True):
+    """A hit, and the attempt's id: a log keeps 64 bits of it, so it is known only if given to `explain`."""
 
-    stamp_us: int
-    units: int
-    fingerprint: int = 0
     id: str | None = None
 
 
@@ -66,7 +71,7 @@ class Explanation(msgspec.Struct, frozen=True):
     subject: Subject
     now_us: int
     decision: Decision
-    limits: tuple[LimitState, ...]
+    limits: tuple[ExplainedLimit, ...]
     hits: tuple[ExplainedHit, ...]
     algorithm: str = "sliding_log"
     zone: str = ""
@@ -78,15 +83,15 @@ def explain(
     subject: Subject,
     now_us: int,
     decision: Decision,
-    logs: list[list[Recorded]],
+    logs: list[list[Hit]],
     ids: Mapping[int, str],
 ) -> Explanation:
     """Put the hits of each log beside its limits; `ids` are the given ids by their fingerprints."""
     binding = _binding(rule, decision)
-    states: list[LimitState] = []
+    states: list[ExplainedLimit] = []
     table = table_of(rule, now_us)
     for log_limits, readers, hits in zip(rule.logs, readers_of(rule), logs, strict=True):
-        log = Log(tuple(Hit(hit.stamp_us, hit.units) for hit in hits))
+        log = Log(tuple(hits))
         for reader in readers:
             left = reader.left(log, max(now_us, log.newest_us() + 1), table)
             frees = tuple(
@@ -99,7 +104,7 @@ def explain(
             opens_us = reader.opens_us(now_us, table) if isinstance(reader, QuietReader) else now_us
             quiet_until_us = opens_us if opens_us > now_us else None
             remaining = max(0, left - 1 if decision.allowed else left)
-            states.append(LimitState(log_limits.log, reader.limit, used, remaining, frees, binds, quiet_until_us))
+            states.append(ExplainedLimit(log_limits.log, reader.limit, used, remaining, frees, binds, quiet_until_us))
     hits = tuple(ExplainedHit(hit.stamp_us, hit.units, hit.fingerprint, ids.get(hit.fingerprint)) for hit in logs[0])
     counts_denied = rule.denied_units > 0
     return Explanation(

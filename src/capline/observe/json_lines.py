@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from capline.model.errors import InvalidTypeError, InvalidValueError
+from capline.model.override import override
+from capline.observe.protocol import Observer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +32,7 @@ __all__ = ["LogObserver"]
 MOST_LINES = 100_000
 
 
-class LogObserver:
+class LogObserver(Observer):
     """Logs each call as a line of JSON, at `level` on `logger` (default `capline.decisions`).
 
     `lines_per_second`  at most so many (1 to 100,000) in any second, by the same rule as any limit here
@@ -64,8 +66,8 @@ class LogObserver:
         self._left_out = 0
         self._lock = Lock()
 
+    @override
     def decided(self, event: Decided) -> None:
-        """See `Observer`."""
         if not self._logger.isEnabledFor(self._level):
             return
         plain = event.by_origin == {"store": event.size} and event.allowed + event.would_allow == event.size

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capline.model.override import override
 from capline.observe.bounded import Bounded, check_label_sets
+from capline.observe.protocol import HearsFailures, Observer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +48,7 @@ _ORIGINS = ("", "store", "fallback", "insurance", "deny-cache")
 """Those of capline itself: a store of one's own may name others, as many as it likes."""
 
 
-class Metrics:
+class Metrics(Observer, HearsFailures):
     """Counts what was decided. `decisions`, `peeks` and `seconds` make the figure for values of their labels."""
 
     def __init__(
@@ -63,16 +65,16 @@ class Metrics:
         self._seconds = Bounded(most, _of_call, _of_other_call, seconds)
         self._failed = failed
 
+    @override
     def decided(self, event: Decided) -> None:
-        """See `Observer`."""
         figures = self._peeks if event.is_peek else self._decisions
         for outcome, count in event.counts.items():
             figures[event.verb, outcome](count)
         if event.seconds is not None:
             self._seconds[event.verb, event.policy](event.seconds)
 
+    @override
     def observer_failed(self) -> None:
-        """See `HearsFailures`."""
         self._failed(1)
 
 

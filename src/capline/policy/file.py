@@ -18,9 +18,10 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from capline.forms.tree import read_tree
+from capline.forms.tree import in_one_line, read_tree
 from capline.model.errors import InvalidTypeError, PolicyError
 from capline.policy.form import read_form
 
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["LARGEST_FILE_BYTES", "PolicyFile", "PolicyFileError", "load", "loads", "read_bytes"]
 
 LARGEST_FILE_BYTES = 1 << 20
-
-_MOST_LINES_TOLD = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +58,7 @@ class PolicyFileError(PolicyError):
     @classmethod
     def of(cls, name: str, faults: Sequence[Fault]) -> PolicyFileError:
         """Make the error of all these faults (at least one) in the file of this name."""
-        ordered = sorted(faults, key=lambda fault: fault[0])
-        (line, text), rest = ordered[0], ordered[1:]
-        message = f"{name}:{line}: {text}" if line else f"{name}: {text}"
-        if rest:
-            lines = [str(n) for n in dict.fromkeys(line for line, _ in rest)]
-            listed = ", ".join(lines[:_MOST_LINES_TOLD]) + (", …" if len(lines) > _MOST_LINES_TOLD else "")
-            message += f" (and {len(rest)} more: {'line' if len(lines) == 1 else 'lines'} {listed})"
-        return cls("".join(c if c.isprintable() else repr(c)[1:-1] for c in message), ordered)
+        return cls(in_one_line(name, faults), sorted(faults, key=itemgetter(0)))
 
 
 def load(path: str | os.PathLike[str]) -> PolicyFile:

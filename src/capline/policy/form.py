@@ -7,11 +7,10 @@ that piece. Only the shape of the file is judged here.
 
 from __future__ import annotations
 
-import re
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from capline.forms.tree import Items, Node, Table, Text, Unusable, clipped, shown
+from capline.forms.fields import BOOLEANS, WHOLE, Fields, misshapen
+from capline.forms.tree import Items, Node, Table, Text, clipped, shown
 from capline.model.errors import CaplineError
 from capline.model.limit import Limit
 from capline.model.policy import Policy, check_name
@@ -37,8 +36,6 @@ _POLICY_KEYS = (
     "zone",
     *_NUMBERS,
 )
-_NUMBER_FORM = re.compile(r"(?:[0-9]_?){0,31}[0-9]", re.ASCII)
-_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _STAND_IN = "_"
 """The name under which a piece is tried, so that what has a bad name still has its other faults told."""
 
@@ -65,23 +62,27 @@ class _Form:
             if not self.faults:
                 self._fault(0, "", "the file is empty; begin it with 'policies:'")
             return namespace, ()
-        entries = self._entries(root, "", "the file", "policies: {promo: {limits: [3/day]}}", _FILE_KEYS)
-        if entries is None:
+        if not isinstance(root, Table):
+            self._misshapen(root, "", "the file", "a mapping, like policies: {promo: {limits: [3/day]}}")
             return namespace, ()
-        if "namespace" in entries:
-            namespace = self._name(entries["namespace"][1], "", "namespace") or namespace
-        if "policies" not in entries:
+        file = Fields(root, "", self.faults)
+        file.only(_FILE_KEYS)
+        named = file.node("namespace")
+        if named is not None:
+            namespace = self._name(named, "", "namespace") or namespace
+        node = file.node("policies")
+        if node is None:
             self._fault(root.line, "", "no 'policies:' in the file; add it, with a policy below it")
             return namespace, ()
-        return namespace, self._policies(entries["policies"][1])
+        return namespace, self._policies(node)
 
     def _policies(self, node: Node) -> tuple[Policy, ...]:
-        entries = self._entries(node, "", "policies", "promo: {limits: [3/day]}")
-        if entries == {}:
+        named = Fields(node, "policies: ", self.faults, like="promo: {limits: [3/day]}")
+        if named.is_mapping and not named.keys():
             self._fault(node.line, "", "policies: there is none; define one, like promo: {limits: [3/day]}")
         policies: list[Policy] = []
         first: dict[str, Policy] = {}
-        for name, (line, value) in (entries or {}).items():
+        for name, line, value in named.lines():
             policy = self._policy(name, line, value)
             if policy is not None:
                 self._same_place(policy, first.setdefault(policy.log, policy), line)
@@ -92,11 +93,12 @@ class _Form:
         where = f"policy {shown(name)}"
         faults_before = len(self.faults)
         self._check_name(name, "policy", line, "")
-        entries = self._entries(node, where, "", "{limits: [3/day]}", _POLICY_KEYS)
-        if entries is None:
+        fields = Fields(node, f"{where}: ", self.faults, like="{limits: [3/day]}")
+        if not fields.is_mapping:
             return None
+        fields.only(_POLICY_KEYS)
         parts: dict[str, Any] = {"limits": ()}
-        for key, (_, value) in entries.items():
+        for key, _, value in fields.lines():
             match key:
                 case "limits":
                     limits = parts[key] = self._limits(value, where)
@@ -129,9 +131,9 @@ class _Form:
         return tuple(limits) if len(limits) == len(node.items) else None
 
     def _named_limits(self, node: Node, where: str, key: str, what: str) -> dict[str, tuple[Limit, ...]]:
-        entries = self._entries(node, where, key, f"{what}_1: [3/day]")
+        fields = Fields(node, f"{where}: {key}: ", self.faults, like=f"{what}_1: [3/day]")
         named: dict[str, tuple[Limit, ...]] = {}
-        for name, (line, value) in (entries or {}).items():
+        for name, line, value in fields.lines():
             self._check_name(name, what, line, where)
             within = f"{where}, {what} {shown(name)}"
             limits = self._limits(value, within)
@@ -149,12 +151,12 @@ class _Form:
             return None
         value: str | bool | int = node.text
         if key == "count_denied":
-            if not node.plain or value.lower() not in _BOOLEANS:
+            if not node.plain or value.lower() not in BOOLEANS:
                 self._misshapen(node, where, key, "true or false")
                 return None
-            value = _BOOLEANS[value.lower()]
+            value = BOOLEANS[value.lower()]
         elif key in _NUMBERS:
-            if not node.plain or not _NUMBER_FORM.fullmatch(value):
+            if not node.plain or not WHOLE.fullmatch(value):
                 self._misshapen(node, where, key, "a whole number, like 2 or 10_000_000")
                 return None
             value = int(value)
@@ -188,28 +190,6 @@ class _Form:
                 self._fault(line, f"policy {policy.name!r}", f"{shared}; give both the same")
                 return
 
-    def _entries(
-        self,
-        node: Node,
-        where: str,
-        what: str,
-        like: str,
-        known: tuple[str, ...] | None = None,
-    ) -> dict[str, tuple[int, Node]] | None:
-        """Give a mapping's entries by key, each with its key's line; a key that is not `known` is a fault."""
-        if not isinstance(node, Table):
-            self._misshapen(node, where, what, f"a mapping, like {like}")
-            return None
-        entries: dict[str, tuple[int, Node]] = {}
-        for key, value in node.entries:
-            if key.is_null:
-                self._fault(key.line, where, "a key is empty or null; write a name, or quote it")
-            elif known is not None and key.text not in known:
-                self._fault(key.line, where, f"unknown key {shown(key.text)}; {_nearest(key.text, known)}")
-            else:
-                entries[key.text] = key.line, value
-        return entries
-
     def _try(
         self,
         line: int,
@@ -230,20 +210,8 @@ class _Form:
             return None
 
     def _misshapen(self, node: Node, where: str, what: str, wanted: str, fix: str = "") -> None:
-        match node:
-            case Unusable():
-                return  # reported when it was read
-            case Text() if node.is_null:
-                found = "nothing"
-            case Text():
-                found = shown(node.text)
-                if ":" in node.text and node.plain and not fix:
-                    fix = "; is there a space after the colon?"
-            case Items():
-                found = "a list"
-            case Table():
-                found = "a mapping"
-        self._fault(node.line, where, f"{what and what + ': '}expected {wanted}, found {found}{fix}")
+        places = "".join(f"{place}: " for place in (where, what) if place)
+        misshapen(node, self.faults, places, wanted, fix)
 
     def _fault(self, line: int, where: str, problem: str) -> None:
         self.faults.append((line, f"{where}: {problem}" if where else problem))
@@ -255,8 +223,3 @@ def _is_limit(text: str) -> bool:
     except CaplineError:
         return False
     return True
-
-
-def _nearest(key: str, known: tuple[str, ...]) -> str:
-    near = get_close_matches(key.lower().replace("-", "_").replace(" ", "_")[:64], known, n=1)
-    return f"did you mean {near[0]}?" if near else f"use {', '.join(known[:-1])} or {known[-1]}"

@@ -11,12 +11,11 @@ import msgspec
 import numpy as np
 
 from capline.model.decision import Decision
-from capline.model.limit import QuietHours
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from capline.limiter.explain import Explanation, LimitState
+    from capline.limiter.explain import Explanation
     from capline.model.attempt import Attempt
     from capline.model.decision import Joint
     from capline.model.errors import CaplineError
@@ -153,7 +152,7 @@ def explained(why: Explanation, segment: str | None) -> bytes:
             "zone": why.zone or None,
             "now_us": why.now_us,
             "decision": Answer(*_parts(why.policy, segment, why.decision)),
-            "limits": [_state(state) for state in why.limits],
+            "limits": [limit.as_dict() for limit in why.limits],
             "hits": [{"hit": hit.stamp_us, "units": hit.units} for hit in why.hits],
         }
     )
@@ -183,19 +182,6 @@ def _parts(policy: str, segment: str | None, decision: Decision) -> _Parts:
 
 def _text(limit: Limit | None) -> str | None:
     return None if limit is None else str(limit)
-
-
-def _state(state: LimitState) -> dict[str, object]:
-    if isinstance(state.limit, QuietHours):
-        return {"limit": str(state.limit), "binds": state.binds, "quiet_until_us": state.quiet_until_us}
-    return {
-        "limit": str(state.limit),
-        "log": state.log,
-        "used": state.used,
-        "remaining": state.remaining,
-        "binds": state.binds,
-        "frees": [{"at_us": at_us, "units": units} for at_us, units in state.frees],
-    }
 
 
 def _policy(policy: Policy) -> dict[str, object]:

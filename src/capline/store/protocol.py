@@ -1,11 +1,13 @@
 """The protocol of stores: the same verbs for every store, each attempt one atomic step.
 
 A store compiles each `BoundPolicy` once (`compiled`); every attempt then comes with the compiled rule. The conformance
-suite in `capline.testing` is the law for every store; it compares each with `capline.window`.
+suite in `capline.testing` is the law for every store; it compares each with `capline.window`. A store that inherits
+the protocol and forgets a verb cannot be made: every verb is abstract.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,6 +15,7 @@ import msgspec
 
 from capline.model.errors import CaplineError
 from capline.model.subject import Subject
+from capline.window.log import Hit
 from capline.window.merge import Merged, Row
 
 if TYPE_CHECKING:
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from capline.model.policy import BoundPolicy
     from capline.store.columns import Decisions
 
-__all__ = ["AsyncStore", "Batch", "CompiledRule", "Merge", "Page", "Recorded", "ScannedLog", "Store", "StoreAttempt"]
+__all__ = ["AsyncStore", "Batch", "CompiledRule", "Merge", "Page", "ScannedLog", "Store", "StoreAttempt"]
 
 
 class CompiledRule(Protocol):
@@ -58,14 +61,6 @@ class Batch(msgspec.Struct, frozen=True):
     receipt: str | None = None
 
 
-class Recorded(msgspec.Struct, frozen=True):
-    """One hit as it stands in a log."""
-
-    stamp_us: int
-    units: int
-    fingerprint: int = 0
-
-
 class Merge(msgspec.Struct, frozen=True):
     """Past hits of one subject, for every log of the rule."""
 
@@ -79,7 +74,7 @@ class ScannedLog(msgspec.Struct, frozen=True):
 
     log: str
     subject: Subject | None
-    hits: Sequence[Recorded] = ()
+    hits: Sequence[Hit] = ()
     error: CaplineError | None = None
 
 
@@ -96,18 +91,22 @@ class Store(Protocol):
     may_lose_answers: bool
     """Whether a call may have run although no answer came, as with a store behind a network."""
 
+    @abstractmethod
     def compiled(self, rule: BoundPolicy) -> CompiledRule:
         """The rule in the store's own form; called once for each rule, and again when policies are reloaded."""
         ...
 
+    @abstractmethod
     def decide(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
         """Decide and record."""
         ...
 
+    @abstractmethod
     def peek(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
         """What `decide` would answer; records nothing."""
         ...
 
+    @abstractmethod
     def place(
         self,
         compiled: Any,
@@ -120,6 +119,7 @@ class Store(Protocol):
         """Take the next free instant that is `not_before_us` away or more, if it is at most `max_wait_us` away."""
         ...
 
+    @abstractmethod
     def refund(self, compiled: Any, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
         """Refund the hit with this stamp; False if there is none in the widest window, or it was refunded before.
 
@@ -127,36 +127,44 @@ class Store(Protocol):
         """
         ...
 
+    @abstractmethod
     def decide_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """One attempt over several subjects, each on a log of its own: all or nothing."""
         ...
 
+    @abstractmethod
     def peek_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """What `decide_all` would answer; records nothing."""
         ...
 
+    @abstractmethod
     def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
         """Many attempts of any policies, in order; an item that fails is its error, and fails no other."""
         ...
 
+    @abstractmethod
     def decide_many(self, batch: Batch) -> Decisions:
         """Many attempts of one policy, in order, as columns."""
         ...
 
+    @abstractmethod
     def peek_many(self, batch: Batch) -> Decisions:
         """What `decide_many` would answer to each alone; records nothing."""
         ...
 
+    @abstractmethod
     def refund_many(
         self, compiled: Any, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
     ) -> NDArray[np.bool_]:
         """`refund` for many hits of one policy."""
         ...
 
-    def recorded(self, compiled: Any, subject: Subject) -> list[list[Recorded]]:
+    @abstractmethod
+    def recorded(self, compiled: Any, subject: Subject) -> list[list[Hit]]:
         """The hits in each log of the rule within the widest window, oldest first; refunded ones have 0 units."""
         ...
 
+    @abstractmethod
     def merge(self, merges: Sequence[Merge], /) -> list[Merged | CaplineError]:
         """Merge past hits into logs (`capline.window.merge`), each item in one atomic step.
 
@@ -164,6 +172,7 @@ class Store(Protocol):
         """
         ...
 
+    @abstractmethod
     def scan(self, compiled: Sequence[Any], after: Any = None) -> Page:
         """A page of the logs of these rules and their channels, with the hits within the widest window.
 
@@ -172,22 +181,27 @@ class Store(Protocol):
         """
         ...
 
+    @abstractmethod
     def erase(self, compiled: Sequence[Any], subject: Subject) -> int:
         """Forget the subject in every log of these rules, their channels' too; returns how many logs held something."""
         ...
 
+    @abstractmethod
     def sweep(self) -> int:
         """Remove every log whose last hit is older than the widest window on it; returns how many."""
         ...
 
+    @abstractmethod
     def stats(self) -> dict[str, int]:
         """Figures of the store itself, by name; empty if it has none. Waits for no server."""
         ...
 
+    @abstractmethod
     def now_us(self) -> int:
         """The instant that the store would decide at."""
         ...
 
+    @abstractmethod
     def close(self) -> None:
         """Let go of files and connections. Safe to call twice."""
         ...
@@ -199,18 +213,22 @@ class AsyncStore(Protocol):
     may_lose_answers: bool
     """See `Store`."""
 
+    @abstractmethod
     def compiled(self, rule: BoundPolicy) -> CompiledRule:
         """See `Store`; an asynchronous store's terms have no fast path that is of use."""
         ...
 
+    @abstractmethod
     async def decide(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
         """See `Store`."""
         ...
 
+    @abstractmethod
     async def peek(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
         """See `Store`."""
         ...
 
+    @abstractmethod
     async def place(
         self,
         compiled: Any,
@@ -223,64 +241,79 @@ class AsyncStore(Protocol):
         """See `Store`."""
         ...
 
+    @abstractmethod
     async def refund(self, compiled: Any, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
         """See `Store`."""
         ...
 
+    @abstractmethod
     async def decide_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """See `Store`."""
         ...
 
+    @abstractmethod
     async def peek_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """See `Store`."""
         ...
 
+    @abstractmethod
     async def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
         """See `Store`."""
         ...
 
+    @abstractmethod
     async def decide_many(self, batch: Batch) -> Decisions:
         """See `Store`."""
         ...
 
+    @abstractmethod
     async def peek_many(self, batch: Batch) -> Decisions:
         """See `Store`."""
         ...
 
+    @abstractmethod
     async def refund_many(
         self, compiled: Any, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
     ) -> NDArray[np.bool_]:
         """See `Store`."""
         ...
 
-    async def recorded(self, compiled: Any, subject: Subject) -> list[list[Recorded]]:
+    @abstractmethod
+    async def recorded(self, compiled: Any, subject: Subject) -> list[list[Hit]]:
         """See `Store`."""
         ...
 
+    @abstractmethod
     async def merge(self, merges: Sequence[Merge], /) -> list[Merged | CaplineError]:
         """See `Store`."""
         ...
 
+    @abstractmethod
     async def scan(self, compiled: Sequence[Any], after: Any = None) -> Page:
         """See `Store`."""
         ...
 
+    @abstractmethod
     async def erase(self, compiled: Sequence[Any], subject: Subject) -> int:
         """See `Store`."""
         ...
 
+    @abstractmethod
     async def sweep(self) -> int:
         """See `Store`."""
         ...
 
+    @abstractmethod
     def stats(self) -> dict[str, int]:
         """See `Store`; it waits for nobody."""
         ...
 
+    @abstractmethod
     async def now_us(self) -> int:
         """See `Store`."""
         ...
 
+    @abstractmethod
     async def close(self) -> None:
         """See `Store`."""
         ...

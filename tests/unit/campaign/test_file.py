@@ -108,7 +108,7 @@ def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
         (12, "sender: {smtp: {server: a, from: a@b.c, to: '{0.x}', subject: s, text: t}}", "is a plain name"),
         (12, "sender: {smtp: {server: a, from: a@b.c, to: '{id', subject: s, text: t}}", "placeholders like {id}"),
         (12, "sender: {smtp: {server: a, from: a@b.c, to: t, subject: s, text: t, username: u}}", "give username and"),
-        (9, "as_of: 2026-11-21T16:00:00Z\nx: 1", "unknown key 'x'; the keys are: campaign,"),
+        (9, "as_of: 2026-11-21T16:00:00Z\nx: 1", "unknown key 'x'; use campaign,"),
     ],
 )
 def test_a_bad_line_is_named_with_its_mend(tmp_path: Path, line: int, instead: str, said: str) -> None:

@@ -200,8 +200,9 @@ REFUSED = {
     "is not 1 to 64 letters, digits, '_', '.' or '-' (not starting with '.' or '-')",
     policies("limits: [1/day]", "by_segment: [new]"): "policies.yaml:4: policy 'p': by_segment: expected a mapping, "
     "like segment_1: [3/day], found a list",
-    policies("limits: [1/day]", "by_segment: {~: [1/day]}"): "policies.yaml:4: policy 'p': a key is empty or null; "
-    "write a name, or quote it",
+    policies(
+        "limits: [1/day]", "by_segment: {~: [1/day]}"
+    ): "policies.yaml:4: policy 'p': by_segment: a key is empty or null; write a name, or quote it",
     policies("limits: [1/day]", "layout: hash"): "policies.yaml:4: policy 'p': layout 'hash' is not known; "
     "use subject or bucket",
     policies(

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from capline.model.errors import SegmentError
-from capline.segment.objects.store import ObjectData, ObjectInfo, ObjectMissingError
+from capline.model.override import override
+from capline.segment.objects.store import ObjectData, ObjectInfo, ObjectMissingError, ObjectStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -53,7 +54,7 @@ class ProxyReply(msgspec.Struct, omit_defaults=True):
     found: dict[str, ObjectInfo] = {}
 
 
-class ForkProxy:
+class ForkProxy(ObjectStore):
     """An `ObjectStore` whose calls another process makes, one at a time; only the process `owner` may use it."""
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
@@ -72,35 +73,35 @@ class ForkProxy:
         except OSError as error:
             raise SegmentError(self._gone(str(error))) from None
 
+    @override
     def get(self, path: str, most_bytes: int, unless: str | None = None) -> ObjectData | None:
-        """See `ObjectStore`."""
         return self._ask(ProxyCall("get", path, most_bytes, unless)).got
 
+    @override
     def download(self, path: str, into: Path, size_bytes: int) -> str:
-        """See `ObjectStore`."""
         return self._ask(ProxyCall("download", path, size_bytes, file=str(into.absolute()))).text
 
+    @override
     def upload(self, path: str, file: Path, progress: Callable[[int], object] | None = None) -> str:
-        """See `ObjectStore`."""
         sent = self._ask(ProxyCall("upload", path, file=str(file.absolute()))).text
         if progress is not None:
             progress(file.stat().st_size)
         return sent
 
+    @override
     def put(self, path: str, data: bytes) -> None:
-        """See `ObjectStore`."""
         self._ask(ProxyCall("put", path, data=data))
 
+    @override
     def swap(self, path: str, data: bytes, tag: str | None) -> bool:
-        """See `ObjectStore`."""
         return self._ask(ProxyCall("swap", path, tag=tag, data=data)).truth
 
+    @override
     def list(self, folder: str) -> dict[str, ObjectInfo]:
-        """See `ObjectStore`."""
         return self._ask(ProxyCall("list", folder)).found
 
+    @override
     def delete(self, paths: Iterable[str]) -> None:
-        """See `ObjectStore`."""
         self._ask(ProxyCall("delete", paths=[*paths]))
 
     def close(self) -> None:

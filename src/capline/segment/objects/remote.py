@@ -27,6 +27,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from capline.model.errors import SegmentError
+from capline.model.override import override
 from capline.segment import files
 from capline.segment.objects.fork_proxy import ForkProxy
 from capline.segment.objects.store import (
@@ -34,6 +35,7 @@ from capline.segment.objects.store import (
     ObjectData,
     ObjectInfo,
     ObjectMissingError,
+    ObjectStore,
     check_size,
     write_chunks,
 )
@@ -56,7 +58,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+    from obstore.store import ClientConfig, RetryConfig
+    from obstore.store import ObjectStore as Bucket
 
 __all__ = ["BucketStore", "RemoteStore", "list_objects", "open_object"]
 
@@ -73,15 +76,15 @@ _runtime_pid: int | None = None
 """The process that runs obstore's threads: this one, or the one it was forked from; None before the first call."""
 
 
-class BucketStore:
+class BucketStore(ObjectStore):
     """The calls in this process. Use `RemoteStore`."""
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         self.where = url.rstrip("/")
         self._store = _open(url, options)
 
+    @override
     def get(self, path: str, most_bytes: int, unless: str | None = None) -> ObjectData | None:
-        """See `ObjectStore`."""
         shown = f"{self.where}/{path}"
         try:
             with _errors(shown, "read it"):
@@ -94,16 +97,17 @@ class BucketStore:
         except NotModifiedError:
             return None
 
+    @override
     def download(self, path: str, into: Path, size_bytes: int) -> str:
-        """See `ObjectStore`."""
         shown = f"{self.where}/{path}"
         with _errors(shown, "read it"):
             result = obstore.get(self._store, path)
             check_size(shown, result.meta["size"], size_bytes)
             return write_chunks(result.stream(1 << 20), into, size_bytes, shown)
 
+    @override
     def upload(self, path: str, file: Path, progress: Callable[[int], object] | None = None) -> str:
-        """See `ObjectStore`. Several parts go at once; a store shows the object when the last of them is there."""
+        """Several parts go at once; a store shows the object when the last of them is there."""
         shown = f"{self.where}/{path}"
         digest = hashlib.sha256()
 
@@ -125,13 +129,13 @@ class BucketStore:
                     obstore.put(self._store, path, chunks(source), chunk_size=_PART_BYTES, max_concurrency=4)
         return digest.hexdigest()
 
+    @override
     def put(self, path: str, data: bytes) -> None:
-        """See `ObjectStore`."""
         with _errors(f"{self.where}/{path}", "write it"):
             obstore.put(self._store, path, data, use_multipart=False)
 
+    @override
     def swap(self, path: str, data: bytes, tag: str | None) -> bool:
-        """See `ObjectStore`."""
         shown = f"{self.where}/{path}"
         try:
             with _errors(shown, "write it"):
@@ -143,8 +147,8 @@ class BucketStore:
             return False
         return True
 
+    @override
     def list(self, folder: str) -> dict[str, ObjectInfo]:
-        """See `ObjectStore`."""
         found: dict[str, ObjectInfo] = {}
         with _errors(f"{self.where}/{folder}", "list it"):
             for page in obstore.list(self._store, folder, chunk_size=1000):  # pyright: ignore[reportUnknownMemberType] - its overloads for Arrow, which is not installed
@@ -155,8 +159,9 @@ class BucketStore:
                     raise SegmentError(f"{self.where}/{folder}: more than {_MOST_LISTED:,} objects; use another prefix")
         return found
 
+    @override
     def delete(self, paths: Iterable[str]) -> None:
-        """See `ObjectStore`. One by one where the store reports a missing object for the whole batch, as some do."""
+        """One by one where the store reports a missing object for the whole batch, as some do."""
         doomed = list(paths)
         if not doomed:
             return
@@ -171,11 +176,12 @@ class BucketStore:
                 except ObjectMissingError:
                     continue
 
+    @override
     def close(self) -> None:
-        """See `ObjectStore`; obstore closes idle connections by itself."""
+        """Obstore closes idle connections by itself."""
 
 
-class RemoteStore:
+class RemoteStore(ObjectStore):
     """An object store in any process: by obstore here, or by a proxy where obstore cannot work."""
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
@@ -184,34 +190,35 @@ class RemoteStore:
         self._proxy: ForkProxy | None = None
         self.where = self._direct.where
 
+    @override
     def get(self, path: str, most_bytes: int, unless: str | None = None) -> ObjectData | None:
-        """See `ObjectStore`."""
         if self._is_usable():
             return self._direct.get(path, most_bytes, unless)
         return self._by_proxy().get(path, most_bytes, unless)
 
+    @override
     def download(self, path: str, into: Path, size_bytes: int) -> str:
-        """See `ObjectStore`."""
         return (self._direct if self._is_usable() else self._by_proxy()).download(path, into, size_bytes)
 
+    @override
     def upload(self, path: str, file: Path, progress: Callable[[int], object] | None = None) -> str:
-        """See `ObjectStore`; by a proxy, `progress` is called at the end only."""
+        """By a proxy, `progress` is called at the end only."""
         return (self._direct if self._is_usable() else self._by_proxy()).upload(path, file, progress)
 
+    @override
     def put(self, path: str, data: bytes) -> None:
-        """See `ObjectStore`."""
         (self._direct if self._is_usable() else self._by_proxy()).put(path, data)
 
+    @override
     def swap(self, path: str, data: bytes, tag: str | None) -> bool:
-        """See `ObjectStore`."""
         return (self._direct if self._is_usable() else self._by_proxy()).swap(path, data, tag)
 
+    @override
     def list(self, folder: str) -> dict[str, ObjectInfo]:
-        """See `ObjectStore`."""
         return (self._direct if self._is_usable() else self._by_proxy()).list(folder)
 
+    @override
     def delete(self, paths: Iterable[str]) -> None:
-        """See `ObjectStore`."""
         (self._direct if self._is_usable() else self._by_proxy()).delete(list(paths))
 
     def close(self) -> None:
@@ -293,7 +300,7 @@ def _parts(url: str) -> tuple[str, str]:
     return f"{scheme}://{bucket}", path
 
 
-def _open(url: str, options: Mapping[str, str]) -> ObjectStore:
+def _open(url: str, options: Mapping[str, str]) -> Bucket:
     stated = [*options.values(), *(os.environ.get(name, "") for name in _ENDPOINTS)]
     client: ClientConfig = {
         "connect_timeout": timedelta(seconds=5),

@@ -18,12 +18,14 @@ import re
 import shutil
 import stat
 import time
+from abc import abstractmethod
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from capline.model.errors import SegmentError
+from capline.model.override import override
 from capline.segment import files
 
 if TYPE_CHECKING:
@@ -63,22 +65,27 @@ class ObjectStore(Protocol):
 
     where: str
 
+    @abstractmethod
     def get(self, path: str, most_bytes: int, unless: str | None = None) -> ObjectData | None:
         """Read a small object; None where its tag is still `unless`. `ObjectMissingError` where there is none."""
         ...
 
+    @abstractmethod
     def download(self, path: str, into: Path, size_bytes: int) -> str:
         """Write the object into a new file, and return its SHA-256; `SegmentError` unless it has exactly this size."""
         ...
 
+    @abstractmethod
     def upload(self, path: str, file: Path, progress: Callable[[int], object] | None = None) -> str:
         """Upload a file, replacing the object; returns the SHA-256 of the sent bytes. `progress`: bytes so far."""
         ...
 
+    @abstractmethod
     def put(self, path: str, data: bytes) -> None:
         """Write a small object, replacing any of that name."""
         ...
 
+    @abstractmethod
     def swap(self, path: str, data: bytes, tag: str | None) -> bool:
         """Write the object only if its tag is still this one (None: only if there is none); False where it is not.
 
@@ -86,28 +93,32 @@ class ObjectStore(Protocol):
         """
         ...
 
+    @abstractmethod
     def list(self, folder: str) -> dict[str, ObjectInfo]:
         """The objects in a folder, by name within it; empty where there is no such folder."""
         ...
 
+    @abstractmethod
     def delete(self, paths: Iterable[str]) -> None:
         """Delete the objects; a missing one is no error."""
         ...
 
+    @abstractmethod
     def close(self) -> None:
         """Close connections and processes."""
         ...
 
 
-class DirectoryStore:
+class DirectoryStore(ObjectStore):
     """A directory as an object store, created by the first write. Threads and processes may share it."""
 
     def __init__(self, path: Path) -> None:
         self._root = path.absolute()
         self.where = str(path)
 
+    @override
     def get(self, path: str, most_bytes: int, unless: str | None = None) -> ObjectData | None:
-        """See `ObjectStore`. The tag is the SHA-256 of the bytes."""
+        """The tag is the SHA-256 of the bytes."""
         try:
             data = files.read(self._root / path, most_bytes, shown=f"{self.where}/{path}")
         except SegmentError as error:
@@ -118,8 +129,8 @@ class DirectoryStore:
         tag = hashlib.sha256(data).hexdigest()
         return None if tag == unless else ObjectData(data, tag)
 
+    @override
     def download(self, path: str, into: Path, size_bytes: int) -> str:
-        """See `ObjectStore`."""
         shown = f"{self.where}/{path}"
         with files.os_errors("read it", shown):
             try:
@@ -133,8 +144,8 @@ class DirectoryStore:
                 check_size(shown, status.st_size, size_bytes)
                 return write_chunks(iter(lambda: source.read(CHUNK_BYTES), b""), into, size_bytes, shown)
 
+    @override
     def upload(self, path: str, file: Path, progress: Callable[[int], object] | None = None) -> str:
-        """See `ObjectStore`."""
         digest, sent = hashlib.sha256(), 0
         with files.os_errors("write it", f"{self.where}/{path}"), file.open("rb") as source, self._new(path) as target:
             while chunk := source.read(CHUNK_BYTES):
@@ -145,13 +156,14 @@ class DirectoryStore:
                     progress(sent)
         return digest.hexdigest()
 
+    @override
     def put(self, path: str, data: bytes) -> None:
-        """See `ObjectStore`."""
         with files.os_errors("write it", f"{self.where}/{path}"), self._new(path) as target:
             target.write(data)
 
+    @override
     def swap(self, path: str, data: bytes, tag: str | None) -> bool:
-        """See `ObjectStore`. The lock is held for one rename; it ends with its process."""
+        """The lock is held for one rename; it ends with its process."""
         shown = f"{self.where}/{path}"
         with files.os_errors("write it", shown):
             self._root.mkdir(parents=True, exist_ok=True)
@@ -173,8 +185,9 @@ class DirectoryStore:
             finally:
                 os.close(lock)
 
+    @override
     def list(self, folder: str) -> dict[str, ObjectInfo]:
-        """See `ObjectStore`. Includes files that a killed publisher left half written, once they are old enough."""
+        """Includes files that a killed publisher left half written, once they are old enough."""
         found: dict[str, ObjectInfo] = {}
         abandoned_us = time.time_ns() // 1000 - _ABANDONED_US
         with files.os_errors("list it", f"{self.where}/{folder}"):
@@ -191,14 +204,15 @@ class DirectoryStore:
                             found[entry.name] = ObjectInfo(status.st_size, changed_us)
         return found
 
+    @override
     def delete(self, paths: Iterable[str]) -> None:
-        """See `ObjectStore`."""
         for path in paths:
             with files.os_errors("delete it", f"{self.where}/{path}"):
                 (self._root / path).unlink(missing_ok=True)
 
+    @override
     def close(self) -> None:
-        """See `ObjectStore`; it holds nothing."""
+        """It holds nothing."""
 
     @contextmanager
     def _new(self, path: str) -> Generator[_Target]:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
     from capline.store.local.base import LocalRule, LocalStore
-    from capline.store.protocol import Batch, Merge, Page, Recorded, StoreAttempt
+    from capline.store.protocol import Batch, Merge, Page, StoreAttempt
+    from capline.window.log import Hit
     from capline.window.merge import Merged
 
 __all__ = ["AsyncLocalStore"]
@@ -118,7 +119,7 @@ class AsyncLocalStore(AsyncStore):
         return await self._batch(self._store.refund_many, compiled, subjects, stamps_us, cost)
 
     @override
-    async def recorded(self, compiled: LocalRule, subject: Subject) -> list[list[Recorded]]:
+    async def recorded(self, compiled: LocalRule, subject: Subject) -> list[list[Hit]]:
         return await self._single(self._store.recorded, compiled, subject)
 
     @override

@@ -21,9 +21,10 @@ from capline.model.policy import BoundPolicy, LogLimits
 from capline.model.subject import Subject, check_subject
 from capline.store.columns import Decisions, plain
 from capline.store.local.fast_path import FastRule, fast_rule
-from capline.store.protocol import Batch, Merge, Page, Recorded, ScannedLog, Store, StoreAttempt
+from capline.store.protocol import Batch, Merge, Page, ScannedLog, Store, StoreAttempt
 from capline.store.receipts import batch_digest, receipt_conflict, receipt_name
 from capline.window.limit_reader import LimitReader
+from capline.window.log import Hit
 from capline.window.merge import Merged, merge
 from capline.window.rule import BoundLog, OpenLog, Slot, joint, peek, readers_of, refund, table_of
 from capline.window.rule import attempt as make_attempt
@@ -89,22 +90,29 @@ class LocalRule(msgspec.Struct):
 class LogTransaction(Protocol):
     """The logs as one transaction sees them."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def load(self, ref: LogRef, subject: Subject) -> StoredLog:
         """The subject's log, empty if it has none."""
         ...
 
+    @abstractmethod
     def save(self, ref: LogRef, subject: Subject, log: StoredLog) -> None:
         """Keep the changed log."""
         ...
 
+    @abstractmethod
     def remove(self, ref: LogRef, subject: Subject) -> bool:
         """Forget the subject's log; whether there was one."""
         ...
 
+    @abstractmethod
     def receipt(self, name: bytes) -> bytes | None:
         """The answers kept under this name; None if there are none or they expired."""
         ...
 
+    @abstractmethod
     def keep_receipt(self, name: bytes, value: bytes, expires_us: int) -> None:
         """Keep the value under this name until then."""
         ...
@@ -253,7 +261,7 @@ class LocalStore(Store, ABC):
         )
 
     @override
-    def recorded(self, compiled: LocalRule, subject: Subject) -> list[list[Recorded]]:
+    def recorded(self, compiled: LocalRule, subject: Subject) -> list[list[Hit]]:
         return self._transact(
             lambda books: [self._recorded(books, ref, subject) for ref in compiled.refs],
         )
@@ -384,7 +392,7 @@ class LocalStore(Store, ABC):
                 books.save(ref, subject, bound.log)  # pyright: ignore[reportArgumentType] - it came from `load`
         return done
 
-    def _recorded(self, books: LogTransaction, ref: LogRef, subject: Subject) -> list[Recorded]:
+    def _recorded(self, books: LogTransaction, ref: LogRef, subject: Subject) -> list[Hit]:
         """The hits that still count; a log may hold older ones."""
         return _counted(books.load(ref, subject), self._clock.now_us(), ref.retention_us)
 
@@ -438,9 +446,9 @@ def _parts(batch: Batch) -> list[slice]:
     return [slice(first, first + ROWS_A_TRANSACTION) for first in range(0, n, ROWS_A_TRANSACTION)]
 
 
-def _counted(log: StoredLog, now_us: int, retention_us: int) -> list[Recorded]:
+def _counted(log: StoredLog, now_us: int, retention_us: int) -> list[Hit]:
     horizon_us = max(now_us, log.high_water_us) - retention_us
-    return [Recorded(*hit) for hit in log.recorded() if hit[0] > horizon_us]
+    return [Hit(*hit) for hit in log.recorded() if hit[0] > horizon_us]
 
 
 def _limits_of(batch: Batch) -> tuple[Limit, ...]:

@@ -14,6 +14,7 @@ pages, some 12 reads in a log of 100,000. A refund of a hit in a sealed page rew
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from array import array
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Protocol
@@ -53,15 +54,16 @@ MOST_SEEN = 64
 class Pages(Protocol):
     """Where the sealed pages of one log are kept; `key` is the log's, which checksums cover."""
 
-    @property
-    def key(self) -> bytes:
-        """The log's."""
-        ...
+    __slots__ = ()
 
+    key: bytes
+
+    @abstractmethod
     def read(self, number: int) -> bytes | None:
         """The value of a page."""
         ...
 
+    @abstractmethod
     def write(self, number: int, value: bytes | None) -> None:
         """Keep a page; None removes it."""
         ...

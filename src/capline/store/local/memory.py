@@ -43,7 +43,7 @@ class _LogTable(msgspec.Struct):
     unswept: list[Subject] = []
 
 
-class MemoryStore(LocalStore):
+class MemoryStore(LocalStore, LogTransaction):
     """See the module's text. Threads may share it; processes may not."""
 
     def __init__(self, clock: Clock) -> None:
@@ -111,14 +111,14 @@ class MemoryStore(LocalStore):
 
         return decide
 
+    @override
     def load(self, ref: LogRef, subject: Subject) -> ColumnLog:
-        """See `LogTransaction`."""
         shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_handle` put there
         log = shelf.logs.get(subject)
         return ColumnLog() if log is None else log
 
+    @override
     def save(self, ref: LogRef, subject: Subject, log: StoredLog) -> None:
-        """See `LogTransaction`."""
         shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_handle` put there
         if subject not in shelf.logs:
             shelf.logs[subject] = log  # pyright: ignore[reportArgumentType] - it came from `load`
@@ -141,17 +141,17 @@ class MemoryStore(LocalStore):
             if log is not None:
                 yield left, subject, log
 
+    @override
     def receipt(self, name: bytes) -> bytes | None:
-        """See `LogTransaction`."""
         expires_us, value = self._receipts.get(name, (0, b""))
         return value if expires_us > self._clock.now_us() else None
 
+    @override
     def keep_receipt(self, name: bytes, value: bytes, expires_us: int) -> None:
-        """See `LogTransaction`."""
         self._receipts[name] = (expires_us, value)
 
+    @override
     def remove(self, ref: LogRef, subject: Subject) -> bool:
-        """See `LogTransaction`."""
         shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_handle` put there
         return shelf.logs.pop(subject, None) is not None
 

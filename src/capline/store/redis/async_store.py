@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from capline.model.policy import BoundPolicy
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
-    from capline.store.protocol import Batch, Merge, Page, Recorded
+    from capline.store.protocol import Batch, Merge, Page
     from capline.store.redis.io.url import Settings
     from capline.store.redis.io.wire import Reply, Steps
     from capline.store.redis.scripting.compiled_rule import RedisRule
     from capline.store.redis.scripting.scripts import Call
+    from capline.window.log import Hit
     from capline.window.merge import Merged
 
 __all__ = ["AsyncRedisStore"]
@@ -178,7 +179,7 @@ class AsyncRedisStore(AsyncStore):
         return await self._drive(self._verbs.refund_many(compiled, subjects, stamps_us, cost))
 
     @override
-    async def recorded(self, compiled: RedisRule, subject: Subject) -> list[list[Recorded]]:
+    async def recorded(self, compiled: RedisRule, subject: Subject) -> list[list[Hit]]:
         return await self._drive(self._maintenance.recorded(compiled, subject))
 
     @override

@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from capline.model.errors import CaplineError, StoreDamagedError, StoreError
-from capline.store.protocol import Page, Recorded, ScannedLog
+from capline.store.protocol import Page, ScannedLog
 from capline.store.redis.io.wire import Exchange, NoReply, Request, ServerError, pack
 from capline.store.redis.scripting.keys import field_of, log_of_key, slot_of, subject_of, tag_of, tag_of_key
 from capline.store.redis.scripting.replies import damaged
@@ -14,6 +14,7 @@ from capline.store.redis.scripting.requests import keys_of
 from capline.store.redis.scripting.scripts import MERGE, SWEEP, Call
 from capline.store.redis.scripting.value import ParsedLog, read_value
 from capline.store.redis.session import sound
+from capline.window.log import Hit
 from capline.window.merge import Merged
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Maintenance:
         self._session = session
         self._router = session.router
 
-    def recorded(self, compiled: RedisRule, subject: Subject) -> Steps[list[list[Recorded]]]:
+    def recorded(self, compiled: RedisRule, subject: Subject) -> Steps[list[list[Hit]]]:
         """The hits in each log of the rule within the widest window."""
         family = compiled.family
         tag = tag_of(subject, family.buckets)
@@ -203,9 +204,9 @@ def _stored(value: bytes | None, compiled: RedisRule) -> ParsedLog:
         raise damaged(compiled) from None
 
 
-def _within(log: ParsedLog, now_us: int, retention_us: int) -> list[Recorded]:
+def _within(log: ParsedLog, now_us: int, retention_us: int) -> list[Hit]:
     horizon_us = max(now_us, log.high_water_us) - retention_us
-    return [Recorded(*hit) for hit in log.hits if hit[0] > horizon_us]
+    return [Hit(*hit) for hit in log.hits if hit[0] > horizon_us]
 
 
 def _time_us(reply: list[bytes]) -> int:

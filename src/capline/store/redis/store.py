@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from capline.model.policy import BoundPolicy
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
-    from capline.store.protocol import Batch, Merge, Page, Recorded, StoreAttempt
+    from capline.store.protocol import Batch, Merge, Page, StoreAttempt
     from capline.store.redis.io.url import Settings
     from capline.store.redis.io.wire import Reply, Steps
     from capline.store.redis.scripting.compiled_rule import RedisRule
+    from capline.window.log import Hit
     from capline.window.merge import Merged
 
 __all__ = ["RedisStore"]
@@ -178,7 +179,7 @@ class RedisStore(Store):
         return self._drive(self._verbs.refund_many(compiled, subjects, stamps_us, cost))
 
     @override
-    def recorded(self, compiled: RedisRule, subject: Subject) -> list[list[Recorded]]:
+    def recorded(self, compiled: RedisRule, subject: Subject) -> list[list[Hit]]:
         return self._drive(self._maintenance.recorded(compiled, subject))
 
     @override

@@ -61,6 +61,7 @@ from capline.store.local.log_pages import (
     MIXED_WORD,
     TAIL_HITS,
     PagedLog,
+    Pages,
     SeenPages,
     UnitPages,
     page_key,
@@ -345,8 +346,9 @@ class LmdbStore(LocalStore):
                 txn.delete(key, db=receipts)
         return len(stale)
 
+    @override
     def stats(self) -> dict[str, int]:
-        """See `Store` and `Environment.stats`."""
+        """Those of `Environment.stats`."""
         if self._environment is None:
             raise StoreError(f"{self._path}: this limiter was closed; make a new one")
         return self._environment.stats()
@@ -359,7 +361,7 @@ class LmdbStore(LocalStore):
             self._environment = None
 
 
-class _LmdbTransaction:
+class _LmdbTransaction(LogTransaction):
     """The logs as one transaction sees them."""
 
     __slots__ = ("_store", "txn")
@@ -368,14 +370,14 @@ class _LmdbTransaction:
         self._store = store
         self.txn = txn
 
+    @override
     def load(self, ref: LogRef, subject: Subject) -> StoredLog:
-        """See `LogTransaction`."""
         key = log_key(ref, subject)
         value = self.txn.get(key, db=self._store.table(b"logs"))
         return ColumnLog() if value is None else self._open(key, value)
 
+    @override
     def save(self, ref: LogRef, subject: Subject, log: StoredLog) -> None:
-        """See `LogTransaction`."""
         key = log_key(ref, subject)
         if isinstance(log, ColumnLog) and len(log) > TAIL_HITS:
             log.pack()
@@ -385,8 +387,8 @@ class _LmdbTransaction:
         if len(value) == ONE_HIT_BYTES:
             self._store.note_fresh()
 
+    @override
     def remove(self, ref: LogRef, subject: Subject) -> bool:
-        """See `LogTransaction`."""
         return self.remove_at(log_key(ref, subject))
 
     def remove_at(self, key: bytes) -> bool:
@@ -400,16 +402,16 @@ class _LmdbTransaction:
                 log.remove_pages()
         return True
 
+    @override
     def receipt(self, name: bytes) -> bytes | None:
-        """See `LogTransaction`."""
         kept = self.txn.get(name, db=self._store.table(b"receipts"))
         if kept is None:
             return None
         value = unseal(name, kept)
         return value[_U64.size :] if _U64.unpack_from(value)[0] > self._store.now_us() else None
 
+    @override
     def keep_receipt(self, name: bytes, value: bytes, expires_us: int) -> None:
-        """See `LogTransaction`."""
         self.txn.put(name, seal(name, _U64.pack(expires_us) + value), db=self._store.table(b"receipts"))
 
     def read(self, key: bytes, value: bytes) -> StoredLog | CaplineError:
@@ -427,7 +429,7 @@ class _LmdbTransaction:
         return PagedLog(tail, _LmdbPages(self.txn, self._store.table(b"pages"), key), lead)
 
 
-class _LmdbPages:
+class _LmdbPages(Pages):
     """The pages of the log with this key."""
 
     __slots__ = ("_table", "_txn", "key")
@@ -441,12 +443,12 @@ class _LmdbPages:
         self._txn = txn
         self._table = table
 
+    @override
     def read(self, number: int) -> bytes | None:
-        """See `Pages`."""
         return self._txn.get(page_key(self.key, number), None, self._table)
 
+    @override
     def write(self, number: int, value: bytes | None) -> None:
-        """See `Pages`."""
         key = page_key(self.key, number)
         if value is None:
             self._txn.delete(key, db=self._table)

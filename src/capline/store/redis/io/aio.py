@@ -14,16 +14,14 @@ from capline.model.errors import StoreError, StoreUnavailableError
 from capline.store.redis.io.client import (
     LATE_S,
     SMALL_BYTES,
-    Failure,
     answered,
     connection_options,
-    halfway,
     lost,
-    no_connection,
     server_error,
 )
+from capline.store.redis.io.lease import Action, Lease, Receive, Take
 from capline.store.redis.io.server_check import QUESTIONS, warn
-from capline.store.redis.io.wire import NO_CLIENT, Exchange, NoReply, Pause, Read, Reply, Request, Write
+from capline.store.redis.io.wire import NO_CLIENT, Pause, Reply
 
 try:
     from redis.asyncio.connection import Connection, SSLConnection
@@ -34,8 +32,6 @@ except ModuleNotFoundError:
     raise StoreError(NO_CLIENT) from None
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from capline.store.redis.io.url import Address, Settings
     from capline.store.redis.io.wire import Steps
 
@@ -62,15 +58,33 @@ class AsyncTransport:
     async def drive(self, steps: Steps[_T]) -> _T:
         """Run the generator to its end, and return its answer."""
         self._come_home()
-        lease = _Lease(self)
+        lease = Lease(self, tls=self._settings.tls, buffered=True)
+        actions = lease.run(steps)
         try:
-            asked = next(steps)
+            action = next(actions)
             while True:
-                asked = steps.send(await lease.do(asked))
+                action = actions.send(await self._do(action))
         except StopIteration as done:
             return done.value
         finally:
             lease.end()
+
+    async def _do(self, action: Action) -> Any:
+        if isinstance(action, Receive):
+            return await _read(action.line, action.replies, action.until)
+        if isinstance(action, Pause):
+            await asyncio.sleep(action.seconds)
+            return None
+        try:
+            if isinstance(action, Take):
+                return await self._take(action.node, action.until)
+            if len(action.payload) < SMALL_BYTES:
+                await action.line.send_packed_command(action.payload, check_health=False)  # into the buffer, at once
+            else:
+                async with asyncio.timeout(max(0.001, action.until - time.monotonic())):
+                    await action.line.send_packed_command(action.payload, check_health=False)
+        except _ERRORS as error:
+            return error
 
     def _come_home(self) -> None:
         home = (os.getpid(), asyncio.get_running_loop())
@@ -80,7 +94,7 @@ class AsyncTransport:
                 _inherited.append(self._idle)
             self._home, self._idle, self._room = home, {}, {}
 
-    async def take(self, node: Address, until: float) -> Connection:
+    async def _take(self, node: Address, until: float) -> Connection:
         """A connection of the server's, fresh from the pool or new; raises what kept it from being one."""
         if self.closed:
             raise StoreUnavailableError("the store is closed; make a new limiter")
@@ -150,97 +164,6 @@ class AsyncTransport:
         # asyncio closes a socket one or two turns of the loop after `close`, also after a failed handshake.
         for _ in range(3):
             await asyncio.sleep(0)
-
-
-_Key = tuple["Address", bool]
-
-
-class _Lease:
-    """The connections of one verb: one to each server, for `Write` and `Read`, in order.
-
-    An `Exchange` uses it too where nothing on it is unread, else another.
-    """
-
-    def __init__(self, transport: AsyncTransport) -> None:
-        self._transport = transport
-        self._lines: dict[_Key, Connection] = {}
-        self._unread: dict[_Key, int] = {}
-        self._written: deque[list[tuple[Request, _Key, Connection | Failure]]] = deque()
-
-    async def do(self, asked: Write | Read | Exchange | Pause) -> Any:
-        if isinstance(asked, Write):
-            self._written.append(await self._write(asked.requests, asked.until, set()))
-            return None
-        if isinstance(asked, Read):
-            return await self._read(self._written.popleft(), asked.until)
-        if isinstance(asked, Exchange):
-            busy = {request.node for request in asked.requests if self._unread.get((request.node, False))}
-            return await self._read(await self._write(asked.requests, asked.until, busy), asked.until)
-        await asyncio.sleep(asked.seconds)
-        return None
-
-    async def _write(
-        self, requests: Sequence[Request], until: float, busy: set[Address]
-    ) -> list[tuple[Request, _Key, Connection | Failure]]:
-        written: list[tuple[Request, _Key, Connection | Failure]] = []
-        for request in requests:
-            key = (request.node, request.node in busy)
-            # A server that does not accept connections must leave time for the next one.
-            mine = until if request is requests[-1] else halfway(until)
-            written.append((request, key, await self._write_one(request, key, mine)))
-        return written
-
-    async def _write_one(self, request: Request, key: _Key, until: float) -> Connection | Failure:
-        sent = False
-        try:
-            line = self._lines.get(key)
-            if line is None:
-                line = self._lines[key] = await self._transport.take(request.node, until)
-            sent = True
-            self._unread[key] = self._unread.get(key, 0) + request.replies
-            if len(request.payload) < SMALL_BYTES:
-                await line.send_packed_command(request.payload, check_health=False)  # into the buffer, at once
-            else:
-                async with asyncio.timeout(max(0.001, until - time.monotonic())):
-                    await line.send_packed_command(request.payload, check_health=False)
-        except _ERRORS as error:
-            self._drop(key)
-            if sent:
-                return lost(error, sent=True)
-            tls = self._transport._settings.tls  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-            return no_connection(error, tls=tls)
-        return line
-
-    async def _read(self, written: list[tuple[Request, _Key, Connection | Failure]], until: float) -> list[list[Reply]]:
-        answers: list[list[Reply]] = []
-        for request, key, line in written:
-            if isinstance(line, Failure):
-                answers.append([line] * request.replies)
-                continue
-            if self._lines.get(key) is not line:
-                # The connection was lost while an earlier reply was read; a new one does not have these replies.
-                answers.append([NoReply(True, "the connection was lost")] * request.replies)
-                continue
-            replies = await _read(line, request.replies, until)
-            if replies and isinstance(replies[-1], NoReply):
-                self._drop(key)
-            else:
-                self._unread[key] -= request.replies
-            answers.append(replies)
-        return answers
-
-    def _drop(self, key: tuple[Address, bool]) -> None:
-        line = self._lines.pop(key, None)
-        self._unread.pop(key, None)
-        if line is not None:
-            self._transport.discard(key[0], line)
-
-    def end(self) -> None:
-        for key in list(self._lines):
-            if self._unread.get(key):
-                self._drop(key)
-            else:
-                self._transport.give(key[0], self._lines.pop(key))
 
 
 async def _usable(connection: Connection) -> bool:

@@ -21,16 +21,15 @@ from capline.model.errors import StoreError, StoreUnavailableError
 from capline.store.redis.io.client import (
     LATE_S,
     SMALL_BYTES,
-    Failure,
     answered,
     connection_options,
-    halfway,
     lost,
     no_connection,
     server_error,
 )
+from capline.store.redis.io.lease import Action, Lease, Receive, Take
 from capline.store.redis.io.server_check import QUESTIONS, warn
-from capline.store.redis.io.wire import NO_CLIENT, Exchange, NoReply, Pause, Read, Reply, Request, Write
+from capline.store.redis.io.wire import NO_CLIENT, Pause, Reply
 
 try:
     from redis.backoff import NoBackoff
@@ -41,8 +40,6 @@ except ModuleNotFoundError:
     raise StoreError(NO_CLIENT) from None
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from capline.store.redis.io.url import Address, Settings
     from capline.store.redis.io.wire import Steps
 
@@ -87,7 +84,7 @@ class Transport:
         if connection is None or not _usable(connection):
             try:
                 if connection is not None:
-                    self._discard(node, connection)
+                    self.discard(node, connection)
                 connection = self._take(node, time.monotonic() + self._settings.deadline_s)
             except _ERRORS as error:
                 return no_connection(error, tls=self._settings.tls)
@@ -104,24 +101,41 @@ class Transport:
                 reply = lost(error, sent=sent)
         finally:
             if clean:
-                self._give(node, connection)
+                self.give(node, connection)
             else:
-                self._discard(node, connection)
+                self.discard(node, connection)
         return reply
 
     # --- the generators of the verbs ------------------------------------------------------------------------------
 
     def drive(self, steps: Steps[_T]) -> _T:
         """Run the generator to its end, and return its answer."""
-        lease = _Lease(self)
+        lease = Lease(self, tls=self._settings.tls, buffered=False)
+        actions = lease.run(steps)
         try:
-            asked = next(steps)
+            action = next(actions)
             while True:
-                asked = steps.send(lease.do(asked))
+                action = actions.send(self._do(action))
         except StopIteration as done:
             return done.value
         finally:
             lease.end()
+
+    def _do(self, action: Action) -> Any:
+        if isinstance(action, Receive):
+            return _read(action.line, action.replies, action.until)
+        if isinstance(action, Pause):
+            time.sleep(action.seconds)
+            return None
+        try:
+            if isinstance(action, Take):
+                return self._take(action.node, action.until)
+            if len(action.payload) < SMALL_BYTES:
+                action.line.send_packed_command((action.payload,), check_health=False)
+            else:
+                self._send_much(action.line, action.payload, action.until)
+        except _ERRORS as error:
+            return error
 
     # --- connections ----------------------------------------------------------------------------------------------
 
@@ -144,7 +158,7 @@ class Transport:
                 return self._connect(node, until)
             if _usable(connection):
                 return connection
-            self._discard(node, connection)
+            self.discard(node, connection)
 
     def _connect(self, node: Address, until: float) -> Connection:
         options = connection_options(self._settings, node)
@@ -159,7 +173,7 @@ class Transport:
                 warn(node, answered(_read(connection, len(QUESTIONS), until)))
                 self._met.add(node)
         except BaseException:
-            self._discard(node, connection)
+            self.discard(node, connection)
             raise
         return connection
 
@@ -170,7 +184,8 @@ class Transport:
         connection.send_packed_command((payload,), check_health=False)
         wire.settimeout(self._settings.deadline_s)
 
-    def _give(self, node: Address, connection: Connection) -> None:
+    def give(self, node: Address, connection: Connection) -> None:
+        """Take back a connection on which every reply was read."""
         if self.closed:
             connection.disconnect()
             return
@@ -179,7 +194,8 @@ class Transport:
             with self._freed:
                 self._freed.notify()
 
-    def _discard(self, node: Address, connection: Connection | None) -> None:
+    def discard(self, node: Address, connection: Connection | None) -> None:
+        """Close a connection, and make room for another; None for one that was never made."""
         with self._freed:
             self._open[node] = self._open.get(node, 1) - 1
             self._freed.notify()
@@ -192,96 +208,6 @@ class Transport:
         for idle in list(self._idle.values()):
             while idle:
                 idle.pop().disconnect()
-
-
-_Key = tuple["Address", bool]
-
-
-class _Lease:
-    """The connections of one verb: one to each server, for `Write` and `Read`, in order.
-
-    An `Exchange` uses it too where nothing on it is unread, else another.
-    """
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-        self._lines: dict[_Key, Connection] = {}
-        self._unread: dict[_Key, int] = {}
-        self._written: deque[list[tuple[Request, _Key, Connection | Failure]]] = deque()
-
-    def do(self, asked: Write | Read | Exchange | Pause) -> Any:
-        if isinstance(asked, Write):
-            self._written.append(self._write(asked.requests, asked.until, set()))
-            return None
-        if isinstance(asked, Read):
-            return self._read(self._written.popleft(), asked.until)
-        if isinstance(asked, Exchange):
-            busy = {request.node for request in asked.requests if self._unread.get((request.node, False))}
-            return self._read(self._write(asked.requests, asked.until, busy), asked.until)
-        time.sleep(asked.seconds)
-        return None
-
-    def _write(
-        self, requests: Sequence[Request], until: float, busy: set[Address]
-    ) -> list[tuple[Request, _Key, Connection | Failure]]:
-        written: list[tuple[Request, _Key, Connection | Failure]] = []
-        for request in requests:
-            key = (request.node, request.node in busy)
-            # A server that does not accept connections must leave time for the next one.
-            mine = until if request is requests[-1] else halfway(until)
-            written.append((request, key, self._write_one(request, key, mine)))
-        return written
-
-    def _write_one(self, request: Request, key: _Key, until: float) -> Connection | Failure:
-        sent = False
-        try:
-            line = self._lines.get(key)
-            if line is None:
-                line = self._lines[key] = self._transport._take(request.node, until)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-            sent = request.replies > 1  # as above, but of several commands the first may run
-            self._unread[key] = self._unread.get(key, 0) + request.replies
-            if len(request.payload) < SMALL_BYTES:
-                line.send_packed_command((request.payload,), check_health=False)
-            else:
-                self._transport._send_much(line, request.payload, until)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-        except _ERRORS as error:
-            self._drop(key)
-            if sent:
-                return lost(error, sent=True)
-            tls = self._transport._settings.tls  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-            return no_connection(error, tls=tls)
-        return line
-
-    def _read(self, written: list[tuple[Request, _Key, Connection | Failure]], until: float) -> list[list[Reply]]:
-        answers: list[list[Reply]] = []
-        for request, key, line in written:
-            if isinstance(line, Failure):
-                answers.append([line] * request.replies)
-                continue
-            if self._lines.get(key) is not line:
-                # The connection was lost while an earlier reply was read; a new one does not have these replies.
-                answers.append([NoReply(True, "the connection was lost")] * request.replies)
-                continue
-            replies = _read(line, request.replies, until)
-            if replies and isinstance(replies[-1], NoReply):
-                self._drop(key)
-            else:
-                self._unread[key] -= request.replies
-            answers.append(replies)
-        return answers
-
-    def _drop(self, key: tuple[Address, bool]) -> None:
-        line = self._lines.pop(key, None)
-        self._unread.pop(key, None)
-        if line is not None:
-            self._transport._discard(key[0], line)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-
-    def end(self) -> None:
-        for key in list(self._lines):
-            if self._unread.get(key):
-                self._drop(key)
-            else:
-                self._transport._give(key[0], self._lines.pop(key))  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
 
 
 def _usable(connection: Connection) -> bool:

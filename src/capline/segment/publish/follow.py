@@ -19,8 +19,7 @@ from capline.segment.publish.watch import SegmentWatch, WatchStatus
 from capline.segment.snapshot.load import load_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from capline.segment.snapshot.load import Trust
     from capline.segment.snapshot.snapshot import Id, Snapshot
 
 __all__ = ["DEFAULT_CACHE", "FixedSegments", "fetch_snapshot", "is_publication", "open_segments"]
@@ -34,6 +33,11 @@ class FixedSegments:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.current = snapshot
+
+    @property
+    def served(self) -> tuple[Snapshot, str]:
+        """The snapshot and its version."""
+        return self.current, self.current.version
 
     @property
     def status(self) -> WatchStatus:
@@ -80,20 +84,21 @@ def fetch_snapshot(
     cache_dir: str | Path = DEFAULT_CACHE,
     *,
     version: str | None = None,
-    options: Mapping[str, str] | None = None,
-) -> Snapshot:
-    """The snapshot in a directory; or the one published at an address: the newest, or this version.
+    trust: Trust = "stamp",
+) -> tuple[Snapshot, str]:
+    """The snapshot in a directory; or the one published at an address: the newest, or this version; and its name.
 
     `SegmentError` where it cannot be had. A named version that is in the cache is had from there while the address
     cannot be reached; the newest is not, as nobody would know whether it is.
     """
     if not is_publication(address):
-        return load_snapshot(address, trust="stamp")
-    watch = SegmentWatch(address, cache_dir, version=version, options=options)
+        snapshot = load_snapshot(address, trust=trust)
+        return snapshot, snapshot.version
+    watch = SegmentWatch(address, cache_dir, version=version)
     try:
         served = watch.poll()
         if watch.error is not None and (version is None or not served):
             raise watch.error
-        return watch.current
+        return watch.served
     finally:
         watch.stop()

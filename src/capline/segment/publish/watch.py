@@ -130,11 +130,16 @@ class SegmentWatch:
     @property
     def current(self) -> Snapshot:
         """The last good snapshot: one attribute read, at any time. `SegmentError` while there is none."""
+        return self.served[0]
+
+    @property
+    def served(self) -> tuple[Snapshot, str]:
+        """`current`, and the name that this version was published under."""
         served = self._served
         if served is None:
             why = self._error or "nothing was looked at yet: call start(), or poll()"
             raise SegmentError(f"{self._objects.where}: no good snapshot yet ({why})")
-        return served.snapshot
+        return served.snapshot, served.version
 
     def segment_of(self, id: Id) -> str | None:
         """Name the segment that the id is in now; see `Snapshot.segment_of`."""

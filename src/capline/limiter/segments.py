@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 else:
     np = LateModule("numpy")
 
-__all__ = ["SegmentLookup", "SegmentSource"]
+__all__ = ["SegmentLookup", "SegmentSource", "segment_codes"]
 
 
 class SegmentSource(Protocol):
@@ -40,6 +40,11 @@ class SegmentSource(Protocol):
     @property
     def current(self) -> Snapshot:
         """The snapshot of this moment."""
+        ...
+
+    @property
+    def served(self) -> tuple[Snapshot, str]:
+        """That, and the name of its version."""
         ...
 
     @property
@@ -89,20 +94,10 @@ class SegmentLookup:
     ) -> tuple[NDArray[np.int64], dict[int, CaplineError]]:
         """`segment_of` for many, as indices into (None, *policy.by_segment); and the errors by row."""
         snapshot = self.source.current
-        if isinstance(subjects, np.ndarray):
-            good, errors, wanted = _array(snapshot, subjects)
-        else:
-            faults = [_fault(snapshot, subject) for subject in subjects]
-            errors = {row: fault for row, fault in enumerate(faults) if fault is not None}
-            good = np.array([row for row, fault in enumerate(faults) if fault is None], np.intp)
-            listed: list[Any] = [subjects[row] for row in good.tolist()]
-            wanted = listed if snapshot.kind == "text" else np.array(listed, np.uint64)
+        codes, errors = segment_codes(snapshot, subjects)
         index_of = {name: index for index, name in enumerate(policy.by_segment, 1)}
         known = np.array([0, *(index_of.get(name, 0) for name in snapshot.names)], np.int64)
-        found = np.zeros(len(subjects), np.int64)
-        if good.size:
-            found[good] = known[snapshot.codes(wanted)]
-        return found, errors
+        return known[codes], errors
 
     def fill(
         self,
@@ -140,6 +135,24 @@ class SegmentLookup:
             codes.astype(np.uint16),
             {int(rows[row]): error for row, error in errors.items()},
         )
+
+
+def segment_codes(
+    snapshot: Snapshot, subjects: Sequence[Subject] | NDArray[np.integer[Any]]
+) -> tuple[NDArray[np.int64], dict[int, CaplineError]]:
+    """Each valid subject's segment, as an index into (None, *snapshot.names); and by row why others can be in none."""
+    if isinstance(subjects, np.ndarray):
+        good, errors, wanted = _array(snapshot, subjects)
+    else:
+        faults = [_fault(snapshot, subject) for subject in subjects]
+        errors = {row: fault for row, fault in enumerate(faults) if fault is not None}
+        good = np.array([row for row, fault in enumerate(faults) if fault is None], np.intp)
+        listed: list[Any] = [subjects[row] for row in good.tolist()]
+        wanted = listed if snapshot.kind == "text" else np.array(listed, np.uint64)
+    found = np.zeros(len(subjects), np.int64)
+    if good.size:
+        found[good] = snapshot.codes(wanted)
+    return found, errors
 
 
 def _source(segments: str | Path | SegmentSource | Snapshot) -> tuple[SegmentSource, Any]:

@@ -245,6 +245,28 @@ class LimiterBase(ABC, Generic[S]):
             return None
         return self._lookup.segment_of(policy, subject)
 
+    def _add_looking_way(self, names: Names) -> None:
+        """A fast path for names without a segment: look it up, then take the segment's own fast path."""
+        # The tables before the rules: then new policies are never decided by old rules, see `_take`.
+        ways, short_ways, lookup, store = self._ways, self._short_ways, self._lookup, self._store
+        rules = self._rules
+        name, _, channel, zone = names
+        policy = rules.policy(name)
+        if lookup is None or names in ways or not self._has_fast_path or not policy.by_segment:
+            return
+        decide_in: dict[str | None, Callable[[Subject], Decision]] = {}
+
+        def decide_one(subject: Subject) -> Decision:
+            segment = lookup.segment_of(policy, check_subject(subject))
+            known = decide_in.get(segment)
+            if known is None:
+                known = decide_in[segment] = store.compiled(rules.rule(name, segment, channel, zone)).decide_one
+            return known(subject)
+
+        ways[names] = decide_one
+        if channel is None and zone is None:
+            short_ways[name] = decide_one
+
     def _check_segments(self, rules: Rules) -> None:
         if self._lookup is not None:
             self._lookup.check(rules.policies.values())
@@ -324,8 +346,9 @@ class LimiterBase(ABC, Generic[S]):
         if id is not None:
             check_id(id)
         segment = names[1]
-        if segment is None and look_up:
+        if segment is None and look_up and self._lookup is not None:
             segment = self._looked_up(self._rules.policy(policy), check_subject(subject))
+            self._add_looking_way(names)
         return Attempt(policy, self._subject(subject), check_cost(cost), id, segment, channel, names[3])
 
     def _arguments(self, attempt: Attempt) -> tuple[CompiledRule, Subject, int, int]:

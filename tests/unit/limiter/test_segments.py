@@ -98,6 +98,33 @@ def test_a_policy_that_does_not_differ_keeps_the_fast_path(monkeypatch: pytest.M
         assert limiter.decide_many("plain", ["ann", 7]).allowed.all()
 
 
+def test_a_policy_that_differs_has_a_fast_path_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = directory_site(tmp_path)
+    with site.publisher() as publisher:
+        publisher.publish(make(tmp_path, "v1", new=[1], active=[2]))
+        watch = site.watch(tmp_path / "cache")
+        watch.poll()
+        with Limiter("memory://", policies=[PROMO], segments=watch) as limiter:
+            limiter.decide("promo", 99)
+
+            def forbid(*_: object) -> None:
+                pytest.fail("past the fast path")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(limiter, "_asked", forbid)
+                decided = [str(limiter.decide("promo", subject).limit) for subject in (1, 2, 3)]
+                assert decided == ["1/day", "5/day", "3/day"]
+                publisher.publish(make(tmp_path, "v2", new=[2], active=[1]))
+                watch.poll()
+                assert [limiter.decide("promo", subject).remaining for subject in (1, 2)] == [3, 0]
+                with pytest.raises(InvalidValueError, match="name its segment"):
+                    limiter.decide("promo", "ann")
+            limiter.use([Policy("promo", ["3/day"], by_segment={"active": ["9/day"]})])
+            assert [str(limiter.decide("promo", subject).limit) for subject in (1, 2)] == ["9/day", "3/day"]
+            assert [str(limiter.decide("promo", subject).limit) for subject in (1, 2)] == ["9/day", "3/day"]
+    watch.stop()
+
+
 def test_what_cannot_be_read_is_one_error_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()

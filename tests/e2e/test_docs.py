@@ -17,6 +17,7 @@ BLOCKS = [
     for page in (
         ROOT / "README.md",
         *(ROOT / "docs" / f"{name}.md" for name in ("stores", "logs", "observing", "publishing", "algorithms")),
+        ROOT / "docs" / "segments.md",
         *(ROOT / "docs" / f"{name}.md" for name in ("celery", "migrating")),
     )
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))

@@ -10,10 +10,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.kit.serving import WITHIN_S, Serving
 
 PAGE = (Path(__file__).parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```(sh|json)\n(.*?)```", PAGE, re.DOTALL)
+BEFORE, HEADING, SECTION = PAGE.partition("\n## Segments\n")
+SEGMENTS, _, AFTER = SECTION.partition("\n## ")
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    return re.findall(r"```(sh|json)\n(.*?)```", text, re.DOTALL)
 
 
 def typed(text: str, folder: Path) -> str:
@@ -42,7 +48,7 @@ def without_instants(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_what_the_page_shows_is_what_it_answers(tmp_path: Path) -> None:
-    (_, prepare), (_, start), *rest = BLOCKS
+    (_, prepare), (_, start), *rest = blocks(BEFORE + AFTER)
     assert typed(prepare, tmp_path) == "good: 2 policies of policies.yaml\n"
     assert start == "capline serve\n"
     shown = 0
@@ -57,3 +63,17 @@ def test_what_the_page_shows_is_what_it_answers(tmp_path: Path) -> None:
             shown += 1
         assert service.stop() == 0
     assert shown == 6
+
+
+@pytest.mark.deep
+def test_what_the_page_shows_of_segments_is_what_it_answers(tmp_path: Path) -> None:
+    (_, prepare), *_ = blocks(BEFORE)
+    (_, build), (_, start), *rest = blocks(SEGMENTS)
+    typed(prepare, tmp_path)
+    typed(build, tmp_path)
+    with Serving(tmp_path, *start.split()[2:]) as service:
+        for (_, asked), (_, shown) in zip(rest[::2], rest[1::2], strict=True):
+            said = typed(asked.replace("http://127.0.0.1:8080", service.url), tmp_path)
+            assert without_instants(json.loads(said)) == without_instants(json.loads(shown))
+        assert service.stop() == 0
+    assert HEADING

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import httpx
 
 from capline import AsyncLimiter
+from capline.service import segments
 from capline.service.api import routes
 from capline.service.http import App
 from capline.service.probes import probes
@@ -24,7 +25,8 @@ class Service:
     def __init__(self, policies: Iterable[Policy], url: str = "memory://", **options: Any) -> None:
         self._runner = asyncio.Runner()
         self.limiter = self.run(_limiter(url, policies, options))
-        self.app = App(routes(self.limiter) | probes(self.limiter))
+        source = options.get("segments")
+        self.app = App(routes(self.limiter) | segments.routes(source) | probes(self.limiter, source))
         self._client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://service")
 
     def run(self, answer: Coroutine[Any, Any, Any]) -> Any:

@@ -20,7 +20,7 @@ A job is a list of batches, each with its own receipt, row in the ledger and sen
 from capline.campaign.file import CampaignFile, load_campaign
 from capline.campaign.ledger.ledger import Ledger, default_directory
 from capline.campaign.plan import plan
-from capline.campaign.prepare import Job, prepare
+from capline.campaign.prepare import Job, begun_version, open_segments, prepare
 from capline.campaign.report import Report, report_of
 from capline.campaign.run import open_run, run
 from capline.campaign.stop import CampaignStopped, Stop
@@ -32,9 +32,11 @@ __all__ = [
     "Ledger",
     "Report",
     "Stop",
+    "begun_version",
     "default_directory",
     "load_campaign",
     "open_run",
+    "open_segments",
     "plan",
     "prepare",
     "report_of",

@@ -6,7 +6,8 @@
     channel: push                             optional
     store: lmdb:///var/lib/capline            optional; default lmdb://.capline/store beside the file; `${NAME}` in it
                                               stands for an environment variable
-    segments: segments/2026-11-21             optional: a snapshot; without it nobody is in a segment
+    segments: segments/2026-11-21             optional: a snapshot, or where versions are published, like s3://bucket/prefix;
+                                              without it nobody is in a segment
     audience: {csv: users.csv, column: id, columns: [email], duplicates: error}
                                               or parquet:, or bitmap:, or segments: "active - churned"
                                               rows may have a `zone_column:`, where each subject is
@@ -102,7 +103,7 @@ class CampaignFile:
     channel: str | None
     store: str
     store_text: str
-    segments: Path | None
+    segments: Path | str | None
     audience: AudienceSource
     cost: int
     as_of_us: int | None
@@ -149,7 +150,7 @@ def _read(fields: Fields, path: Path, text: str) -> CampaignFile:
         channel=fields.text("channel") if fields.has("channel") else _unset(fields, "channel"),
         store_text=(store := fields.text("store", DEFAULT_URL)),
         store=_beside(path, _from_environment(fields, "store", store)),
-        segments=fields.path("segments") if fields.has("segments") else _unset(fields, "segments"),
+        segments=_segments(fields) if fields.has("segments") else _unset(fields, "segments"),
         audience=_audience(fields),
         cost=_cost(fields),
         as_of_us=_as_of(fields),
@@ -176,6 +177,12 @@ def _beside(path: Path, store: str) -> str:
         return store
     where = os.path.abspath(path.parent / unquote(parts.netloc + parts.path))  # noqa: PTH100 - links are not followed
     return f"lmdb://{quote(where)}{'?' + parts.query if parts.query else ''}"
+
+
+def _segments(fields: Fields) -> Path | str:
+    """A snapshot's directory, relative to the file; or an address, as it stands."""
+    text = fields.text("segments")
+    return text if "://" in text else fields.path("segments")
 
 
 def _unset(fields: Fields, key: str) -> None:

@@ -30,10 +30,11 @@ from capline.limiter.limiter import Limiter
 from capline.model.clock import ManualClock, SystemClock
 from capline.model.errors import CampaignError, UnknownNameError
 from capline.policy.file import loads, read_bytes
-from capline.segment import load_snapshot
+from capline.segment import fetch_snapshot
+from capline.segment.publish.follow import DEFAULT_CACHE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -42,7 +43,10 @@ if TYPE_CHECKING:
     from capline.policy.file import PolicyFile
     from capline.segment import Snapshot
 
-__all__ = ["Job", "limiter_kinds", "open_limiter", "pick_policy", "prepare"]
+SNAPSHOT, NONE = "snapshot", "none"
+"""The input that names the segments, and what it says where there are none."""
+
+__all__ = ["Job", "begun_version", "limiter_kinds", "open_limiter", "open_segments", "pick_policy", "prepare"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +122,18 @@ def limiter_kinds(
     return [names[segment] for segment, _ in kinds], [zones[zone] for _, zone in kinds], points
 
 
-def prepare(file: CampaignFile) -> Job:
-    """Read and check what the file names; a `CaplineError` of one line, with the fix, for whatever cannot be used."""
+def prepare(file: CampaignFile, version: str | None = None) -> Job:
+    """Read and check what the file names; a `CaplineError` of one line, with the fix, for whatever cannot be used.
+
+    `version` is the version of published segments that the run was begun with: it goes on with that one. A new run
+    takes the newest.
+    """
     policies_text, _ = read_bytes(file.policies)
     policies = loads(policies_text, name=str(file.policies))
     policy = pick_policy(file, policies)
-    snapshot = None if file.segments is None else load_snapshot(file.segments)
+    snapshot = None
+    if file.segments is not None:
+        snapshot, version = open_segments(file, version)
     if snapshot is not None:
         if snapshot.kind != "uint32":
             raise CampaignError(
@@ -142,7 +152,22 @@ def prepare(file: CampaignFile) -> Job:
             f"{file.path}: {len(policy.by_segment)} segments in {len(audience.zones)} zones are too many for a batch; "
             f"write 'batch: {MOST_CODES}' or less"
         )
-    return Job(file, policies, policies_text, policy, audience, _inputs(file, policies, policy, snapshot, audience))
+    return Job(
+        file, policies, policies_text, policy, audience, _inputs(file, policies, policy, snapshot, version, audience)
+    )
+
+
+def open_segments(file: CampaignFile, version: str | None = None) -> tuple[Snapshot, str]:
+    """The segments that the campaign names, and their version; published ones have a cache beside the file."""
+    if file.segments is None:
+        raise CampaignError(f"{file.path}: it names no segments; add 'segments:'")
+    cache = file.path.parent / DEFAULT_CACHE
+    return fetch_snapshot(file.segments, cache, version=version, trust="nothing")
+
+
+def begun_version(inputs: Iterable[Input]) -> str | None:
+    """The version of segments among the inputs that a run was begun with; None where it has none."""
+    return next((each.shown for each in inputs if each.name == SNAPSHOT and each.shown != NONE), None)
 
 
 def pick_policy(file: CampaignFile, policies: PolicyFile) -> Policy:
@@ -173,6 +198,7 @@ def _inputs(
     policies: PolicyFile,
     policy: Policy,
     snapshot: Snapshot | None,
+    version: str | None,
     audience: Audience,
 ) -> tuple[Input, ...]:
     """The inputs that must be the same when a run is resumed; its speed (`retry`, a sender's tuning) may change."""
@@ -194,7 +220,7 @@ def _inputs(
         Input("policy", _digest([policy.name, limits]), policy.name),
         Input("channel", _digest(file.channel), file.channel or "none"),
         Input("store", _digest(_store_identity(file.store))),
-        Input("snapshot", _digest(members), "none" if snapshot is None else snapshot.version),
+        Input(SNAPSHOT, _digest(members), NONE if snapshot is None or version is None else version),
         Input("audience", audience.digest(), f"{len(audience)} ids"),
         Input("cost", _digest(file.cost), str(file.cost)),
         Input(

@@ -111,7 +111,17 @@ def run(
     from msgspec.structs import replace
     from rich.markup import escape
 
-    from capline.campaign import CampaignStopped, Stop, default_directory, load_campaign, open_run, prepare, report_of
+    from capline.campaign import (
+        CampaignStopped,
+        Ledger,
+        Stop,
+        begun_version,
+        default_directory,
+        load_campaign,
+        open_run,
+        prepare,
+        report_of,
+    )
     from capline.campaign import run as run_job
     from capline.campaign.breaker import SenderFailingError
     from capline.campaign.senders.protocol import asks_again
@@ -120,7 +130,7 @@ def run(
     directory = ledger or default_directory(campaign)
     if retry_failed and not directory.exists():
         raise CampaignError(f"{directory}: no run here, so nobody failed; begin it without --retry-failed")
-    job = prepare(load_campaign(campaign))
+    job = prepare(load_campaign(campaign), begun_version(Ledger.begun_inputs(directory)))
     again = ["capline", "campaign", "run", str(campaign), *(["--ledger", str(ledger)] if ledger else [])]
     with open_run(job, directory) as (limiter, opened), closing(Stop()) as stop:
         store = store_facts(job.file.store, limiter)
@@ -250,7 +260,7 @@ def enqueue(
 
     Checks the whole file first, as run does. Workers need no file of it: capline worker --queue URL.
     """
-    from capline.campaign import load_campaign, prepare
+    from capline.campaign import begun_version, load_campaign, prepare
     from capline.campaign.queue.enqueue import enqueue as enqueue_job
     from capline.campaign.queue.queue import Queue
     from capline.campaign.queue.server import QueueServer
@@ -262,9 +272,11 @@ def enqueue(
     with QueueServer(url) as server:
         for warning in server.check():
             note.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
-        job = prepare(file)
+        shared = Queue(server)
+        begun = shared.find(file.campaign)
+        job = prepare(file, None if begun is None else begun_version(begun.inputs))
         with _progress("queueing batches", job.batches, progress, 0) as advance:
-            queued = enqueue_job(job, Queue(server), advance)
+            queued = enqueue_job(job, shared, advance)
     if as_json:
         answer_json(queued)
         return

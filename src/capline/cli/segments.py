@@ -39,6 +39,16 @@ app = typer.Typer(
 segments_publish.register(app)
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A snapshot's directory.", show_default=False)]
+Address = Annotated[
+    str,
+    typer.Argument(
+        metavar="DIR|URL", help="A snapshot's directory, or where versions are published.", show_default=False
+    ),
+]
+CacheOption = Annotated[
+    Path | None,
+    typer.Option("--cache", metavar="DIR", help="Keep what was fetched here, for the next call."),
+]
 Destination = Annotated[
     Path, typer.Option("--out", metavar="DIR", help="The directory to write the snapshot as.", show_default=False)
 ]
@@ -251,7 +261,7 @@ def list_snapshots(
 
     Of snapshots only their manifests are read.
     """
-    if segments_publish.is_published(place):
+    if segments.is_publication(place):
         segments_publish.list_versions(place, as_json=as_json)
     else:
         _list_directory(Path(place), as_json=as_json)
@@ -298,14 +308,18 @@ def _list_directory(directory: Path, *, as_json: bool) -> None:
     _print_table(table)
 
 
-@app.command(epilog="[bold]Examples[/]\n\ncapline segments contains segments/today 42 1007")
+@app.command(
+    epilog="[bold]Examples[/]\n\ncapline segments contains segments/today 42 1007\n\n"
+    "capline segments contains s3://bucket/segments 42 --cache /var/cache/capline"
+)
 def contains(
-    directory: Directory,
+    address: Address,
     ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids to look up.", show_default=False)],
+    cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say which segment each id is in; and which of the overlapping sets, if the snapshot has any."""
-    snapshot = _open(directory)
+    snapshot, version = _open(address, cache)
     answers: list[dict[str, Any]] = []
     for text in ids:
         one = _id(snapshot, text)
@@ -313,7 +327,7 @@ def contains(
         if snapshot.overlapping:
             answers[-1]["sets"] = snapshot.segments_of(one)
     if as_json:
-        answer_json({"version": snapshot.version, "ids": answers})
+        answer_json({"version": version, "ids": answers})
         return
     # Not through rich, here and below: it turns tabs into blanks, and is slow for a million lines.
     lines = (f"{printable(each['id'])}\t{each['segment'] or NO_SEGMENT}" for each in answers)
@@ -329,19 +343,20 @@ def contains(
     "capline segments counts segments/today --expression '(active | new) - churned'"
 )
 def counts(
-    directory: Directory,
+    address: Address,
     expression: Annotated[
         str | None,
         typer.Option(help="Count this instead: segments with |, &, - and brackets. Write a space before each '-'."),
     ] = None,
+    cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Count the ids of each segment, of those that two of them share, and of an expression."""
-    snapshot = _open(directory)
+    snapshot, version = _open(address, cache)
     if expression is not None:
         found = len(snapshot.evaluate(expression))
         if as_json:
-            answer_json({"version": snapshot.version, "expression": expression, "cardinality": found})
+            answer_json({"version": version, "expression": expression, "cardinality": found})
         else:
             typer.echo(f"{found}")
         return
@@ -355,7 +370,7 @@ def counts(
     ]
     if as_json:
         pairs = [{"sets": [one, other], "cardinality": both} for one, other, both in shared]
-        answer_json({"version": snapshot.version, "cardinalities": sizes, "shared": pairs})
+        answer_json({"version": version, "cardinalities": sizes, "shared": pairs})
         return
     typer.echo("\n".join(f"{name}\t{size}" for name, size in sizes.items()))
     for one, other, both in shared:
@@ -368,7 +383,7 @@ def counts(
     "capline segments classify segments/today audience.roaring --out parts"
 )
 def classify(
-    directory: Directory,
+    address: Address,
     audience: Annotated[
         list[str],
         typer.Argument(metavar="FILE...", help="Ids: .csv, .csv.gz, .parquet or .roaring.", show_default=False),
@@ -378,10 +393,11 @@ def classify(
         Path | None,
         typer.Option("--out", metavar="DIR", help="Write one bitmap file for each segment, and none.roaring for none."),
     ] = None,
+    cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Split an audience by segment: how many of it are in each; duplicates count once."""
-    snapshot = _open(directory)
+    snapshot, version = _open(address, cache)
     if snapshot.ids is None:
         ids = segments.read_audience(audience, id_column, drop_duplicates=True, kind=snapshot.kind)
         unknown = 0
@@ -398,9 +414,7 @@ def classify(
     sizes = {name: len(part) for name, part in parts.items() if name is not None}
     nowhere = len(parts[None]) + unknown
     if as_json:
-        answer_json(
-            {"version": snapshot.version, "audience": len(ids) + unknown, "segments": sizes, "in_none": nowhere}
-        )
+        answer_json({"version": version, "audience": len(ids) + unknown, "segments": sizes, "in_none": nowhere})
         return
     typer.echo("\n".join(f"{name}\t{size}" for name, size in {**sizes, NO_SEGMENT: nowhere}.items()))
 
@@ -412,7 +426,7 @@ def classify(
     "capline segments members segments/today --expression '(active | new) - churned'",
 )
 def members(
-    directory: Directory,
+    address: Address,
     segment: Annotated[
         str | None,
         typer.Argument(metavar="SEGMENT", help="A segment's name.", show_default=False),
@@ -423,18 +437,19 @@ def members(
     ] = None,
     after: Annotated[str | None, typer.Option(metavar="ID", help="Only ids above this one: the next page.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many ids.")] = 1000,
+    cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the ids of a segment, or of an expression, in ascending order, one page at a time."""
     if (segment is None) == (expression is None):
         raise SegmentError("name a segment or give an --expression, one of the two")
-    snapshot = _open(directory)
+    snapshot, version = _open(address, cache)
     cursor = None if after is None else _id(snapshot, after)
     chosen = _choose(snapshot, segment, expression)
     page = snapshot.page(chosen, cursor, limit)
     following = page[-1] if page and snapshot.page(chosen, page[-1], 1) else None
     if as_json:
-        answer_json({"version": snapshot.version, "cardinality": len(chosen), "ids": page, "next": following})
+        answer_json({"version": version, "cardinality": len(chosen), "ids": page, "next": following})
         return
     if page:
         typer.echo("\n".join(map(printable, page)))
@@ -449,9 +464,13 @@ def _choose(snapshot: Snapshot, segment: str | None, expression: str | None) -> 
     return snapshot.sets[segment or ""]
 
 
-def _open(directory: Path) -> Snapshot:
-    """A snapshot to ask: one that was verified here once, if it is large, is not read through again."""
-    return segments.load_snapshot(directory, trust="stamp")
+def _open(address: str, cache: Path | None) -> tuple[Snapshot, str]:
+    """A snapshot to ask, and its version: one that was verified here once is not read through again."""
+    if cache is not None:
+        return segments.fetch_snapshot(address, cache)
+    with tempfile.TemporaryDirectory(prefix="capline-segments-") as fetched:
+        # Its files are mapped, so they last as long as the snapshot.
+        return segments.fetch_snapshot(address, fetched)
 
 
 def _id(snapshot: Snapshot, text: str) -> int | str:

@@ -8,7 +8,7 @@ then ask again).
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - typer reads the types of options
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
@@ -20,14 +20,14 @@ from capline import segment as segments
 from capline.cli.common import JsonOption, answer_json, note, out
 from capline.model.errors import SegmentConflictError
 from capline.segment.manifest import instant_text
-from capline.segment.publish.pointer import POINTER, Pointer, Published
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from capline.segment import WatchStatus
+    from capline.segment.publish.pointer import Pointer, Published
 
-__all__ = ["LOST", "is_published", "list_versions", "register"]
+__all__ = ["LOST", "list_versions", "register"]
 
 LOST = 3
 
@@ -48,11 +48,6 @@ def register(app: typer.Typer) -> None:
     """Add these commands to `capline segments`."""
     for name, command, examples in _COMMANDS:
         app.command(name, epilog="\n\n".join(("[bold]Examples[/]", *examples)))(command)
-
-
-def is_published(place: str) -> bool:
-    """Whether the text is the address of a publication, and not a directory of snapshots."""
-    return "://" in place or (Path(place) / POINTER).exists()
 
 
 def list_versions(url: str, *, as_json: bool) -> None:

@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "capline serve --policies policies.yaml",
             "capline serve --store redis://127.0.0.1:6379/0 --listen 127.0.0.1:9000 --admin 127.0.0.1:9001",
+            "capline serve --segments s3://bucket/segments",
             "capline serve --check",
         ),
     )(serve)
@@ -45,6 +46,15 @@ def serve(
     on_store_error: Annotated[
         str, typer.Option("--on-store-error", help="In an outage: raise (answer 503), allow or deny.")
     ] = "raise",
+    segments: Annotated[
+        str | None,
+        typer.Option(
+            "--segments",
+            metavar="DIR|URL",
+            envvar="CAPLINE_SEGMENTS",
+            help="Where a subject's segment is looked up: a snapshot, or where versions are published.",
+        ),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Look whether it could start, and exit.")] = False,
 ) -> None:
     """Serve decisions over HTTP on this machine; docs/service.md has the paths.
@@ -60,6 +70,7 @@ def serve(
         server.parse_address(listen, "--listen"),
         server.parse_address(admin, "--admin"),
         on_store_error,
+        segments,
     )
     if check:
         count = server.check(settings)

@@ -131,9 +131,8 @@ def _segment(policy: Policy | None, words: Words, subject: Subject, remarks: lis
     if policy is None or not policy.by_segment:
         return words.segment
     if words.segments is not None:
-        with _snapshot(words.segments) as snapshot:
-            name = _look_up(snapshot, subject, words.segments)
-            return _found(policy, subject, name, words.segments, remarks)
+        name = _look_up(_snapshot(words.segments), subject, words.segments)
+        return _found(policy, subject, name, words.segments, remarks)
     if words.segment is None:
         remarks.append(
             f"policy {policy.name} differs by segment, and none was named: these are the limits of subjects in no "
@@ -142,24 +141,13 @@ def _segment(policy: Policy | None, words: Words, subject: Subject, remarks: lis
     return words.segment
 
 
-@contextmanager
-def _snapshot(place: str) -> Generator[Snapshot]:
-    """The snapshot in a directory, or the current one at the address of a publication."""
-    from capline import segment as segments  # noqa: PLC0415 - brings roaring bitmaps, which few questions need
-    from capline.cli.segments_publish import is_published  # noqa: PLC0415 - as above
+def _snapshot(address: str) -> Snapshot:
+    """The snapshot in a directory, or the newest one at the address of a publication."""
+    from capline.segment import fetch_snapshot  # noqa: PLC0415 - brings roaring bitmaps, which few questions need
 
-    if not is_published(place):
-        yield segments.load_snapshot(place, trust="stamp")
-        return
     with tempfile.TemporaryDirectory(prefix="capline-segments-") as cache:
-        watch = segments.SegmentWatch(place, cache)
-        try:
-            watch.poll()
-            if watch.error is not None:
-                raise watch.error
-            yield watch.current
-        finally:
-            watch.stop()
+        # Its files are mapped, so they last as long as the snapshot.
+        return fetch_snapshot(address, cache)[0]
 
 
 def _look_up(snapshot: Snapshot, subject: Subject, where: object) -> str | None:
@@ -189,9 +177,17 @@ def _found(policy: Policy, subject: Subject, name: str | None, where: object, re
 
 def _of_campaign(path: Path, words: Words, subject: Subject, remarks: list[str]) -> tuple[Job, Attempt]:
     """A campaign, read as a run reads it, and the attempt that it would make for this subject."""
-    from capline.campaign import load_campaign, prepare  # noqa: PLC0415 - brings roaring bitmaps and Arrow
+    from capline.campaign import (  # noqa: PLC0415 - brings roaring bitmaps and Arrow
+        Ledger,
+        begun_version,
+        default_directory,
+        load_campaign,
+        open_segments,
+        prepare,
+    )
 
-    job = prepare(load_campaign(path))
+    begun = Ledger.begun_inputs(default_directory(path))
+    job = prepare(load_campaign(path), begun_version(begun))
     file, policy = job.file, job.policy
     if words.policy != policy.name:
         raise InvalidValueError(f"{path}: this campaign is under policy {policy.name!r}, not {words.policy!r}")
@@ -206,8 +202,7 @@ def _of_campaign(path: Path, words: Words, subject: Subject, remarks: list[str])
     else:
         remarks.append(f"{subject_text(subject)} is not in the audience of {path}")
         if file.segments is not None:
-            with _snapshot(str(file.segments)) as snapshot:
-                segment = _look_up(snapshot, subject, file.segments)
+            segment = _look_up(open_segments(file, begun_version(job.inputs))[0], subject, file.segments)
     if policy.by_segment:
         segment = _found(policy, subject, segment, file.segments or path, remarks)
     cost = file.cost if words.cost is None else words.cost

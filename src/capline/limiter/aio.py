@@ -44,7 +44,8 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
     """See `Limiter` for what each verb and option does; this one is awaited, and closed by `async with` or `close`.
 
     It belongs to one event loop. On a store of this machine a decision runs where it is awaited, as it takes
-    microseconds; large batches run in a thread.
+    microseconds; large batches run in a thread. With `segments` as the address of a publication, making it waits for
+    the first fetch: on a loop that serves already, start a `SegmentWatch` in a thread and give it that.
     """
 
     @staticmethod
@@ -67,9 +68,9 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
         zone: str | None = None,
     ) -> Decision:
         """See `Limiter.decide`."""
-        if id is None and cost is _ONE and self._has_fast_path:
+        if id is None and cost is _ONE:
             try:
-                compiled = self._terms.get((policy, segment, channel, zone))
+                compiled = self._fast_terms.get((policy, segment, channel, zone))
                 if compiled is not None:
                     return await self._store.decide(compiled, check_subject(subject), 1, 0)
             except StoreError as error:
@@ -383,6 +384,8 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
         """See `Limiter.close`."""
         store = self._shut()
         if store is not None:
+            if self._lookup is not None:
+                await asyncio.to_thread(self._stop_following)
             await store.close()
 
     async def __aenter__(self) -> Self:

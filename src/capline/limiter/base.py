@@ -9,6 +9,7 @@ The rule: the two differ only in calling a store or awaiting it. Each of their v
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
@@ -23,6 +24,7 @@ from capline.limiter.observed import UNSEEN, Observers, Unseen
 from capline.limiter.outage import OutagePolicy
 from capline.limiter.records import LogRecord, PastHit, check_rows, records_of
 from capline.limiter.rules import DEFAULT_NAMESPACE, Rules
+from capline.limiter.segments import SegmentLookup
 from capline.model.attempt import Attempt, check_cost, check_id
 from capline.model.clock import check_clock
 from capline.model.decision import Decision
@@ -42,10 +44,12 @@ if TYPE_CHECKING:
     from capline.limiter.insurance import Insurance
     from capline.limiter.records import Record
     from capline.limiter.rules import Names
+    from capline.limiter.segments import SegmentSource
     from capline.model.clock import Clock
     from capline.model.policy import BoundPolicy, Policy
     from capline.observe.protocol import Observer
     from capline.policy.watch import PolicyWatch
+    from capline.segment import Snapshot
     from capline.store.columns import Decisions
     from capline.store.protocol import CompiledRule, ScannedLog
     from capline.window.log import Hit
@@ -108,6 +112,7 @@ class LimiterBase(ABC, Generic[S]):
         deny_cache: int = 0,
         subject_key: bytes | None = None,
         observers: Iterable[Observer] = (),
+        segments: str | Path | SegmentSource | Snapshot | None = None,
         create: bool = True,
     ) -> None:
         clock = None if clock is None else check_clock(clock)
@@ -119,8 +124,14 @@ class LimiterBase(ABC, Generic[S]):
         # Skip the generic checks when no cache, key hashing or observer needs the attempt.
         self._has_fast_path = not deny_cache and self._keyed is None and not self._observers
         self._watch: PolicyWatch | None = None
-        self._store: S = self._open(url, clock, create=create)
         self._shown_url = safe_url(url)
+        self._lookup = None if segments is None else SegmentLookup(segments)
+        try:
+            self._check_segments(rules)
+            self._store: S = self._open(url, clock, create=create)
+        except BaseException:
+            self._stop_following()
+            raise
         self._take(rules)
 
     @classmethod
@@ -134,6 +145,7 @@ class LimiterBase(ABC, Generic[S]):
         deny_cache: int = 0,
         subject_key: bytes | None = None,
         observers: Iterable[Observer] = (),
+        segments: str | Path | SegmentSource | Snapshot | None = None,
         create: bool = True,
     ) -> Self:
         """A limiter of the policies in a YAML file, in its namespace; `reload` takes over what was changed there."""
@@ -150,6 +162,7 @@ class LimiterBase(ABC, Generic[S]):
             deny_cache=deny_cache,
             subject_key=subject_key,
             observers=observers,
+            segments=segments,
             create=create,
         )
         limiter._watch = watch
@@ -193,6 +206,7 @@ class LimiterBase(ABC, Generic[S]):
     def use(self, policies: Iterable[Policy]) -> None:
         """Replace all policies at once: a decision sees all of the old or all of the new; histories stay."""
         rules = Rules(policies, self._rules.namespace)
+        self._check_segments(rules)
         self._outage.use(rules)
         self._take(rules)
 
@@ -218,6 +232,51 @@ class LimiterBase(ABC, Generic[S]):
         self._rules = rules
         self._unbind()
 
+    def segment_of(self, policy: str, subject: Subject) -> str | None:
+        """The segment whose limits bind this subject now, as `decide` looks it up; costs what a look-up costs.
+
+        None where it is in no segment that the policy lists, where the policy does not differ by segment, and where the
+        limiter has no segments.
+        """
+        subject = check_subject(subject)
+        return self._looked_up(self._rules.policy(policy), subject)
+
+    def _looked_up(self, policy: Policy, subject: Subject) -> str | None:
+        if self._lookup is None or not policy.by_segment:
+            return None
+        return self._lookup.segment_of(policy, subject)
+
+    def _add_looking_way(self, names: Names) -> None:
+        """A fast path for names without a segment: look it up, then take the segment's own fast path."""
+        # The tables before the rules: then new policies are never decided by old rules, see `_take`.
+        ways, short_ways, lookup, store = self._ways, self._short_ways, self._lookup, self._store
+        rules = self._rules
+        name, _, channel, zone = names
+        policy = rules.policy(name)
+        if lookup is None or names in ways or not self._has_fast_path or not policy.by_segment:
+            return
+        decide_in: dict[str | None, Callable[[Subject], Decision]] = {}
+
+        def decide_one(subject: Subject) -> Decision:
+            segment = lookup.segment_of(policy, check_subject(subject))
+            known = decide_in.get(segment)
+            if known is None:
+                known = decide_in[segment] = store.compiled(rules.rule(name, segment, channel, zone)).decide_one
+            return known(subject)
+
+        ways[names] = decide_one
+        if channel is None and zone is None:
+            short_ways[name] = decide_one
+
+    def _check_segments(self, rules: Rules) -> None:
+        if self._lookup is not None:
+            self._lookup.check(rules.policies.values())
+
+    def _stop_following(self) -> None:
+        """Stop what follows a publication for this limiter; may wait for a request that is under way."""
+        if self._lookup is not None:
+            self._lookup.close()
+
     def _shut(self) -> S | None:
         """Make every verb raise `StoreClosedError`; returns the store to close, or None if it was closed before."""
         store, self._store = self._store, CLOSED
@@ -228,6 +287,7 @@ class LimiterBase(ABC, Generic[S]):
         """Forget all compiled rules, and every cached refusal."""
         self._terms: dict[Names, CompiledRule] = {}
         self._log_terms: dict[str, CompiledRule] = {}
+        self._fast_terms: dict[Names, CompiledRule] = {}
         self._ways: dict[Names, Callable[[Subject], Decision]] = {}
         self._short_ways: dict[str, Callable[[Subject], Decision]] = {}
         self._denied = self._denied.emptied()
@@ -242,12 +302,15 @@ class LimiterBase(ABC, Generic[S]):
 
     def _bind(self, policy: str, segment: str | None, channel: str | None, zone: str | None) -> CompiledRule:
         """The compiled rule for these names, cached; segments and zones that make no difference share one."""
-        known, ways, short_ways = self._terms, self._ways, self._short_ways
+        known, fast, ways, short_ways = self._terms, self._fast_terms, self._ways, self._short_ways
         names = self._rules.known(policy, segment, channel, zone)
         compiled = known.get(names)
         if compiled is None:
             compiled = known[names] = self._store.compiled(self._rules.rule(*names))
-        if self._has_fast_path:
+        # Names without a segment are not all that is asked where the segment is looked up: those take no fast path.
+        looks_up = self._lookup is not None and segment is None and bool(self._rules.policy(policy).by_segment)
+        if self._has_fast_path and not looks_up:
+            fast[names] = compiled
             ways[names] = compiled.decide_one
             if names == (policy, None, None, None):
                 short_ways[policy] = compiled.decide_one
@@ -273,15 +336,21 @@ class LimiterBase(ABC, Generic[S]):
         segment: str | None,
         channel: str | None,
         zone: str | None = None,
+        *,
+        look_up: bool = True,
     ) -> Attempt:
-        """The attempt, checked, without names that make no difference to its policy."""
+        """The attempt, checked, with its segment, without names that make no difference to its policy."""
         try:
             names = self._rules.known(policy, segment, channel, zone)
         except TypeError as error:
             raise typed(error, policy, segment, channel, zone) from None
         if id is not None:
             check_id(id)
-        return Attempt(policy, self._subject(subject), check_cost(cost), id, names[1], channel, names[3])
+        segment = names[1]
+        if segment is None and look_up and self._lookup is not None:
+            segment = self._looked_up(self._rules.policy(policy), check_subject(subject))
+            self._add_looking_way(names)
+        return Attempt(policy, self._subject(subject), check_cost(cost), id, segment, channel, names[3])
 
     def _arguments(self, attempt: Attempt) -> tuple[CompiledRule, Subject, int, int]:
         """A store's arguments for a checked attempt."""
@@ -389,7 +458,11 @@ class LimiterBase(ABC, Generic[S]):
         receipt: str | None = None,
     ) -> AttemptColumns:
         """A caller's arguments for many subjects, checked."""
-        return columns_of(policy, subjects, segment, codes, channel, cost, zone, receipt, self._keyed)
+        fill = None
+        if self._lookup is not None:
+            known = self._rules.policy(policy)
+            fill = partial(self._lookup.fill, known) if known.by_segment else None
+        return columns_of(policy, subjects, segment, codes, channel, cost, zone, receipt, self._keyed, fill)
 
     def _batch(self, asked: AttemptColumns) -> Batch:
         """A store's batch for many subjects."""
@@ -458,7 +531,7 @@ class LimiterBase(ABC, Generic[S]):
             return Merge(self._terms_of(record.log), subject, check_rows(record.hits))
         if not isinstance(record, PastHit):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
             raise InvalidTypeError(f"a record is a LogRecord or a PastHit, not {type(record).__name__}")
-        names = self._asked(record.policy, record.subject, record.cost, record.id, None, record.channel)
+        names = self._asked(record.policy, record.subject, record.cost, record.id, None, record.channel, look_up=False)
         if record.channel is None:
             compiled = self._terms_of(self._rules.policy(record.policy).log)
         else:

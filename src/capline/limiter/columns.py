@@ -61,14 +61,21 @@ def columns_of(
     zone: str | Sequence[str | None] | None,
     receipt: str | None,
     keyed: Callable[[Subject], Subject] | None,
+    fill: Callable[..., Any] | None = None,
 ) -> AttemptColumns:
-    """A caller's arguments, checked, the subjects as the store gets them; raises for what makes every row invalid."""
+    """A caller's arguments, checked, the subjects as the store gets them; raises for what makes every row invalid.
+
+    `fill` looks up the segments that are not named: `SegmentLookup.fill`.
+    """
     if receipt is not None:
         check_id(receipt)
     cost = check_cost(cost)
     rows = count_of(subjects, "subjects")
     segments, zones, points = check_kinds(segment, zone, codes, rows)
     checked, errors = check_subjects(subjects)
+    if fill is not None and rows and None in segments:
+        segments, zones, points, faults = fill(checked, errors, segments, zones, points)
+        errors = {**errors, **faults}
     good = None
     if errors:
         good = np.array([row for row in range(len(checked)) if row not in errors], np.intp)

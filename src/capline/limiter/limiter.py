@@ -51,6 +51,9 @@ class Limiter(LimiterBase[Store]):
                       (origin "deny-cache"); 0 for none. Only `decide` and `decide_batch` use it
     `subject_key`     16 bytes or more: the store knows subjects by a keyed hash only; keep it as long as the logs
     `observers`       called after every decision, without its subject; see `capline.observe`
+    `segments`        where a subject's segment is looked up if a policy differs by segment and the caller names none:
+                      the address of a publication, fetched here and then followed; a snapshot's directory; or a started
+                      `SegmentWatch`, which stays the caller's
     `create`          whether to make a missing store in a file; if off, that is a `NoStoreError`
 
     A limiter may be shared by threads, and on lmdb the file by processes. Bad input raises a `CaplineError` that is
@@ -412,6 +415,7 @@ class Limiter(LimiterBase[Store]):
         """Close the store; every verb raises `StoreClosedError` from then on. Safe to call twice."""
         store = self._shut()
         if store is not None:
+            self._stop_following()
             store.close()
 
     def __enter__(self) -> Self:

@@ -11,6 +11,7 @@
     publish      uploads a snapshot to a directory or an object store: immutable objects, and one pointer
     extends      text ids keep their numbers from one publication to the next
     watch        follows a publication: fetches, verifies, and swaps one reference
+    follow       opens what is served: a publication or a directory
     idset        the set types that the other layers see; roaring stays behind them
 
 Importing this package loads nothing heavy: each name below brings its module when it is first used, and a missing extra
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from capline.segment.dictionary.dictionary import Dictionary, DictionaryBuilder, keep
     from capline.segment.manifest import Manifest, SegmentEntry, read_manifest
     from capline.segment.publish.cache import Bounds
+    from capline.segment.publish.follow import FixedSegments, fetch_snapshot, is_publication, open_segments
     from capline.segment.publish.publish import Publisher
     from capline.segment.publish.watch import SegmentWatch, WatchStatus
     from capline.segment.sets.expression import Expression, parse_expression
@@ -44,6 +46,7 @@ __all__ = [
     "Dictionary",
     "DictionaryBuilder",
     "Expression",
+    "FixedSegments",
     "IdSet",
     "IdSet64",
     "Manifest",
@@ -55,12 +58,15 @@ __all__ = [
     "build_segments",
     "count_rows",
     "expand",
+    "fetch_snapshot",
     "find_audience",
+    "is_publication",
     "keep",
     "load_partial",
     "load_snapshot",
     "merge_partials",
     "number_rows",
+    "open_segments",
     "parse_expression",
     "read_audience",
     "read_manifest",
@@ -75,6 +81,7 @@ _HOMES = {
     "Dictionary": "dictionary.dictionary",
     "DictionaryBuilder": "dictionary.dictionary",
     "Expression": "sets.expression",
+    "FixedSegments": "publish.follow",
     "IdSet": "sets.idset",
     "IdSet64": "sets.idset",
     "Manifest": "manifest",
@@ -86,12 +93,15 @@ _HOMES = {
     "build_segments": "build.build",
     "count_rows": "build.source",
     "expand": "build.source",
+    "fetch_snapshot": "publish.follow",
     "find_audience": "build.source",
+    "is_publication": "publish.follow",
     "keep": "dictionary.dictionary",
     "load_partial": "snapshot.load",
     "load_snapshot": "snapshot.load",
     "merge_partials": "build.merge",
     "number_rows": "build.build",
+    "open_segments": "publish.follow",
     "parse_expression": "sets.expression",
     "read_audience": "build.source",
     "read_manifest": "manifest",

@@ -46,22 +46,29 @@ class _Verbs:
         self._ask, self._slot, self._refund = Reader(Ask), Reader(Slot), Reader(Refund)
         self._asks, self._batch = Reader(Asks), Reader(Batch)
 
+    def _segment(self, ask: Ask) -> str | None:
+        """The segment that was named, or is looked up; it is in the answer."""
+        return ask.segment if ask.segment is not None else self._limiter.segment_of(ask.policy, ask.subject)
+
     async def decide(self, request: Request) -> Reply:
         ask: Ask = self._ask(request.body)
+        segment = self._segment(ask)
         decision = await self._limiter.decide(
-            ask.policy, ask.subject, ask.cost, ask.id, segment=ask.segment, channel=ask.channel, zone=ask.zone
+            ask.policy, ask.subject, ask.cost, ask.id, segment=segment, channel=ask.channel, zone=ask.zone
         )
-        return Reply(answers.one(ask.policy, ask.segment, decision), decision.headers("draft-11"))
+        return Reply(answers.one(ask.policy, segment, decision), decision.headers("draft-11"))
 
     async def peek(self, request: Request) -> Reply:
         ask: Ask = self._ask(request.body)
+        segment = self._segment(ask)
         decision = await self._limiter.peek(
-            ask.policy, ask.subject, ask.cost, ask.id, segment=ask.segment, channel=ask.channel, zone=ask.zone
+            ask.policy, ask.subject, ask.cost, ask.id, segment=segment, channel=ask.channel, zone=ask.zone
         )
-        return Reply(answers.one(ask.policy, ask.segment, decision), decision.headers("draft-11"))
+        return Reply(answers.one(ask.policy, segment, decision), decision.headers("draft-11"))
 
     async def schedule(self, request: Request) -> Reply:
         ask: Slot = self._slot(request.body)
+        segment = self._segment(ask)
         decision = await self._limiter.schedule(
             ask.policy,
             ask.subject,
@@ -69,11 +76,11 @@ class _Verbs:
             ask.id,
             max_wait=ask.max_wait,
             not_before=ask.not_before,
-            segment=ask.segment,
+            segment=segment,
             channel=ask.channel,
             zone=ask.zone,
         )
-        return Reply(answers.slot(ask.policy, ask.segment, decision), decision.headers("draft-11"))
+        return Reply(answers.slot(ask.policy, segment, decision), decision.headers("draft-11"))
 
     async def refund(self, request: Request) -> Reply:
         ask: Refund = self._refund(request.body)
@@ -82,7 +89,7 @@ class _Verbs:
 
     async def decide_all(self, request: Request) -> Reply:
         asks: Asks = self._asks(request.body)
-        attempts = [ask.attempt() for ask in asks.attempts]
+        attempts = [msgspec.structs.replace(ask.attempt(), segment=self._segment(ask)) for ask in asks.attempts]
         joint = await self._limiter.decide_all(attempts)
         return Reply(answers.joint(attempts, joint), joint.headers("draft-11"))
 
@@ -116,14 +123,17 @@ class _Verbs:
         named = query_of(request.query, ("policy", "segment", "channel", "zone"))
         if "policy" not in named:
             raise InvalidValueError("explain which policy? add ?policy=… to the path")
+        segment = named.get("segment")
+        if segment is None:
+            segment = self._limiter.segment_of(named["policy"], subject)
         why = await self._limiter.explain(
             named["policy"],
             subject,
-            segment=named.get("segment"),
+            segment=segment,
             channel=named.get("channel"),
             zone=named.get("zone"),
         )
-        return Reply(answers.explained(why, named.get("segment")))
+        return Reply(answers.explained(why, segment))
 
     async def erase(self, request: Request) -> Reply:
         query_of(request.query, ())

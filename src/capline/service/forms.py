@@ -21,7 +21,7 @@ from capline.service.problems import Problem
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Ask", "Asks", "Batch", "Reader", "Refund", "Slot", "query_of", "subject_of"]
+__all__ = ["Ask", "Asks", "Batch", "Reader", "Refund", "Slot", "query_of", "subject_of", "word_of"]
 
 T = TypeVar("T")
 
@@ -114,7 +114,7 @@ class Reader:
 
 def subject_of(rest: bytes) -> Subject:
     """The subject that a path ends in: `i:42` the integer, `s:42` the text; any other word is text."""
-    word = _text(rest)
+    word = word_of(rest)
     return parse_subject(word) if word.startswith(("i:", "s:")) else check_subject(word)
 
 
@@ -134,7 +134,8 @@ def query_of(query: bytes, known: Iterable[str]) -> dict[str, str]:
     return named
 
 
-def _text(word: bytes) -> str:
+def word_of(word: bytes) -> str:
+    """A word of a path, decoded."""
     try:
         return unquote_to_bytes(word).decode()
     except UnicodeDecodeError:

@@ -61,7 +61,10 @@ Handler = Callable[[Request], Awaitable[Reply]]
 
 
 class Route:
-    """Who answers at a path, by method; bodies of at most `body_bytes`, JSON. A path that ends in / takes a rest."""
+    """Who answers at a path, by method; bodies of at most `body_bytes`, JSON. A path that ends in / takes a rest.
+
+    So does one with {name} in it: what stands there.
+    """
 
     __slots__ = ("body_bytes", "handlers")
 
@@ -74,8 +77,14 @@ class App:
     """The ASGI application over these routes."""
 
     def __init__(self, routes: Mapping[str, Route]) -> None:
-        self._exact = {path.encode(): route for path, route in routes.items() if not path.endswith("/")}
-        self._below = {path.encode(): route for path, route in routes.items() if path.endswith("/")}
+        self._exact: dict[bytes, Route] = {}
+        self._below: list[tuple[bytes, bytes, Route]] = []
+        for path, route in routes.items():
+            before, named, after = path.encode().partition(b"{name}")
+            if named or path.endswith("/"):
+                self._below.append((before, after, route))
+            else:
+                self._exact[before] = route
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -112,9 +121,9 @@ class App:
         return None if body is None else await handler(Request(body, rest, scope["query_string"]))
 
     def _route_below(self, path: bytes) -> tuple[Route, bytes]:
-        for prefix, route in self._below.items():
-            rest = path[len(prefix) :]
-            if path.startswith(prefix) and rest and b"/" not in rest:
+        for before, after, route in self._below:
+            rest = path[len(before) : len(path) - len(after)]
+            if path.startswith(before) and path.endswith(after) and rest and b"/" not in rest:
                 return route, rest
         raise Problem(HTTPStatus.NOT_FOUND, "there is nothing at this path; docs/service.md lists those there are")
 

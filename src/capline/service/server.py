@@ -14,13 +14,14 @@ import signal
 import socket
 from contextlib import contextmanager
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import uvicorn
 import uvloop
 
 from capline.limiter.aio import AsyncLimiter
 from capline.model.errors import CaplineError, InvalidValueError, NoStoreError, quoted
+from capline.service import segments
 from capline.service.api import routes
 from capline.service.http import App
 from capline.service.probes import Metrics, probes
@@ -28,6 +29,8 @@ from capline.service.probes import Metrics, probes
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
+
+    from capline.limiter.segments import SegmentSource
 
 __all__ = ["STOP_WITHIN_S", "Address", "Settings", "check", "parse_address", "serve"]
 
@@ -58,6 +61,7 @@ class Settings(NamedTuple):
     listen: Address
     admin: Address
     on_store_error: str = "raise"
+    segments: str | None = None
 
 
 def parse_address(text: str, option: str) -> Address:
@@ -83,14 +87,14 @@ def parse_address(text: str, option: str) -> Address:
 
 def check(settings: Settings) -> int:
     """Look whether it could start, and make no store; the number of policies. Raises what is wrong."""
+    directory = None if settings.segments is None else segments.check_address(settings.segments)
 
     async def opened() -> int:
+        options: Any = {"on_store_error": settings.on_store_error, "segments": directory}
         try:
-            limiter = AsyncLimiter.from_file(
-                settings.policies, settings.store, on_store_error=settings.on_store_error, create=False
-            )
+            limiter = AsyncLimiter.from_file(settings.policies, settings.store, create=False, **options)
         except NoStoreError:
-            limiter = AsyncLimiter.from_file(settings.policies, "memory://", on_store_error=settings.on_store_error)
+            limiter = AsyncLimiter.from_file(settings.policies, "memory://", **options)
         try:
             return len(limiter.policies)
         finally:
@@ -116,14 +120,30 @@ def serve(settings: Settings, started: Callable[[Address, Address], object]) -> 
 async def _serve(
     settings: Settings, public: socket.socket, private: socket.socket, started: Callable[[Address, Address], object]
 ) -> None:
+    async with segments.opened(settings.segments) as source:
+        await _serve_with(settings, source, public, private, started)
+
+
+async def _serve_with(
+    settings: Settings,
+    source: SegmentSource | None,
+    public: socket.socket,
+    private: socket.socket,
+    started: Callable[[Address, Address], object],
+) -> None:
     metrics = Metrics()
     limiter = AsyncLimiter.from_file(
-        settings.policies, settings.store, on_store_error=settings.on_store_error, observers=[metrics.observer]
+        settings.policies,
+        settings.store,
+        on_store_error=settings.on_store_error,
+        observers=[metrics.observer],
+        segments=source,
     )
     try:
-        metrics.add(limiter)
-        known = probes(limiter)
-        servers = [_Listener(App(routes(limiter) | known)), _Listener(App(known | metrics.routes()))]
+        metrics.add(limiter, source)
+        known = probes(limiter, source)
+        asked = routes(limiter) | segments.routes(source)
+        servers = [_Listener(App(asked | known)), _Listener(App(known | metrics.routes()))]
         _end_on_signals(servers)
         async with asyncio.TaskGroup() as group:
             for server, listening in zip(servers, (public, private), strict=True):

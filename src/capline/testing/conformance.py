@@ -19,6 +19,7 @@ from capline.testing.law.inputs import InputLaw
 from capline.testing.law.joint import JointLaw
 from capline.testing.law.joint_time import JointTimeLaw
 from capline.testing.law.logs import LogLaw
+from capline.testing.law.looked_up import LookedUpLaw
 from capline.testing.law.many import ManyLaw
 from capline.testing.law.receipts import ReceiptLaw
 from capline.testing.law.rule import RuleLaw
@@ -67,6 +68,7 @@ class StoreConformance(
     JointLaw,
     JointTimeLaw,
     CountedLaw,
+    LookedUpLaw,
     StateLaw,
 ):
     """Every check. A subclass names the store."""

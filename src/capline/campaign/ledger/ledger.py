@@ -132,6 +132,20 @@ class Ledger:
             connection.close()
             raise
 
+    @classmethod
+    def begun_inputs(cls, directory: Path) -> tuple[Input, ...]:
+        """The inputs of the run in this directory; none where nothing was decided yet: they may still change."""
+        if not (directory / FILE).is_file():
+            return ()
+        connection = connect(directory / FILE, write=False)
+        try:
+            with sqlite_errors(directory):
+                if not connection.execute("SELECT 1 FROM run WHERE key = 'fixed'").fetchone():
+                    return ()
+                return tuple(Input(*row) for row in connection.execute("SELECT name, digest, shown FROM input"))
+        finally:
+            connection.close()
+
     def __enter__(self) -> Self:
         return self
 

@@ -25,7 +25,7 @@ import random
 import time
 import weakref
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING, Self, SupportsIndex
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
@@ -35,7 +35,7 @@ from capline.segment.objects.address import open_objects
 from capline.segment.objects.store import ObjectMissingError
 from capline.segment.publish.cache import Bounds, Cache
 from capline.segment.publish.pointer import LARGEST_POINTER_BYTES, POINTER, Pointer, Published, decode_pointer
-from capline.segment.snapshot.snapshot import Snapshot
+from capline.segment.snapshot.snapshot import Id, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -130,13 +130,18 @@ class SegmentWatch:
     @property
     def current(self) -> Snapshot:
         """The last good snapshot: one attribute read, at any time. `SegmentError` while there is none."""
+        return self.served[0]
+
+    @property
+    def served(self) -> tuple[Snapshot, str]:
+        """`current`, and the name that this version was published under."""
         served = self._served
         if served is None:
             why = self._error or "nothing was looked at yet: call start(), or poll()"
             raise SegmentError(f"{self._objects.where}: no good snapshot yet ({why})")
-        return served.snapshot
+        return served.snapshot, served.version
 
-    def segment_of(self, id: SupportsIndex) -> str | None:
+    def segment_of(self, id: Id) -> str | None:
         """Name the segment that the id is in now; see `Snapshot.segment_of`."""
         return self.current.segment_of(id)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from capline.segment.dictionary.dictionary import Dictionary
     from capline.segment.sets.idset import IdSet
 
-__all__ = ["Codes", "Snapshot", "describe_overlap"]
+__all__ = ["Codes", "Id", "Snapshot", "describe_overlap"]
 
 Id = SupportsIndex | str
 
@@ -129,6 +129,11 @@ class Snapshot:
     def sets(self) -> Mapping[str, IdSet]:
         """Each set's ids by name, in order; read only. Numbers, where ids are text."""
         return self._sets
+
+    @property
+    def largest(self) -> int:
+        """The largest id that its sets can hold; of text ids, the largest number."""
+        return self._type.largest
 
     @property
     def _type(self) -> type[IdSet]:

@@ -1,0 +1,223 @@
+"""Segments over HTTP: who is in which, how many, page by page; and the segments that a service opens for its decisions.
+
+An id is text or an integer, as the segments have it: in JSON by its type, in a query by the segments' own kind (`i:42`
+and `s:42` say it, and are refused where the segments have the other). Every answer names the version that gave it.
+
+What takes long on large segments runs in a thread; roaring itself holds the interpreter for some 10 ms an operator of a
+country's size, so an expression has a bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+
+from capline.limiter.checks import check_subjects
+from capline.limiter.segments import segment_codes
+from capline.model.errors import InvalidValueError, quoted
+from capline.model.subject import Subject, check_subject, parse_subject
+from capline.service.forms import Reader, query_of, word_of
+from capline.service.http import ONE_BODY_BYTES, Reply, Request, Route
+from capline.service.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from capline.limiter.segments import SegmentSource
+    from capline.segment import Snapshot
+
+__all__ = ["check_address", "figures", "opened", "routes"]
+
+MOST_IDS = 100_000
+IDS_BYTES = 16 << 20
+"""Ids in one call, and their bytes."""
+
+MOST_MEMBERS = 10_000
+MEMBERS = 1_000
+MOST_NAMES = 32
+"""Ids in a page, at most and unless said; names in an expression."""
+
+
+class Ids(msgspec.Struct, forbid_unknown_fields=True):
+    """Whose segments are asked for."""
+
+    ids: list[Subject]
+
+
+class Evaluate(msgspec.Struct, forbid_unknown_fields=True):
+    """An expression over segments."""
+
+    expression: str
+
+
+@asynccontextmanager
+async def opened(address: str | None) -> AsyncGenerator[SegmentSource | None]:
+    """The segments at this address, fetched in a thread, followed until the end; `SegmentError` where none are good."""
+    if address is None:
+        yield None
+        return
+    from capline.segment import open_segments  # noqa: PLC0415 - an extra, which a service without segments needs not
+
+    source = await asyncio.to_thread(open_segments, address)
+    try:
+        yield source
+    finally:
+        await asyncio.to_thread(source.stop)
+
+
+def check_address(address: str) -> str | None:
+    """Raise for an address that cannot be one; the directory to read, None for a publication, which is not asked."""
+    from capline.segment import is_publication  # noqa: PLC0415 - an extra, as above
+    from capline.segment.objects.address import open_objects  # noqa: PLC0415 - as above
+
+    if not is_publication(address):
+        return address
+    open_objects(address).close()
+    return None
+
+
+def figures(source: SegmentSource) -> dict[str, object]:
+    """What is served and how old it is, for probes: seconds since it was built, and since it was known to be newest."""
+    status = source.status
+    return {
+        "version": status.version,
+        "age": None if status.age_us is None else status.age_us / 1e6,
+        "behind": None if status.behind_us is None else status.behind_us / 1e6,
+        "error": status.error,
+    }
+
+
+def routes(source: SegmentSource | None) -> dict[str, Route]:
+    """What is asked of these segments, by path; without segments each path says so."""
+    asked = _Segments(source) if source is not None else _None()
+    return {
+        "/v1/segments": Route({"GET": asked.list}),
+        "/v1/segments/of": Route({"POST": asked.of}, IDS_BYTES),
+        "/v1/segments/evaluate": Route({"POST": asked.evaluate}, ONE_BODY_BYTES),
+        "/v1/segments/{name}/count": Route({"GET": asked.count}),
+        "/v1/segments/{name}/contains": Route({"GET": asked.contains}),
+        "/v1/segments/{name}/members": Route({"GET": asked.members}),
+    }
+
+
+class _Segments:
+    def __init__(self, source: SegmentSource) -> None:
+        self._source = source
+        self._ids, self._expression = Reader(Ids), Reader(Evaluate)
+
+    async def list(self, request: Request) -> Reply:
+        query_of(request.query, ())
+        snapshot, version = self._source.served
+        listed = [
+            {"name": name, "count": len(ids), "overlapping": name in snapshot.overlapping}
+            for name, ids in snapshot.sets.items()
+        ]
+        return _reply(version, ids=snapshot.kind, created_us=snapshot.created_us, segments=listed)
+
+    async def count(self, request: Request) -> Reply:
+        query_of(request.query, ())
+        snapshot, version = self._source.served
+        name = _name(snapshot, request)
+        return _reply(version, segment=name, count=snapshot.cardinality(name))
+
+    async def contains(self, request: Request) -> Reply:
+        named = query_of(request.query, ("id",))
+        snapshot, version = self._source.served
+        name = _name(snapshot, request)
+        if "id" not in named:
+            raise InvalidValueError("contains whom? add ?id=… to the path")
+        one = _id(snapshot, named["id"], "id")
+        return _reply(version, segment=name, id=one, contains=snapshot.contains(name, one))
+
+    async def members(self, request: Request) -> Reply:
+        named = query_of(request.query, ("after", "limit"))
+        snapshot, version = self._source.served
+        name = _name(snapshot, request)
+        limit = _limit(named["limit"]) if "limit" in named else MEMBERS
+        after = _id(snapshot, named["after"], "after") if "after" in named else None
+        # One more than is shown says whether there is a next page.
+        page = await asyncio.to_thread(snapshot.members, name, after, limit + 1)
+        following = _word(page[limit - 1]) if len(page) > limit else None
+        return _reply(version, segment=name, count=snapshot.cardinality(name), ids=page[:limit], next=following)
+
+    async def of(self, request: Request) -> Reply:
+        ids: Ids = self._ids(request.body)
+        if len(ids.ids) > MOST_IDS:
+            raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{len(ids.ids)} ids; at most {MOST_IDS} a call")
+        snapshot, version = self._source.served
+        segments, errors = await asyncio.to_thread(_segments_of, snapshot, ids.ids)
+        return _reply(version, segments=segments, errors=errors)
+
+    async def evaluate(self, request: Request) -> Reply:
+        from capline.segment import parse_expression  # noqa: PLC0415 - an extra, as above
+
+        asked: Evaluate = self._expression(request.body)
+        parsed = parse_expression(asked.expression)
+        names = sum(step.is_name for step in parsed.steps)
+        if names > MOST_NAMES:
+            raise InvalidValueError(f"{names} names in an expression; at most {MOST_NAMES}")
+        snapshot, version = self._source.served
+        found = await asyncio.to_thread(snapshot.evaluate, parsed)
+        return _reply(version, expression=asked.expression, count=len(found))
+
+
+class _None:
+    """Of no segments."""
+
+    async def refuse(self, _request: Request) -> NoReturn:
+        raise Problem(HTTPStatus.NOT_FOUND, "this service has no segments; start it with --segments ADDRESS")
+
+    list = count = contains = members = of = evaluate = refuse
+
+
+def _reply(version: str, **answer: object) -> Reply:
+    return Reply(msgspec.json.encode({**answer, "version": version}))
+
+
+def _segments_of(snapshot: Snapshot, ids: list[Subject]) -> tuple[list[str | None], dict[str, str]]:
+    """The segment of each id, and by row why an id can be in none."""
+    subjects, errors = check_subjects(ids)
+    good = [row for row in range(len(ids)) if row not in errors]
+    codes, faults = segment_codes(snapshot, [subjects[row] for row in good])
+    errors |= {good[row]: fault for row, fault in faults.items()}
+    found: list[str | None] = [None] * len(ids)
+    for row, code in zip(good, codes.tolist(), strict=True):
+        found[row] = snapshot.names[code - 1] if code else None
+    return found, {str(row): str(errors[row]) for row in sorted(errors)}
+
+
+def _name(snapshot: Snapshot, request: Request) -> str:
+    name = word_of(request.rest)
+    if name not in snapshot.sets:
+        raise Problem(HTTPStatus.NOT_FOUND, f"no segment {quoted(name)}; there are: {', '.join(snapshot.sets)}")
+    return name
+
+
+def _id(snapshot: Snapshot, word: str, parameter: str) -> Any:
+    """The id that a word of a query stands for, in these segments."""
+    if not word:
+        raise InvalidValueError(f"parameter {parameter} is empty; give an id, or leave it out")
+    marked = word.startswith(("i:", "s:"))
+    one = parse_subject(word) if marked or snapshot.ids is None else check_subject(word)
+    if isinstance(one, str) != (snapshot.ids is not None):
+        kind = "numbers: write it as digits" if snapshot.ids is None else "text: write it as it is, or behind s:"
+        raise InvalidValueError(f"{parameter} {quoted(word)}: the ids of these segments are {kind}")
+    if isinstance(one, int) and one > snapshot.largest:
+        raise InvalidValueError(f"{parameter} {quoted(word)}: the ids of these segments are at most {snapshot.largest}")
+    return one
+
+
+def _word(one: Any) -> Any:
+    """What `_id` reads as this id."""
+    return f"s:{one}" if isinstance(one, str) and one.startswith(("i:", "s:")) else one
+
+
+def _limit(word: str) -> int:
+    number = int(word) if word.isascii() and word.isdecimal() and len(word) <= len(str(MOST_MEMBERS)) else 0
+    if not 1 <= number <= MOST_MEMBERS:
+        raise InvalidValueError(f"limit {quoted(word)}: give a number of ids from 1 to {MOST_MEMBERS}")
+    return number

@@ -10,6 +10,7 @@ import httpx
 from capline import AsyncLimiter
 from capline.service.api import routes
 from capline.service.http import App
+from capline.service.openapi import described
 from capline.service.probes import probes
 
 if TYPE_CHECKING:
@@ -37,7 +38,9 @@ class Service:
     ) -> None:
         self._runner = asyncio.Runner()
         self.limiter = self.run(_limiter(url, policies, options))
-        self.app = App(routes(self.limiter) | probes(self.limiter), bounds, observers, guard, trusted_proxies)
+        self.app = App(
+            described(routes(self.limiter) | probes(self.limiter)), bounds, observers, guard, trusted_proxies
+        )
         self._client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://service")
 
     def run(self, answer: Coroutine[Any, Any, Any]) -> Any:

@@ -48,6 +48,7 @@ class _Verbs:
         self._asks, self._batch = Reader(Asks), Reader(Batch)
 
     async def decide(self, request: Request) -> Reply:
+        """May the subject have the cost now? Consumes it when allowed."""
         ask: Ask = self._ask(request.body, request.packed)
         decision = await self._limiter.decide(
             ask.policy, ask.subject, ask.cost, ask.id, segment=ask.segment, channel=ask.channel, zone=ask.zone
@@ -55,6 +56,7 @@ class _Verbs:
         return Reply(answers.one(ask.policy, ask.segment, decision), decision.headers("draft-11"))
 
     async def peek(self, request: Request) -> Reply:
+        """What decide would answer; consumes nothing."""
         ask: Ask = self._ask(request.body, request.packed)
         decision = await self._limiter.peek(
             ask.policy, ask.subject, ask.cost, ask.id, segment=ask.segment, channel=ask.channel, zone=ask.zone
@@ -62,6 +64,7 @@ class _Verbs:
         return Reply(answers.one(ask.policy, ask.segment, decision), decision.headers("draft-11"))
 
     async def schedule(self, request: Request) -> Reply:
+        """Take the next free instant."""
         ask: Slot = self._slot(request.body, request.packed)
         decision = await self._limiter.schedule(
             ask.policy,
@@ -77,17 +80,20 @@ class _Verbs:
         return Reply(answers.slot(ask.policy, ask.segment, decision), decision.headers("draft-11"))
 
     async def refund(self, request: Request) -> Reply:
+        """Give a hit back, once."""
         ask: Refund = self._refund(request.body, request.packed)
         refunded = await self._limiter.refund(ask.policy, ask.subject, ask.hit, ask.cost)
         return Reply(answers.Refunded(refunded))
 
     async def decide_all(self, request: Request) -> Reply:
+        """One answer for several subjects: all or none."""
         asks: Asks = self._asks(request.body, request.packed)
         attempts = [ask.attempt() for ask in asks.attempts]
         joint = await self._limiter.decide_all(attempts)
         return Reply(answers.joint(attempts, joint), joint.headers("draft-11"))
 
     async def decide_batch(self, request: Request) -> Reply:
+        """Many attempts, each decided by itself, as columns."""
         batch: Batch = self._batch(request.body, request.packed)
         batch.check()
         rows = len(batch.attempts or batch.subjects or ())
@@ -111,10 +117,12 @@ class _Verbs:
         return Reply(answers.columns_of(many))
 
     async def policies(self, request: Request) -> Reply:
+        """All policies in force."""
         query_of(request.query, ())
         return Reply(answers.policies(self._limiter.namespace, self._limiter.policies))
 
     async def explain(self, request: Request) -> Reply:
+        """Why: the decision now, each limit, every hit."""
         subject = subject_of(request.rest)
         named = query_of(request.query, ("policy", "segment", "channel", "zone"))
         if "policy" not in named:
@@ -129,6 +137,7 @@ class _Verbs:
         return Reply(answers.explained(why, named.get("segment")))
 
     async def erase(self, request: Request) -> Reply:
+        """Forget the subject: its logs under all policies."""
         query_of(request.query, ())
         erased = await self._limiter.erase(subject_of(request.rest))
         return Reply(answers.Erased(erased))

@@ -26,9 +26,11 @@ def probes(limiter: AsyncLimiter) -> dict[str, Route]:
     """Alive and ready."""
 
     async def alive(_request: Request) -> Reply:
+        """The process answers."""
         return Reply(OK)
 
     async def ready(_request: Request) -> Reply:
+        """The store answers."""
         try:
             async with asyncio.timeout(READY_WITHIN_S):
                 await limiter.now_us()

@@ -24,6 +24,7 @@ from capline.service.access.tokens import TokenFile
 from capline.service.api import routes
 from capline.service.http import App, Observer, Route
 from capline.service.metrics import Metrics
+from capline.service.openapi import described
 from capline.service.probes import probes
 from capline.service.run.listen import Listener, tls_context
 from capline.service.run.reload import Followed, follow
@@ -123,7 +124,7 @@ async def _serve(
     parts = await open_parts(settings, metrics)
     async with parts.stack:
         known = probes(parts.limiter)
-        of = {PUBLIC: parts.public | known, ADMIN: parts.admin | known | metrics.routes()}
+        of = {PUBLIC: described(parts.public | known), ADMIN: parts.admin | known | metrics.routes()}
         guard = None
         if settings.tokens is not None:
             tokens = TokenFile(settings.tokens)

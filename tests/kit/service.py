@@ -11,22 +11,37 @@ from capline import AsyncLimiter
 from capline.service import segments
 from capline.service.api import routes
 from capline.service.http import App
+from capline.service.openapi import described
 from capline.service.probes import probes
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
     from capline import Policy
+    from capline.service.access.guard import Guard
+    from capline.service.http import Observer
+    from capline.service.run.settings import Bounds
 
 
 class Service:
     """A client of the application; `limiter` is the one that it asks."""
 
-    def __init__(self, policies: Iterable[Policy], url: str = "memory://", **options: Any) -> None:
+    def __init__(
+        self,
+        policies: Iterable[Policy],
+        url: str = "memory://",
+        *,
+        guard: Guard | None = None,
+        bounds: Bounds | None = None,
+        observers: tuple[Observer, ...] = (),
+        trusted_proxies: int = 0,
+        **options: Any,
+    ) -> None:
         self._runner = asyncio.Runner()
         self.limiter = self.run(_limiter(url, policies, options))
         source = options.get("segments")
-        self.app = App(routes(self.limiter) | segments.routes(source) | probes(self.limiter, source))
+        served = routes(self.limiter) | segments.routes(source) | probes(self.limiter, source)
+        self.app = App(described(served), bounds, observers, guard, trusted_proxies)
         self._client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://service")
 
     def run(self, answer: Coroutine[Any, Any, Any]) -> Any:

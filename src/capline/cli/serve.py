@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from capline.cli.common import examples, note, out
-from capline.limiter.limiter import DEFAULT_URL
 from capline.service.parts import check_service_parts
 
 if TYPE_CHECKING:
-    from capline.service.server import Address
+    from capline.service.run.settings import Address
 
 __all__ = ["register"]
 
@@ -23,62 +23,76 @@ def register(app: typer.Typer) -> None:
         "serve",
         epilog=examples(
             "capline serve --policies policies.yaml",
-            "capline serve --store redis://127.0.0.1:6379/0 --listen 127.0.0.1:9000 --admin 127.0.0.1:9001",
             "capline serve --segments s3://bucket/segments",
-            "capline serve --check",
+            "capline serve --config capline.yaml --workers 4",
+            "capline serve --config capline.yaml --check",
         ),
     )(serve)
 
 
 def serve(
-    policies: Annotated[
-        Path, typer.Option("--policies", "-p", envvar="CAPLINE_POLICIES", help="The policy file.")
-    ] = Path("policies.yaml"),
-    store: Annotated[str, typer.Option("--store", "-s", envvar="CAPLINE_STORE", help="The store's URL.")] = DEFAULT_URL,
+    config: Annotated[
+        str | None,
+        typer.Option("--config", "-c", envvar="CAPLINE_CONFIG_FILE", help="A file of all settings: docs/service.md."),
+    ] = None,
+    policies: Annotated[str | None, typer.Option("--policies", "-p", help="The policy file: policies.yaml.")] = None,
+    store: Annotated[str | None, typer.Option("--store", "-s", help="The store's URL: lmdb://.capline/store.")] = None,
     listen: Annotated[
-        str,
-        typer.Option("--listen", metavar="HOST:PORT", envvar="CAPLINE_HTTP_LISTEN", help="Where decisions are asked."),
-    ] = "127.0.0.1:8080",
+        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Where decisions are asked: 127.0.0.1:8080.")
+    ] = None,
     admin: Annotated[
-        str,
-        typer.Option("--admin", metavar="HOST:PORT", envvar="CAPLINE_ADMIN_LISTEN", help="Where metrics are read."),
-    ] = "127.0.0.1:8081",
+        str | None, typer.Option("--admin", metavar="HOST:PORT", help="Where metrics are read: 127.0.0.1:8081.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option("--workers", help="Processes that answer, on one port.")] = None,
+    tokens: Annotated[str | None, typer.Option("--tokens", help="The tokens file: capline token create.")] = None,
     on_store_error: Annotated[
-        str, typer.Option("--on-store-error", help="In an outage: raise (answer 503), allow or deny.")
-    ] = "raise",
+        str | None, typer.Option("--on-store-error", help="In an outage: raise (answer 503), allow or deny.")
+    ] = None,
     segments: Annotated[
         str | None,
         typer.Option(
-            "--segments",
-            metavar="DIR|URL",
-            envvar="CAPLINE_SEGMENTS",
-            help="Where a subject's segment is looked up: a snapshot, or where versions are published.",
+            "--segments", metavar="DIR|URL", help="Where a subject's segment is looked up: a snapshot, or publications."
         ),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Look whether it could start, and exit.")] = False,
 ) -> None:
-    """Serve decisions over HTTP on this machine; docs/service.md has the paths.
+    """Serve decisions over HTTP on this machine; docs/service.md has the paths and all settings.
 
-    Ctrl-C or SIGTERM ends it within 10 seconds, with what is under way finished.
+    A setting is what its option says, else CAPLINE_STORE and so on of the environment, else the file. Ctrl-C or SIGTERM
+    ends it within 10 seconds, with what is under way finished; SIGHUP reloads what changed.
     """
     check_service_parts()
-    from capline.service import server  # noqa: PLC0415 - an extra, and `--help` stays instant
+    from capline.service.run.file import read_settings  # noqa: PLC0415 - an extra, and `--help` stays instant
 
-    settings = server.Settings(
-        policies,
-        store,
-        server.parse_address(listen, "--listen"),
-        server.parse_address(admin, "--admin"),
-        on_store_error,
-        segments,
-    )
+    asked = {
+        "policies": ("--policies", policies),
+        "store": ("--store", store),
+        "http.listen": ("--listen", listen),
+        "admin.listen": ("--admin", admin),
+        "http.workers": ("--workers", None if workers is None else str(workers)),
+        "tokens": ("--tokens", tokens),
+        "on_store_error": ("--on-store-error", on_store_error),
+        "segments": ("--segments", segments),
+    }
+    options = {key: (name, value) for key, (name, value) in asked.items() if value is not None}
+    settings = read_settings(None if config is None else Path(config), os.environ, options)
     if check:
-        count = server.check(settings)
-        out.print(f"good: {count} {'policy' if count == 1 else 'policies'} of {policies}", markup=False)
+        from capline.service.server import check as checked  # noqa: PLC0415 - as above
+
+        count = checked(settings)
+        out.print(f"good: {count} {'policy' if count == 1 else 'policies'} of {settings.policies}", markup=False)
         return
-    server.serve(settings, _say_started)
+    from capline.service.run.start import serve as serve_settings  # noqa: PLC0415 - as above
+
+    has_tokens = settings.tokens is not None
+    serve_settings(settings, lambda public, private: _say_started(public, private, has_tokens), _say)
 
 
-def _say_started(public: Address, private: Address) -> None:
+def _say_started(public: Address, private: Address, has_tokens: bool) -> None:
     note.print(f"decisions at http://{public}, metrics at http://{private}/metrics; Ctrl-C ends it", markup=False)
-    note.print("no token is configured: it listens on loopback only", style="dim", markup=False)
+    if not has_tokens:
+        note.print("no token is configured: it listens on loopback only", style="dim", markup=False)
+
+
+def _say(line: str) -> None:
+    note.print(line, markup=False)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterable
 from contextlib import asynccontextmanager
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from capline.limiter.base import LimiterBase
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from capline.model.decision import Decision, Joint
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
+    from capline.store.protocol import CompiledRule
 
 __all__ = ["AsyncLimiter"]
 
@@ -77,6 +79,13 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
                 return self._outage.decide(self._asked(policy, subject, cost, id, segment, channel, zone), error)
             except TypeError as error:
                 raise typed(error, policy, segment, channel, zone) from None
+        if id is None and cost is _ONE and self._counts_one:
+            try:
+                compiled = self._terms.get((policy, segment, channel, zone))
+            except TypeError as error:
+                raise typed(error, policy, segment, channel, zone) from None
+            if compiled is not None:
+                return await self._counted(compiled, policy, subject, segment, channel, zone)
         asked = self._asked(policy, subject, cost, id, segment, channel, zone)
         with self._observers.one("decide", asked) as seen:
             denied = self._denied
@@ -90,6 +99,27 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
                 return seen(self._outage.decide(asked, error))
             self._note(asked, decision, denied, epoch)
             return decision
+
+    async def _counted(
+        self,
+        compiled: CompiledRule,
+        policy: str,
+        subject: Subject,
+        segment: str | None,
+        channel: str | None,
+        zone: str | None,
+    ) -> Decision:
+        """One unit by a compiled rule, told to observers that take it as arguments."""
+        known_as = check_subject(subject)
+        began = perf_counter()
+        try:
+            decision = await self._store.decide(compiled, known_as, 1, 0)
+        except StoreError as error:
+            asked = self._asked(policy, subject, 1, None, segment, channel, zone)
+            with self._observers.one("decide", asked).since(began) as seen:
+                return seen(self._outage.decide(asked, error))
+        self._observers.decided_one(policy, segment, channel, decision, perf_counter() - began)
+        return decision
 
     async def peek(
         self,

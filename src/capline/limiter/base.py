@@ -123,6 +123,7 @@ class LimiterBase(ABC, Generic[S]):
         self._observers = Observers(observers)
         # Skip the generic checks when no cache, key hashing or observer needs the attempt.
         self._has_fast_path = not deny_cache and self._keyed is None and not self._observers
+        self._counts_one = not deny_cache and self._keyed is None and self._observers.count_one
         self._watch: PolicyWatch | None = None
         self._shown_url = safe_url(url)
         self._lookup = None if segments is None else SegmentLookup(segments)

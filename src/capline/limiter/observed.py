@@ -18,7 +18,7 @@ from capline.model.decision import Decision, Joint
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, UnknownNameError
 from capline.model.late import LateModule
 from capline.observe.event import Decided, Outcome
-from capline.observe.protocol import HearsFailures
+from capline.observe.protocol import CountsOne, HearsFailures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -77,6 +77,10 @@ class Unseen:
         """Note an answer for which no store was called, and return it."""
         return answer
 
+    def since(self, began: float) -> Self:  # noqa: ARG002 - there is no stopwatch
+        """Let the stopwatch have started then."""
+        return self
+
     def store_answered(self) -> None:
         """Stop the stopwatch now, before the answer is built."""
 
@@ -93,9 +97,15 @@ class _Seen(Unseen):
         self._observers = observers
         self._tally = tally
         self._event = Decided(verb, *names, size, None, dict)
+        self._began = 0.0
 
     def __enter__(self) -> Self:
-        self._began = perf_counter()
+        self._began = self._began or perf_counter()
+        return self
+
+    def since(self, began: float) -> Self:
+        """Let the stopwatch have started then."""
+        self._began = began
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -127,6 +137,8 @@ class Observers:
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         self._observers = _checked(observers)
+        ones = [one for one in self._observers if isinstance(one, CountsOne)]
+        self._ones = tuple(ones) if len(ones) == len(self._observers) else ()
         self._hearers = tuple(one for one in self._observers if isinstance(one, HearsFailures))
         self.failed = 0
         self._told_of = 0
@@ -135,6 +147,21 @@ class Observers:
 
     def __bool__(self) -> bool:
         return bool(self._observers)
+
+    @property
+    def count_one(self) -> bool:
+        """Whether there are observers, and all take `decided_one`."""
+        return bool(self._ones)
+
+    def decided_one(
+        self, policy: str, segment: str | None, channel: str | None, decision: Decision, seconds: float
+    ) -> None:
+        """Call all observers of one decision, even if one of them raises."""
+        for observer in self._ones:
+            try:
+                observer.decided_one(policy, segment, channel, decision, seconds)
+            except Exception as error:  # noqa: BLE001 - as in `tell`
+                self._fail(observer, error)
 
     def one(self, verb: str, asked: Attempt) -> Unseen:
         """The block of one attempt; its answer is a decision."""
@@ -176,7 +203,7 @@ class Observers:
             except Exception as error:  # noqa: BLE001 - an observer may be anything, and the decision has been made
                 self._fail(observer, error)
 
-    def _fail(self, observer: Observer, error: Exception) -> None:
+    def _fail(self, observer: Observer | CountsOne, error: Exception) -> None:
         with self._lock:
             self.failed += 1
             since, now = self.failed - self._told_of, monotonic()

@@ -12,6 +12,7 @@ have no quota; their end is in Retry-After. In an outage no limit was read, so t
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from capline.model.errors import InvalidValueError, quoted
@@ -44,6 +45,7 @@ def headers_of(
     return headers
 
 
+@lru_cache(1024)
 def string_item(text: str) -> str:
     """A string of a structured field; what its characters cannot say is percent-encoded, as UTF-8."""
     said = "".join(one if " " <= one <= "~" else "".join(f"%{byte:02X}" for byte in one.encode()) for one in text)

@@ -12,6 +12,7 @@ fixed length and are refused; `30 days` says what is meant.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import msgspec
 
@@ -290,6 +291,7 @@ def duration_text(span_us: int) -> str:
     return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2] if count)
 
 
+@lru_cache(1024)
 def window_text(window_us: int) -> str:
     """Name a window: `day`, `2 days`, `10s`, `250ms`."""
     unit = max((name for name, us in _UNITS_US.items() if window_us % us == 0), key=_UNITS_US.__getitem__)

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING
 
 from capline.model.override import override
 from capline.observe.bounded import Bounded, check_label_sets
+from capline.observe.event import Outcome
 from capline.observe.protocol import HearsFailures, Observer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from capline.model.decision import Decision
     from capline.observe.bounded import Figure
-    from capline.observe.event import Decided, Outcome
+    from capline.observe.event import Decided
 
 __all__ = [
     "BUCKETS_SECONDS",
@@ -59,7 +61,8 @@ class Metrics(Observer, HearsFailures):
         seconds: Callable[[tuple[str, ...]], Figure],
         failed: Figure,
     ) -> None:
-        most = check_label_sets(label_sets)
+        most = self._most = check_label_sets(label_sets)
+        self._ones: dict[tuple[object, ...], Figure] = {}
         self._decisions = Bounded(most, _of_outcome, _of_other_outcome, decisions)
         self._peeks = Bounded(most, _of_outcome, _of_other_outcome, peeks)
         self._seconds = Bounded(most, _of_call, _of_other_call, seconds)
@@ -72,6 +75,21 @@ class Metrics(Observer, HearsFailures):
             figures[event.verb, outcome](count)
         if event.seconds is not None:
             self._seconds[event.verb, event.policy](event.seconds)
+
+    def decided_one(
+        self, policy: str, segment: str | None, channel: str | None, decision: Decision, seconds: float
+    ) -> None:
+        """See `CountsOne`."""
+        key = policy, segment, channel, decision.limit, decision.allowed, decision.origin
+        figure = self._ones.get(key)
+        if figure is None:
+            verdict = "allowed" if decision.allowed else "refused"
+            outcome = Outcome(policy, segment, channel, decision.limit, verdict, decision.origin)
+            figure = self._decisions["decide", outcome]
+            if len(self._ones) < self._most:
+                self._ones[key] = figure
+        figure(1)
+        self._seconds["decide", policy](seconds)
 
     @override
     def observer_failed(self) -> None:

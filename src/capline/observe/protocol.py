@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from capline.model.decision import Decision
     from capline.observe.event import Decided
 
-__all__ = ["HearsFailures", "Observer"]
+__all__ = ["CountsOne", "HearsFailures", "Observer"]
 
 
 class Observer(Protocol):
@@ -20,6 +21,20 @@ class Observer(Protocol):
 
     def decided(self, event: Decided) -> None:
         """This was decided."""
+        ...
+
+
+@runtime_checkable
+class CountsOne(Protocol):
+    """An observer that takes the commonest event as arguments, so that no `Decided` is made for it.
+
+    Where all observers of an `AsyncLimiter` do, a single decision keeps its fast path.
+    """
+
+    def decided_one(
+        self, policy: str, segment: str | None, channel: str | None, decision: Decision, seconds: float
+    ) -> None:
+        """One attempt was decided by the verb `decide`; as `decided` would be told."""
         ...
 
 

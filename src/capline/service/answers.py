@@ -24,7 +24,21 @@ if TYPE_CHECKING:
     from capline.model.policy import Policy
     from capline.store.columns import Decisions
 
-__all__ = ["Answer", "Columns", "columns_of", "columns_of_rows", "explained", "joint", "one", "policies", "slot"]
+__all__ = [
+    "Answer",
+    "Columns",
+    "Erased",
+    "JointAnswer",
+    "Refunded",
+    "SlotAnswer",
+    "columns_of",
+    "columns_of_rows",
+    "explained",
+    "joint",
+    "one",
+    "policies",
+    "slot",
+]
 
 
 class Answer(msgspec.Struct):
@@ -62,6 +76,18 @@ class JointAnswer(msgspec.Struct):
     origin: str
 
 
+class Refunded(msgspec.Struct):
+    """Whether the hit was given back now."""
+
+    refunded: bool
+
+
+class Erased(msgspec.Struct):
+    """How many logs the subject had."""
+
+    erased_logs: int
+
+
 class Columns(msgspec.Struct):
     """The answers to many, in the order asked; `errors` and `origins` by row, the latter where not `origin`."""
 
@@ -75,53 +101,49 @@ class Columns(msgspec.Struct):
     origins: dict[str, str]
 
 
-def one(policy: str, segment: str | None, decision: Decision) -> bytes:
+def one(policy: str, segment: str | None, decision: Decision) -> Answer:
     """A decision."""
-    return msgspec.json.encode(Answer(*_parts(policy, segment, decision)))
+    return Answer(*_parts(policy, segment, decision))
 
 
-def slot(policy: str, segment: str | None, decision: Decision) -> bytes:
+def slot(policy: str, segment: str | None, decision: Decision) -> SlotAnswer:
     """A decision of `schedule`."""
-    return msgspec.json.encode(SlotAnswer(*_parts(policy, segment, decision), decision.wait))
+    return SlotAnswer(*_parts(policy, segment, decision), decision.wait)
 
 
-def joint(asked: Sequence[Attempt], answer: Joint) -> bytes:
+def joint(asked: Sequence[Attempt], answer: Joint) -> JointAnswer:
     """A decision over several subjects."""
     binding = asked[answer.binds]
-    return msgspec.json.encode(
-        JointAnswer(
-            answer.allowed,
-            binding.policy,
-            _text(answer.limit),
-            answer.remaining,
-            answer.retry_after,
-            answer.reset_after,
-            answer.hits,
-            answer.binds,
-            binding.segment,
-            answer.origin,
-        )
+    return JointAnswer(
+        answer.allowed,
+        binding.policy,
+        _text(answer.limit),
+        answer.remaining,
+        answer.retry_after,
+        answer.reset_after,
+        answer.hits,
+        answer.binds,
+        binding.segment,
+        answer.origin,
     )
 
 
-def columns_of(answers: Decisions) -> bytes:
+def columns_of(answers: Decisions) -> Columns:
     """The answers of `decide_many`. Costs a fraction of a microsecond a row."""
     names: list[str | None] = [*map(str, answers.limits), None]  # -1, no limit, is the last
-    return msgspec.json.encode(
-        Columns(
-            answers.allowed.tolist(),
-            answers.remaining.tolist(),
-            [None if us < 0 else us / 1e6 for us in answers.retry_after_us.tolist()],
-            [None if stamp < 0 else stamp for stamp in answers.hit.tolist()],
-            [names[index] for index in np.asarray(answers.limit_index).tolist()],
-            {str(row): str(error) for row, error in answers.errors.items()},
-            answers.origin,
-            {str(row): origin for row, origin in answers.origins.items()},
-        )
+    return Columns(
+        answers.allowed.tolist(),
+        answers.remaining.tolist(),
+        [None if us < 0 else us / 1e6 for us in answers.retry_after_us.tolist()],
+        [None if stamp < 0 else stamp for stamp in answers.hit.tolist()],
+        [names[index] for index in np.asarray(answers.limit_index).tolist()],
+        {str(row): str(error) for row, error in answers.errors.items()},
+        answers.origin,
+        {str(row): origin for row, origin in answers.origins.items()},
     )
 
 
-def columns_of_rows(answers: Sequence[Decision | CaplineError]) -> bytes:
+def columns_of_rows(answers: Sequence[Decision | CaplineError]) -> Columns:
     """The answers of `decide_batch`; a row that is wrong is not allowed, and says why in `errors`."""
     columns = Columns([], [], [], [], [], {}, "store", {})
     for row, answer in enumerate(answers):
@@ -135,7 +157,7 @@ def columns_of_rows(answers: Sequence[Decision | CaplineError]) -> bytes:
         columns.limit.append(_text(answer.limit))
         if answer.origin != columns.origin:
             columns.origins[str(row)] = answer.origin
-    return msgspec.json.encode(columns)
+    return columns
 
 
 _NONE = Decision(False, None, 0, None, None, None)

@@ -5,44 +5,47 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from capline.model.errors import InvalidValueError
 from capline.service import answers
 from capline.service.forms import Ask, Asks, Batch, Reader, Refund, Slot, query_of, subject_of
-from capline.service.http import ONE_BODY_BYTES, Reply, Request, Route
+from capline.service.http import BATCH_BYTES, ONE_BODY_BYTES, Reply, Request, Route
 from capline.service.problems import Problem
 
 if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
 
-__all__ = ["BATCH_BYTES", "MOST_ROWS", "routes"]
+__all__ = ["MOST_ROWS", "routes"]
 
-BATCH_BYTES = 16 << 20
 MOST_ROWS = 100_000
 """Rows in one batch: what a store is asked in one call, and others wait for."""
 
 
-def routes(limiter: AsyncLimiter) -> dict[str, Route]:
+def routes(limiter: AsyncLimiter, most_rows: int = MOST_ROWS) -> dict[str, Route]:
     """What is decided by this limiter, by path."""
-    verbs = _Verbs(limiter)
+    verbs = _Verbs(limiter, most_rows)
+    named = ("policy", "segment", "channel", "zone")
     return {
-        "/v1/decide": Route({"POST": verbs.decide}, ONE_BODY_BYTES),
-        "/v1/peek": Route({"POST": verbs.peek}, ONE_BODY_BYTES),
-        "/v1/schedule": Route({"POST": verbs.schedule}, ONE_BODY_BYTES),
-        "/v1/refund": Route({"POST": verbs.refund}, ONE_BODY_BYTES),
-        "/v1/decide/all": Route({"POST": verbs.decide_all}, ONE_BODY_BYTES),
-        "/v1/decide/batch": Route({"POST": verbs.decide_batch}, BATCH_BYTES),
+        "/v1/decide": Route({"POST": verbs.decide}, ONE_BODY_BYTES, takes=Ask, gives=answers.Answer),
+        "/v1/peek": Route(
+            {"POST": verbs.peek}, ONE_BODY_BYTES, roles=("read", "decide"), takes=Ask, gives=answers.Answer
+        ),
+        "/v1/schedule": Route({"POST": verbs.schedule}, ONE_BODY_BYTES, takes=Slot, gives=answers.SlotAnswer),
+        "/v1/refund": Route({"POST": verbs.refund}, ONE_BODY_BYTES, takes=Refund, gives=answers.Refunded),
+        "/v1/decide/all": Route({"POST": verbs.decide_all}, ONE_BODY_BYTES, takes=Asks, gives=answers.JointAnswer),
+        "/v1/decide/batch": Route({"POST": verbs.decide_batch}, BATCH_BYTES, takes=Batch, gives=answers.Columns),
         "/v1/policies": Route({"GET": verbs.policies}),
-        "/v1/subjects/": Route({"GET": verbs.explain, "DELETE": verbs.erase}),
+        "/v1/subjects/{subject}": Route({"GET": verbs.explain, "DELETE": verbs.erase}, query=named),
     }
 
 
 class _Verbs:
     """See `Limiter` for what each does."""
 
-    def __init__(self, limiter: AsyncLimiter) -> None:
+    def __init__(self, limiter: AsyncLimiter, most_rows: int) -> None:
         self._limiter = limiter
+        self._most_rows = most_rows
         self._ask, self._slot, self._refund = Reader(Ask), Reader(Slot), Reader(Refund)
         self._asks, self._batch = Reader(Asks), Reader(Batch)
 
@@ -51,7 +54,8 @@ class _Verbs:
         return ask.segment if ask.segment is not None else self._limiter.segment_of(ask.policy, ask.subject)
 
     async def decide(self, request: Request) -> Reply:
-        ask: Ask = self._ask(request.body)
+        """May the subject have the cost now? Consumes it when allowed."""
+        ask: Ask = self._ask(request.body, request.packed)
         segment = self._segment(ask)
         decision = await self._limiter.decide(
             ask.policy, ask.subject, ask.cost, ask.id, segment=segment, channel=ask.channel, zone=ask.zone
@@ -59,7 +63,8 @@ class _Verbs:
         return Reply(answers.one(ask.policy, segment, decision), decision.headers("draft-11"))
 
     async def peek(self, request: Request) -> Reply:
-        ask: Ask = self._ask(request.body)
+        """What decide would answer; consumes nothing."""
+        ask: Ask = self._ask(request.body, request.packed)
         segment = self._segment(ask)
         decision = await self._limiter.peek(
             ask.policy, ask.subject, ask.cost, ask.id, segment=segment, channel=ask.channel, zone=ask.zone
@@ -67,7 +72,8 @@ class _Verbs:
         return Reply(answers.one(ask.policy, segment, decision), decision.headers("draft-11"))
 
     async def schedule(self, request: Request) -> Reply:
-        ask: Slot = self._slot(request.body)
+        """Take the next free instant."""
+        ask: Slot = self._slot(request.body, request.packed)
         segment = self._segment(ask)
         decision = await self._limiter.schedule(
             ask.policy,
@@ -83,22 +89,27 @@ class _Verbs:
         return Reply(answers.slot(ask.policy, segment, decision), decision.headers("draft-11"))
 
     async def refund(self, request: Request) -> Reply:
-        ask: Refund = self._refund(request.body)
+        """Give a hit back, once."""
+        ask: Refund = self._refund(request.body, request.packed)
         refunded = await self._limiter.refund(ask.policy, ask.subject, ask.hit, ask.cost)
-        return Reply(msgspec.json.encode({"refunded": refunded}))
+        return Reply(answers.Refunded(refunded))
 
     async def decide_all(self, request: Request) -> Reply:
-        asks: Asks = self._asks(request.body)
-        attempts = [msgspec.structs.replace(ask.attempt(), segment=self._segment(ask)) for ask in asks.attempts]
+        """One answer for several subjects: all or none."""
+        asks: Asks = self._asks(request.body, request.packed)
+        attempts = [replace(ask.attempt(), segment=self._segment(ask)) for ask in asks.attempts]
         joint = await self._limiter.decide_all(attempts)
         return Reply(answers.joint(attempts, joint), joint.headers("draft-11"))
 
     async def decide_batch(self, request: Request) -> Reply:
-        batch: Batch = self._batch(request.body)
+        """Many attempts, each decided by itself, as columns."""
+        batch: Batch = self._batch(request.body, request.packed)
         batch.check()
         rows = len(batch.attempts or batch.subjects or ())
-        if rows > MOST_ROWS:
-            raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{rows} rows in a batch; at most {MOST_ROWS} a call")
+        if rows > self._most_rows:
+            raise Problem(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{rows} rows in a batch; at most {self._most_rows} a call"
+            )
         if batch.attempts is not None:
             decided = await self._limiter.decide_batch([ask.attempt() for ask in batch.attempts])
             return Reply(answers.columns_of_rows(decided))
@@ -115,11 +126,13 @@ class _Verbs:
         return Reply(answers.columns_of(many))
 
     async def policies(self, request: Request) -> Reply:
+        """All policies in force."""
         query_of(request.query, ())
         return Reply(answers.policies(self._limiter.namespace, self._limiter.policies))
 
     async def explain(self, request: Request) -> Reply:
-        subject = subject_of(request.rest)
+        """Why: the decision now, each limit, every hit."""
+        subject = subject_of(request.names[0])
         named = query_of(request.query, ("policy", "segment", "channel", "zone"))
         if "policy" not in named:
             raise InvalidValueError("explain which policy? add ?policy=… to the path")
@@ -136,6 +149,7 @@ class _Verbs:
         return Reply(answers.explained(why, segment))
 
     async def erase(self, request: Request) -> Reply:
+        """Forget the subject: its logs under all policies."""
         query_of(request.query, ())
-        erased = await self._limiter.erase(subject_of(request.rest))
-        return Reply(msgspec.json.encode({"erased_logs": erased}))
+        erased = await self._limiter.erase(subject_of(request.names[0]))
+        return Reply(answers.Erased(erased))

@@ -96,10 +96,13 @@ class Reader:
 
     def __init__(self, form: type[Any]) -> None:
         self._decoder = msgspec.json.Decoder(form)
+        self._unpacker = msgspec.msgpack.Decoder(form)
         self._keys = [f'"{name}"'.encode() for name in form.__struct_fields__]
 
-    def __call__(self, body: bytes) -> Any:
-        """The body in this form; raises the `Problem` that says what is wrong with it."""
+    def __call__(self, body: bytes, packed: bool = False) -> Any:
+        """The body, JSON or `packed` as msgpack, in this form; raises the `Problem` that says what is wrong with it."""
+        if packed:
+            return self._unpacked(body)
         try:
             form = self._decoder.decode(body)
         except msgspec.ValidationError as error:
@@ -110,6 +113,14 @@ class Reader:
         if b"\\" in body or any(body.count(key) > 1 for key in self._keys):
             json.loads(body, object_pairs_hook=_once)
         return form
+
+    def _unpacked(self, body: bytes) -> Any:
+        try:
+            return self._unpacker.decode(body)
+        except msgspec.ValidationError as error:
+            raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, _one_line(error)) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Problem(HTTPStatus.BAD_REQUEST, f"the body is not msgpack: {_one_line(error)}") from None
 
 
 def subject_of(rest: bytes) -> Subject:

@@ -10,46 +10,74 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from http import HTTPStatus
-from typing import Any
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import msgspec
 
 from capline.model.errors import CaplineError
-from capline.service.problems import Problem, document, problem_of
+from capline.service.paths import Paths
+from capline.service.problems import RETRY_AFTER_S, Problem, document, problem_of
+from capline.service.run.settings import Bounds
 
-__all__ = ["ONE_BODY_BYTES", "App", "Reply", "Request", "Route"]
+if TYPE_CHECKING:
+    from capline.service.access.guard import Guard
+
+__all__ = ["BATCH_BYTES", "ONE_BODY_BYTES", "App", "Observer", "Reply", "Request", "Route"]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-ONE_BODY_BYTES = 1 << 20
-"""The largest body of one attempt: a hundred times what the longest names take."""
+ONE_BODY_BYTES = Bounds().body_bytes
+"""The largest body of one attempt, unless `bounds` say another: a hundred times what the longest names take."""
 
-BODY_WITHIN_S = 30.0
-"""A body that takes longer to come keeps a connection for nothing."""
+BATCH_BYTES = Bounds().batch_bytes
+"""The same of many attempts."""
 
-JSON = "application/json"
+JSON, MSGPACK = "application/json", "application/msgpack"
+_PACKED = (MSGPACK.encode(), b"application/x-msgpack")
 
 log = logging.getLogger("capline.service")
 
 
 class Request:
-    """One request: its body, the rest of its path behind the route's, as it was sent, and its query."""
+    """One request: its body, what stands for the names of its path, as it was sent, and its query.
 
-    __slots__ = ("body", "query", "rest")
+    `route` is the path with its names as the routes have it, "" before one is found.
+    `packed` says that the body is msgpack; `who` is the name of its token, "" where there are none; `client` is the
+    address that it came from, by as many X-Forwarded-For as proxies are trusted.
+    """
 
-    def __init__(self, body: bytes, rest: bytes, query: bytes) -> None:
+    __slots__ = ("body", "client", "headers", "names", "packed", "query", "route", "who")
+
+    def __init__(
+        self,
+        body: bytes,
+        query: bytes,
+        *,
+        packed: bool = False,
+        who: str = "",
+        client: str = "",
+        headers: list[tuple[bytes, bytes]] | None = None,
+    ) -> None:
         self.body = body
-        self.rest = rest
+        self.names: tuple[bytes, ...] = ()
+        self.route = ""
         self.query = query
+        self.packed = packed
+        self.who = who
+        self.client = client
+        self.headers = headers or []
 
 
 class Reply:
-    """A body and its status; `headers` beside type and length."""
+    """A body and its status; `headers` beside type and length. What is not bytes is encoded as the request was."""
 
     __slots__ = ("body", "headers", "status", "type")
 
     def __init__(
-        self, body: bytes, headers: Mapping[str, str] | None = None, *, status: int = 200, type: str = JSON
+        self, body: object, headers: Mapping[str, str] | None = None, *, status: int = 200, type: str = JSON
     ) -> None:
         self.body = body
         self.headers = headers or {}
@@ -59,39 +87,86 @@ class Reply:
 
 Handler = Callable[[Request], Awaitable[Reply]]
 
+_ROLES = {"GET": ("read",), "POST": ("decide",)}
+
 
 class Route:
-    """Who answers at a path, by method; bodies of at most `body_bytes`, JSON. A path that ends in / takes a rest.
+    """Who answers at a path, by method; bodies of at most `body_bytes`. `{name}` in a path is any one part.
 
-    So does one with {name} in it: what stands there.
+    `roles`   whose tokens may: by default read for GET, decide for POST; an admin may all. () is anybody
+    `takes`   the form of the body, `gives` that of the answer, `query` the parameters: for the OpenAPI document
     """
 
-    __slots__ = ("body_bytes", "handlers")
+    __slots__ = ("body_bytes", "gives", "handlers", "query", "roles", "takes")
 
-    def __init__(self, handlers: Mapping[str, Handler], body_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        body_bytes: int = 0,
+        *,
+        roles: tuple[str, ...] | None = None,
+        takes: Any = None,
+        gives: Any = None,
+        query: tuple[str, ...] = (),
+    ) -> None:
         self.handlers = handlers
         self.body_bytes = body_bytes
+        self.roles = roles
+        self.takes, self.gives, self.query = takes, gives, query
+
+    def roles_of(self, method: str) -> tuple[str, ...]:
+        """Whose tokens may use the method here, beside an admin's; () is anybody."""
+        return _ROLES.get(method, ("admin",)) if self.roles is None else self.roles
+
+
+class Answered(NamedTuple):
+    """A request that was answered: the path of its route, not what stands behind it, which may be a subject."""
+
+    method: str
+    route: str
+    path: bytes
+    status: int
+    seconds: float
+    size_bytes: int
+    who: str
+    client: str
+
+
+class Observer(Protocol):
+    """Told of every request that was answered."""
+
+    def answered(self, request: Answered) -> None:
+        """This was."""
+        ...
 
 
 class App:
     """The ASGI application over these routes."""
 
-    def __init__(self, routes: Mapping[str, Route]) -> None:
-        self._exact: dict[bytes, Route] = {}
-        self._below: list[tuple[bytes, bytes, Route]] = []
-        for path, route in routes.items():
-            before, named, after = path.encode().partition(b"{name}")
-            if named or path.endswith("/"):
-                self._below.append((before, after, route))
-            else:
-                self._exact[before] = route
+    def __init__(
+        self,
+        routes: Mapping[str, Route],
+        bounds: Bounds | None = None,
+        observers: tuple[Observer, ...] = (),
+        guard: Guard | None = None,
+        trusted_proxies: int = 0,
+    ) -> None:
+        self._paths = Paths(routes)
+        self._bounds = Bounds() if bounds is None else bounds
+        self._body_bytes = {ONE_BODY_BYTES: self._bounds.body_bytes, BATCH_BYTES: self._bounds.batch_bytes}
+        self._observers, self._guard, self._trusted = observers, guard, trusted_proxies
+        self._under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             raise TypeError(f"this application speaks http, not {scope['type']}")
+        began = perf_counter()
+        path: bytes = scope["raw_path"]
+        request = Request(b"", scope["query_string"], client=self._client(scope), headers=scope["headers"])
+        self._under_way += 1
         try:
-            reply = await self._answer(scope, receive)
+            reply = await self._answer(path, request, scope["method"], receive)
         except Problem as problem:
             reply = _told(problem)
         except CaplineError as error:
@@ -99,80 +174,121 @@ class App:
         except Exception:
             log.exception("a fault of the service")
             reply = _told(Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault of the service; its log says more"))
+        finally:
+            self._under_way -= 1
         if reply is None:
             return
-        headers = [(b"content-type", reply.type.encode()), (b"content-length", str(len(reply.body)).encode())]
+        body, kind = reply.body, reply.type
+        if not isinstance(body, bytes):
+            kind = MSGPACK if request.packed else JSON
+            body = (msgspec.msgpack.encode if request.packed else msgspec.json.encode)(body)
+        headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
         headers += [(name.lower().encode(), value.encode("latin-1")) for name, value in reply.headers.items()]
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else reply.body})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+        if self._observers:
+            seconds = perf_counter() - began
+            told = Answered(
+                scope["method"], request.route, path, reply.status, seconds, len(body), request.who, request.client
+            )
+            for observer in self._observers:
+                observer.answered(told)
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Reply | None:
-        path: bytes = scope["raw_path"]
-        route, rest = self._exact.get(path), b""
-        if route is None:
-            route, rest = self._route_below(path)
-        handler = route.handlers.get("GET" if scope["method"] == "HEAD" else scope["method"])
+    async def _answer(self, path: bytes, request: Request, method: str, receive: Receive) -> Reply | None:
+        found = self._paths.find(path)
+        if found is None:
+            raise Problem(HTTPStatus.NOT_FOUND, "there is nothing at this path; docs/service.md lists those there are")
+        route, request.route, request.names = found
+        if self._under_way > self._bounds.requests and route.roles != ():  # a probe says that it lives
+            raise Problem(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"{self._bounds.requests} requests are under way, and no more are taken",
+                {"Retry-After": str(RETRY_AFTER_S)},
+            )
+        method = "GET" if method == "HEAD" else method
+        handler = route.handlers.get(method)
         if handler is None:
             allowed = ", ".join(sorted(route.handlers))
             raise Problem(HTTPStatus.METHOD_NOT_ALLOWED, f"this path takes {allowed}", {"Allow": allowed})
-        body: bytes | None = b""
+        if self._guard is not None:
+            request.who = await self._guard.who(request.headers, route.roles_of(method))
         if route.body_bytes:
-            body = await _body(scope, receive, route.body_bytes)
-        return None if body is None else await handler(Request(body, rest, scope["query_string"]))
+            most_bytes = self._body_bytes.get(route.body_bytes, route.body_bytes)
+            request.packed = _check_head(request.headers, most_bytes)
+            body = await _body(receive, most_bytes, self._bounds.body_within)
+            if body is None:
+                return None
+            request.body = body
+        return await handler(request)
 
-    def _route_below(self, path: bytes) -> tuple[Route, bytes]:
-        for before, after, route in self._below:
-            rest = path[len(before) : len(path) - len(after)]
-            if path.startswith(before) and path.endswith(after) and rest and b"/" not in rest:
-                return route, rest
-        raise Problem(HTTPStatus.NOT_FOUND, "there is nothing at this path; docs/service.md lists those there are")
+    def _client(self, scope: Scope) -> str:
+        """The address that the request came from: the last that was written by a proxy that is trusted."""
+        peer = scope.get("client")
+        near = peer[0] if peer else ""
+        if not self._trusted:
+            return near
+        told = b",".join(value for name, value in scope["headers"] if name == b"x-forwarded-for")
+        hops = [hop.strip().decode("latin-1") for hop in told.split(b",") if hop.strip()]
+        return hops[-min(self._trusted, len(hops))] if hops else near
 
 
 def _told(problem: Problem) -> Reply:
     return Reply(document(problem), problem.headers, status=problem.status.value, type="application/problem+json")
 
 
-async def _body(scope: Scope, receive: Receive, most_bytes: int) -> bytes | None:
+async def _body(receive: Receive, most_bytes: int, within_s: float) -> bytes | None:
     """The whole body; None where the client went away before its end."""
-    _check_head(scope["headers"], most_bytes)
-    try:
-        async with asyncio.timeout(BODY_WITHIN_S):
-            message = await receive()
+    message = await _piece(receive, within_s)
+    if message["type"] == "http.disconnect":
+        return None
+    body: bytes = message.get("body", b"")
+    if message.get("more_body"):
+        pieces = [body]
+        size_bytes = len(body)
+        deadline = asyncio.get_running_loop().time() + within_s
+        while message.get("more_body"):
+            message = await _piece(receive, deadline - asyncio.get_running_loop().time(), within_s)
             if message["type"] == "http.disconnect":
                 return None
-            body: bytes = message.get("body", b"")
-            if message.get("more_body"):
-                pieces = [body]
-                size_bytes = len(body)
-                while message.get("more_body"):
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        return None
-                    pieces.append(message.get("body", b""))
-                    size_bytes += len(pieces[-1])
-                    if size_bytes > most_bytes:
-                        raise _too_large(most_bytes)
-                body = b"".join(pieces)
-    except TimeoutError:
-        raise Problem(
-            HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {BODY_WITHIN_S:g} s", {"Connection": "close"}
-        ) from None
+            pieces.append(message.get("body", b""))
+            size_bytes += len(pieces[-1])
+            if size_bytes > most_bytes:
+                raise _too_large(most_bytes)
+        body = b"".join(pieces)
     if len(body) > most_bytes:
         raise _too_large(most_bytes)
     return body
 
 
-def _check_head(headers: list[tuple[bytes, bytes]], most_bytes: int) -> None:
-    """Refuse what needs no reading to be refused."""
+async def _piece(receive: Receive, left_s: float, within_s: float | None = None) -> MutableMapping[str, Any]:
+    try:
+        async with asyncio.timeout(left_s):
+            return await receive()
+    except TimeoutError:
+        said_s = left_s if within_s is None else within_s
+        raise Problem(
+            HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {said_s:g} s", {"Connection": "close"}
+        ) from None
+
+
+def _check_head(headers: list[tuple[bytes, bytes]], most_bytes: int) -> bool:
+    """Refuse what needs no reading to be refused; whether the body is msgpack."""
     kind = b""
     for name, value in headers:
         if name == b"content-type":
             kind = value
         elif name == b"content-length" and int(value) > most_bytes:
             raise _too_large(most_bytes)
+    kind = kind.partition(b";")[0].strip().lower()
+    if kind in _PACKED:
+        return True
     # A page in a browser may send forms and text to any address without asking; JSON it may not.
-    if kind.partition(b";")[0].strip().lower() != JSON.encode():
-        raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send JSON, with the header Content-Type: application/json")
+    if kind != JSON.encode():
+        raise Problem(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            "send JSON, with the header Content-Type: application/json, or msgpack, with application/msgpack",
+        )
+    return False
 
 
 def _too_large(most_bytes: int) -> Problem:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from importlib.util import find_spec
 
 from capline.model.errors import CaplineError
 
@@ -14,7 +14,6 @@ _PARTS = ("uvicorn", "httptools", "uvloop", "prometheus_client")
 def check_service_parts() -> None:
     """Raise the `CaplineError` that says what to install, where a package is missing."""
     for name in _PARTS:
-        try:
-            import_module(name)
-        except ImportError:
-            raise CaplineError(f'the service needs {name}: pip install "capline[serve]"') from None
+        # Found, not loaded: with several workers the parent must not load what they set up for themselves.
+        if find_spec(name) is None:
+            raise CaplineError(f'the service needs {name}: pip install "capline[serve]"')

@@ -21,7 +21,7 @@ from capline.limiter.segments import segment_codes
 from capline.model.errors import InvalidValueError, quoted
 from capline.model.subject import Subject, check_subject, parse_subject
 from capline.service.forms import Reader, query_of, word_of
-from capline.service.http import ONE_BODY_BYTES, Reply, Request, Route
+from capline.service.http import BATCH_BYTES, ONE_BODY_BYTES, Reply, Request, Route
 from capline.service.problems import Problem
 
 if TYPE_CHECKING:
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
 __all__ = ["check_address", "figures", "opened", "routes"]
 
 MOST_IDS = 100_000
-IDS_BYTES = 16 << 20
-"""Ids in one call, and their bytes."""
+"""Ids in one call."""
 
 MOST_MEMBERS = 10_000
 MEMBERS = 1_000
 MOST_NAMES = 32
 """Ids in a page, at most and unless said; names in an expression."""
+
+_READ = ("read", "decide")
 
 
 class Ids(msgspec.Struct, forbid_unknown_fields=True):
@@ -96,11 +97,11 @@ def routes(source: SegmentSource | None) -> dict[str, Route]:
     asked = _Segments(source) if source is not None else _None()
     return {
         "/v1/segments": Route({"GET": asked.list}),
-        "/v1/segments/of": Route({"POST": asked.of}, IDS_BYTES),
-        "/v1/segments/evaluate": Route({"POST": asked.evaluate}, ONE_BODY_BYTES),
+        "/v1/segments/of": Route({"POST": asked.of}, BATCH_BYTES, roles=_READ, takes=Ids),
+        "/v1/segments/evaluate": Route({"POST": asked.evaluate}, ONE_BODY_BYTES, roles=_READ, takes=Evaluate),
         "/v1/segments/{name}/count": Route({"GET": asked.count}),
-        "/v1/segments/{name}/contains": Route({"GET": asked.contains}),
-        "/v1/segments/{name}/members": Route({"GET": asked.members}),
+        "/v1/segments/{name}/contains": Route({"GET": asked.contains}, query=("id",)),
+        "/v1/segments/{name}/members": Route({"GET": asked.members}, query=("after", "limit")),
     }
 
 
@@ -110,6 +111,7 @@ class _Segments:
         self._ids, self._expression = Reader(Ids), Reader(Evaluate)
 
     async def list(self, request: Request) -> Reply:
+        """All segments, and how many are in each."""
         query_of(request.query, ())
         snapshot, version = self._source.served
         listed = [
@@ -119,12 +121,14 @@ class _Segments:
         return _reply(version, ids=snapshot.kind, created_us=snapshot.created_us, segments=listed)
 
     async def count(self, request: Request) -> Reply:
+        """How many are in it."""
         query_of(request.query, ())
         snapshot, version = self._source.served
         name = _name(snapshot, request)
         return _reply(version, segment=name, count=snapshot.cardinality(name))
 
     async def contains(self, request: Request) -> Reply:
+        """Is this id in it?"""
         named = query_of(request.query, ("id",))
         snapshot, version = self._source.served
         name = _name(snapshot, request)
@@ -134,6 +138,7 @@ class _Segments:
         return _reply(version, segment=name, id=one, contains=snapshot.contains(name, one))
 
     async def members(self, request: Request) -> Reply:
+        """The ids in it, page by page."""
         named = query_of(request.query, ("after", "limit"))
         snapshot, version = self._source.served
         name = _name(snapshot, request)
@@ -145,7 +150,8 @@ class _Segments:
         return _reply(version, segment=name, count=snapshot.cardinality(name), ids=page[:limit], next=following)
 
     async def of(self, request: Request) -> Reply:
-        ids: Ids = self._ids(request.body)
+        """The segment of each id."""
+        ids: Ids = self._ids(request.body, request.packed)
         if len(ids.ids) > MOST_IDS:
             raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{len(ids.ids)} ids; at most {MOST_IDS} a call")
         snapshot, version = self._source.served
@@ -153,9 +159,10 @@ class _Segments:
         return _reply(version, segments=segments, errors=errors)
 
     async def evaluate(self, request: Request) -> Reply:
+        """How many an expression over segments holds."""
         from capline.segment import parse_expression  # noqa: PLC0415 - an extra, as above
 
-        asked: Evaluate = self._expression(request.body)
+        asked: Evaluate = self._expression(request.body, request.packed)
         parsed = parse_expression(asked.expression)
         names = sum(step.is_name for step in parsed.steps)
         if names > MOST_NAMES:
@@ -169,13 +176,14 @@ class _None:
     """Of no segments."""
 
     async def refuse(self, _request: Request) -> NoReturn:
+        """There are no segments here."""
         raise Problem(HTTPStatus.NOT_FOUND, "this service has no segments; start it with --segments ADDRESS")
 
     list = count = contains = members = of = evaluate = refuse
 
 
 def _reply(version: str, **answer: object) -> Reply:
-    return Reply(msgspec.json.encode({**answer, "version": version}))
+    return Reply({**answer, "version": version})
 
 
 def _segments_of(snapshot: Snapshot, ids: list[Subject]) -> tuple[list[str | None], dict[str, str]]:
@@ -191,7 +199,7 @@ def _segments_of(snapshot: Snapshot, ids: list[Subject]) -> tuple[list[str | Non
 
 
 def _name(snapshot: Snapshot, request: Request) -> str:
-    name = word_of(request.rest)
+    name = word_of(request.names[0])
     if name not in snapshot.sets:
         raise Problem(HTTPStatus.NOT_FOUND, f"no segment {quoted(name)}; there are: {', '.join(snapshot.sets)}")
     return name

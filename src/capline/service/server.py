@@ -1,209 +1,216 @@
-"""Listens, serves and stops: one process, one event loop, a listener for decisions and one for who watches.
+"""The service in this process: its parts, its listeners, its end. Several processes are `run.workers`' business.
 
-The rule: SIGTERM and SIGINT end it within `STOP_WITHIN_S`. It takes no new connection from then on, finishes what it
-has begun, closes the store; a second signal ends it at once.
-
-There are no tokens: whoever reaches it may decide, and erase. So it listens on loopback alone.
+The rule: SIGTERM and SIGINT end it within `bounds.stop_within`. It takes no new connection from then on, finishes
+what it has begun, closes the store; a second signal ends it at once. SIGHUP reloads.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import socket
-from contextlib import contextmanager
-from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import uvicorn
 import uvloop
+from msgspec.structs import replace
 
 from capline.limiter.aio import AsyncLimiter
-from capline.model.errors import CaplineError, InvalidValueError, NoStoreError, quoted
+from capline.model.errors import InvalidValueError, NoStoreError
 from capline.service import segments
+from capline.service.access.guard import Guard
+from capline.service.access.log import AccessLog
+from capline.service.access.tokens import TokenFile
 from capline.service.api import routes
-from capline.service.http import App
-from capline.service.probes import Metrics, probes
+from capline.service.http import App, Observer, Route
+from capline.service.metrics import Metrics
+from capline.service.openapi import described
+from capline.service.probes import probes
+from capline.service.run.listen import Listener, tls_context
+from capline.service.run.reload import Followed, follow
+from capline.service.run.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from pathlib import Path
+    import socket
+    import ssl
+    from collections.abc import Callable, Coroutine, Mapping
 
     from capline.limiter.segments import SegmentSource
+    from capline.service.run.settings import Tls
 
-__all__ = ["STOP_WITHIN_S", "Address", "Settings", "check", "parse_address", "serve"]
+__all__ = ["ADMIN", "PUBLIC", "Parts", "Settings", "check", "open_parts", "serve_here"]
 
-STOP_WITHIN_S = 10
-_FINISH_WITHIN_S = STOP_WITHIN_S - 1
-"""What is under way has so long; the rest is for closing the store."""
-
-_LARGEST_PORT = 65535
-_BACKLOG = 2048
+PUBLIC, ADMIN = "http", "admin"
+"""The listeners, by their section in the settings. A process has one of them or both."""
 
 
-class Address(NamedTuple):
-    """Where to listen; port 0 is any that is free."""
+@dataclass(slots=True)
+class Parts:
+    """What is served: `public` and `admin` are routes, beside the probes and the metrics.
 
-    host: str
-    port: int
+    `followed` is looked at every second and on SIGHUP; `beside` runs for as long as the listeners (another protocol's
+    server, say) and is cancelled at the end; `stack` closes everything.
+    """
 
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
-
-class Settings(NamedTuple):
-    """What is served, and where."""
-
-    policies: Path
-    store: str
-    listen: Address
-    admin: Address
-    on_store_error: str = "raise"
-    segments: str | None = None
+    limiter: AsyncLimiter
+    public: dict[str, Route]
+    admin: dict[str, Route]
+    segments: SegmentSource | None = None
+    followed: list[Followed] = field(default_factory=list[Followed])
+    beside: list[Callable[[], Coroutine[object, object, None]]] = field(
+        default_factory=list["Callable[[], Coroutine[object, object, None]]"]
+    )
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
 
-def parse_address(text: str, option: str) -> Address:
-    """`127.0.0.1:8080`, `[::1]:8080` or `localhost:8080`; raises for any other host than this one."""
-    host, colon, port = text.rpartition(":")
-    name = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
-    number = int(port) if port.isascii() and port.isdecimal() and len(port) <= len(str(_LARGEST_PORT)) else -1
-    if not colon or not name or not 0 <= number <= _LARGEST_PORT or (":" in name) != host.startswith("["):
-        raise InvalidValueError(f"{option} {quoted(text)}: write host:port, like 127.0.0.1:8080 or [::1]:8080")
-    if name == "localhost":
-        name = "127.0.0.1"
-    try:
-        loopback = ip_address(name).is_loopback
-    except ValueError:
-        raise InvalidValueError(f"{option} {quoted(text)}: name an address, like 127.0.0.1:8080") from None
-    if not loopback:
-        raise InvalidValueError(
-            f"{option} {quoted(text)}: without tokens it listens on loopback only, like 127.0.0.1:{number}; "
-            "for other hosts put a proxy that knows its callers before it"
+async def open_parts(settings: Settings, metrics: Metrics, *, create: bool = True) -> Parts:
+    """Open all that the settings name; raises what is wrong. Where a new part of the service is joined to it."""
+    for name in ("config", "grpc"):
+        if getattr(settings, name) is not None:
+            raise InvalidValueError(f"{name}: this version does not serve it; leave it out")
+    async with AsyncExitStack() as stack:
+        source = await stack.enter_async_context(segments.opened(settings.segments))
+        limiter = AsyncLimiter.from_file(
+            Path(settings.policies),
+            settings.store,
+            on_store_error=settings.on_store_error,
+            observers=[metrics.observer],
+            segments=source,
+            create=create,
         )
-    return Address(name, number)
+        stack.push_async_callback(limiter.close)
+        public = routes(limiter, settings.bounds.batch_rows) | segments.routes(source)
+        parts = Parts(limiter, public, {}, source)
+        parts.followed.append(Followed("policies", limiter.reload))
+        metrics.add(limiter, source)
+        parts.stack = stack.pop_all()
+    return parts
 
 
 def check(settings: Settings) -> int:
     """Look whether it could start, and make no store; the number of policies. Raises what is wrong."""
-    directory = None if settings.segments is None else segments.check_address(settings.segments)
 
     async def opened() -> int:
-        options: Any = {"on_store_error": settings.on_store_error, "segments": directory}
+        metrics = Metrics()
         try:
-            limiter = AsyncLimiter.from_file(settings.policies, settings.store, create=False, **options)
+            parts = await open_parts(settings, metrics, create=False)
         except NoStoreError:
-            limiter = AsyncLimiter.from_file(settings.policies, "memory://", **options)
-        try:
-            return len(limiter.policies)
-        finally:
-            await limiter.close()
+            in_memory = replace(settings, store="memory://")
+            parts = await open_parts(in_memory, Metrics())
+        async with parts.stack:
+            return len(parts.limiter.policies)
 
+    if settings.segments is not None:
+        settings = replace(settings, segments=segments.check_address(settings.segments))
+    if settings.tokens is not None:
+        TokenFile(settings.tokens)
+    for tls in (settings.http.tls, settings.admin.tls):
+        if tls is not None:
+            tls_context(tls)
     return asyncio.run(opened())
 
 
-def serve(settings: Settings, started: Callable[[Address, Address], object]) -> None:
-    """Serve until a signal ends it; `started` is told where it listens, once it does.
+def serve_here(
+    settings: Settings,
+    sockets: Mapping[str, socket.socket],
+    started: Callable[[], object],
+    lifeline: int | None = None,
+) -> None:
+    """Serve on these sockets, by the name of their listener, until a signal; `started` is called once it listens.
 
-    Raises `CaplineError` where it cannot start: bad policies, an embedded store that is damaged, an address in use. A
-    server that is away is no reason not to start: `/readyz` says so, and decisions are answered once it is back.
+    A `lifeline` is the end of a pipe: it ends too when the other end is closed, and SIGINT is not its own business.
+    Raises `CaplineError` where it cannot start: bad policies, an embedded store that is damaged. A server that is
+    away is no reason not to start: `/readyz` says so, and decisions are answered once it is back.
     """
-    with (
-        _listening(settings.listen, "--listen") as public,
-        _listening(settings.admin, "--admin") as private,
-        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-    ):
-        runner.run(_serve(settings, public, private, started))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, sockets, started, lifeline))
 
 
 async def _serve(
-    settings: Settings, public: socket.socket, private: socket.socket, started: Callable[[Address, Address], object]
+    settings: Settings, sockets: Mapping[str, socket.socket], started: Callable[[], object], lifeline: int | None
 ) -> None:
-    async with segments.opened(settings.segments) as source:
-        await _serve_with(settings, source, public, private, started)
-
-
-async def _serve_with(
-    settings: Settings,
-    source: SegmentSource | None,
-    public: socket.socket,
-    private: socket.socket,
-    started: Callable[[Address, Address], object],
-) -> None:
-    metrics = Metrics()
-    limiter = AsyncLimiter.from_file(
-        settings.policies,
-        settings.store,
-        on_store_error=settings.on_store_error,
-        observers=[metrics.observer],
-        segments=source,
-    )
-    try:
-        metrics.add(limiter, source)
-        known = probes(limiter, source)
-        asked = routes(limiter) | segments.routes(source)
-        servers = [_Listener(App(asked | known)), _Listener(App(known | metrics.routes()))]
-        _end_on_signals(servers)
-        async with asyncio.TaskGroup() as group:
-            for server, listening in zip(servers, (public, private), strict=True):
-                group.create_task(server.serve([listening]))
-            for server in servers:
-                await server.listening.wait()
-            started(*(Address(*listening.getsockname()[:2]) for listening in (public, private)))
-    finally:
-        await limiter.close()
-
-
-class _Listener(uvicorn.Server):
-    """A server among others in one process: signals are not its own."""
-
-    def __init__(self, app: App) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http="httptools",
-                ws="none",
-                lifespan="off",
-                access_log=False,
-                log_config=None,
-                server_header=False,
-                proxy_headers=False,
-                timeout_graceful_shutdown=_FINISH_WITHIN_S,
+    metrics = Metrics("+".join(sockets))
+    parts = await open_parts(settings, metrics)
+    async with parts.stack:
+        known = probes(parts.limiter, parts.segments)
+        of = {PUBLIC: described(parts.public | known), ADMIN: parts.admin | known | metrics.routes()}
+        guard = None
+        if settings.tokens is not None:
+            tokens = TokenFile(settings.tokens)
+            guard = Guard(tokens)
+            parts.followed.append(Followed("tokens", tokens.reload))
+        observers: tuple[Observer, ...] = (metrics,)
+        if settings.observers.access_log is not None:
+            observers += (AccessLog(settings.observers),)
+        tls = {PUBLIC: settings.http.tls, ADMIN: settings.admin.tls}
+        listeners: dict[str, Listener] = {}
+        for name in sockets:
+            named = tls[name]
+            context = None if named is None else tls_context(named)
+            if named is not None and context is not None:
+                parts.followed.append(Followed(f"{name}.tls", _certificate(named, context)))
+            app = App(
+                of[name], settings.bounds, observers if name == PUBLIC else (), guard, settings.http.trusted_proxies
             )
-        )
+            listeners[name] = Listener(app, settings.bounds, context)
+        reload_now = asyncio.Event()
+        _on_signals(list(listeners.values()), reload_now, lifeline)
+        async with asyncio.TaskGroup() as beside:
+            tasks = [beside.create_task(follow(parts.followed, metrics, reload_now))]
+            if PUBLIC in sockets:
+                tasks += [beside.create_task(one()) for one in parts.beside]
+            async with asyncio.TaskGroup() as group:
+                for name, listener in listeners.items():
+                    group.create_task(listener.serve([sockets[name]]))
+                for listener in listeners.values():
+                    await listener.listening.wait()
+                started()
+            for task in tasks:
+                task.cancel()
 
-        self.listening = asyncio.Event()
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and say so."""
-        await super().startup(sockets)
-        self.listening.set()
+def _certificate(tls: Tls, context: ssl.SSLContext) -> Callable[[], bool]:
+    """Takes over a certificate that was renewed: new connections get it."""
+    seen = _states(tls)
 
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """Take none."""
-        yield
+    def reload() -> bool:
+        nonlocal seen
+        found = _states(tls)
+        if found == seen:
+            return False
+        tls_context(tls)  # whole or not at all: the context in use is changed only by files that are good
+        context.load_cert_chain(tls.certificate, tls.key)
+        seen = found
+        return True
+
+    return reload
 
 
-def _end_on_signals(servers: list[_Listener]) -> None:
+def _states(tls: Tls) -> list[tuple[int, int]]:
+    try:
+        states = [Path(path).stat() for path in (tls.certificate, tls.key)]
+    except OSError:
+        return []
+    return [(state.st_ino, state.st_mtime_ns) for state in states]
+
+
+def _on_signals(listeners: list[Listener], reload_now: asyncio.Event, lifeline: int | None) -> None:
     def stop() -> None:
-        for server in servers:
-            server.force_exit = server.should_exit
-            server.should_exit = True
+        for listener in listeners:
+            listener.force_exit = listener.should_exit
+            listener.should_exit = True
 
     loop = asyncio.get_running_loop()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, stop)
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(signal.SIGHUP, reload_now.set)
+    if lifeline is None:
+        loop.add_signal_handler(signal.SIGINT, stop)
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
+    def ended() -> None:
+        loop.remove_reader(lifeline)
+        stop()
 
-@contextmanager
-def _listening(address: Address, option: str) -> Generator[socket.socket]:
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    try:
-        listening = socket.create_server(address, family=family, backlog=_BACKLOG)
-    except OSError as error:
-        reason = os.strerror(error.errno).lower() if error.errno else str(error)
-        raise CaplineError(f"{option} {address}: {reason}; name another port, or 0 for any that is free") from None
-    with listening:
-        yield listening
+    loop.add_reader(lifeline, ended)

@@ -22,11 +22,11 @@ def capline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--listen", "0.0.0.0:8080"], "--listen '0.0.0.0:8080': without tokens it listens on loopback only"),
-        (["--admin", "8081"], "--admin '8081': write host:port"),
+        (["--listen", "0.0.0.0:8080"], "--listen: without tokens it listens on loopback only"),
+        (["--admin", "8081"], "--admin: '8081' is no address; write host:port"),
         (["--policies", "nope.yaml"], "nope.yaml: cannot be read"),
         (["--store", "ftp://x"], "unknown kind 'ftp'"),
-        (["--on-store-error", "perhaps"], "on_store_error is one of raise, allow, deny"),
+        (["--on-store-error", "perhaps"], "--on-store-error: 'perhaps' is not known; use raise or allow or deny"),
     ],
 )
 @pytest.mark.parametrize("check", [["--check"], []], ids=["check", "serve"])
@@ -44,7 +44,7 @@ def test_an_address_in_use(capline: CommandLine, tmp_path: Path) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         done = capline("serve", "--listen", "127.0.0.1:0", "--admin", address)
     assert done.returncode == 2
-    assert f"--admin {address}: address already in use; name another port" in done.stderr
+    assert f"admin.listen {address}: address already in use; name another port" in done.stderr
     assert not (tmp_path / ".capline").exists()
 
 

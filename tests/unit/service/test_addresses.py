@@ -1,30 +1,28 @@
-"""Where the service listens: on this machine alone, as there are no tokens."""
+"""Where the service listens."""
 
 from __future__ import annotations
 
 import pytest
 
 from capline.model.errors import InvalidValueError
-from capline.service.server import parse_address
+from capline.service.run.settings import parse_address
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "shown", "loopback"),
     [
-        ("127.0.0.1:8080", "127.0.0.1:8080"),
-        ("127.1.2.3:0", "127.1.2.3:0"),
-        ("localhost:65535", "127.0.0.1:65535"),
-        ("[::1]:8080", "[::1]:8080"),
+        ("127.0.0.1:8080", "127.0.0.1:8080", True),
+        ("127.1.2.3:0", "127.1.2.3:0", True),
+        ("localhost:65535", "127.0.0.1:65535", True),
+        ("[::1]:8080", "[::1]:8080", True),
+        ("0.0.0.0:80", "0.0.0.0:80", False),
+        ("[::]:80", "[::]:80", False),
+        ("10.0.0.1:80", "10.0.0.1:80", False),
     ],
 )
-def test_this_machine(text: str, shown: str) -> None:
-    assert str(parse_address(text, "--listen")) == shown
-
-
-@pytest.mark.parametrize("text", ["0.0.0.0:80", "[::]:80", "10.0.0.1:80", "[fe80::1]:80", "8.8.8.8:80"])
-def test_no_other(text: str) -> None:
-    with pytest.raises(InvalidValueError, match=r"--admin .*loopback only"):
-        parse_address(text, "--admin")
+def test_an_address(text: str, shown: str, loopback: bool) -> None:
+    address = parse_address(text)
+    assert (str(address), address.is_loopback) == (shown, loopback)
 
 
 @pytest.mark.parametrize(
@@ -36,4 +34,4 @@ def test_no_other(text: str) -> None:
 )
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(InvalidValueError, match=r"like 127\.0\.0\.1:8080"):
-        parse_address(text, "--listen")
+        parse_address(text)

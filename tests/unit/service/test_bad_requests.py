@@ -11,7 +11,10 @@ from tests.kit.service import Service
 
 from capline import Policy
 from capline.model.errors import StoreDamagedError, StoreError, StoreUnavailableError, StoreUnknownError
-from capline.service import api, http
+from capline.service import http
+from capline.service.api import routes
+from capline.service.http import App
+from capline.service.run.settings import Bounds
 from capline.store.local.aio import AsyncLocalStore
 
 if TYPE_CHECKING:
@@ -107,7 +110,7 @@ def test_bodies_have_bounds(service: Service) -> None:
     at_most = GOOD.ljust(http.ONE_BODY_BYTES)
     assert service.send("/v1/peek", at_most).status_code == 200
     assert "larger than 1048576" in problem(service.send("/v1/decide", at_most + b" "), 413)
-    batch = b'{"policy":"promo","subjects":[]}'.ljust(api.BATCH_BYTES)
+    batch = b'{"policy":"promo","subjects":[]}'.ljust(http.BATCH_BYTES)
     assert service.send("/v1/decide/batch", batch).status_code == 200
     problem(service.send("/v1/decide/batch", batch + b" "), 413)
     assert "at most 100000" in problem(service.post("/v1/decide/batch", policy="promo", subjects=[1] * 100_001), 413)
@@ -136,10 +139,10 @@ def test_no_more_is_read_of_a_body_that_is_too_large(service: Service) -> None:
         assert (sent[0]["status"], len(read)) == (413, pieces)
 
 
-def test_a_body_that_does_not_come_in_time(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "BODY_WITHIN_S", 0.01)
+def test_a_body_that_does_not_come_in_time(service: Service) -> None:
+    app = App(routes(service.limiter), Bounds(body_within=0.01))
     sent: list[Any] = []
-    service.run(service.app(_scope(), asyncio.Event().wait, _keep(sent)))  # pyright: ignore[reportArgumentType] - it never comes
+    service.run(app(_scope(), asyncio.Event().wait, _keep(sent)))  # pyright: ignore[reportArgumentType] - it never comes
     assert sent[0]["status"] == 408
 
 
@@ -157,7 +160,7 @@ def test_a_client_that_leaves_before_its_end_gets_no_decision(service: Service, 
     assert sent == []
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "application/msgpack", ""])
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "application/cbor", ""])
 def test_only_json_is_taken(service: Service, kind: str) -> None:
     assert "application/json" in problem(service.send("/v1/decide", GOOD, kind), 415)
 

@@ -1,0 +1,99 @@
+"""Stands before every handler: who asks, and may they?
+
+    Authorization: Bearer cap_NAME_…         a generated token: SHA-256, a microsecond
+    Authorization: Basic name:secret         a chosen one: scrypt, some 80 ms once; then a keyed hash
+
+The rule: without a good token nothing is read of a body, and an answer does not tell a wrong name from a wrong secret.
+scrypt runs one at a time beside the loop, and few wait for it: guessing takes processor time from nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import secrets
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from capline.service.access.tokens import Token, is_of, name_of
+from capline.service.problems import RETRY_AFTER_S, Problem
+
+if TYPE_CHECKING:
+    from capline.service.access.tokens import TokenFile
+
+__all__ = ["Guard"]
+
+_CHALLENGE = {"WWW-Authenticate": 'Bearer realm="capline", Basic realm="capline"'}
+_MOST_WAIT = 16
+_MOST_KNOWN = 1024
+_LONGEST = 1024
+"""Characters of a header that can hold a token."""
+
+_NOBODY = Token("", (), f"scrypt:{'00' * 16}:", "")
+
+
+class Guard:
+    """Knows the tokens of a file, as it is now."""
+
+    def __init__(self, file: TokenFile) -> None:
+        self._file = file
+        self._key = secrets.token_bytes(32)
+        self._known: dict[bytes, Token] = {}
+        self._one = asyncio.Semaphore(1)
+        self._waiting = 0
+
+    async def who(self, headers: list[tuple[bytes, bytes]], roles: tuple[str, ...]) -> str:
+        """The name of who asks, "" where anybody may; raises the `Problem` that says why not."""
+        if not roles:
+            return ""
+        shown = next((value for name, value in headers if name == b"authorization"), b"")
+        token = await self._token(shown) if len(shown) <= _LONGEST else None
+        if token is None:
+            said = "this token is not known" if shown else "who asks? send Authorization: Bearer, and a token"
+            raise Problem(HTTPStatus.UNAUTHORIZED, said, _CHALLENGE)
+        if "admin" not in token.roles and not any(role in token.roles for role in roles):
+            may = " or ".join((*roles, "admin") if "admin" not in roles else roles)
+            raise Problem(HTTPStatus.FORBIDDEN, f"token {token.name} has not the role {may}")
+        return token.name
+
+    async def _token(self, header: bytes) -> Token | None:
+        kind, _, rest = header.partition(b" ")
+        rest = rest.strip()
+        if kind.lower() == b"bearer":
+            shown = rest.decode("latin-1")
+            token = self._file.tokens.get(name_of(shown))
+            if token is not None and not token.hash.startswith("sha256:"):
+                token = None
+            return token if is_of(token, shown) else None
+        if kind.lower() != b"basic":
+            return None
+        try:
+            name, _, chosen = base64.b64decode(rest, validate=True).decode().partition(":")
+        except ValueError:
+            return None
+        return await self._chosen(header, name, chosen)
+
+    async def _chosen(self, header: bytes, name: str, chosen: str) -> Token | None:
+        token = self._file.tokens.get(name, _NOBODY)
+        digest = hashlib.blake2b(header, key=self._key).digest()
+        if self._known.get(digest) is token:
+            return token
+        if not token.hash.startswith("scrypt:"):
+            token = _NOBODY
+        if self._waiting >= _MOST_WAIT:
+            raise Problem(
+                HTTPStatus.SERVICE_UNAVAILABLE, "too many ask who they are", {"Retry-After": str(RETRY_AFTER_S)}
+            )
+        self._waiting += 1
+        try:
+            async with self._one:
+                good = await asyncio.to_thread(is_of, token, chosen)
+        finally:
+            self._waiting -= 1
+        if not good:
+            return None
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[digest] = token
+        return token

@@ -1,0 +1,77 @@
+"""The access log: a JSON line for a sample of the requests, and for every one that failed here (5xx).
+
+    {"at":"2026-11-22T16:00:00.000Z","method":"GET","route":"/v1/subjects/","status":200,"ms":0.41,"bytes":512,"who":"billing","client":"10.0.0.7"}
+
+The rule: no body, no query, no secret; and of a path only its route, as what stands behind it may be a subject, unless
+subjects are asked for. A line that cannot be written is lost, and the service goes on.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, BinaryIO
+
+import msgspec
+
+from capline.model.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from capline.service.http import Answered
+    from capline.service.run.settings import Observers
+
+__all__ = ["AccessLog"]
+
+_FAILED = 500
+
+
+class AccessLog:
+    """Writes the lines; `access_log` is a path, or "-" for standard error."""
+
+    def __init__(self, asked: Observers) -> None:
+        self._sample, self._subjects = asked.access_sample, asked.subjects
+        self._path = asked.access_log or "-"
+        self._file = self._opened()
+
+    def answered(self, request: Answered) -> None:
+        """See `Observer`."""
+        if self._sample < 1 and request.status < _FAILED and random.random() >= self._sample:  # noqa: S311 - a sample
+            return
+        line: dict[str, object] = {
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "method": request.method,
+            "route": request.route,
+            "status": request.status,
+            "ms": round(request.seconds * 1000, 3),
+            "bytes": request.size_bytes,
+            "who": request.who,
+            "client": request.client,
+        }
+        if self._subjects:
+            line["path"] = request.path.decode("latin-1")
+        with suppress(OSError, ValueError):
+            self._file.write(msgspec.json.encode(line) + b"\n")
+            self._file.flush()
+
+    def reopen(self) -> bool:
+        """Open the file again: what moves logs away sends SIGHUP then."""
+        if self._path != "-":
+            before, self._file = self._file, self._opened()
+            before.close()
+        return False
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._path != "-":
+            self._file.close()
+
+    def _opened(self) -> BinaryIO:
+        if self._path == "-":
+            return sys.stderr.buffer
+        try:
+            return open(self._path, "ab")  # noqa: PTH123 - kept open
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise InvalidValueError(f"observers.access_log: {self._path}: {reason}") from None

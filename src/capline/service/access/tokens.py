@@ -1,0 +1,195 @@
+"""The tokens file: who may ask, each by a name, with roles, and a hash of what they show.
+
+    {"tokens": [{"name": "billing", "roles": ["decide"], "hash": "sha256:…", "created": "2026-11-22T16:00:00Z"}]}
+
+A token that is generated is `cap_NAME_` and 256 random bits; of it SHA-256 is enough. One that a person chose is shown
+as HTTP Basic, name and secret, and kept by scrypt. The rule: the file is replaced whole, with mode 0600; it holds no
+secret.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import stat
+import tempfile
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from capline.model.errors import CaplineError, InvalidValueError, UnknownNameError, quoted
+from capline.segment.files import read
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+__all__ = ["ROLES", "Token", "TokenFile", "is_of", "name_of"]
+
+ROLES = ("decide", "read", "admin")
+PREFIX = "cap_"
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,62}[a-z0-9])?", re.ASCII)
+_SECRET_BYTES = 32
+_SHORTEST_CHOSEN = 12
+_LONGEST_CHOSEN = 256
+_MOST_TOKENS = 10_000
+_LARGEST_FILE_BYTES = 4 << 20
+_SCRYPT_N, _SCRYPT_R, _SCRYPT_P = 1 << 15, 8, 1
+_SCRYPT_BYTES = 64 << 20
+
+
+class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One who may ask."""
+
+    name: str
+    roles: tuple[str, ...]
+    hash: str
+    created: str
+
+
+class _Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    tokens: list[Token]
+
+
+class TokenFile:
+    """The tokens of a file, by name, as they were read last."""
+
+    def __init__(self, path: str | Path, *, create: bool = False) -> None:
+        self.path = Path(path)
+        self.tokens: dict[str, Token] = {}
+        self._seen: tuple[int, ...] = ()
+        if not (create and not self.path.exists()):
+            self.reload()
+
+    def reload(self) -> bool:
+        """Read it again if it changed, and return whether it did; raises where it is not good, and changes nothing."""
+        try:
+            state = self.path.stat()
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise InvalidValueError(
+                f"{self.path}: cannot be read: {reason}; `capline token create NAME --file {self.path}` writes one"
+            ) from None
+        seen = state.st_ino, state.st_size, state.st_mtime_ns, state.st_mode
+        if seen == self._seen:
+            return False
+        self.tokens = self._read(state)
+        self._seen = seen
+        return True
+
+    def create(self, name: str, roles: Sequence[str], chosen: str | None = None) -> str:
+        """Add one and return what its holder shows: a generated token, or the secret that was chosen."""
+        if not _NAME.fullmatch(name):
+            raise InvalidValueError(
+                f"{quoted(name)} is no name of a token: small letters, digits, '-' and '.', 1 to 64"
+            )
+        unknown = [role for role in roles if role not in ROLES]
+        if unknown or not roles:
+            raise InvalidValueError(f"a token has roles of {', '.join(ROLES)}, not {quoted(', '.join(unknown))}")
+        if chosen is not None and not _SHORTEST_CHOSEN <= len(chosen) <= _LONGEST_CHOSEN:
+            raise InvalidValueError(f"a chosen secret has {_SHORTEST_CHOSEN} to {_LONGEST_CHOSEN} characters")
+        shown = f"{PREFIX}{name}_{secrets.token_hex(_SECRET_BYTES)}" if chosen is None else chosen
+        kept = _sha256(shown) if chosen is None else _scrypt(chosen, secrets.token_bytes(16))
+        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        with self._changing():
+            if name in self.tokens:
+                raise InvalidValueError(f"there is a token {name}; revoke it first: capline token revoke {name}")
+            if len(self.tokens) >= _MOST_TOKENS:
+                raise InvalidValueError(f"more than {_MOST_TOKENS} tokens; revoke some")
+            self.tokens = {**self.tokens, name: Token(name, tuple(dict.fromkeys(roles)), kept, now)}
+        return shown
+
+    def revoke(self, name: str) -> None:
+        """Take one out."""
+        with self._changing():
+            if name not in self.tokens:
+                raise UnknownNameError(f"no token {quoted(name)} in {self.path}; `capline token list` has them")
+            self.tokens = {kept: token for kept, token in self.tokens.items() if kept != name}
+
+    def _read(self, state: os.stat_result) -> dict[str, Token]:
+        if state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise InvalidValueError(f"{self.path}: others may write it, and let themselves in; chmod 600 {self.path}")
+        try:
+            form = msgspec.json.decode(read(self.path, _LARGEST_FILE_BYTES), type=_Form)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidValueError(f"{self.path}: no tokens file: {' '.join(str(error).split())}") from None
+        except CaplineError as error:
+            raise InvalidValueError(str(error)) from None
+        named: dict[str, Token] = {}
+        for token in form.tokens:
+            bad = not _NAME.fullmatch(token.name) or not token.roles or any(role not in ROLES for role in token.roles)
+            if bad or token.name in named or not token.hash.startswith(("sha256:", "scrypt:")):
+                raise InvalidValueError(
+                    f"{self.path}: token {quoted(token.name)}: a bad name, role or hash, or there twice"
+                )
+            named[token.name] = token
+        return named
+
+    @contextmanager
+    def _changing(self) -> Generator[None]:
+        """One change at a time, on the newest state, written whole."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self.path.with_name(f"{self.path.name}.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if self.path.exists():
+                self.reload()
+            yield
+            self._write()
+        finally:
+            os.close(lock)
+
+    def _write(self) -> None:
+        text = msgspec.json.format(msgspec.json.encode(_Form(list(self.tokens.values()))), indent=1) + b"\n"
+        number, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")  # its mode is 0600
+        try:
+            with os.fdopen(number, "wb") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, self.path)  # noqa: PTH105 - both are names
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(name)  # noqa: PTH108 - as above
+            raise
+
+
+def name_of(shown: str) -> str:
+    """The name in a generated token; "" where it is none."""
+    return shown[len(PREFIX) :].rpartition("_")[0] if shown.startswith(PREFIX) else ""
+
+
+def is_of(token: Token | None, shown: str) -> bool:
+    """Whether this is what the token's holder shows; takes as long for one that is unknown. scrypt takes some 80 ms."""
+    kept = "sha256:" if token is None else token.hash
+    kind, _, rest = kept.partition(":")
+    if kind == "sha256":
+        return hmac.compare_digest(_sha256(shown).encode(), kept.encode())
+    try:
+        salt = bytes.fromhex(rest.partition(":")[0])
+    except ValueError:
+        return False
+    return hmac.compare_digest(_scrypt(shown, salt).encode(), kept.encode())
+
+
+def _sha256(shown: str) -> str:
+    return f"sha256:{hashlib.sha256(shown.encode(errors='replace')).hexdigest()}"
+
+
+def _scrypt(chosen: str, salt: bytes) -> str:
+    key = hashlib.scrypt(
+        chosen.encode(errors="replace"),
+        salt=salt,
+        n=_SCRYPT_N,
+        r=_SCRYPT_R,
+        p=_SCRYPT_P,
+        maxmem=_SCRYPT_BYTES,
+        dklen=32,
+    )
+    return f"scrypt:{salt.hex()}:{key.hex()}"

@@ -1,0 +1,124 @@
+"""The metrics of the service: of one process in its own registry, of several by prometheus-client's multiprocess mode.
+
+In that mode every process writes its figures into files of a folder that all share, and whoever is asked adds them up:
+a worker that was killed keeps what it had counted. Memory and processor time are given for each process.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from capline.observe import PrometheusObserver, SegmentMetrics, StoreMetrics
+from capline.observe.metrics import BUCKETS_SECONDS
+from capline.service.http import Reply, Request, Route
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from prometheus_client.core import Metric
+
+    from capline.limiter.aio import AsyncLimiter
+    from capline.limiter.segments import SegmentSource
+    from capline.service.http import Answered
+
+__all__ = ["Metrics"]
+
+FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable that turns the multiprocess mode on, when prometheus-client is loaded."""
+
+
+class Metrics:
+    """What this process counts: hand `observer` to the limiter, then `add` it."""
+
+    def __init__(self, role: str = "service") -> None:
+        self.registry = CollectorRegistry()
+        self.observer = PrometheusObserver(self.registry)
+        own = self.registry
+        self._refused = Gauge(
+            "capline_reload_refused",
+            "1 while what changed is refused and the last good one goes on",
+            ["what"],
+            registry=own,
+            multiprocess_mode="livemax",
+        )
+        self._failures = Counter("capline_reload_failures_total", "Changes that were refused", ["what"], registry=own)
+        self._reloads = Counter("capline_reloads_total", "Changes that were taken over", ["what"], registry=own)
+        self._requests = Counter("capline_http_requests_total", "Requests, by status", ["status"], registry=own)
+        self._seconds = Histogram(
+            "capline_http_seconds", "Seconds from a request's head to its answer", registry=own, buckets=BUCKETS_SECONDS
+        )
+        self._by_status: dict[int, Counter] = {}
+        up = Gauge("capline_process_up", "1 for each process", ["role"], registry=own, multiprocess_mode="liveall")
+        up.labels(role).set(1)
+        folder = os.environ.get(FOLDER)
+        self._asked = self.registry if folder is None else CollectorRegistry()
+        if folder is None:
+            for collector in (ProcessCollector, PlatformCollector, GCCollector):
+                collector(registry=self._asked)
+        else:
+            MultiProcessCollector(self._asked, folder)
+            self._asked.register(_Processes(Path(folder)))
+        self._stores, self._segments = StoreMetrics(self._asked), SegmentMetrics(self._asked)
+
+    def add(self, limiter: AsyncLimiter, segments: SegmentSource | None = None) -> None:
+        """Tell of its store, too, and of its segments."""
+        self._stores.add("main", limiter)
+        if segments is not None:
+            self._segments.add("main", segments)
+
+    def reloaded(self, what: str, *, refused: bool, changed: bool) -> None:
+        """This changed, and was taken over or refused."""
+        self._refused.labels(what).set(refused)
+        if changed:
+            (self._failures if refused else self._reloads).labels(what).inc()
+
+    def answered(self, request: Answered) -> None:
+        """See `Observer`."""
+        counter = self._by_status.get(request.status)
+        if counter is None:
+            counter = self._by_status[request.status] = self._requests.labels(str(request.status))
+        counter.inc()
+        self._seconds.observe(request.seconds)
+
+    def routes(self) -> dict[str, Route]:
+        """Where they are read."""
+        return {"/metrics": Route({"GET": self._answer})}
+
+    async def _answer(self, _request: Request) -> Reply:
+        """Metrics for Prometheus."""
+        return Reply(generate_latest(self._asked), type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+class _Processes:
+    """Memory and processor time of every process that has figures in the folder, by its id."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def collect(self) -> Iterable[Metric]:
+        families: dict[str, Metric] = {}
+        for path in sorted(self._folder.glob("gauge_liveall_*.db")):
+            pid = path.stem.rpartition("_")[2]
+            for metric in ProcessCollector(pid=lambda pid=int(pid): pid, registry=None).collect():
+                family = families.setdefault(metric.name, metric)
+                samples = [sample._replace(labels={**sample.labels, "pid": pid}) for sample in metric.samples]
+                family.samples = samples if family is metric else [*family.samples, *samples]
+        return families.values()
+
+    def describe(self) -> Iterable[Metric]:
+        return ()

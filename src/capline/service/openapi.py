@@ -1,0 +1,173 @@
+"""The service's own description: OpenAPI 3.1 made from the routes and their forms, and a page of it.
+
+The page is HTML without a script and without anything from elsewhere: it is readable where there is no internet.
+"""
+
+from __future__ import annotations
+
+import html
+import inspect
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from capline import __version__
+from capline.service.http import Reply, Request, Route
+from capline.service.paths import names_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["described", "document", "page"]
+
+_REFS = "#/components/schemas/{name}"
+_PROBLEM: dict[str, Any] = {
+    "type": "object",
+    "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+    },
+}
+_STATUSES = {
+    "400": "The body, path or query cannot be read",
+    "401": "No token, or one that is not known",
+    "403": "A token without the role",
+    "404": "Nothing is at this path",
+    "405": "Another method",
+    "408": "The body came too slowly",
+    "409": "The id came back with another cost",
+    "413": "Too large",
+    "415": "Neither JSON nor msgpack",
+    "422": "What can never be answered",
+    "500": "A fault of the service, or a damaged store",
+    "503": "The store cannot answer now; ask again",
+}
+
+
+def document(routes: Mapping[str, Route]) -> dict[str, Any]:
+    """The OpenAPI document of these routes."""
+    forms = [form for route in routes.values() for form in (route.takes, route.gives) if form is not None]
+    schemas, components = msgspec.json.schema_components(forms, ref_template=_REFS)
+    by_form = dict(zip(forms, schemas, strict=True))
+    paths: dict[str, Any] = {}
+    for path, route in routes.items():
+        paths[path] = {method.lower(): _operation(path, method, route, by_form) for method in route.handlers}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "capline",
+            "version": __version__,
+            "description": "Exact sliding-window limits. A refusal is an answer: 200 with allowed false.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": {**components, "Problem": _PROBLEM},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "chosen": {"type": "http", "scheme": "basic"},
+            },
+        },
+    }
+
+
+def described(routes: dict[str, Route]) -> dict[str, Route]:
+    """These routes, and the two that describe them: /openapi.json and /docs."""
+    own: dict[str, Route] = {}
+
+    async def openapi(_request: Request) -> Reply:
+        """This description, as OpenAPI 3.1."""
+        return Reply(encoded)
+
+    async def docs(_request: Request) -> Reply:
+        """This description, to be read."""
+        return Reply(shown, {"Content-Security-Policy": _POLICY}, type="text/html; charset=utf-8")
+
+    own["/openapi.json"] = Route({"GET": openapi}, roles=())
+    own["/docs"] = Route({"GET": docs}, roles=())
+    known = routes | own
+    told = document(known)
+    encoded = msgspec.json.encode(told)
+    shown = page(told).encode()
+    return known
+
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def _operation(path: str, method: str, route: Route, by_form: Mapping[Any, Any]) -> dict[str, Any]:
+    handler = route.handlers[method]
+    said = inspect.getdoc(handler) or f"{method} {path}"
+    statuses = {"400", "404", "422", "500", "503"}
+    parameters: list[dict[str, Any]] = []
+    text = {"type": "string", "minLength": 1}
+    parameters += [{"name": name, "in": "path", "required": True, "schema": text} for name in names_of(path)]
+    if method == "GET":
+        parameters += [{"name": name, "in": "query", "schema": {"type": "string"}} for name in route.query]
+    answer = {} if route.gives is None else {"schema": by_form[route.gives]}
+    operation: dict[str, Any] = {
+        "operationId": f"{method.lower()}{re.sub('[^a-z0-9]+', '_', path).rstrip('_')}",
+        "summary": said.split("\n", 1)[0],
+        "parameters": parameters,
+    }
+    if route.body_bytes:
+        statuses |= {"408", "409", "413", "415"}
+        body: dict[str, Any] = {} if route.takes is None else {"schema": by_form[route.takes]}
+        content = {"application/json": body, "application/msgpack": body} if route.takes else {"application/json": {}}
+        operation["requestBody"] = {"required": True, "content": content}
+    if route.roles_of(method):
+        statuses |= {"401", "403"}
+        operation["security"] = [{}, {"token": []}, {"chosen": []}]
+        operation["x-roles"] = sorted({*route.roles_of(method), "admin"})
+    operation["responses"] = {"200": {"description": "The answer", "content": {"application/json": answer}}} | {
+        status: {
+            "description": _STATUSES[status],
+            "content": {"application/problem+json": {"schema": {"$ref": _REFS.format(name="Problem")}}},
+        }
+        for status in sorted(statuses)
+    }
+    return operation
+
+
+def page(told: Mapping[str, Any]) -> str:
+    """The document as HTML."""
+    parts: list[str] = []
+    for path, methods in told["paths"].items():
+        for method, operation in methods.items():
+            rows = "".join(
+                f"<tr><td><code>{html.escape(one['name'])}</code></td><td>{one['in']}</td></tr>"
+                for one in operation["parameters"]
+            )
+            body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+            answer = operation["responses"]["200"]["content"]["application/json"].get("schema")
+            roles = ", ".join(operation.get("x-roles", ["anybody"]))
+            parts.append(
+                f"<section><h2><b>{method.upper()}</b> <code>{html.escape(path)}</code></h2>"
+                f"<p>{html.escape(operation['summary'])} <i>{html.escape(roles)}</i></p>"
+                f"{rows and '<table>' + rows + '</table>'}{_form('takes', body)}{_form('gives', answer)}</section>"
+            )
+    forms = "".join(
+        f"<section id='{html.escape(name)}'><h2><code>{html.escape(name)}</code></h2>"
+        f"<p>{html.escape(str(schema.get('description', '')))}</p>"
+        f"<pre>{html.escape(msgspec.json.format(msgspec.json.encode(schema)).decode())}</pre></section>"
+        for name, schema in told["components"]["schemas"].items()
+    )
+    return (
+        "<!doctype html><html lang='en'><meta charset='utf-8'><title>capline</title>"
+        "<meta name='viewport' content='width=device-width'><style>body{font:16px/1.5 system-ui,sans-serif;"
+        "max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1a1a1a;background:#fff}h2{font-size:1.1rem}"
+        "section{border-top:1px solid #ccc}pre{background:#f4f4f4;padding:1rem;overflow:auto}"
+        "td{padding:0 1rem 0 0}</style>"
+        f"<h1>capline {html.escape(told['info']['version'])}</h1><p>{html.escape(told['info']['description'])} "
+        f"As <a href='/openapi.json'>OpenAPI 3.1</a>.</p>{''.join(parts)}<h1>Forms</h1>{forms}</html>"
+    )
+
+
+def _form(verb: str, schema: Any) -> str:
+    if not schema:
+        return ""
+    name = html.escape(schema.get("$ref", "").rpartition("/")[2])
+    return f"<p>{verb} <a href='#{name}'><code>{name}</code></a></p>"

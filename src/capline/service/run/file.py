@@ -1,0 +1,265 @@
+"""The service's settings: a YAML file, over it the environment, over that the options of the command line.
+
+    store: lmdb://.capline/store              where logs live
+    policies: policies.yaml                   or config: redis://…, a configuration store
+    segments: s3://bucket/prefix              optional
+    http: {listen: 127.0.0.1:8080, workers: 2, trusted_proxies: 1, tls: {certificate: c.pem, key: k.pem}}
+    admin: {listen: 127.0.0.1:8081}
+    grpc: {listen: 127.0.0.1:8082, envoy: ratelimit/}
+    tokens: tokens.json                       who may ask
+    on_store_error: raise
+    observers: {access_log: "-", access_sample: 0.01}
+    bounds: {requests: 1000}
+
+The rule: taken whole or not at all; unknown keys are refused with their line. Relative paths are the file's,
+those of the environment and of options the working directory's. `http.listen` is CAPLINE_HTTP_LISTEN, and so on.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote, urlsplit
+
+from capline.forms.fields import Fields
+from capline.forms.tree import Items, Table, Text, read_tree, shown
+from capline.model.errors import CaplineError, InvalidValueError
+from capline.policy.file import PolicyFileError
+from capline.segment.files import read
+from capline.service.run.settings import Address, Bounds, Grpc, Http, Observers, Settings, Tls, parse_address
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from capline.forms.tree import Fault, Node
+
+__all__ = ["KEYS", "VARIABLES", "read_settings"]
+
+_LARGEST_FILE_BYTES = 1 << 20
+MOST_WORKERS = 256
+_MOST = 1 << 40
+_LONGEST_S = 3600
+
+KEYS = (
+    *("store", "policies", "config", "segments", "tokens", "on_store_error"),
+    *("http.listen", "http.workers", "http.trusted_proxies"),
+    *("http.tls.certificate", "http.tls.key", "http.tls.client_ca"),
+    *("admin.listen", "admin.tls.certificate", "admin.tls.key", "admin.tls.client_ca"),
+    *("grpc.listen", "grpc.envoy"),
+    *(f"observers.{name}" for name in Observers.__struct_fields__),
+    *(f"bounds.{name}" for name in Bounds.__struct_fields__),
+)
+"""Every key that holds a value."""
+
+VARIABLES = {f"CAPLINE_{key.replace('.', '_').upper()}": key for key in KEYS}
+
+
+def read_settings(
+    file: Path | None, environment: Mapping[str, str], options: Mapping[str, tuple[str, str]]
+) -> Settings:
+    """The settings; `options` has by key how the option is called and its value. Raises naming every fault's line."""
+    faults: list[Fault] = []
+    root: Node | None = Table(0, ())
+    if file is not None:
+        root, faults = read_tree(_text(file))
+        if root is None and not faults:
+            root = Table(0, ())
+    said: list[tuple[str, str]] = []
+    above = {key: (name, environment[name]) for name, key in VARIABLES.items() if environment.get(name)}
+    for key, (name, value) in (above | dict(options)).items():
+        said.append((name, key))
+        root = _with(root, key.split("."), value, -len(said))
+    settings = None if root is None else _Reader(root, faults, file).settings()
+    if faults or settings is None:
+        raise _error(file, faults, said)
+    return settings
+
+
+def _text(file: Path) -> str:
+    try:
+        return read(file, _LARGEST_FILE_BYTES).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InvalidValueError(f"{file}: not UTF-8; save the file as UTF-8") from None
+    except CaplineError as error:
+        raise InvalidValueError(str(error)) from None
+
+
+def _with(node: Node | None, path: list[str], value: str, line: int) -> Node | None:
+    """The tree with this value at the path, on a line below 0, which stands for the variable or the option."""
+    if not path:
+        return Text(line, value, plain=False)
+    if node is not None and not isinstance(node, Table):
+        return node  # a fault, which is found where it is read
+    entries = () if node is None else node.entries
+    below = next((kept for key, kept in entries if key.text == path[0]), None)
+    kept = tuple(entry for entry in entries if entry[0].text != path[0])
+    changed = _with(below, path[1:], value, line)
+    if changed is None:
+        return node
+    return Table(line if node is None else node.line, (*kept, (Text(line, path[0]), changed)))
+
+
+def _error(file: Path | None, faults: list[Fault], said: list[tuple[str, str]]) -> InvalidValueError:
+    """The faults of the file by their lines; those of a variable or an option by its name."""
+    for line, text in faults:
+        if line < 0:
+            name, key = said[-line - 1]
+            return InvalidValueError(f"{name}: {text.removeprefix(key.replace('.', ': ') + ': ')}")
+    return InvalidValueError(str(PolicyFileError.of("the settings" if file is None else str(file), faults)))
+
+
+class _Reader:
+    """Reads the tree; every fault is noted, and what is returned beside one is never used."""
+
+    def __init__(self, root: Node, faults: list[Fault], file: Path | None) -> None:
+        self._faults = faults
+        self._folder = Path() if file is None else file.absolute().parent
+        self._top = Fields(root, "", faults, self._folder, "store: lmdb:///var/lib/capline")
+
+    def settings(self) -> Settings:
+        top, usual = self._top, Settings()
+        if top.has("policies") and top.has("config"):
+            top.fault("config", "policies come from a file or from a configuration store: give policies or config")
+        settings = Settings(
+            store=self._url(top, "store", usual.store) or usual.store,
+            policies=self._path(top, "policies", usual.policies) or usual.policies,
+            config=self._url(top, "config"),
+            segments=self._url(top, "segments"),
+            http=self._http(usual.http, "http"),
+            admin=self._http(usual.admin, "admin"),
+            grpc=self._grpc(),
+            tokens=self._path(top, "tokens"),
+            on_store_error=top.one_of("on_store_error", ("raise", "allow", "deny"), usual.on_store_error),
+            observers=self._observers(usual.observers),
+            bounds=self._bounds(usual.bounds),
+        )
+        if settings.http.workers > 1 and settings.store.lower().startswith("memory:"):
+            where = "store" if top.has("store") else None
+            top.fault(where, "memory:// is one process's own: with several workers use lmdb:///path or a server")
+        if settings.tokens is None:
+            for name, listener in (("http", settings.http), ("admin", settings.admin), ("grpc", settings.grpc)):
+                if listener is not None and not listener.listen.is_loopback:
+                    near = f"127.0.0.1:{listener.listen.port}"
+                    self._note_of(
+                        name,
+                        f"without tokens it listens on loopback only, like {near}; for other hosts give 'tokens:', "
+                        "which `capline token create` writes",
+                    )
+        top.close()
+        return settings
+
+    def _note_of(self, section: str, problem: str) -> None:
+        fields = self._top.section(section)
+        if fields is not None:
+            fields.where = f"{section}: "
+            fields.fault("listen", problem)
+
+    def _section(self, name: str) -> Fields | None:
+        return self._top.section(name)
+
+    def _http(self, usual: Http, name: str) -> Http:
+        fields = self._section(name)
+        if fields is None:
+            return usual
+        listen = self._address(fields, usual.listen)
+        workers = fields.whole("workers", 1, 1, MOST_WORKERS) if name == "http" else 1
+        trusted = fields.whole("trusted_proxies", 0, 0, 16) if name == "http" else 0
+        tls = self._tls(fields)
+        fields.close()
+        return Http(listen, workers, trusted, tls)
+
+    def _tls(self, above: Fields) -> Tls | None:
+        fields = above.section("tls", "{certificate: cert.pem, key: key.pem}")
+        if fields is None:
+            return None
+        tls = Tls(
+            self._path(fields, "certificate", like="cert.pem") or "",
+            self._path(fields, "key", like="key.pem") or "",
+            self._path(fields, "client_ca") if fields.has("client_ca") else None,
+        )
+        fields.close()
+        return tls
+
+    def _grpc(self) -> Grpc | None:
+        fields = self._section("grpc")
+        if fields is None:
+            return None
+        listen = self._address(fields, Address("127.0.0.1", 8082))
+        node = fields.node("envoy")
+        words = fields.texts("envoy", (), "ratelimit/") if node is not None else ()
+        base = self._base(node.items[0] if isinstance(node, Items) and node.items else node)
+        fields.close()
+        return Grpc(listen, tuple(str(base / word) for word in words))
+
+    def _observers(self, usual: Observers) -> Observers:
+        fields = self._section("observers")
+        if fields is None:
+            return usual
+        log = fields.text("access_log", "") or None
+        if log not in (None, "-"):
+            log = self._path(fields, "access_log")
+        observers = Observers(
+            access_log=log,
+            access_sample=fields.seconds("access_sample", usual.access_sample, 1),
+            subjects=fields.flag("subjects", default=usual.subjects),
+            traces=fields.flag("traces", default=usual.traces),
+        )
+        fields.close()
+        return observers
+
+    def _bounds(self, usual: Bounds) -> Bounds:
+        fields = self._section("bounds")
+        if fields is None:
+            return usual
+        bounds = Bounds(
+            body_bytes=fields.whole("body_bytes", usual.body_bytes, 1024, 1 << 30),
+            batch_bytes=fields.whole("batch_bytes", usual.batch_bytes, 1024, 1 << 30),
+            batch_rows=fields.whole("batch_rows", usual.batch_rows, 1, 10_000_000),
+            header_bytes=fields.whole("header_bytes", usual.header_bytes, 1024, 1 << 20),
+            header_within=fields.seconds("header_within", usual.header_within, _LONGEST_S),
+            body_within=fields.seconds("body_within", usual.body_within, _LONGEST_S),
+            requests=fields.whole("requests", usual.requests, 1, 1_000_000),
+            connections=fields.whole("connections", usual.connections, 1, 1_000_000),
+            new_subjects=fields.whole("new_subjects", usual.new_subjects, 0, _MOST),
+            stop_within=fields.seconds("stop_within", usual.stop_within, _LONGEST_S),
+        )
+        fields.close()
+        return bounds
+
+    def _address(self, fields: Fields, usual: Address) -> Address:
+        text = fields.text("listen", str(usual), "127.0.0.1:8080")
+        try:
+            return parse_address(text)
+        except CaplineError as error:
+            fields.fault("listen", str(error))
+            return usual
+
+    def _base(self, node: Node | None) -> Path:
+        """Where a relative path starts: what stands in the file at its folder."""
+        return Path() if node is None or node.line < 0 else self._folder
+
+    def _path(self, fields: Fields, key: str, default: str | None = None, like: str = "") -> str | None:
+        if not fields.has(key) and (default is not None or not like):
+            fields.node(key)
+            return None if default is None else str(self._folder / default)
+        base = self._base(fields.node(key))
+        return str(base / fields.text(key, like=like))
+
+    def _url(self, fields: Fields, key: str, default: str | None = None) -> str | None:
+        """A URL or a path; a relative `lmdb://` path starts where a path does."""
+        node = fields.node(key)
+        if node is None and default is None:
+            return None
+        url, base = fields.text(key, default), self._folder if node is None else self._base(node)
+        if "://" not in url:
+            if key == "segments":
+                return str(base / url)
+            fields.fault(key, f"{shown(url)} is no URL, like lmdb:///var/lib/capline or redis://127.0.0.1:6379")
+            return url
+        parts = urlsplit(url)
+        path = unquote(parts.netloc + parts.path)
+        if parts.scheme != "lmdb" or not path or path.startswith(("/", "~")) or base == Path():
+            return url
+        query = f"?{parts.query}" if parts.query else ""
+        return f"lmdb://{quote(os.path.normpath(base / path))}{query}"

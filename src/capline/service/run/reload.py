@@ -1,0 +1,56 @@
+"""Takes over what changed while the service runs: policies, tokens, certificates, each whole or not at all.
+
+Looked at every second, and at once on SIGHUP. What is refused is logged once, counted, and the last good one goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from capline.model.errors import CaplineError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from capline.service.metrics import Metrics
+
+__all__ = ["Followed", "follow"]
+
+EVERY_S = 1.0
+
+log = logging.getLogger("capline.service")
+
+
+class Followed(NamedTuple):
+    """Something that may change: `reload` returns whether it did, and raises a `CaplineError` if it is refused."""
+
+    name: str
+    reload: Callable[[], bool]
+
+
+async def follow(followed: list[Followed], metrics: Metrics, now: asyncio.Event) -> None:
+    """Look at all of them every second, and when `now` is set, until it is cancelled."""
+    refused: dict[str, str] = {}
+    for one in followed:
+        metrics.reloaded(one.name, refused=False, changed=False)
+    while True:
+        try:
+            async with asyncio.timeout(EVERY_S):
+                await now.wait()
+        except TimeoutError:
+            pass
+        now.clear()
+        for one in followed:
+            try:
+                changed = await asyncio.to_thread(one.reload)
+            except CaplineError as error:
+                if refused.get(one.name) != str(error):
+                    refused[one.name] = str(error)
+                    metrics.reloaded(one.name, refused=True, changed=True)
+                    log.warning("%s not reloaded, the last good one goes on: %s", one.name, error)
+                continue
+            if changed or refused.pop(one.name, None) is not None:
+                metrics.reloaded(one.name, refused=False, changed=changed)
+                log.info("%s reloaded", one.name)

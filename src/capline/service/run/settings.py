@@ -1,0 +1,111 @@
+"""What `capline serve` is told: frozen values, checked when they are read, handed to every worker as JSON."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import NamedTuple
+
+import msgspec
+
+from capline.limiter.base import DEFAULT_URL
+from capline.model.errors import InvalidValueError, quoted
+
+__all__ = ["Address", "Bounds", "Grpc", "Http", "Observers", "Settings", "Tls", "parse_address"]
+
+_LARGEST_PORT = 65535
+
+
+class Address(NamedTuple):
+    """Where to listen; port 0 is any that is free."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches it."""
+        return ip_address(self.host).is_loopback
+
+
+class Tls(msgspec.Struct, frozen=True):
+    """Paths of PEM files; with `client_ca` a client must show a certificate that it signed."""
+
+    certificate: str
+    key: str
+    client_ca: str | None = None
+
+
+class Http(msgspec.Struct, frozen=True):
+    """A listener. `trusted_proxies` of the addresses in X-Forwarded-For, counted from its end, are believed."""
+
+    listen: Address
+    workers: int = 1
+    trusted_proxies: int = 0
+    tls: Tls | None = None
+
+
+class Grpc(msgspec.Struct, frozen=True):
+    """The listener for Envoy, and files or folders of envoyproxy/ratelimit YAML."""
+
+    listen: Address
+    envoy: tuple[str, ...] = ()
+
+
+class Observers(msgspec.Struct, frozen=True):
+    """What is told of requests. `access_log` is a path, or "-" for standard error; of `access_sample` of them."""
+
+    access_log: str | None = None
+    access_sample: float = 1.0
+    subjects: bool = False
+    traces: bool = False
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """Bounds of what comes from outside; spans in seconds, `requests` under way and connections for each worker."""
+
+    body_bytes: int = 1 << 20
+    batch_bytes: int = 16 << 20
+    batch_rows: int = 100_000
+    header_bytes: int = 64 << 10
+    header_within: float = 10.0
+    body_within: float = 30.0
+    requests: int = 1000
+    connections: int = 10_000
+    new_subjects: int = 0
+    stop_within: float = 10.0
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """All of it. `policies` is a file; or `config` the URL of a configuration store."""
+
+    store: str = DEFAULT_URL
+    policies: str = "policies.yaml"
+    config: str | None = None
+    segments: str | None = None
+    http: Http = Http(Address("127.0.0.1", 8080))
+    admin: Http = Http(Address("127.0.0.1", 8081))
+    grpc: Grpc | None = None
+    tokens: str | None = None
+    on_store_error: str = "raise"
+    observers: Observers = Observers()
+    bounds: Bounds = Bounds()
+
+
+def parse_address(text: str) -> Address:
+    """`127.0.0.1:8080`, `[::1]:8080` or `localhost:8080`; raises for what is none."""
+    host, colon, port = text.rpartition(":")
+    name = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+    number = int(port) if port.isascii() and port.isdecimal() and len(port) <= len(str(_LARGEST_PORT)) else -1
+    if not colon or not name or not 0 <= number <= _LARGEST_PORT or (":" in name) != host.startswith("["):
+        raise InvalidValueError(f"{quoted(text)} is no address; write host:port, like 127.0.0.1:8080 or [::1]:8080")
+    if name == "localhost":
+        name = "127.0.0.1"
+    try:
+        ip_address(name)
+    except ValueError:
+        raise InvalidValueError(f"{quoted(text)}: name an address, like 127.0.0.1:8080") from None
+    return Address(name, number)

@@ -1,0 +1,51 @@
+"""Starts the service: in this process, or with several workers in processes of their own."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+from capline.service.run.listen import bound
+from capline.service.run.settings import Address
+from capline.service.run.workers import serve_by_workers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from capline.service.run.settings import Settings
+
+__all__ = ["log_to_stderr", "serve"]
+
+
+def serve(
+    settings: Settings, started: Callable[[Address, Address], object], note: Callable[[str], object] = lambda _: None
+) -> None:
+    """Serve until a signal ends it; `started` is told where it listens, once it does, `note` of workers that died.
+
+    Raises `CaplineError` where it cannot start: bad policies, a damaged embedded store, an address in use.
+    """
+    with bound(settings.http.listen, "http.listen") as public, bound(settings.admin.listen, "admin.listen") as private:
+        addresses = [Address(*one.getsockname()[:2]) for one in (public, private)]
+
+        def listens() -> None:
+            started(*addresses)
+
+        if settings.http.workers > 1:
+            serve_by_workers(settings, {"http": public}, {"admin": private}, listens, note)
+            return
+        from capline.service.server import serve_here  # noqa: PLC0415 - a parent of workers serves nothing itself
+
+        log_to_stderr()
+        serve_here(settings, {"http": public, "admin": private}, listens)
+
+
+def log_to_stderr() -> None:
+    """What the service itself has to say, a line each."""
+    own = logging.getLogger("capline")
+    if own.handlers:
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    own.addHandler(handler)
+    own.setLevel(logging.INFO)

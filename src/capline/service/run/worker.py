@@ -1,0 +1,40 @@
+"""A process of several: `workers` starts this module, and tells it its job on standard input."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+
+import msgspec
+
+from capline.model.errors import CaplineError
+from capline.service.run.workers import READY, Job
+
+__all__ = ["main"]
+
+STDIN, STDOUT = 0, 1
+
+
+def main() -> None:
+    """Serve until it is told to end, or the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The parent's mask is inherited.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD})
+    with os.fdopen(STDIN, "rb", buffering=0, closefd=False) as told:
+        job = msgspec.json.decode(told.readline(), type=Job)
+    from capline.service.run.start import log_to_stderr  # noqa: PLC0415 - metrics are set up by what is loaded here
+    from capline.service.server import serve_here  # noqa: PLC0415 - as above
+
+    log_to_stderr()
+    sockets = {name: socket.socket(fileno=number) for name, number in job.sockets.items()}
+    try:
+        serve_here(job.settings, sockets, lambda: os.write(STDOUT, READY), STDIN)
+    except CaplineError as error:
+        os.write(STDOUT, f"{' '.join(str(error).split())}\n".encode())
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

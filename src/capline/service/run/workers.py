@@ -1,0 +1,183 @@
+"""Several processes on one port: a parent that starts them, starts again who died, and ends them all.
+
+    parent    listens, decides nothing     worker 1…n    accept from the parent's socket     admin    metrics, probes
+
+The socket is one, shared: when a worker is killed, the connections that wait to be accepted go to the others (with a
+socket each, SO_REUSEPORT, they would be lost with its own). A child is told its settings on standard input, which stays
+open: where it closes, the parent is gone, and the child ends. It answers one line: ready, or why it cannot start.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from capline.model.errors import CaplineError
+from capline.service.run.settings import Settings
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Mapping
+
+__all__ = ["READY", "Job", "serve_by_workers"]
+
+READY = b"ready\n"
+_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0
+_SETTLED_S = 10.0
+"""A child that lived so long is started again at once; before that the pause doubles."""
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What a child is told: its settings, and the sockets that it serves, by name."""
+
+    settings: Settings
+    sockets: dict[str, int]
+
+
+class _Child:
+    """One process, and whoever takes its place."""
+
+    def __init__(self, job: Job, folder: str) -> None:
+        self._job = job
+        self._folder = folder
+        self._pause_s = _FIRST_PAUSE_S
+        self.due: float | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Start it; it is not ready yet."""
+        self.due = None
+        self.began = time.monotonic()
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "capline.service.run.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=tuple(self._job.sockets.values()),
+            env={**os.environ, _FOLDER: self._folder},
+        )
+        # From here on SIGINT of a terminal is for the parent alone; the child is ended by SIGTERM or by its input.
+        assert self.process.stdin is not None  # noqa: S101 - for the type checker
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(msgspec.json.encode(self._job) + b"\n")
+            self.process.stdin.flush()
+
+    def wait_ready(self) -> None:
+        """Return when it serves; raise why it does not."""
+        assert self.process.stdout is not None  # noqa: S101 - as above
+        said = self.process.stdout.readline()
+        if said != READY:
+            raise CaplineError(said.decode(errors="replace").strip() or "a worker ended before it had started")
+
+    def died(self) -> bool:
+        """Whether it has ended since it was looked at; then it is due to be started again."""
+        if self.due is not None or self.process.poll() is None:
+            return False
+        now = time.monotonic()
+        if now - self.began > _SETTLED_S:
+            self._pause_s = _FIRST_PAUSE_S
+        self.due = now + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        self.close()
+        return True
+
+    def close(self) -> None:
+        """Close its pipes: a child that lives ends by this."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+
+    def tell(self, signum: int) -> None:
+        """Send it a signal, where it lives."""
+        if self.process.poll() is None:
+            self.process.send_signal(signum)
+
+
+def serve_by_workers(
+    settings: Settings,
+    workers: Mapping[str, socket.socket],
+    admin: Mapping[str, socket.socket],
+    started: Callable[[], object],
+    note: Callable[[str], object],
+) -> None:
+    """Serve by processes until a signal: `settings.http.workers` on the one, one on the other.
+
+    Raises `CaplineError` where a first one cannot start; `note` hears of those that died later.
+    """
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        with tempfile.TemporaryDirectory(prefix="capline-metrics-", ignore_cleanup_errors=True) as folder:
+            jobs = [_job(settings, workers)] * settings.http.workers + [_job(settings, admin)]
+            children: list[_Child] = []
+            try:
+                children += [_Child(job, folder) for job in jobs]
+                for child in children:
+                    child.wait_ready()
+                started()
+                _keep(children, note, folder)
+            finally:
+                _end(children, settings.bounds.stop_within)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _job(settings: Settings, sockets: Mapping[str, socket.socket]) -> Job:
+    for one in sockets.values():
+        one.set_inheritable(True)
+    return Job(settings, {name: one.fileno() for name, one in sockets.items()})
+
+
+def _keep(children: list[_Child], note: Callable[[str], object], folder: str) -> None:
+    """Start again who dies, until a signal says to end."""
+    while True:
+        due = min((child.due for child in children if child.due is not None), default=None)
+        wait_s = 3600.0 if due is None else max(0.0, due - time.monotonic())
+        told = signal.sigtimedwait(_SIGNALS, wait_s)
+        if told is not None and told.si_signo in (signal.SIGTERM, signal.SIGINT):
+            return
+        if told is not None and told.si_signo == signal.SIGHUP:
+            for child in children:
+                child.tell(signal.SIGHUP)
+        for child in children:
+            if child.died():
+                _forget(folder, child.process.pid)
+                note(
+                    f"worker {child.process.pid} ended with status {child.process.returncode}; another takes its place"
+                )
+            elif child.due is not None and child.due <= time.monotonic():
+                child.start()
+
+
+def _forget(folder: str, pid: int) -> None:
+    """Its gauges are no more; what it had counted stays."""
+    for entry in os.scandir(folder):
+        if entry.name.startswith("gauge_live") and entry.name.endswith(f"_{pid}.db"):
+            with suppress(OSError):
+                os.unlink(entry.path)  # noqa: PTH108 - as scandir has it
+
+
+def _end(children: list[_Child], within_s: float) -> None:
+    """End all of them; who has not ended within the bound is killed, and at once after a second signal."""
+    for child in children:
+        child.tell(signal.SIGTERM)
+    deadline = time.monotonic() + within_s
+    while any(child.process.poll() is None for child in children):
+        left_s = deadline - time.monotonic()
+        told = signal.sigtimedwait(_SIGNALS, left_s) if left_s > 0 else None
+        if left_s <= 0 or (told is not None and told.si_signo in (signal.SIGTERM, signal.SIGINT)):
+            for child in children:
+                child.tell(signal.SIGKILL)
+            break
+    for child in children:
+        child.process.wait()
+        child.close()

@@ -1,0 +1,117 @@
+"""`capline serve` in several processes: one port, exact together, one of them killed, all of them ended."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+from tests.kit.server import soon
+from tests.kit.serving import WITHIN_S, Serving
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+POLICIES = "policies:\n  promo: {limits: [3/day]}\n  wide: {limits: [50/day]}\n"
+
+
+@pytest.fixture(autouse=True)
+def _policies(tmp_path: Path) -> None:
+    (tmp_path / "policies.yaml").write_text(POLICIES, encoding="utf-8")
+
+
+def metrics(service: Serving) -> str:
+    return httpx.get(f"{service.admin}/metrics", trust_env=False, timeout=WITHIN_S).text
+
+
+def workers(service: Serving) -> set[int]:
+    return {int(pid) for pid in re.findall(r'capline_process_up\{pid="(\d+)",role="http"\} 1\.0', metrics(service))}
+
+
+def decided(service: Serving) -> float:
+    found = re.findall(r'^capline_decisions_total\{.*verb="decide".*\} (\S+)$', metrics(service), re.MULTILINE)
+    return sum(map(float, found))
+
+
+def ask(url: str) -> bool | None:
+    """Whether it was allowed; None where the worker that was asked was killed meanwhile."""
+    try:
+        asked = {"policy": "wide", "subject": 7}
+        return httpx.post(f"{url}/v1/decide", json=asked, trust_env=False, timeout=WITHIN_S).json()["allowed"]
+    except httpx.TransportError:
+        return None
+
+
+def test_workers_count_together_and_one_that_is_killed_is_replaced(tmp_path: Path) -> None:
+    with Serving(tmp_path, "--workers", "2") as service:
+        first = workers(service)
+        assert len(first) == 2
+        with ThreadPoolExecutor(8) as callers:
+            before = [ask(service.url) for _ in range(20)]
+            killed = min(first)
+            os.kill(killed, signal.SIGKILL)
+            after = list(callers.map(ask, [service.url] * 60))
+        answers = before + after
+        allowed, unknown = answers.count(True), answers.count(None)
+        assert 50 - unknown <= allowed <= 50, answers
+        assert answers.count(False) >= 80 - 50 - unknown
+        assert soon(lambda: len(workers(service)) == 2 and killed not in workers(service), WITHIN_S)
+        assert decided(service) >= 80 - unknown, "what the killed one had counted is kept"
+        for name in ("process_resident_memory_bytes", "process_cpu_seconds_total"):
+            assert len(re.findall(rf'^{name}\{{pid="\d+"\}} ', metrics(service), re.MULTILINE)) == 3
+        assert any(f"worker {killed} ended with status -9" in line for line in service.said)
+        found = workers(service)
+        assert service.stop() == 0
+        assert soon(lambda: not any(_lives(pid) for pid in found), WITHIN_S)
+
+
+@pytest.mark.deep
+def test_all_workers_reload_or_none(tmp_path: Path) -> None:
+    policies = tmp_path / "policies.yaml"
+    with Serving(tmp_path, "--workers", "2") as service:
+
+        def limits() -> set[str]:
+            found: set[str] = set()
+            for _ in range(12):  # a connection each, so that both are asked
+                answer = httpx.get(f"{service.url}/v1/policies", trust_env=False, timeout=WITHIN_S)
+                found.add(answer.json()["policies"][0]["limits"][0])
+            return found
+
+        assert limits() == {"3/day"}
+        policies.write_text(POLICIES.replace("3/day", "5/day"), encoding="utf-8")
+        service.process.send_signal(signal.SIGHUP)
+        assert soon(lambda: limits() == {"5/day"}, WITHIN_S)
+        policies.write_text(POLICIES.replace("3/day", "x/day"), encoding="utf-8")
+        assert soon(lambda: 'capline_reload_refused{what="policies"} 1.0' in metrics(service), WITHIN_S)
+        assert soon(lambda: any("not reloaded" in line for line in service.said), WITHIN_S)
+        assert limits() == {"5/day"}
+        policies.write_text(POLICIES.replace("3/day", "7/day"), encoding="utf-8")
+        assert soon(lambda: limits() == {"7/day"}, WITHIN_S)
+        assert soon(lambda: 'capline_reload_refused{what="policies"} 0.0' in metrics(service), WITHIN_S)
+        assert service.stop() == 0
+
+
+@pytest.mark.deep
+def test_workers_end_with_their_parent(tmp_path: Path) -> None:
+    with Serving(tmp_path, "--workers", "2") as service:
+        found = workers(service)
+        service.process.kill()
+        assert soon(lambda: not any(_lives(pid) for pid in found), WITHIN_S)
+
+
+def test_what_one_worker_cannot_start_with_is_the_services_error(tmp_path: Path) -> None:
+    (tmp_path / "policies.yaml").write_text("policies: {p: {limits: [x]}}", encoding="utf-8")
+    with pytest.raises(AssertionError, match=r"policies\.yaml:1: "):
+        Serving(tmp_path, "--workers", "2")
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,85 @@
+"""The description of the service: every route is in it, and it needs no internet to be read."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from tests.kit.service import Service
+from tests.profiles import size
+
+from capline import Policy
+from capline.service.api import routes
+from capline.service.probes import probes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with Service([Policy("promo", ["3/day"])]) as asked:
+        yield asked
+
+
+def test_every_route_and_method_is_in_it(service: Service) -> None:
+    told = service("GET", "/openapi.json").json()
+    assert told["openapi"] == "3.1.0"
+    served = routes(service.limiter) | probes(service.limiter)
+    for path, route in served.items():
+        found = next(methods for at, methods in told["paths"].items() if at == path)
+        assert set(found) == {method.lower() for method in route.handlers}
+        for operation in found.values():
+            assert not operation["summary"].startswith(("GET ", "POST ", "DELETE ")), "a handler says what it does"
+    assert {"/openapi.json", "/docs"} <= set(told["paths"])
+    names = {operation["operationId"] for methods in told["paths"].values() for operation in methods.values()}
+    assert len(names) == sum(len(methods) for methods in told["paths"].values())
+
+
+def test_each_form_is_there(service: Service) -> None:
+    told = service("GET", "/openapi.json").json()
+    used = set(re.findall(r"#/components/schemas/(\w+)", service("GET", "/openapi.json").text))
+    assert used <= set(told["components"]["schemas"])
+    assert set(told["components"]["schemas"]["Ask"]["properties"]) == {
+        *("policy", "subject", "cost", "id", "segment", "channel", "zone")
+    }
+
+
+def test_the_page_needs_nothing_else(service: Service) -> None:
+    answer = service("GET", "/docs")
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert "/v1/decide/batch" in answer.text
+    assert not re.search(r"<script|https?://|@import|url\(", answer.text)
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+
+
+@pytest.mark.deep
+def test_schemathesis_finds_nothing(service: Service) -> None:
+    schemathesis: Any = import_module("schemathesis")  # takes seconds: only here
+    seen: Counter[int] = Counter()
+    schema = schemathesis.openapi.from_dict(service("GET", "/openapi.json").json())
+    for found in schema.get_all_operations():
+        operation: Any = found.ok()
+
+        @settings(
+            max_examples=size(10, 60),
+            derandomize=True,
+            deadline=None,
+            suppress_health_check=list[HealthCheck](HealthCheck),
+        )
+        @given(case=operation.as_strategy())
+        def ask(case: Any, operation: Any = operation) -> None:
+            sent = case.as_transport_kwargs()
+            sent.pop("cookies", None)
+            answer = service(case.method, sent.pop("url"), **{k: v for k, v in sent.items() if k != "method"})
+            seen[answer.status_code] += 1
+            assert answer.status_code < 500, answer.text
+            assert str(answer.status_code) in operation.definition.raw["responses"]
+
+        ask()
+    assert seen[200] > 0
+    assert seen[422] > 0, seen

@@ -12,6 +12,7 @@ from capline.service.api import routes
 from capline.service.http import App
 from capline.service.openapi import described
 from capline.service.probes import probes
+from capline.service.run.settings import Bounds
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from capline import Policy
     from capline.service.access.guard import Guard
     from capline.service.http import Observer
-    from capline.service.run.settings import Bounds
 
 
 class Service:
@@ -38,17 +38,16 @@ class Service:
     ) -> None:
         self._runner = asyncio.Runner()
         self.limiter = self.run(_limiter(url, policies, options))
-        self.app = App(
-            described(routes(self.limiter) | probes(self.limiter)), bounds, observers, guard, trusted_proxies
-        )
-        self._client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://service")
+        served = routes(self.limiter, (bounds or Bounds()).batch_rows) | probes(self.limiter)
+        self.app = App(described(served), bounds, observers, guard, trusted_proxies)
+        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://service")
 
     def run(self, answer: Coroutine[Any, Any, Any]) -> Any:
         """Await it on the service's own loop."""
         return self._runner.run(answer)
 
     def __call__(self, method: str, path: str, **body: Any) -> httpx.Response:
-        return self.run(self._client.request(method, path, **body))
+        return self.run(self.client.request(method, path, **body))
 
     def post(self, path: str, **form: Any) -> httpx.Response:
         """Send a form as JSON."""
@@ -62,7 +61,7 @@ class Service:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.run(self._client.aclose())
+        self.run(self.client.aclose())
         self.run(self.limiter.close())
         self._runner.close()
 

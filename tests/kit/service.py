@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
-from capline import AsyncLimiter
+from capline import AsyncLimiter, Policy
+from capline.service.access.newcomers import POLICY, Newcomers
 from capline.service.api import routes
 from capline.service.http import App
 from capline.service.openapi import described
@@ -17,7 +18,6 @@ from capline.service.run.settings import Bounds
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
-    from capline import Policy
     from capline.service.access.guard import Guard
     from capline.service.http import Observer
 
@@ -34,11 +34,14 @@ class Service:
         bounds: Bounds | None = None,
         observers: tuple[Observer, ...] = (),
         trusted_proxies: int = 0,
+        new_subjects: int = 0,
         **options: Any,
     ) -> None:
         self._runner = asyncio.Runner()
         self.limiter = self.run(_limiter(url, policies, options))
-        served = routes(self.limiter, (bounds or Bounds()).batch_rows) | probes(self.limiter)
+        self.counting = self.run(_limiter("memory://", [Policy(POLICY, [f"{new_subjects or 1}/minute"])], options))
+        newcomers = Newcomers(self.counting) if new_subjects else None
+        served = routes(self.limiter, (bounds or Bounds()).batch_rows, newcomers) | probes(self.limiter)
         self.app = App(described(served), bounds, observers, guard, trusted_proxies)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://service")
 
@@ -62,6 +65,7 @@ class Service:
 
     def __exit__(self, *_: object) -> None:
         self.run(self.client.aclose())
+        self.run(self.counting.close())
         self.run(self.limiter.close())
         self._runner.close()
 

@@ -128,6 +128,7 @@ class Answered(NamedTuple):
     size_bytes: int
     who: str
     client: str
+    headers: list[tuple[bytes, bytes]]
 
 
 class Observer(Protocol):
@@ -188,7 +189,17 @@ class App:
         if self._observers:
             route = path[: len(path) - len(request.rest)].decode("latin-1") if self._known(path) else ""
             seconds = perf_counter() - began
-            told = Answered(scope["method"], route, path, reply.status, seconds, len(body), request.who, request.client)
+            told = Answered(
+                scope["method"],
+                route,
+                path,
+                reply.status,
+                seconds,
+                len(body),
+                request.who,
+                request.client,
+                request.headers,
+            )
             for observer in self._observers:
                 observer.answered(told)
 

@@ -18,9 +18,12 @@ from msgspec.structs import replace
 
 from capline.limiter.aio import AsyncLimiter
 from capline.model.errors import InvalidValueError, NoStoreError
+from capline.model.policy import Policy
 from capline.service.access.guard import Guard
 from capline.service.access.log import AccessLog
+from capline.service.access.newcomers import NAMESPACE, POLICY, Newcomers
 from capline.service.access.tokens import TokenFile
+from capline.service.access.traces import Traces
 from capline.service.api import routes
 from capline.service.http import App, Observer, Route
 from capline.service.metrics import Metrics
@@ -73,8 +76,15 @@ async def open_parts(settings: Settings, metrics: Metrics, *, create: bool = Tru
         observers=[metrics.observer],
         create=create,
     )
-    parts = Parts(limiter, routes(limiter, settings.bounds.batch_rows), {})
-    parts.stack.push_async_callback(limiter.close)
+    stack = AsyncExitStack()
+    stack.push_async_callback(limiter.close)
+    newcomers = None
+    if settings.bounds.new_subjects:
+        bound = Policy(POLICY, [f"{settings.bounds.new_subjects}/minute"])
+        counting = AsyncLimiter(settings.store, [bound], namespace=NAMESPACE, create=create)
+        stack.push_async_callback(counting.close)
+        newcomers = Newcomers(counting)
+    parts = Parts(limiter, routes(limiter, settings.bounds.batch_rows, newcomers), {}, stack=stack)
     parts.followed.append(Followed("policies", limiter.reload))
     metrics.add(limiter)
     return parts
@@ -132,7 +142,11 @@ async def _serve(
             parts.followed.append(Followed("tokens", tokens.reload))
         observers: tuple[Observer, ...] = (metrics,)
         if settings.observers.access_log is not None:
-            observers += (AccessLog(settings.observers),)
+            log = AccessLog(settings.observers)
+            parts.followed.append(Followed("access_log", log.reopen))
+            observers += (log,)
+        if settings.observers.traces:
+            observers += (Traces(),)
         tls = {PUBLIC: settings.http.tls, ADMIN: settings.admin.tls}
         listeners: dict[str, Listener] = {}
         for name in sockets:

@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from tests.kit.service import Service
 
-from capline import Policy
+from capline import ManualClock, Policy
 from capline.service.access.log import AccessLog
+from capline.service.access.traces import Traces
 from capline.service.run.settings import Bounds, Observers
 
 if TYPE_CHECKING:
@@ -160,3 +164,56 @@ def test_a_sample_of_nothing_has_what_failed_all_the_same(tmp_path: Path, monkey
         assert service("GET", "/v1/policies").status_code == 503
     log.close()
     assert [line["status"] for line in lines(tmp_path / "log")] == [503]
+
+
+def test_a_log_that_was_moved_away_is_made_again(tmp_path: Path) -> None:
+    log = AccessLog(Observers(access_log=str(tmp_path / "log")))
+    assert not log.reopen()
+    (tmp_path / "log").rename(tmp_path / "log.1")
+    assert log.reopen()
+    with Service(POLICIES, observers=(log,)) as service:
+        service("GET", "/healthz")
+    log.close()
+    assert (len(lines(tmp_path / "log")), len(lines(tmp_path / "log.1"))) == (1, 0)
+
+
+def test_a_span_is_made_of_each_request_below_its_callers() -> None:
+    spans = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    caller = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    with Service(POLICIES, observers=(Traces(provider),)) as service:
+        service("GET", "/v1/subjects/ann?policy=promo", headers={"traceparent": caller})
+        service("GET", "/ann")
+    provider.shutdown()
+    known, unknown = spans.get_finished_spans()
+    assert (known.name, unknown.name) == ("GET /v1/subjects/", "GET unknown")
+    assert known.context is not None
+    assert f"{known.context.trace_id:032x}" == caller.split("-")[1]
+    assert known.attributes is not None
+    assert known.attributes["http.response.status_code"] == 200
+    assert "ann" not in str(known.attributes)
+
+
+def test_a_token_creates_so_many_new_subjects_in_a_minute_and_goes_on_with_those_there_are() -> None:
+    clock = ManualClock(1_763_700_000_000_000)
+    with Service(POLICIES, new_subjects=2, clock=clock) as service:
+
+        def ask(subject: str, path: str = "/v1/decide") -> int:
+            return service.post(path, policy="promo", subject=subject).status_code
+
+        assert [ask(subject) for subject in ("a", "a", "b", "a", "c")] == [200] * 5, "the bound is reached with c"
+        refused = service.post("/v1/decide", policy="promo", subject="d")
+        assert (refused.status_code, refused.headers["content-type"]) == (429, "application/problem+json")
+        assert 1 <= int(refused.headers["Retry-After"]) <= 60
+        assert service.post("/v1/peek", policy="promo", subject="d").json()["remaining"] == 2, "nothing was recorded"
+        assert [ask("b"), ask("e", "/v1/schedule"), ask("a")] == [200, 429, 200], "a is refused by its limit: an answer"
+        assert service.post("/v1/decide/batch", policy="promo", subjects=[1]).status_code == 429
+
+
+def test_new_subjects_of_a_batch_count() -> None:
+    with Service(POLICIES, new_subjects=3) as service:
+        assert service.post("/v1/decide/batch", policy="promo", subjects=[1, 2, 2, 3]).status_code == 200
+        assert service.post("/v1/decide", policy="promo", subject=1).status_code == 200
+        assert service.post("/v1/decide", policy="promo", subject=4).status_code == 200
+        assert service.post("/v1/decide", policy="promo", subject=5).status_code == 429

@@ -161,7 +161,10 @@ async def _serve(
         reload_now = asyncio.Event()
         _on_signals(list(listeners.values()), reload_now, lifeline)
         async with asyncio.TaskGroup() as beside:
-            tasks = [beside.create_task(follow(parts.followed, metrics, reload_now))]
+            tasks = [
+                beside.create_task(follow(parts.followed, metrics, reload_now)),
+                beside.create_task(metrics.watch(parts.limiter)),
+            ]
             if PUBLIC in sockets:
                 tasks += [beside.create_task(one()) for one in parts.beside]
             async with asyncio.TaskGroup() as group:

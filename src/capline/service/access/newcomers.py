@@ -1,6 +1,6 @@
 """New subjects that a token may create in a minute: so that nobody fills the store by drawing names.
 
-The rule: who has used up the bound is refused new subjects (429, Retry-After), and goes on with those that there are. It
+The rule: who has used up the bound is refused new subjects (429, Retry-After), and goes on with those there are. It
 is kept by capline, in the same store, so workers and instances share it. A decision on a subject that there was costs
 nothing more; one on a new subject a second call. What is under way when the bound is reached still passes.
 """

@@ -97,12 +97,18 @@ def test_a_server_that_comes_later(tmp_path: Path) -> None:
                 assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
                 assert answer.headers["content-type"] == "application/problem+json"
             assert service.client.get("/healthz").status_code == 200
+            assert soon(lambda: "capline_store_up 0.0" in metrics(service), WITHIN_S)
             server.start()
+            assert soon(lambda: "capline_store_up 1.0" in metrics(service), WITHIN_S)
             assert soon(lambda: service.client.get("/readyz").status_code == 200, WITHIN_S)
             assert service.ask("/v1/decide", policy="promo", subject="u").json()["remaining"] == 2
             many = service.ask("/v1/decide/batch", policy="promo", subjects=["u", 1]).json()
             assert (many["allowed"], many["remaining"]) == ([True, True], [1, 2])
             assert service.stop() == 0
+
+
+def metrics(service: Serving) -> str:
+    return httpx.get(f"{service.admin}/metrics", timeout=WITHIN_S, trust_env=False).text
 
 
 def _refuses(address: tuple[str, int]) -> bool:

@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from tests.kit.serving import WITHIN_S, Serving
+
+from capline.service.run.file import KEYS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
 BEFORE, HEADING, SECTION = PAGE.partition("\n## Segments\n")
@@ -77,3 +80,28 @@ def test_what_the_page_shows_of_segments_is_what_it_answers(tmp_path: Path) -> N
             assert without_instants(json.loads(said)) == without_instants(json.loads(shown))
         assert service.stop() == 0
     assert HEADING
+
+
+def test_what_the_page_configures_is_good(tmp_path: Path) -> None:
+    (tmp_path / "policies.yaml").write_text("policies: {promo: {limits: [3/day]}}", encoding="utf-8")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    issued = authority.issue_cert("localhost")
+    issued.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
+    (commands,) = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
+    said = typed(commands, tmp_path).splitlines()
+    assert [line.split()[0].partition("_")[0] for line in said] == [
+        *("cap", "cap", "ann:", "billing", "prometheus", "ann", "prometheus:", "good:")
+    ]
+    shown = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    assert len(shown) == 2
+    for text in shown:
+        (tmp_path / "capline.yaml").write_text(text, encoding="utf-8")
+        assert typed("capline serve --check --config capline.yaml", tmp_path).startswith("good: 1 policy of ")
+
+
+def test_the_page_has_every_key() -> None:
+    named = set(re.findall(r"\w+", PAGE))
+    missing = [key for key in KEYS if not set(key.split(".")) <= named]
+    assert [key for key in missing if not key.startswith(("grpc", "segments", "config"))] == []

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
-from capline import AsyncLimiter
+from capline import AsyncLimiter, Policy
 from capline.service import segments
+from capline.service.access.newcomers import POLICY, Newcomers
 from capline.service.api import routes
 from capline.service.http import App
 from capline.service.openapi import described
 from capline.service.probes import probes
+from capline.service.run.settings import Bounds
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
-    from capline import Policy
     from capline.service.access.guard import Guard
     from capline.service.http import Observer
-    from capline.service.run.settings import Bounds
 
 
 class Service:
@@ -35,21 +35,24 @@ class Service:
         bounds: Bounds | None = None,
         observers: tuple[Observer, ...] = (),
         trusted_proxies: int = 0,
+        new_subjects: int = 0,
         **options: Any,
     ) -> None:
         self._runner = asyncio.Runner()
         self.limiter = self.run(_limiter(url, policies, options))
-        source = options.get("segments")
-        served = routes(self.limiter) | segments.routes(source) | probes(self.limiter, source)
+        self.counting = self.run(_limiter("memory://", [Policy(POLICY, [f"{new_subjects or 1}/minute"])], options))
+        newcomers = Newcomers(self.counting) if new_subjects else None
+        served = routes(self.limiter, (bounds or Bounds()).batch_rows, newcomers)
+        served |= segments.routes(options.get("segments")) | probes(self.limiter, options.get("segments"))
         self.app = App(described(served), bounds, observers, guard, trusted_proxies)
-        self._client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://service")
+        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://service")
 
     def run(self, answer: Coroutine[Any, Any, Any]) -> Any:
         """Await it on the service's own loop."""
         return self._runner.run(answer)
 
     def __call__(self, method: str, path: str, **body: Any) -> httpx.Response:
-        return self.run(self._client.request(method, path, **body))
+        return self.run(self.client.request(method, path, **body))
 
     def post(self, path: str, **form: Any) -> httpx.Response:
         """Send a form as JSON."""
@@ -63,7 +66,8 @@ class Service:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.run(self._client.aclose())
+        self.run(self.client.aclose())
+        self.run(self.counting.close())
         self.run(self.limiter.close())
         self._runner.close()
 

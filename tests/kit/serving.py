@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WITHIN_S = 60
-_STARTED = re.compile(r"decisions at (http://\S+), metrics at (http://\S+)/metrics")
+_STARTED = re.compile(r"decisions at (https?://\S+), metrics at (https?://\S+)/metrics")
 
 
 class Serving:

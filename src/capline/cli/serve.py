@@ -12,7 +12,7 @@ from capline.cli.common import examples, note, out
 from capline.service.parts import check_service_parts
 
 if TYPE_CHECKING:
-    from capline.service.run.settings import Address
+    from capline.service.run.settings import Address, Settings
 
 __all__ = ["register"]
 
@@ -84,13 +84,15 @@ def serve(
         return
     from capline.service.run.start import serve as serve_settings  # noqa: PLC0415 - as above
 
-    has_tokens = settings.tokens is not None
-    serve_settings(settings, lambda public, private: _say_started(public, private, has_tokens), _say)
+    serve_settings(settings, lambda public, private: _say_started(settings, public, private), _say)
 
 
-def _say_started(public: Address, private: Address, has_tokens: bool) -> None:
-    note.print(f"decisions at http://{public}, metrics at http://{private}/metrics; Ctrl-C ends it", markup=False)
-    if not has_tokens:
+def _say_started(settings: Settings, public: Address, private: Address) -> None:
+    decisions, metrics = ("https" if one.tls else "http" for one in (settings.http, settings.admin))
+    note.print(
+        f"decisions at {decisions}://{public}, metrics at {metrics}://{private}/metrics; Ctrl-C ends it", markup=False
+    )
+    if settings.tokens is None:
         note.print("no token is configured: it listens on loopback only", style="dim", markup=False)
 
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from capline.model.decision import Decision
 from capline.model.errors import InvalidValueError
 from capline.service import answers
+from capline.service.access.newcomers import Newcomers, count_new, is_new
 from capline.service.forms import Ask, Asks, Batch, Reader, Refund, Slot, query_of, subject_of
 from capline.service.http import BATCH_BYTES, ONE_BODY_BYTES, Reply, Request, Route
 from capline.service.problems import Problem
@@ -22,9 +24,9 @@ MOST_ROWS = 100_000
 """Rows in one batch: what a store is asked in one call, and others wait for."""
 
 
-def routes(limiter: AsyncLimiter, most_rows: int = MOST_ROWS) -> dict[str, Route]:
+def routes(limiter: AsyncLimiter, most_rows: int = MOST_ROWS, newcomers: Newcomers | None = None) -> dict[str, Route]:
     """What is decided by this limiter, by path."""
-    verbs = _Verbs(limiter, most_rows)
+    verbs = _Verbs(limiter, most_rows, newcomers)
     named = ("policy", "segment", "channel", "zone")
     return {
         "/v1/decide": Route({"POST": verbs.decide}, ONE_BODY_BYTES, takes=Ask, gives=answers.Answer),
@@ -43,9 +45,10 @@ def routes(limiter: AsyncLimiter, most_rows: int = MOST_ROWS) -> dict[str, Route
 class _Verbs:
     """See `Limiter` for what each does."""
 
-    def __init__(self, limiter: AsyncLimiter, most_rows: int) -> None:
+    def __init__(self, limiter: AsyncLimiter, most_rows: int, newcomers: Newcomers | None) -> None:
         self._limiter = limiter
         self._most_rows = most_rows
+        self._newcomers = newcomers
         self._ask, self._slot, self._refund = Reader(Ask), Reader(Slot), Reader(Refund)
         self._asks, self._batch = Reader(Asks), Reader(Batch)
 
@@ -57,9 +60,11 @@ class _Verbs:
         """May the subject have the cost now? Consumes it when allowed."""
         ask: Ask = self._ask(request.body, request.packed)
         segment = self._segment(ask)
+        await self._check_new(request, ask)
         decision = await self._limiter.decide(
             ask.policy, ask.subject, ask.cost, ask.id, segment=segment, channel=ask.channel, zone=ask.zone
         )
+        await self._note_new(request, ask, decision)
         return Reply(answers.one(ask.policy, segment, decision), decision.headers("draft-11"))
 
     async def peek(self, request: Request) -> Reply:
@@ -75,6 +80,7 @@ class _Verbs:
         """Take the next free instant."""
         ask: Slot = self._slot(request.body, request.packed)
         segment = self._segment(ask)
+        await self._check_new(request, ask)
         decision = await self._limiter.schedule(
             ask.policy,
             ask.subject,
@@ -86,6 +92,7 @@ class _Verbs:
             channel=ask.channel,
             zone=ask.zone,
         )
+        await self._note_new(request, ask, decision)
         return Reply(answers.slot(ask.policy, segment, decision), decision.headers("draft-11"))
 
     async def refund(self, request: Request) -> Reply:
@@ -98,6 +105,7 @@ class _Verbs:
         """One answer for several subjects: all or none."""
         asks: Asks = self._asks(request.body, request.packed)
         attempts = [replace(ask.attempt(), segment=self._segment(ask)) for ask in asks.attempts]
+        self._check_many_new(request)
         joint = await self._limiter.decide_all(attempts)
         return Reply(answers.joint(attempts, joint), joint.headers("draft-11"))
 
@@ -110,8 +118,16 @@ class _Verbs:
             raise Problem(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{rows} rows in a batch; at most {self._most_rows} a call"
             )
+        self._check_many_new(request)
         if batch.attempts is not None:
             decided = await self._limiter.decide_batch([ask.attempt() for ask in batch.attempts])
+            if self._newcomers is not None:
+                new = [
+                    is_new(one, ask.cost)
+                    for one, ask in zip(decided, batch.attempts, strict=True)
+                    if isinstance(one, Decision)
+                ]
+                await self._newcomers.created(request.who, sum(new))
             return Reply(answers.columns_of_rows(decided))
         many = await self._limiter.decide_many(
             batch.policy or "",
@@ -123,7 +139,29 @@ class _Verbs:
             cost=batch.cost,
             receipt=batch.receipt,
         )
+        if self._newcomers is not None:
+            await self._newcomers.created(request.who, count_new(many, batch.cost))
         return Reply(answers.columns_of(many))
+
+    async def _check_new(self, request: Request, ask: Ask) -> None:
+        """Raise where the token may create no new subject now, and this is one."""
+        if self._newcomers is None:
+            return
+
+        async def peek() -> Decision:
+            return await self._limiter.peek(
+                ask.policy, ask.subject, ask.cost, ask.id, segment=ask.segment, channel=ask.channel, zone=ask.zone
+            )
+
+        await self._newcomers.check(request.who, peek, ask.cost)
+
+    def _check_many_new(self, request: Request) -> None:
+        if self._newcomers is not None:
+            self._newcomers.check_many(request.who)
+
+    async def _note_new(self, request: Request, ask: Ask, decision: Decision) -> None:
+        if self._newcomers is not None and is_new(decision, ask.cost):
+            await self._newcomers.created(request.who, 1)
 
     async def policies(self, request: Request) -> Reply:
         """All policies in force."""

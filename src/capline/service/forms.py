@@ -97,6 +97,7 @@ class Reader:
     def __init__(self, form: type[Any]) -> None:
         self._decoder = msgspec.json.Decoder(form)
         self._unpacker = msgspec.msgpack.Decoder(form)
+        self._packed_keys = [msgspec.msgpack.encode(name) for name in form.__struct_fields__]
         self._keys = [f'"{name}"'.encode() for name in form.__struct_fields__]
 
     def __call__(self, body: bytes, packed: bool = False) -> Any:
@@ -116,11 +117,24 @@ class Reader:
 
     def _unpacked(self, body: bytes) -> Any:
         try:
-            return self._unpacker.decode(body)
+            form = self._unpacker.decode(body)
         except msgspec.ValidationError as error:
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, _one_line(error)) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Problem(HTTPStatus.BAD_REQUEST, f"the body is not msgpack: {_one_line(error)}") from None
+        # As with JSON the decoder takes the last of two; the map's own count of its keys tells.
+        twice = any(body.count(key) > 1 for key in self._packed_keys)
+        if twice and len(msgspec.msgpack.decode(body)) != _keys_of(body):
+            raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "a key is there twice; give it once")
+        return form
+
+
+def _keys_of(body: bytes) -> int:
+    """How many keys a msgpack map says that it has."""
+    kind = body[0]
+    if kind & 0xF0 == 0x80:  # noqa: PLR2004 - the format's: a small map has its size in its first byte
+        return kind & 0x0F
+    return int.from_bytes(body[1:3] if kind == 0xDE else body[1:5], "big")  # noqa: PLR2004 - as above
 
 
 def subject_of(rest: bytes) -> Subject:

@@ -130,6 +130,7 @@ class Answered(NamedTuple):
     size_bytes: int
     who: str
     client: str
+    headers: list[tuple[bytes, bytes]]
 
 
 class Observer(Protocol):
@@ -189,7 +190,15 @@ class App:
         if self._observers:
             seconds = perf_counter() - began
             told = Answered(
-                scope["method"], request.route, path, reply.status, seconds, len(body), request.who, request.client
+                scope["method"],
+                request.route,
+                path,
+                reply.status,
+                seconds,
+                len(body),
+                request.who,
+                request.client,
+                request.headers,
             )
             for observer in self._observers:
                 observer.answered(told)

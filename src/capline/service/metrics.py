@@ -6,6 +6,7 @@ a worker that was killed keeps what it had counted. Memory and processor time ar
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from prometheus_client import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from capline.model.errors import StoreError
 from capline.observe import PrometheusObserver, SegmentMetrics, StoreMetrics
 from capline.observe.metrics import BUCKETS_SECONDS
 from capline.service.http import Reply, Request, Route
@@ -42,6 +44,9 @@ FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """The variable that turns the multiprocess mode on, when prometheus-client is loaded."""
 
 
+STORE_EVERY_S, STORE_WITHIN_S = 2.0, 5.0
+
+
 class Metrics:
     """What this process counts: hand `observer` to the limiter, then `add` it."""
 
@@ -55,6 +60,9 @@ class Metrics:
             ["what"],
             registry=own,
             multiprocess_mode="livemax",
+        )
+        self._store_up = Gauge(
+            "capline_store_up", "1 while the store answers this process", registry=own, multiprocess_mode="livemin"
         )
         self._failures = Counter("capline_reload_failures_total", "Changes that were refused", ["what"], registry=own)
         self._reloads = Counter("capline_reloads_total", "Changes that were taken over", ["what"], registry=own)
@@ -86,6 +94,17 @@ class Metrics:
         self._refused.labels(what).set(refused)
         if changed:
             (self._failures if refused else self._reloads).labels(what).inc()
+
+    async def watch(self, limiter: AsyncLimiter) -> None:
+        """Ask the store for its time now and then, until this is cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(STORE_WITHIN_S):
+                    await limiter.now_us()
+                self._store_up.set(1)
+            except (StoreError, TimeoutError):
+                self._store_up.set(0)
+            await asyncio.sleep(STORE_EVERY_S)
 
     def answered(self, request: Answered) -> None:
         """See `Observer`."""

@@ -116,7 +116,7 @@ def _operation(path: str, method: str, route: Route, by_form: Mapping[Any, Any])
     if route.body_bytes:
         statuses |= {"408", "409", "413", "415"}
         body: dict[str, Any] = {} if route.takes is None else {"schema": by_form[route.takes]}
-        content = {"application/json": body, "application/msgpack": body} if route.takes else {"application/json": {}}
+        content = dict.fromkeys(("application/json", "application/msgpack"), body)
         operation["requestBody"] = {"required": True, "content": content}
     if route.roles_of(method):
         statuses |= {"401", "403"}

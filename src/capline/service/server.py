@@ -18,10 +18,13 @@ from msgspec.structs import replace
 
 from capline.limiter.aio import AsyncLimiter
 from capline.model.errors import InvalidValueError, NoStoreError
+from capline.model.policy import Policy
 from capline.service import segments
 from capline.service.access.guard import Guard
 from capline.service.access.log import AccessLog
+from capline.service.access.newcomers import NAMESPACE, POLICY, Newcomers
 from capline.service.access.tokens import TokenFile
+from capline.service.access.traces import Traces
 from capline.service.api import routes
 from capline.service.http import App, Observer, Route
 from capline.service.metrics import Metrics
@@ -80,7 +83,13 @@ async def open_parts(settings: Settings, metrics: Metrics, *, create: bool = Tru
             create=create,
         )
         stack.push_async_callback(limiter.close)
-        public = routes(limiter, settings.bounds.batch_rows) | segments.routes(source)
+        newcomers = None
+        if settings.bounds.new_subjects:
+            bound = Policy(POLICY, [f"{settings.bounds.new_subjects}/minute"])
+            counting = AsyncLimiter(settings.store, [bound], namespace=NAMESPACE, create=create)
+            stack.push_async_callback(counting.close)
+            newcomers = Newcomers(counting)
+        public = routes(limiter, settings.bounds.batch_rows, newcomers) | segments.routes(source)
         parts = Parts(limiter, public, {}, source)
         parts.followed.append(Followed("policies", limiter.reload))
         metrics.add(limiter, source)
@@ -142,7 +151,11 @@ async def _serve(
             parts.followed.append(Followed("tokens", tokens.reload))
         observers: tuple[Observer, ...] = (metrics,)
         if settings.observers.access_log is not None:
-            observers += (AccessLog(settings.observers),)
+            log = AccessLog(settings.observers)
+            parts.followed.append(Followed("access_log", log.reopen))
+            observers += (log,)
+        if settings.observers.traces:
+            observers += (Traces(),)
         tls = {PUBLIC: settings.http.tls, ADMIN: settings.admin.tls}
         listeners: dict[str, Listener] = {}
         for name in sockets:
@@ -157,7 +170,10 @@ async def _serve(
         reload_now = asyncio.Event()
         _on_signals(list(listeners.values()), reload_now, lifeline)
         async with asyncio.TaskGroup() as beside:
-            tasks = [beside.create_task(follow(parts.followed, metrics, reload_now))]
+            tasks = [
+                beside.create_task(follow(parts.followed, metrics, reload_now)),
+                beside.create_task(metrics.watch(parts.limiter)),
+            ]
             if PUBLIC in sockets:
                 tasks += [beside.create_task(one()) for one in parts.beside]
             async with asyncio.TaskGroup() as group:

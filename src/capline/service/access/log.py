@@ -8,6 +8,7 @@ subjects are asked for. A line that cannot be written is lost, and the service g
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from contextlib import suppress
@@ -56,11 +57,15 @@ class AccessLog:
             self._file.flush()
 
     def reopen(self) -> bool:
-        """Open the file again: what moves logs away sends SIGHUP then."""
-        if self._path != "-":
-            before, self._file = self._file, self._opened()
-            before.close()
-        return False
+        """Open the file again where it was moved away; whether it was."""
+        if self._path == "-":
+            return False
+        with suppress(OSError):
+            if os.fstat(self._file.fileno()).st_ino == os.stat(self._path).st_ino:  # noqa: PTH116 - as fstat
+                return False
+        before, self._file = self._file, self._opened()
+        before.close()
+        return True
 
     def close(self) -> None:
         """Close the file."""

@@ -1,0 +1,101 @@
+"""New subjects that a token may create in a minute: so that nobody fills the store by drawing names.
+
+The rule: who has used up the bound is refused new subjects (429, Retry-After), and goes on with those there are. It
+is kept by capline, in the same store, so workers and instances share it. A decision on a subject that there was costs
+nothing more; one on a new subject a second call. What is under way when the bound is reached still passes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from capline.model.errors import StoreError
+from capline.service.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from capline.limiter.aio import AsyncLimiter
+    from capline.model.decision import Decision
+    from capline.store.columns import Decisions
+
+__all__ = ["NAMESPACE", "POLICY", "Newcomers"]
+
+NAMESPACE = "capline-service"
+POLICY = "new-subjects"
+_NOBODY = "nobody"
+_MOST_HELD = 10_000
+
+
+class Newcomers:
+    """Counts with a limiter that has the policy `POLICY`, for each token."""
+
+    def __init__(self, limiter: AsyncLimiter, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limiter = limiter
+        self._clock = clock
+        self._full: dict[str, float] = {}
+        """Until when a token that was refused is not asked for again."""
+
+    async def check(self, who: str, peek: Callable[[], Awaitable[Decision]], cost: int) -> None:
+        """Raise where the token has used up its bound and this would be a new subject; `peek` looks."""
+        wait_s = self._wait_s(who)
+        if wait_s and is_new(await peek(), cost):
+            raise _refused(wait_s)
+
+    def check_many(self, who: str) -> None:
+        """Raise where the token has used up its bound: a batch may have new subjects."""
+        wait_s = self._wait_s(who)
+        if wait_s:
+            raise _refused(wait_s)
+
+    async def created(self, who: str, count: int) -> None:
+        """The token created so many."""
+        if not count:
+            return
+        quota = self._limiter.policies[POLICY].limits[0].quota  # pyright: ignore[reportAttributeAccessIssue] - a plain limit
+        try:
+            decision = await self._limiter.decide(POLICY, who or _NOBODY, min(count, quota))
+        except StoreError:
+            return  # the decision has been made: this bound is not worth its answer
+        if not decision.allowed:
+            if len(self._full) >= _MOST_HELD:
+                self._full.clear()
+            self._full[who] = self._clock() + (decision.retry_after or 0)
+
+    def _wait_s(self, who: str) -> float:
+        until = self._full.get(who)
+        if until is None:
+            return 0
+        left_s = until - self._clock()
+        if left_s <= 0:
+            del self._full[who]
+        return max(0, left_s)
+
+
+def is_new(decision: Decision, cost: int) -> bool:
+    """Whether the log was empty before: of every limit nothing but this cost is used."""
+    if not decision.allowed or decision.limit is None:
+        return False
+    if decision.remaining != decision.limit.quota - cost:
+        return False
+    return all(state.remaining >= state.limit.quota - cost for state in decision.limits if state.limit.quota)
+
+
+def count_new(answers: Decisions, cost: int) -> int:
+    """How many rows were allowed with nothing but this cost used, of the limit that they name."""
+    columns = answers.allowed.tolist(), answers.remaining.tolist(), answers.limit_index.tolist()
+    quotas = [limit.quota for limit in answers.limits]
+    rows: Iterable[tuple[bool, int, int]] = zip(*columns, strict=True)
+    return sum(1 for allowed, left, at in rows if allowed and at >= 0 and left == quotas[at] - cost)
+
+
+def _refused(wait_s: float) -> Problem:
+    wait = max(1, math.ceil(wait_s))
+    return Problem(
+        HTTPStatus.TOO_MANY_REQUESTS,
+        f"this token has created as many new subjects as it may in a minute; come again in {wait} s",
+        {"Retry-After": str(wait)},
+    )

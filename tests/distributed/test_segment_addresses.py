@@ -10,6 +10,7 @@ import pytest
 from tests.kit.campaign import Site as CampaignSite
 from tests.kit.cli import CommandLine
 from tests.kit.segments import Site, directory_site, make, s3_site
+from tests.kit.servers import single
 
 from capline import AsyncLimiter, Limiter, Policy
 from capline.campaign import CampaignStopped, Ledger, Stop, begun_version, load_campaign, open_run, prepare, run
@@ -17,9 +18,11 @@ from capline.model.errors import CampaignError, SegmentError
 from capline.segment import IdSet, Snapshot, fetch_snapshot, write_snapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.kit.s3 import S3
+    from tests.kit.servers import Server
 
 PROMO = Policy("promo", ["3/day"], by_segment={"new": ["1/day"], "active": ["5/day"]})
 POLICIES = "policies: {promo: {limits: [3/day], by_segment: {new: [1/day], active: [5/day]}}}\n"
@@ -80,6 +83,8 @@ def test_the_commands_ask_an_address(
     answer = capline.json("decide", "promo", "2", "--segments", site.url)
     assert (answer["allowed"], answer["limit"]) == (True, "5/day")
     assert capline.json("explain", "promo", "2", "--segments", site.url)["segment"] == "active"
+    both = capline.json("peek", "promo", "2", "--and", "promo:2=1", "--segments", site.url)
+    assert (both["allowed"], both["limit"]) == (False, "1/day"), "the further subject is looked up too"
     none = capline("segments", "counts", f"{site.url}-nowhere")
     assert (none.returncode, none.stderr.count("\n")) == (2, 1)
     assert "nothing is published there" in none.stderr
@@ -144,6 +149,29 @@ def test_the_command_resumes_with_that_version(
     again = capline.json("campaign", "run", "campaign.yaml")
     assert (again["run"], again["segments"]) == (first["run"], first["segments"])
     assert capline.json("explain", "promo", "150", "--campaign", "campaign.yaml")["segment"] == "new"
+
+
+@pytest.fixture
+def redis_server() -> Iterator[Server]:
+    with single("redis") as server:
+        yield server
+
+
+@pytest.mark.deep
+def test_workers_get_the_version_that_was_queued_first(
+    redis_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = Site(f"file://{directory_site(tmp_path).url}")
+    campaign = CampaignSite(tmp_path)
+    publish(site, tmp_path / "segments", "monday")
+    campaign.write(segments=site.url)
+    capline = CommandLine(tmp_path, monkeypatch, capsys)
+    queue = ("--queue", redis_server.url)
+    assert capline.json("campaign", "enqueue", "campaign.yaml", *queue)["state"] == "new"
+    moved = {"active": IdSet([1]), "new": IdSet([2]), "churned": IdSet([3])}
+    write_snapshot(Snapshot(moved, "day-2"), tmp_path / "later")
+    publish(site, tmp_path / "later")
+    assert capline.json("campaign", "enqueue", "campaign.yaml", *queue)["state"] == "continued"
 
 
 def test_a_version_that_is_in_the_cache_needs_no_address(site: Site, tmp_path: Path) -> None:

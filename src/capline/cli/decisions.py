@@ -271,7 +271,7 @@ def _answer(
     with target(words) as asked:
         limiter, first = asked.limiter, asked.attempt
         if also:
-            parts = [first, *read_also(also, first.id, as_text=words.as_text)]
+            parts = [first, *map(asked.also, read_also(also, first.id, as_text=words.as_text))]
             joint = limiter.decide_all(parts) if consume else limiter.peek_all(parts)
             asked.say()
             show_joint(joint, parts, limiter.now_us(), asked.near, json=json, exit_code=exit_code)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,7 +25,7 @@ from capline.model.subject import parse_subject, subject_text
 from capline.model.zone import UTC_ZONE
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from pathlib import Path
 
     import typer
@@ -70,6 +71,15 @@ class Target:
     near: str
     job: Job | None
     remarks: list[str]
+    find: Callable[[Policy, Subject], str | None]
+    """The segment that binds the subject, where `--segments` says where to look; else None."""
+
+    def also(self, part: Attempt) -> Attempt:
+        """A further part of the attempt, with its own segment."""
+        policy = self.limiter.policies.get(part.policy)
+        if policy is None or not policy.by_segment:
+            return part
+        return msgspec.structs.replace(part, segment=self.find(policy, part.subject))
 
     def say(self) -> None:
         """Say what was looked up and what is assumed."""
@@ -95,6 +105,14 @@ def target(words: Words) -> Generator[Target]:
     """Open what is asked, and look up what was not named."""
     remarks: list[str] = []
     subject = parse_subject(words.subject, as_text=words.as_text)
+    opened = cache(_snapshot)
+
+    def find(policy: Policy, subject: Subject) -> str | None:
+        if words.segments is None:
+            return None
+        name = _look_up(opened(words.segments), subject, words.segments)
+        return _found(policy, subject, name, words.segments, remarks)
+
     with ExitStack() as stack:
         if words.campaign is None:
             limiter = stack.enter_context(Limiter.from_file(words.policies, words.store, create=words.create))
@@ -103,7 +121,7 @@ def target(words: Words) -> Generator[Target]:
                 subject,
                 1 if words.cost is None else words.cost,
                 words.id,
-                _segment(limiter.policies.get(words.policy), words, subject, remarks),
+                _segment(limiter.policies.get(words.policy), words, subject, find, remarks),
                 words.channel,
                 words.zone,
             )
@@ -113,7 +131,7 @@ def target(words: Words) -> Generator[Target]:
             limiter = stack.enter_context(job.open_limiter(create=words.create))
         policy = limiter.policies.get(attempt.policy)
         near = (attempt.zone or policy.zone) if policy is not None and policy.needs_zone else UTC_ZONE
-        yield Target(limiter, attempt, near, job, remarks)
+        yield Target(limiter, attempt, near, job, remarks, find)
 
 
 def refuse_beside_campaign(context: typer.Context) -> None:
@@ -124,15 +142,20 @@ def refuse_beside_campaign(context: typer.Context) -> None:
             raise InvalidValueError(f"--campaign says it by its file: leave out --{name}")
 
 
-def _segment(policy: Policy | None, words: Words, subject: Subject, remarks: list[str]) -> str | None:
+def _segment(
+    policy: Policy | None,
+    words: Words,
+    subject: Subject,
+    find: Callable[[Policy, Subject], str | None],
+    remarks: list[str],
+) -> str | None:
     """The segment that was named or is found in a snapshot."""
     if words.segments is not None and words.segment is not None:
         raise InvalidValueError("--segment names it, --segments looks it up; give one of them")
     if policy is None or not policy.by_segment:
         return words.segment
     if words.segments is not None:
-        name = _look_up(_snapshot(words.segments), subject, words.segments)
-        return _found(policy, subject, name, words.segments, remarks)
+        return find(policy, subject)
     if words.segment is None:
         remarks.append(
             f"policy {policy.name} differs by segment, and none was named: these are the limits of subjects in no "
@@ -145,9 +168,9 @@ def _snapshot(address: str) -> Snapshot:
     """The snapshot in a directory, or the newest one at the address of a publication."""
     from capline.segment import fetch_snapshot  # noqa: PLC0415 - brings roaring bitmaps, which few questions need
 
-    with tempfile.TemporaryDirectory(prefix="capline-segments-") as cache:
+    with tempfile.TemporaryDirectory(prefix="capline-segments-") as fetched:
         # Its files are mapped, so they last as long as the snapshot.
-        return fetch_snapshot(address, cache)[0]
+        return fetch_snapshot(address, fetched)[0]
 
 
 def _look_up(snapshot: Snapshot, subject: Subject, where: object) -> str | None:

@@ -11,13 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.kit import forked
 
 ROOT = Path(__file__).parents[2]
 CAPLINE = [sys.executable, "-m", "capline.cli"]
 
 
 def run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CAPLINE, *arguments], cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+    return forked.run(*arguments, cwd=cwd)
 
 
 def purchases(tmp_path: Path, *rows: str) -> Path:

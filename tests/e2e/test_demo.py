@@ -27,6 +27,7 @@ def purchases(tmp_path: Path, *rows: str) -> Path:
     return path
 
 
+@pytest.mark.deep
 def test_the_whole_demo_and_every_command_that_it_names(tmp_path: Path) -> None:
     done = run("demo", "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,7 @@ from tests.profiles import size, sized
 from capline.testing import state_machine
 
 pytestmark = sized
-STEPS = size(2_500, 10_000)
+STEPS = size(1_500, 10_000)
 
 PATIENT = "?deadline=20s&bulk_deadline=60s"
 

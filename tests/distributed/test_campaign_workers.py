@@ -396,6 +396,7 @@ def test_the_server_may_be_killed_and_come_back(tmp_path: Path) -> None:
     assert len(kept_in_doubt(stored(site, SUBJECTS), stored(alone, SUBJECTS))) == report["total"]["not_known"]
 
 
+@pytest.mark.deep
 def test_a_worker_that_starts_while_its_server_restarts_waits_for_it(tmp_path: Path) -> None:
     site = make_site(tmp_path / "site", 20)
     with single("redis", "appendonly yes") as server, receiver() as far:
@@ -546,6 +547,7 @@ def test_a_worker_that_cannot_go_on_says_why_and_the_next_one_does(redis_server:
     assert finished(redis_server)["total"]["sent"] == sum(len(ids) for _, ids in parts(site))
 
 
+@pytest.mark.deep
 def test_a_worker_whose_receiver_takes_nothing_ends_with_exit_1_and_the_next_goes_on(
     redis_server: Server, tmp_path: Path
 ) -> None:
@@ -609,6 +611,7 @@ def test_a_store_below_the_working_directory_is_the_same_for_workers_elsewhere(
     assert len(parts(site)) == 2
 
 
+@pytest.mark.deep
 def test_a_worker_may_be_given_another_store(redis_server: Server, site: Site, tmp_path: Path) -> None:
     enqueue(site, redis_server)
     before = site.content()
@@ -621,6 +624,7 @@ def test_a_worker_may_be_given_another_store(redis_server: Server, site: Site, t
 # ---- looking
 
 
+@pytest.mark.deep
 def test_workers_of_one_run_decide_on_one_store(redis_server: Server, site: Site, tmp_path: Path) -> None:
     enqueue(site, redis_server)
     with QueueServer(redis_server.url) as opened:

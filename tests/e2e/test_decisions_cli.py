@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.kit.forked import run
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 POLICIES = """
@@ -30,9 +30,7 @@ def _at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def capline(*words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "capline.cli", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    return run(*words, env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"})
 
 
 def answer(*words: str) -> dict[str, object]:

@@ -11,13 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.kit import forked
 
 ROOT = Path(__file__).parents[2]
 CAPLINE = [sys.executable, "-m", "capline.cli"]
 
 
 def run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CAPLINE, *arguments], cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+    return forked.run(*arguments, cwd=cwd)
 
 
 def purchases(tmp_path: Path, *rows: str) -> Path:
@@ -26,6 +27,7 @@ def purchases(tmp_path: Path, *rows: str) -> Path:
     return path
 
 
+@pytest.mark.deep
 def test_the_whole_demo_and_every_command_that_it_names(tmp_path: Path) -> None:
     done = run("demo", "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr

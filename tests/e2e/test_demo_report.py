@@ -79,7 +79,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return page
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.deep)])
 def test_the_charts_are_drawn_and_nothing_goes_wrong(report: Path, tmp_path: Path, scheme: str) -> None:
     dom = dom_of(report, tmp_path, [f"--blink-settings=preferredColorScheme={int(scheme == 'light')}"])
     assert notes_of(dom) == ""
@@ -95,6 +95,7 @@ def test_the_charts_are_drawn_and_nothing_goes_wrong(report: Path, tmp_path: Pat
     assert ("rgb(86, 180, 233)" if scheme == "dark" else "rgb(0, 114, 178)") in weeks
 
 
+@pytest.mark.deep
 def test_on_a_phone_nothing_is_wider_than_the_page(report: Path, tmp_path: Path) -> None:
     # A headless window is 500 pixels wide at the least, so the page is put into a frame of a phone's width.
     narrow = report.with_name("phone.html")

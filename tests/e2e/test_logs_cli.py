@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.kit.forked import run
 
 from capline.limiter.records import MOST_LINE_BYTES
 
@@ -38,9 +39,7 @@ ENVIRONMENT = {"COLUMNS": "200", "NO_COLOR": "1"}
 
 
 def capline(*words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "capline.cli", *words]
-    environment = {**os.environ, **ENVIRONMENT}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, input=stdin)
+    return run(*words, env={**os.environ, **ENVIRONMENT}, stdin=stdin)
 
 
 def answer(*words: str, stdin: str | None = None, status: int = 0) -> dict[str, object]:

@@ -4,37 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.kit import forked
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
-
-# The commands of this module alone, with the error handling that `capline.cli.main` gives them.
-PROGRAM = """
-import sys
-from capline.cli.segments import app
-from capline.model.errors import CaplineError
-try:
-    app(sys.argv[1:], prog_name="capline segments")
-except CaplineError as error:
-    print(f"capline: {error}", file=sys.stderr)
-    sys.exit(2)
-"""
 
 
 def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments],
-        cwd=directory,
-        env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1"},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    return forked.run("segments", *arguments, cwd=directory, env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1"})
 
 
 def answer(directory: Path, *arguments: str) -> Any:

@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.kit.forked import run
 from tests.kit.segments import Site, make, make_text, s3_site
 
 if TYPE_CHECKING:
@@ -26,20 +27,14 @@ class Shell:
         self.url = url
         self.environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", **environment}
 
+    def words(self, *arguments: str) -> list[str]:
+        return ["segments", *(self.url if word == "URL" else word for word in arguments)]
+
     def command(self, *arguments: str) -> list[str]:
-        words = [self.url if word == "URL" else word for word in arguments]
-        return [sys.executable, "-m", "capline.cli", "segments", *words]
+        return [sys.executable, "-m", "capline.cli", *self.words(*arguments)]
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(*arguments),
-            cwd=self.directory,
-            env=self.environment,
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        return run(*self.words(*arguments), cwd=self.directory, env=self.environment)
 
     def answer(self, *arguments: str) -> Any:
         done = self.run(*arguments, "--json")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from tests.kit.campaign import AT_US, HOUR_US, Far, Site, ledger_of, mixed, with_sender
+from tests.profiles import size, sized
 
 from capline import Limiter
 from capline.campaign import Job, Ledger, Report, Stop, report_of, run
@@ -151,9 +152,10 @@ def test_the_unkilled_campaign_meets_everything(unkilled: Any) -> None:
     assert steps > 100
 
 
+@sized
 def test_killed_at_any_one_step_it_ends_the_same(tmp_path: Path, unkilled: Any) -> None:
     kept: list[int] = []
-    for step in range(1, unkilled[4] + 1):
+    for step in range(1, unkilled[4] + 1, size(4, 1)):
         killed = outcome(tmp_path / str(step), iter([step]))
         agree(killed, unkilled)
         kept.append(killed[0][0].not_known)
@@ -201,7 +203,7 @@ def test_where_it_is_night_nobody_is_sent_to(unkilled_in_zones: Any) -> None:
     assert steps > 60
 
 
-@pytest.mark.parametrize("every", range(4))
+@pytest.mark.parametrize("every", [0, *(pytest.param(number, marks=pytest.mark.deep) for number in range(1, 4))])
 def test_in_zones_and_with_refusals_that_count_a_kill_changes_nothing(
     tmp_path: Path, unkilled_in_zones: Any, every: int
 ) -> None:

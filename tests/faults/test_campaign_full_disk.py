@@ -141,7 +141,9 @@ FULL: dict[str, tuple[str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", FULL)
+@pytest.mark.parametrize(
+    "what", [what if what == "the ledger" else pytest.param(what, marks=pytest.mark.deep) for what in FULL]
+)
 def test_a_disk_that_is_full(tmp_path: Path, expected: tuple[Any, list[int]], what: str) -> None:
     if why_no_mounts():
         pytest.skip(f"{why_no_mounts()}; the form with a limit on files has run instead")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import lmdb
 import pytest
+from tests.kit.forked import run
 
 from capline import Limiter, ManualClock, Policy, StoreDamagedError, StoreError, StoreFullError, StoreVersionError
 from capline.model.errors import NoStoreError
@@ -58,9 +59,7 @@ def fill(path: Path) -> None:
 
 
 def capline(*words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "capline.cli", "store", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    return run("store", *words, env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"})
 
 
 # --- check ------------------------------------------------------------------------------------------------------------

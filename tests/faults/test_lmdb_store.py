@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import lmdb
 import pytest
+from tests.profiles import size, sized
 
 from capline import (
     CaplineError,
@@ -264,9 +265,9 @@ def test_every_single_flipped_bit_of_a_packed_log_is_noticed() -> None:
             for read in (read_any_log, read_short_way):
                 with pytest.raises(StoreError):
                     read(bytes(broken))
-        for size in range(len(value)):
+        for length in range(len(value)):
             with pytest.raises(StoreError):
-                read_any_log(value[:size])
+                read_any_log(value[:length])
 
 
 def read_any_log(value: bytes) -> None:
@@ -295,32 +296,36 @@ def test_a_map_that_fills_up_grows_and_others_follow(tmp_path: Path) -> None:
         assert other.communicate("\n", timeout=60)[0] == "4\n"
 
 
+@sized
 def test_a_largest_size_is_kept_and_nothing_is_recorded_past_it(tmp_path: Path) -> None:
-    with opened(tmp_path, "?max_bytes=20_000_000") as limiter:
+    most_bytes, subjects = size(1 << 24, 20_000_000), size(600_000, 2_000_000)
+    with opened(tmp_path, f"?max_bytes={most_bytes}") as limiter:
         with pytest.raises(StoreFullError, match="largest size"):
-            limiter.decide_many("p", range(2_000_000))
-        decided = limiter.peek_many("p", range(2_000_000)).remaining
+            limiter.decide_many("p", range(subjects))
+        decided = limiter.peek_many("p", range(subjects)).remaining
         full = int((decided == 3).sum())
-        assert 0 < full < 2_000_000
+        assert 0 < full < subjects
         assert (decided[:full] == 3).all()
-        assert (tmp_path / "data.mdb").stat().st_size <= 20_000_000
+        assert (tmp_path / "data.mdb").stat().st_size <= most_bytes
 
 
+@sized
 def test_a_full_disk_is_one_clear_error_and_the_store_goes_on_when_there_is_room(tmp_path: Path) -> None:
     """RLIMIT_FSIZE makes the kernel refuse the file's growth as a full disk does, and needs no mount."""
+    subjects = size(500_000, 2_000_000)
     script = f"""
 import resource, signal
 from capline import Limiter, Policy, StoreFullError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 limiter = Limiter("lmdb://{tmp_path}", [Policy("p", ["5/day", "9/week"])])
-resource.setrlimit(resource.RLIMIT_FSIZE, (24 << 20, resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_FSIZE, ({size(6, 24)} << 20, resource.RLIM_INFINITY))
 try:
-    limiter.decide_many("p", range(2_000_000))
+    limiter.decide_many("p", range({subjects}))
 except StoreFullError as error:
     print("full:", error)
-held = limiter.peek_many("p", range(2_000_000)).remaining
+held = limiter.peek_many("p", range({subjects})).remaining
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-print(int((held == 3).sum()) > 0, bool(limiter.decide_many("p", range(1_999_000, 2_000_000)).allowed.all()))
+print(int((held == 3).sum()) > 0, bool(limiter.decide_many("p", range({subjects - 1000}, {subjects})).allowed.all()))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -103,7 +103,7 @@ def test_every_key_has_an_end_and_comes_to_it(server: Server, limiters: Limiters
     assert len(found) > 10
     longest_ms = 1000 + GRACE_MS * 2 + 1000  # the widest window, the grace, in buckets half as much, and a slot's wait
     assert {key: ttl for key, ttl in found.items() if not 0 < ttl <= longest_ms} == {}
-    assert soon(lambda: server.command("DBSIZE") == 0, 5)
+    assert soon(lambda: server.command("DBSIZE") == 0)
 
 
 @each_layout
@@ -122,11 +122,12 @@ def test_a_steady_stream_keeps_its_key_and_an_idle_one_goes(sync_limiters: Limit
     limiter = sync_limiters(server, *policies("bucket"))
     end = time.monotonic() + 2.2
     while time.monotonic() < end:
+        asked = time.monotonic()
         limiter.decide("p", 1)
         time.sleep(0.01)
-        assert server.command("DBSIZE") == 1
+        assert server.command("DBSIZE") == 1 or time.monotonic() - asked > 0.5  # the machine was away for longer
     assert limiter.explain("p", 1).hits
-    assert soon(lambda: server.command("DBSIZE") == 0, 5)
+    assert soon(lambda: server.command("DBSIZE") == 0)
 
 
 @each_layout
@@ -139,4 +140,4 @@ def test_with_a_caller_s_clock_keys_end_too(server: Server, sync_limiters: Limit
     limiter.decide("long", "long")
     for key, ttl in ttls(server).items():
         assert 0 < ttl <= 1000 + 2 * GRACE_MS + 3000, key
-    assert soon(lambda: server.command("DBSIZE") == 0, 7)
+    assert soon(lambda: server.command("DBSIZE") == 0)

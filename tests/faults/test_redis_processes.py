@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.kit.server import SLOW, Limiters, each_kind
 from tests.kit.servers import shared
+from tests.profiles import size
 
 from capline import Limiter, Policy
 
@@ -36,7 +37,9 @@ first.close()
 
 QUOTAS = {"1/50ms": (1, 50_000), "10/s": (10, 1_000_000), "1000/5s": (1000, 5_000_000)}
 POLICIES = [Policy(f"p{number}", [limit]) for number, limit in enumerate(QUOTAS)]
-SECONDS = 1.2
+SECONDS = size(5, 12) / 10
+REFUSED = 20
+"""Of each process under each policy, however long it takes: then the window was full."""
 TELLS = 200
 """Hits from whose asking on the wall clock is looked at; each look goes through all hits."""
 
@@ -50,24 +53,25 @@ def hammer(url: str, namespace: str, begin: Any, answers: Any) -> None:
     with Limiter(url, POLICIES, namespace=namespace) as limiter:
         for policy in POLICIES:
             found: list[Hit] = []
-            asked = 0
+            refused = 0
             limiter.peek(policy.name, "s")
             begin.wait()
             end = time.monotonic() + SECONDS
-            while time.monotonic() < end:
+            while (time.monotonic() < end or refused < REFUSED) and time.monotonic() < end + 60:
                 before = time.time_ns() // 1000
                 decision = limiter.decide(policy.name, "s")
                 after = time.time_ns() // 1000
-                asked += 1
-                if decision.allowed and decision.hit is not None:
+                refused += not decision.allowed
+                if decision.hit is not None:
                     found.append((before, decision.hit, after))
-            told.append((asked, found))
+            told.append((refused, found))
     answers.put(told)
 
 
 @each_kind
 def test_eight_processes_on_one_key_never_exceed_the_quota(kind: str, sync_limiters: Limiters) -> None:
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["capline", "capline.store.redis.store", "tests.faults.test_redis_processes"])
     begin, answers = context.Barrier(8), context.Queue()
     url = f"{shared(kind).url}?{SLOW}"
     workers = [
@@ -76,17 +80,14 @@ def test_eight_processes_on_one_key_never_exceed_the_quota(kind: str, sync_limit
     ]
     for worker in workers:
         worker.start()
-    told = [answers.get(timeout=60) for _ in workers]
+    told = [answers.get(timeout=240) for _ in workers]
     for worker in workers:
         worker.join()
     for number, (quota, window_us) in enumerate(QUOTAS.values()):
-        asked = [mine[number][0] for mine in told]
-        assert min(asked) > 20
+        assert min(mine[number][0] for mine in told) >= REFUSED
         hits = [hit for mine in told for hit in mine[number][1]]
-        assert sum(asked) > 2 * len(hits)
         no_window_holds_more(hits, quota, window_us)
-        # And what fits is let through: the window was full again and again.
-        assert len(hits) >= max(quota, quota * int(SECONDS * 1e6 // window_us) // 2)
+        assert len(hits) >= quota, "what fits is let through"
     limiter = sync_limiters(shared(kind), *POLICIES)
     kept = [hit.stamp_us for hit in limiter.explain("p2", "s").hits]
     # On a slow machine the oldest have left the window by now, and nothing else is missing.

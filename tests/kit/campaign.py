@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
 import threading
 from collections import defaultdict
@@ -16,6 +15,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.kit.forked import run
+
 from capline import Limiter, ManualClock
 from capline.campaign import Job, Ledger, load_campaign, prepare
 from capline.campaign.senders.find import BuiltSender
@@ -23,6 +24,7 @@ from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, U
 from capline.segment import IdSet, Snapshot, write_snapshot
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Generator, Iterable, Mapping
 
 AT = "2026-11-21T16:00:00Z"
@@ -128,9 +130,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def capline(*args: str | Path, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
     """Run the real command to its end."""
-    return subprocess.run(
-        command(*args), cwd=cwd, env=environment(**more), capture_output=True, text=True, check=False, timeout=60
-    )
+    return run(*args, cwd=cwd, env=environment(**more))
 
 
 def answer(*args: str | Path, cwd: Path | None = None) -> Any:

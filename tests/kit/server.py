@@ -206,7 +206,7 @@ def warm(limiter: Any, policy: str = "p") -> None:
     assert soon(answered)
 
 
-def soon(truth: Callable[[], bool], seconds: float = 15) -> bool:
+def soon(truth: Callable[[], bool], seconds: float = 60) -> bool:
     """Whether it comes to be true."""
     deadline = time.monotonic() + seconds
     while not truth() and time.monotonic() < deadline:

@@ -55,11 +55,13 @@ SLOTS = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_callers_at_the_same_time_find_every_promise_kept(case: Case, tmp_path: Path) -> None:
-    report, _ = run(case, url_of(case.store, tmp_path))
-    assert report, report.text()
-    assert report.hits > case.seconds
-    assert report.finals == 1
-    assert report.excused < 0.1 * report.attempts
+    for _ in range(MOST_RUNS):
+        report, _ = run(case, url_of(case.store, tmp_path))
+        assert report, report.text()
+        assert report.finals == 1
+        if report.hits > case.seconds and report.excused < 0.1 * report.attempts:
+            return
+    pytest.fail(f"{MOST_RUNS} runs without hits, or of which a tenth could not be judged")
 
 
 @pytest.mark.parametrize("case", SLOTS, ids=lambda case: case.name)
@@ -76,12 +78,14 @@ def test_so_do_those_who_take_slots_between_those_who_ask(case: Case, tmp_path: 
 
 @pytest.mark.parametrize("case", JOINT, ids=lambda case: case.name)
 def test_so_do_those_who_ask_for_several_subjects_in_one_attempt(case: Case, tmp_path: Path) -> None:
-    report, lines = run(case, url_of(case.store, tmp_path))
-    assert report, report.text()
-    assert report.finals == len(SUBJECTS)
-    assert report.excused < 0.1 * report.attempts
-    joint = [row for row in map(json.loads, lines) if row.get("joint")]
-    assert {row["allowed"] for row in joint} == {True, False}
+    for _ in range(MOST_RUNS):
+        report, lines = run(case, url_of(case.store, tmp_path))
+        assert report, report.text()
+        assert report.finals == len(SUBJECTS)
+        answers = {row["allowed"] for row in map(json.loads, lines) if row.get("joint")}
+        if answers == {True, False} and report.excused < 0.1 * report.attempts:
+            return
+    pytest.fail(f"{MOST_RUNS} runs without both answers, or of which a tenth could not be judged")
 
 
 @pytest.mark.parametrize(

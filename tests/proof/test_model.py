@@ -10,7 +10,9 @@ from proof.model.joint import JOINT_SHORT, JointRule, explore_joint
 from proof.model.rule import Rule
 
 
-@pytest.mark.parametrize("scope", SHORT, ids=["one limit", "costs", "two limits"])
+@pytest.mark.parametrize(
+    "scope", [*SHORT[:2], pytest.param(SHORT[2], marks=pytest.mark.deep)], ids=["one limit", "costs", "two limits"]
+)
 def test_the_rule_keeps_every_promise_in_every_state(scope: Scope) -> None:
     result = explore(Rule(scope.limits), scope)
     assert result, result.story

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SEEDS = range(4)
+MOST_RUNS = 20
+"""Of real threads, whose turns are chance: each run shows the fault nearly always."""
 
 
 @pytest.mark.parametrize("mutant", in_memory.MUTANTS, ids=lambda mutant: mutant.__name__)
@@ -29,8 +31,12 @@ def test_a_wrong_limiter_is_caught_by_the_fault_that_it_has(mutant: type[in_memo
 
 @pytest.mark.parametrize("mutant", on_redis.MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_a_wrong_limiter_on_a_server_is_caught_with_callers_at_the_same_time(mutant: type[on_redis.Caller]) -> None:
-    report = check(read(on_redis.run(mutant, shared("redis").url, secrets.token_hex(8))))
-    assert on_redis.MUTANTS[mutant] <= report.kinds(), report.text()
+    found: set[str] = set()
+    for _ in range(MOST_RUNS):
+        found |= check(read(on_redis.run(mutant, shared("redis").url, secrets.token_hex(8)))).kinds()
+        if on_redis.MUTANTS[mutant] <= found:
+            return
+    pytest.fail(f"{MOST_RUNS} runs showed only {found}")
 
 
 @pytest.mark.parametrize("seed", range(12))

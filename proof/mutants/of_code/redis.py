@@ -1,10 +1,12 @@
-"""In store/redis: the Lua that decides, what is sent and may be sent again, and the breaker."""
+"""In store/redis: the Lua that decides, what is sent and may be sent again, the breaker, and connections."""
 
 from proof.mutants.of_code.mutant import Mutant
 
 __all__ = ["MUTANTS"]
 
 LUA = "store/redis/scripting/lua"
+IO = "store/redis/io"
+TRANSPORT = "tests/unit/store/redis/test_transport.py"
 
 MUTANTS = (
     Mutant(
@@ -118,5 +120,45 @@ MUTANTS = (
         '.replace(b"}", b"%7D")',
         "two subjects have one log",
         "tests/property/store/redis/test_keys.py::test_subjects_with_poison_in_them_are_subjects",
+    ),
+    Mutant(
+        "lease_given_back_with_a_reply_unread",
+        f"{IO}/sync.py",
+        "            if self._unread.get(key):\n                self._drop(key)",
+        "            if False:\n                self._drop(key)",
+        "a connection on which a reply is still to come returns to the pool",
+        f"{TRANSPORT}::test_a_verb_that_ends_before_its_replies_leaves_no_connection[sync]",
+    ),
+    Mutant(
+        "lease_given_back_with_a_reply_unread_awaited",
+        f"{IO}/aio.py",
+        "            if self._unread.get(key):\n                self._drop(key)",
+        "            if False:\n                self._drop(key)",
+        "a connection on which a reply is still to come returns to the pool of an event loop",
+        f"{TRANSPORT}::test_a_verb_that_ends_before_its_replies_leaves_no_connection[async]",
+    ),
+    Mutant(
+        "a_broken_connection_is_given_back",
+        f"{IO}/sync.py",
+        "            if clean:\n                self._give(node, connection)",
+        "            if clean or sent:\n                self._give(node, connection)",
+        "after a timeout the next caller reads the answer of the one before",
+        f"{TRANSPORT}::test_after_a_timeout_the_connection_is_gone[sync]",
+    ),
+    Mutant(
+        "a_reply_is_read_by_another",
+        f"{IO}/sync.py",
+        "        return not connection.can_read()",
+        "        return True",
+        "what came on an idle connection is read as the next answer",
+        f"{TRANSPORT}::test_a_reply_that_nobody_asked_for_is_nobodys_answer[sync]",
+    ),
+    Mutant(
+        "a_read_waits_past_the_deadline",
+        f"{IO}/sync.py",
+        "disable_decoding=True, timeout=max(LATE_S, until - time.monotonic())",
+        "disable_decoding=True, timeout=60",
+        "a verb hangs as long as its server does",
+        f"{TRANSPORT}::test_a_read_ends_by_the_deadline_of_its_verb[sync]",
     ),
 )

@@ -31,7 +31,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (b"HTTP/1.1 200 OK\r\nX-Padding: ", UNKNOWN),
         (b"HTTP/1.1 200 OK\r\n\r\n", DELIVERED),
-        (b"HTTP/1.1 410 Gone\r\n\r\n", PERMANENT),
+        pytest.param(b"HTTP/1.1 410 Gone\r\n\r\n", PERMANENT, marks=pytest.mark.deep),
     ],
 )
 def test_a_far_side_that_trickles_is_left_at_the_timeout(tmp_path: Path, at_once: bytes, code: int) -> None:
@@ -46,7 +46,7 @@ def test_a_far_side_that_trickles_is_left_at_the_timeout(tmp_path: Path, at_once
                 connection.sendall(b"x")
 
     with wire(serve) as far:
-        sender = webhook(tmp_path, far.url, "timeout: 2")
+        sender = webhook(tmp_path, far.url, "timeout: 1")
         began = time.monotonic()
         try:
             outcomes = sender.send(messages(1))
@@ -63,7 +63,9 @@ def cookies_of(requests: Iterator[bytes]) -> list[bytes]:
 
 
 def test_no_cookie_of_one_recipient_goes_out_with_the_next(tmp_path: Path) -> None:
-    answer = b"HTTP/1.1 200 OK\r\nSet-Cookie: session=of-the-first; Path=/\r\nContent-Length: 0\r\n\r\n"
+    answer = (
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nSet-Cookie: session=of-the-first; Path=/\r\nContent-Length: 0\r\n\r\n"
+    )
     with http_wire(lambda _request: answer) as far:
         sender = webhook(tmp_path, far.url, "concurrency: 1")
         try:

@@ -75,7 +75,7 @@ def test_each_request_waits_for_a_slot_of_its_own(call: Callable[..., Caller], p
     caller = call("2/300ms")
     began = time.monotonic()
     assert [caller("GET", provider.url) for _ in range(5)] == [200] * 5
-    assert 0.6 <= time.monotonic() - began < 5
+    assert 0.6 <= time.monotonic() - began < 60
     assert len(provider.seen) == 5
 
 

@@ -52,7 +52,7 @@ def is_there(pid: int) -> bool:
 
 
 def soon(truth: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while not truth() and time.monotonic() < deadline:
         time.sleep(0.02)
     return truth()
@@ -185,6 +185,7 @@ def test_a_cluster_serves_every_slot_by_its_owner_and_every_primary_has_a_replic
     assert not any(server.runs for server in nodes.servers)
 
 
+@pytest.mark.deep
 def test_a_cluster_replaces_a_primary_that_was_killed_and_takes_it_back() -> None:
     with cluster("redis") as nodes:
         lost = nodes.owner(0)
@@ -198,6 +199,7 @@ def test_a_cluster_replaces_a_primary_that_was_killed_and_takes_it_back() -> Non
 
 
 @each_kind
+@pytest.mark.deep
 def test_the_sentinels_know_the_master_and_make_another_when_it_is_killed(kind: str) -> None:
     with sentinel(kind) as group:
         master = group.master

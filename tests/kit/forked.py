@@ -1,0 +1,153 @@
+"""The command line as a process of its own, forked from one that has imported it: a quarter of the cost of a start.
+
+    done = run("decide", "promo", "42", cwd=folder, env=environment)    as `subprocess.run` of `python -m capline.cli`
+
+A server, one for each process that tests, imports the command line and what its commands import, and does nothing else.
+For each call it forks twice: the child waits and tells the status, the grandchild is the command. Folder, environment
+and the three files are the caller's; the command ends as any program does, by `sys.exit`, an exception or a signal.
+
+What imports cost or may not do is not seen this way: tests of that start the real program.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import capline
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["run"]
+
+ROOT = Path(__file__).parents[2]
+SOURCE = Path(capline.__file__).parents[1]  # what is tested, be it a copy
+LONGEST_S = 300
+"""A command that takes longer is ended by SIGALRM."""
+LARGEST_REQUEST_BYTES = 1 << 20
+WARM = (
+    "capline.cli.start",
+    "capline.cli.main",
+    "capline.campaign",
+    "capline.replay",
+    "capline.segment",
+    "capline.store.local.lmdb.store",
+    "capline.store.redis.store",
+    "httpx",
+    "numpy",
+    "obstore",
+    "pyarrow.csv",
+    "pyarrow.parquet",
+    "rich.progress",
+    "rich.table",
+    "typer._adapters",  # pydantic, where it is installed: typer loads it late
+    "typer.rich_utils",
+)
+
+
+def run(
+    *words: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None, stdin: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Type `capline` and these words; what it printed, and how it ended."""
+    environment = dict(os.environ if env is None else env)
+    request = {"words": [*map(str, words)], "cwd": str(cwd or Path.cwd()), "env": environment}
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        given.write((stdin or "").encode())
+        given.seek(0)
+        reader, writer = os.pipe()
+        try:
+            files = [given.fileno(), out.fileno(), err.fileno(), writer]
+            socket.send_fds(_server(), [json.dumps(request).encode()], files)
+        finally:
+            os.close(writer)
+        with os.fdopen(reader, encoding="ascii") as answer:
+            status = answer.read()  # until whoever tells it has ended
+        said = [(file.seek(0), file.read().decode())[1] for file in (out, err)]
+    if not status:
+        raise RuntimeError(f"capline {' '.join(map(str, words))}: no status; is the server of commands alive?")
+    return subprocess.CompletedProcess(["capline", *map(str, words)], int(status), *said)
+
+
+@cache
+def _server() -> socket.socket:
+    """Our end of a pair of sockets; the server ends when it is closed, which our own end does."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with its:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.kit.forked", str(its.fileno())],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": f"{SOURCE}{os.pathsep}{ROOT}", "OPENBLAS_NUM_THREADS": "1"},
+            pass_fds=[its.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,  # no terminal: what it writes is buffered as in a pipe
+            start_new_session=True,  # Ctrl-C is for the tests
+        )
+
+    def end() -> None:
+        ours.close()
+        process.wait(60)
+
+    atexit.register(end)
+    return ours
+
+
+def _serve(requests: socket.socket) -> None:
+    """Fork for each request; returns in the command's own process, where that is to be run."""
+    for name in WARM:
+        import_module(name)
+    gc.freeze()  # what is imported is never collected: the command neither copies nor frees it
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait
+    while True:
+        data, files, _, _ = socket.recv_fds(requests, LARGEST_REQUEST_BYTES, 4)
+        if not data:
+            os._exit(0)
+        if os.fork() == 0:
+            break
+        for file in files:
+            os.close(file)
+    requests.close()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    *standard, status = files
+    command = os.fork()
+    if command:
+        for file in standard:
+            os.close(file)
+        _, ended = os.waitpid(command, 0)
+        os.write(status, str(os.waitstatus_to_exitcode(ended)).encode())
+        os._exit(0)
+    os.close(status)
+    _become(json.loads(data), standard)
+
+
+def _become(request: Mapping[str, Any], standard: list[int]) -> None:
+    """Take the caller's folder, environment, words and files."""
+    for number, file in enumerate(standard):
+        os.dup2(file, number)
+        os.close(file)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    time.tzset()
+    signal.alarm(LONGEST_S)
+    sys.argv = [str(SOURCE / "capline/cli/__main__.py"), *request["words"]]
+    sys.modules["__main__"].__package__ = "capline.cli"  # as the help says it was called
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))
+    from capline.cli.start import main
+
+    main()

@@ -147,7 +147,7 @@ def test_the_access_log_has_no_subject_unless_asked(tmp_path: Path) -> None:
     for log in (plain, told):
         log.close()
     assert [(line["route"], line["status"]) for line in lines(tmp_path / "plain")] == [
-        ("/v1/subjects/", 200),
+        ("/v1/subjects/{subject}", 200),
         ("/v1/decide", 200),
         ("", 404),
     ]
@@ -187,7 +187,7 @@ def test_a_span_is_made_of_each_request_below_its_callers() -> None:
         service("GET", "/ann")
     provider.shutdown()
     known, unknown = spans.get_finished_spans()
-    assert (known.name, unknown.name) == ("GET /v1/subjects/", "GET unknown")
+    assert (known.name, unknown.name) == ("GET /v1/subjects/{subject}", "GET unknown")
     assert known.context is not None
     assert f"{known.context.trace_id:032x}" == caller.split("-")[1]
     assert known.attributes is not None

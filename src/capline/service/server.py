@@ -100,7 +100,7 @@ def check(settings: Settings) -> int:
 
 
 def serve(settings: Settings, started: Callable[[Address, Address], object]) -> None:
-    """Serve until a signal ends it; `started` is told where it listens, once it does.
+    """Serve until a signal ends it; `started` is called with where it listens, once it does.
 
     Raises `CaplineError` where it cannot start: bad policies, an embedded store that is damaged, an address in use. A
     server that is away is no reason not to start: `/readyz` says so, and decisions are answered once it is back.

@@ -13,7 +13,7 @@ from tests.kit.segments import Site, directory_site, file_of, make, make_text, s
 from capline.model.errors import SegmentConflictError, SegmentError
 from capline.segment.publish import extends
 from capline.segment.publish import publish as publish_module
-from capline.segment.publish.fetch import download
+from capline.segment.publish.fetch import download, read_manifest_of
 from capline.segment.publish.publish import Publisher
 
 if TYPE_CHECKING:
@@ -334,8 +334,8 @@ def objects_of(site: Site, version: str) -> set[str]:
     found = site.pointer().find(version)
     assert found is not None
     with Publisher(site.url, site.options) as publisher:
-        manifest = publisher._manifest(found)  # pyright: ignore[reportPrivateUsage]
-    return {each.sha256 for each in publish_module.files_of(manifest)}
+        _, manifest = read_manifest_of(publisher._objects, found)  # pyright: ignore[reportPrivateUsage]
+    return {each.sha256 for each in manifest.files()}
 
 
 class TestTextIds:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from capline.replay.demo import run_demo
-from capline.replay.report import write_report
+from capline.replay.demo.report import write_report
+from capline.replay.demo.run import run_demo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -39,7 +39,7 @@ NEEDS = {
     "campaign": ["from capline.campaign.senders.find import _load; _load('webhook')"],
     "http": ["import capline.middleware.httpx"],
     "requests": ["import capline.middleware.requests"],
-    "report": ["from capline.replay.report import check_report_parts; check_report_parts()"],
+    "report": ["from capline.replay.demo.report import check_report_parts; check_report_parts()"],
     "prometheus": ["from capline.observe import PrometheusObserver; PrometheusObserver()"],
     "otel": ["from capline.observe import OpenTelemetryObserver; OpenTelemetryObserver()"],
     "serve": ["from capline.service.parts import check_service_parts; check_service_parts()"],

@@ -135,7 +135,7 @@ MUTANTS = (
     ),
     Mutant(
         "new_customers_a_day_short",
-        "replay/recency.py",
+        "replay/demo/recency.py",
         "day - self._first <= NEW_DAYS",
         "day - self._first < NEW_DAYS",
         "who bought 30 days ago is in the wrong segment",

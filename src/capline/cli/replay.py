@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
     from capline.replay.count import ReplayCounts
-    from capline.replay.demo import DemoResult
+    from capline.replay.demo.run import DemoResult
 
 __all__ = ["register"]
 
@@ -108,8 +108,8 @@ def demo(
     Segments by recency are made each morning, each purchase makes messages due, and each week a blast goes to everyone.
     """
     # The demo brings roaring bitmaps and the report along: other commands should not wait for them.
-    from capline.replay.demo import run_demo  # noqa: PLC0415
-    from capline.replay.report import check_report_parts, size_text, write_report  # noqa: PLC0415
+    from capline.replay.demo.report import check_report_parts, size_text, write_report  # noqa: PLC0415
+    from capline.replay.demo.run import run_demo  # noqa: PLC0415
 
     if not data.exists():
         raise ReplayError(f"{data}: no such file; run this in the project's folder, or name the purchases with --data")
@@ -141,8 +141,8 @@ def _progress(*columns: ProgressColumn) -> Progress:
 
 
 def _show_demo(result: DemoResult) -> None:
-    from capline.replay.figures import NO_SEGMENT, by_window  # noqa: PLC0415 - as above
-    from capline.replay.report import size_text  # noqa: PLC0415 - as above
+    from capline.replay.demo.figures import NO_SEGMENT, by_window  # noqa: PLC0415 - as above
+    from capline.replay.demo.report import size_text  # noqa: PLC0415 - as above
 
     figures = result.figures
     out.print(

@@ -197,7 +197,7 @@ class Fields:
 
     def _absent(self, key: str, default: str | None, like: str) -> str:
         if default is None:
-            # On the last line: an unknown key above it, which may be this one misspelt, is then told first.
+            # On the last line: an unknown key above it, which may be this one misspelt, is then shown first.
             line = max((line for line, _ in self._entries.values()), default=self.at_line)
             self._note(line, f"no '{key}:' here; add it{like and ', like ' + key + ': ' + like}")
         return default or ""

@@ -37,7 +37,7 @@ _POLICY_KEYS = (
     *_NUMBERS,
 )
 _STAND_IN = "_"
-"""The name under which a piece is tried, so that what has a bad name still has its other faults told."""
+"""The name under which a piece is tried, so that what has a bad name has its other faults listed too."""
 
 _TRIED_AS = f"policy {_STAND_IN!r}"
 

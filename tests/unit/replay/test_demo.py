@@ -14,21 +14,21 @@ import pytest
 
 from capline import CaplineError, Limit, PolicyError
 from capline.campaign.file import load_campaign
-from capline.replay.demo import run_demo
+from capline.replay.demo.figures import NO_SEGMENT, by_window, limit_name
+from capline.replay.demo.messages import calendar
+from capline.replay.demo.record import Recorder
+from capline.replay.demo.recount import recount
+from capline.replay.demo.report import write_report
+from capline.replay.demo.run import run_demo
 from capline.replay.events import ReplayError
-from capline.replay.figures import NO_SEGMENT, by_window, limit_name
-from capline.replay.messages import calendar
-from capline.replay.record import Recorder
-from capline.replay.recount import recount
-from capline.replay.report import write_report
 from capline.segment import load_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from capline.replay.messages import Messages, Purchases
-    from capline.replay.record import Record
-    from capline.replay.recount import Recount
+    from capline.replay.demo.messages import Messages, Purchases
+    from capline.replay.demo.record import Record
+    from capline.replay.demo.recount import Recount
     from capline.segment import Snapshot
 
 DATA = Path(__file__).parents[3] / "examples/data/cdnow_transactions.csv.gz"
@@ -153,7 +153,7 @@ def test_a_message_that_nobody_asked_for_fails_the_first_check(tmp_path: Path, m
         for snapshot, batches in calendar(purchases):
             yield snapshot, batches[:2]
 
-    monkeypatch.setattr("capline.replay.demo.calendar", short)
+    monkeypatch.setattr("capline.replay.demo.run.calendar", short)
     result = run_demo(data, tmp_path / "out")
     assert [check.holds for check in result.checks] == [False, True, True, True]
     assert not result.holds
@@ -170,7 +170,7 @@ def test_a_record_that_is_not_what_the_store_holds_fails_the_last_check(
             record.hit[np.flatnonzero(record.allowed)[-1]] += 1
             return record
 
-    monkeypatch.setattr("capline.replay.demo.Recorder", Forgetful)
+    monkeypatch.setattr("capline.replay.demo.run.Recorder", Forgetful)
     result = run_demo(data, tmp_path / "out")
     assert [check.holds for check in result.checks] == [True, True, True, False]
 
@@ -182,7 +182,7 @@ def test_a_store_that_admits_too_much_fails_the_second_check(tmp_path: Path, mon
         less = [[Limit(limit.quota - 1, limit.window_us) for limit in limits] for limits in limits_of]
         return recount(record, less, zone)
 
-    monkeypatch.setattr("capline.replay.demo.recount", stricter)
+    monkeypatch.setattr("capline.replay.demo.run.recount", stricter)
     result = run_demo(data, tmp_path / "out")
     assert [check.holds for check in result.checks] == [True, False, True, True]
 

@@ -7,8 +7,8 @@ from random import Random
 import numpy as np
 import pytest
 
+from capline.replay.demo.recency import SEGMENTS, Recency
 from capline.replay.events import ReplayError
-from capline.replay.recency import SEGMENTS, Recency
 
 
 def array(*ids: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:

@@ -13,9 +13,9 @@ import pytest
 from capline import Limit, Limiter, ManualClock, Policy
 from capline.model.limit import DAY_US
 from capline.model.zone import zone_table
-from capline.replay.local_time import midnights_us
-from capline.replay.record import Record
-from capline.replay.recount import recount
+from capline.replay.demo.local_time import midnights_us
+from capline.replay.demo.record import Record
+from capline.replay.demo.recount import recount
 from capline.window.calendar import starts_us
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ import msgspec
 import plotly.graph_objects  # pyright: ignore[reportMissingTypeStubs] - it ships none
 import pytest
 
-from capline.replay.demo import DemoResult, run_demo
-from capline.replay.report import Html, render, share, write_report
+from capline.replay.demo.report import Html, render, share, write_report
+from capline.replay.demo.run import DemoResult, run_demo
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-TEMPLATE = (resources.files("capline.replay") / "report.html").read_text(encoding="utf-8")
+TEMPLATE = (resources.files("capline.replay.demo") / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,6 @@ from capline.segment import files
 from capline.segment.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, decode_manifest, read_manifest
 from capline.segment.objects.store import remove_tree
 from capline.segment.publish.fetch import download, read_manifest_of
-from capline.segment.publish.publish import files_of
 from capline.segment.snapshot.load import load_snapshot
 from capline.segment.snapshot.verify import REFUSED
 
@@ -83,7 +82,7 @@ class Bounds(msgspec.Struct, frozen=True):
 
     def check_manifest(self, manifest: Manifest, where: str) -> None:
         """Check the manifest's figures, before any of its files is fetched."""
-        size_bytes = sum(each.bytes for each in files_of(manifest))
+        size_bytes = sum(each.bytes for each in manifest.files())
         cardinalities = {each.name: each.cardinality for each in manifest.segments}
         ids = sum(cardinalities.values())
         if size_bytes > self.most_bytes:
@@ -202,7 +201,7 @@ class Cache:
         have = self._have()
         part.mkdir()
         try:
-            for each in files_of(manifest):
+            for each in manifest.files():
                 _go_on(stopped)
                 source = have.get((each.sha256, each.bytes))
                 if source is None or not _link(source, part / each.file, each.sha256):
@@ -210,7 +209,7 @@ class Cache:
             files.create(part / MANIFEST, data)
             files.fsync_directory(part)
             # Verified before it has a name: that it matches its manifest, and that its segments are disjoint.
-            snapshot = _verified(part, sum(each.bytes for each in files_of(manifest)), stopped)
+            snapshot = _verified(part, sum(each.bytes for each in manifest.files()), stopped)
             _go_on(stopped)
             with suppress(OSError):  # of two that fetched it, the second finds the name taken
                 part.rename(final)
@@ -227,7 +226,7 @@ class Cache:
         for path in self.path.iterdir():
             if _NAME.fullmatch(path.name):
                 with suppress(SegmentError):
-                    have |= {(each.sha256, each.bytes): path / each.file for each in files_of(read_manifest(path))}
+                    have |= {(each.sha256, each.bytes): path / each.file for each in read_manifest(path).files()}
         return have
 
     def _load(self, final: Path, bounds: Bounds, version: str) -> Snapshot:

@@ -18,10 +18,8 @@ than when it began gets a `SegmentConflictError`.
 Why nothing that a version needs is ever deleted:
 
 - a version leaves the list before anything of it is deleted, and only what is in the list is ever made current;
-- `collect` writes its name into the pointer before it deletes, and removes it afterwards. Publishers wait for that;
-  so nothing is deleted between reading and swapping the pointer, and an object that a publisher found stays there.
-- the name is a lease of 15 minutes, which the collector renews after 10: a killed collector blocks publishers for a
-  short time only, and clocks may differ by 5 minutes.
+- publishers wait while a collector deletes (`collect`), so nothing is deleted between reading and swapping the
+  pointer, and an object that a publisher found stays there.
 
 Cost of a publication: the snapshot is read twice, the objects are listed once, and what changed is uploaded.
 """
@@ -39,49 +37,31 @@ import msgspec
 from capline.model.clock import Clock, SystemClock
 from capline.model.errors import SegmentConflictError, SegmentError
 from capline.segment import files
-from capline.segment.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, FileEntry, Manifest, decode_manifest
+from capline.segment.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, Manifest, decode_manifest
 from capline.segment.objects.address import open_objects
-from capline.segment.objects.store import ObjectMissingError, ObjectStore
+from capline.segment.publish.collect import GRACE_US, KEEP, Collected, collect
 from capline.segment.publish.extends import check_extends
 from capline.segment.publish.fetch import read_manifest_of
 from capline.segment.publish.pointer import (
-    LARGEST_POINTER_BYTES,
-    MANIFESTS,
     MOST_VERSIONS,
     NOTHING,
     OBJECTS,
-    POINTER,
     Pointer,
     Published,
     check_version,
-    decode_pointer,
-    encode_pointer,
 )
+from capline.segment.publish.versions import TRIES, Publication, Versions, read_pointer
 from capline.segment.snapshot.load import load_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from capline.segment.dictionary.dictionary import Dictionary
+    from capline.segment.objects.store import ObjectStore
 
-__all__ = ["Collected", "Publication", "Publisher", "Sent", "files_of", "read_pointer"]
+__all__ = ["Collected", "Publication", "Publisher", "Sent", "read_pointer"]
 
-GRACE_US = 24 * 3_600_000_000
-
-KEEP = 10
-"""Versions that `collect` leaves, unless said."""
-
-_LEASE_US = 900_000_000
-_RENEW_S = 600.0
-_BATCH = 500
-_TRIES = 8
-_LARGEST_DAMAGE_BYTES = 1 << 30
 _PAUSE_S = 0.2
-
-
-def files_of(manifest: Manifest) -> tuple[FileEntry, ...]:
-    """List the files of a snapshot, each with `file`, `bytes` and `sha256`."""
-    return manifest.files()
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -96,34 +76,6 @@ class Sent(msgspec.Struct, frozen=True):
     reused_bytes: int
     cardinality: int
     manifest: str
-
-
-class Collected(msgspec.Struct, frozen=True):
-    """The result of `collect`, or its forecast: versions that left the list, objects that were deleted."""
-
-    retired: tuple[str, ...]
-    deleted_objects: int
-    deleted_bytes: int
-    kept: tuple[str, ...]
-    dry_run: bool
-
-
-class Publication(msgspec.Struct, frozen=True):
-    """The pointer, and the tag that `swap` needs."""
-
-    pointer: Pointer
-    tag: str
-
-
-def read_pointer(objects: ObjectStore) -> Publication | None:
-    """Read the pointer; None where nothing was ever published. `SegmentError` where it cannot be read."""
-    try:
-        got = objects.get(POINTER, LARGEST_POINTER_BYTES)
-    except ObjectMissingError:
-        return None
-    if got is None:  # pragma: no cover - only an answer to `unless`
-        return None
-    return Publication(decode_pointer(got.data, f"{objects.where}/{POINTER}"), got.tag)
 
 
 class Publisher:
@@ -141,6 +93,7 @@ class Publisher:
     ) -> None:
         self._objects = open_objects(url, options)
         self._clock = SystemClock() if clock is None else clock
+        self._versions = Versions(self._objects, self._clock)
 
     def publish(
         self,
@@ -167,7 +120,7 @@ class Publisher:
         directory = Path(snapshot)
         data, manifest, ids = _verified(directory)
         ours = _entry(version, data, manifest, self._clock.now_us())
-        before = self._read(fix=resend)
+        before = self._versions.read(fix=resend)
         began_with = None if before is None else before.pointer.current
         if expected is not None and began_with != expected:
             raise _unexpected(self._objects, began_with, expected)
@@ -175,7 +128,7 @@ class Publisher:
         if ids is not None and current is not None and current.manifest != ours.manifest and not new_dictionary:
             check_extends(self._objects, current, ids, directory)
         writer = secrets.token_hex(8)
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             before = self._undisturbed(before)
             if (None if before is None else before.pointer.current) != began_with:
                 break
@@ -183,9 +136,9 @@ class Publisher:
                 return _outcome(ours, before.pointer.sequence, manifest, {}, flipped=False)
             sent = self._send(directory, data, ours, manifest, resend, progress)
             after = _with(before, ours, writer, self._clock.now_us())
-            if self._swapped(after, before):
+            if self._versions.swapped(after, before):
                 return _outcome(ours, after.sequence, manifest, sent, flipped=True)
-            before, resend = self._read(fix=resend), False
+            before, resend = self._versions.read(fix=resend), False
         raise _lost(self._objects, before, ours.version)
 
     def rollback(self, version: str | None = None) -> Pointer:
@@ -195,25 +148,27 @@ class Publisher:
         """
 
         def change(pointer: Pointer) -> dict[str, Any]:
-            target = _previous(pointer, self._objects.where) if version is None else self._listed(pointer, version)
+            target = (
+                _previous(pointer, self._objects.where) if version is None else self._versions.listed(pointer, version)
+            )
             self._check_there(target)
             return {"current": target.version}
 
-        return self._change(change)
+        return self._versions.change(change)
 
     def pin(self, version: str, *, pinned: bool = True) -> Pointer:
         """Keep a version for good, or no longer: `collect` and later publications never retire a pinned one."""
 
         def change(pointer: Pointer) -> dict[str, Any]:
-            target = self._listed(pointer, version)
+            target = self._versions.listed(pointer, version)
             renewed = msgspec.structs.replace(target, pinned=pinned)
             return {"versions": tuple(renewed if each is target else each for each in pointer.versions)}
 
-        return self._change(change)
+        return self._versions.change(change)
 
     def pointer(self) -> Pointer:
         """Read what is served and what there is; `SegmentError` where nothing was published."""
-        return self._needed().pointer
+        return self._versions.needed().pointer
 
     def collect(self, *, keep: int = KEEP, grace_us: int = GRACE_US, dry_run: bool = False) -> Collected:
         """Retire old versions and delete what no version needs any more.
@@ -222,33 +177,7 @@ class Publisher:
         object that no version needs also stays while it is younger than `grace_us`: a publication that is not finished
         may have sent it, and would have to send it again.
         """
-        if keep < 1 or grace_us < 0:
-            raise SegmentError("1 version or more is kept, and a grace is not negative; fix --keep or --grace")
-        oldest_us = self._clock.now_us() - grace_us
-        name = secrets.token_hex(8)
-
-        def begin(pointer: Pointer) -> dict[str, Any]:
-            if pointer.collector and pointer.collecting_until_us > self._clock.now_us():
-                raise SegmentConflictError(f"{self._objects.where}: somebody else collects just now; try again later")
-            until_us = self._clock.now_us() + _LEASE_US
-            staying = _staying(pointer, keep, oldest_us)
-            return {"collector": name, "collecting_until_us": until_us, "versions": staying}
-
-        before = self._needed().pointer
-        staying = _staying(before, keep, oldest_us)
-        if not dry_run:
-            after = self._change(begin)
-            staying = after.versions
-        try:
-            doomed = self._doomed(staying, oldest_us)
-            if not dry_run:
-                self._delete(tuple(doomed), name)
-        finally:
-            if not dry_run:
-                self._change(lambda now: {"collector": "", "collecting_until_us": 0} if now.collector == name else {})
-        kept = tuple(each.version for each in staying)
-        retired = tuple(each.version for each in before.versions if each.version not in kept)
-        return Collected(retired, len(doomed), sum(doomed.values()), kept, dry_run)
+        return collect(self._versions, self._clock, keep=keep, grace_us=grace_us, dry_run=dry_run)
 
     def close(self) -> None:
         """Close connections."""
@@ -294,7 +223,7 @@ class Publisher:
         there = {} if resend else self._objects.list(OBJECTS)
         missing = {
             each.sha256: each
-            for each in files_of(manifest)
+            for each in manifest.files()
             if each.sha256 not in there or there[each.sha256].bytes != each.bytes
         }
         total, done = sum(each.bytes for each in missing.values()), 0
@@ -309,96 +238,15 @@ class Publisher:
         self._objects.put(ours.manifest_path, data)
         return {name: each.bytes for name, each in missing.items()}
 
-    # ---- the pointer -------------------------------------------------------------------------------------------------
-
-    def _swapped(self, after: Pointer, before: Publication | None) -> bool:
-        data = encode_pointer(after)
-        if self._objects.swap(POINTER, data, None if before is None else before.tag):
-            return True
-        # False, but the pointer is ours: the answer to our write was lost, and the client repeated it.
-        try:
-            now = read_pointer(self._objects)
-        except SegmentError:
-            return False
-        return now is not None and now.pointer.writer == after.writer and now.pointer.sequence == after.sequence
-
-    def _change(self, change: Callable[[Pointer], dict[str, Any]]) -> Pointer:
-        """Swap the pointer for one with these fields; repeat from the new one while others change it."""
-        for _ in range(_TRIES):
-            before = self._needed()
-            fields = change(before.pointer)
-            if all(getattr(before.pointer, name) == value for name, value in fields.items()):
-                return before.pointer
-            after = before.pointer.changed(secrets.token_hex(8), self._clock.now_us(), **fields)
-            if self._swapped(after, before):
-                return after
-        raise SegmentConflictError(f"{self._objects.where}: others keep changing it; try again later")
-
-    def _read(self, *, fix: bool) -> Publication | None:
-        try:
-            return read_pointer(self._objects)
-        except SegmentError:
-            if not fix:
-                raise
-            got = self._objects.get(POINTER, _LARGEST_DAMAGE_BYTES)
-            return None if got is None else Publication(NOTHING, got.tag)
-
-    def _needed(self) -> Publication:
-        found = read_pointer(self._objects)
-        if found is None:
-            raise SegmentError(f"{self._objects.where}: nothing is published there; publish first, or fix the address")
-        return found
-
-    def _listed(self, pointer: Pointer, version: str) -> Published:
-        found = pointer.find(version)
-        if found is None:
-            names = ", ".join(each.version for each in pointer.versions[-10:])
-            raise SegmentError(f"{self._objects.where}: no version {version!r}; the newest are: {names}")
-        return found
-
-    # ---- what versions need ------------------------------------------------------------------------------------------
-
-    def _manifest(self, version: Published) -> Manifest:
-        return read_manifest_of(self._objects, version)[1]
-
     def _check_there(self, version: Published) -> None:
         there = self._objects.list(OBJECTS)
-        for each in files_of(self._manifest(version)):
+        for each in read_manifest_of(self._objects, version)[1].files():
             found = there.get(each.sha256)
             if found is None or found.bytes != each.bytes:
                 raise SegmentError(
                     f"{self._objects.where}: version {version.version!r} lacks {OBJECTS}/{each.sha256}; "
                     "choose another, or publish its snapshot again"
                 )
-
-    # ---- collecting --------------------------------------------------------------------------------------------------
-
-    def _doomed(self, staying: tuple[Published, ...], oldest_us: int) -> dict[str, int]:
-        """Objects that none of these versions needs, with their bytes; a manifest that cannot be read stops it all."""
-        needed = {each.manifest_path for each in staying}
-        for each in staying:
-            needed |= {f"{OBJECTS}/{entry.sha256}" for entry in files_of(self._manifest(each))}
-        return {
-            f"{folder}/{name}": found.bytes
-            for folder in (OBJECTS, MANIFESTS)
-            for name, found in self._objects.list(folder).items()
-            if f"{folder}/{name}" not in needed and found.changed_us <= oldest_us
-        }
-
-    def _delete(self, doomed: tuple[str, ...], name: str) -> None:
-        began = time.monotonic()
-        for start in range(0, len(doomed), _BATCH):
-            if time.monotonic() - began > _RENEW_S:
-                self._change(lambda now: self._renewed(now, name))
-                began = time.monotonic()
-            self._objects.delete(doomed[start : start + _BATCH])
-
-    def _renewed(self, now: Pointer, name: str) -> dict[str, Any]:
-        if now.collector != name:
-            raise SegmentConflictError(
-                f"{self._objects.where}: it took too long, and others went on; collect again later"
-            )
-        return {"collecting_until_us": self._clock.now_us() + _LEASE_US}
 
 
 def _verified(directory: Path) -> tuple[bytes, Manifest, Dictionary | None]:
@@ -414,7 +262,7 @@ def _entry(version: str | None, data: bytes, manifest: Manifest, now_us: int) ->
         version=check_version(manifest.version if version is None else version),
         manifest=hashlib.sha256(data).hexdigest(),
         manifest_bytes=len(data),
-        bytes=sum(each.bytes for each in files_of(manifest)),
+        bytes=sum(each.bytes for each in manifest.files()),
         cardinality=sum(each.cardinality for each in manifest.segments),
         published_us=now_us,
     )
@@ -449,15 +297,6 @@ def _with(before: Publication | None, ours: Published, writer: str, now_us: int)
     )
 
 
-def _staying(pointer: Pointer, keep: int, oldest_us: int) -> tuple[Published, ...]:
-    newest = pointer.versions[-keep:]
-    return tuple(
-        each
-        for each in pointer.versions
-        if each.version == pointer.current or each.pinned or each in newest or each.published_us > oldest_us
-    )
-
-
 def _previous(pointer: Pointer, where: str) -> Published:
     index = pointer.versions.index(pointer.serving)
     if index == 0:
@@ -466,7 +305,7 @@ def _previous(pointer: Pointer, where: str) -> Published:
 
 
 def _outcome(ours: Published, sequence: int, manifest: Manifest, sent: dict[str, int], *, flipped: bool) -> Sent:
-    all_files = {each.sha256: each.bytes for each in files_of(manifest)}
+    all_files = {each.sha256: each.bytes for each in manifest.files()}
     reused = [size for name, size in all_files.items() if name not in sent]
     return Sent(
         ours.version,

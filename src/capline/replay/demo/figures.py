@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from capline.replay.messages import MESSAGES
-from capline.replay.recency import DAY_US, SEGMENTS
+from capline.replay.demo.messages import MESSAGES
+from capline.replay.demo.recency import DAY_US, SEGMENTS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from capline.model.limit import Limit
-    from capline.replay.record import Record
+    from capline.replay.demo.record import Record
 
 __all__ = ["NO_SEGMENT", "Figures", "Line", "Week", "by_window", "day_text", "figures_of", "limit_name"]
 

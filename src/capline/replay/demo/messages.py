@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from capline.replay.demo.recency import DAY_US, Recency
 from capline.replay.events import ReplayError, read_events
-from capline.replay.recency import DAY_US, Recency
 from capline.segment import IdSet
 
 if TYPE_CHECKING:

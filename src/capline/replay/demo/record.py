@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from capline.model.limit import Limit
-    from capline.replay.messages import Messages
+    from capline.replay.demo.messages import Messages
     from capline.store.columns import Decisions
 
 __all__ = ["Record", "Recorder"]

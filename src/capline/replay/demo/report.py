@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from capline.replay.charts import messages_by_week, people_by_segment, per_customer_week
+from capline.replay.demo.charts import messages_by_week, people_by_segment, per_customer_week
+from capline.replay.demo.figures import NO_SEGMENT, Figures, Line, by_window, limit_name
+from capline.replay.demo.messages import MESSAGES
+from capline.replay.demo.recency import SEGMENTS
 from capline.replay.events import ReplayError
-from capline.replay.figures import NO_SEGMENT, Figures, Line, by_window, limit_name
-from capline.replay.messages import MESSAGES
-from capline.replay.recency import SEGMENTS
 from capline.segment import files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from capline.replay.demo import DemoResult
+    from capline.replay.demo.run import DemoResult
 
 __all__ = ["Html", "check_report_parts", "render", "share", "size_text", "write_report"]
 
@@ -75,7 +75,7 @@ def render(result: DemoResult) -> str:
         "people": people_by_segment(figures),
     }
     return _fill(
-        (resources.files("capline.replay") / "report.html").read_text(encoding="utf-8"),
+        (resources.files("capline.replay.demo") / "report.html").read_text(encoding="utf-8"),
         title=f"capline demo: {refused:,} of {total.asked:,} simulated messages held back",
         period=f"{result.first_day} to {result.last_day}",
         headline=f"The caps held back {share(refused, total.asked)} of {total.asked:,} simulated messages",

@@ -4,7 +4,7 @@
     OUT/store/           the embedded store, made again by each run
     OUT/segments/        the segments on the last morning, as a verified snapshot
     OUT/campaign.yaml    the blast after the last one, as a campaign on that store, to plan or run
-    OUT/report.html      the report (written by `capline.replay.report`)
+    OUT/report.html      the report (written by `capline.replay.demo.report`)
 
 Nothing in OUT but these is touched, and `store` is removed only if it holds a store and nothing else.
 
@@ -26,13 +26,13 @@ import numpy as np
 from capline.limiter.limiter import Limiter
 from capline.model.clock import ManualClock
 from capline.policy.file import load
+from capline.replay.demo.figures import Figures, day_text, figures_of
+from capline.replay.demo.messages import BLAST_HOUR, MESSAGES, calendar, is_blast_day, read_purchases
+from capline.replay.demo.recency import DAY_US, SEGMENTS
+from capline.replay.demo.record import Recorder
+from capline.replay.demo.recount import Recount, check_countable, recount
 from capline.replay.engine import replay
 from capline.replay.events import ReplayError
-from capline.replay.figures import Figures, day_text, figures_of
-from capline.replay.messages import BLAST_HOUR, MESSAGES, calendar, is_blast_day, read_purchases
-from capline.replay.recency import DAY_US, SEGMENTS
-from capline.replay.record import Recorder
-from capline.replay.recount import Recount, check_countable, recount
 from capline.segment import write_snapshot
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from capline.model.limit import Limit
     from capline.model.policy import Policy
-    from capline.replay.messages import Messages, Purchases
-    from capline.replay.record import Record
+    from capline.replay.demo.messages import Messages, Purchases
+    from capline.replay.demo.record import Record
     from capline.segment import Snapshot
 
 __all__ = ["POLICY", "Check", "DemoResult", "run_demo"]
@@ -156,7 +156,7 @@ def run_demo(
 
 def _policy(path: Path | None) -> tuple[str, Policy]:
     """Read the policy file: its text, and its policy that the demo asks."""
-    built_in = resources.files("capline.replay") / "demo-policies.yaml"
+    built_in = resources.files("capline.replay.demo") / "demo-policies.yaml"
     if path is None:
         with resources.as_file(built_in) as file:
             return file.read_text(encoding="utf-8"), load(file).policies[0]

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from capline.replay.figures import limit_name
-from capline.replay.recency import SEGMENTS
+from capline.replay.demo.figures import limit_name
+from capline.replay.demo.recency import SEGMENTS
 
 if TYPE_CHECKING:
-    from capline.replay.figures import Figures
+    from capline.replay.demo.figures import Figures
 
 __all__ = ["Chart", "messages_by_week", "people_by_segment", "per_customer_week"]
 

@@ -26,8 +26,8 @@ import numpy as np
 
 from capline.model.limit import DAY_US, CalendarLimit, QuietHours
 from capline.model.zone import UTC_ZONE
+from capline.replay.demo.local_time import is_quiet, midnights_us
 from capline.replay.events import ReplayError
-from capline.replay.local_time import is_quiet, midnights_us
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from capline.model.limit import Limit
     from capline.model.policy import Policy
-    from capline.replay.record import Record
+    from capline.replay.demo.record import Record
 
 __all__ = ["Recount", "check_countable", "recount"]
 

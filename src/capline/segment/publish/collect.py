@@ -1,0 +1,113 @@
+"""Collects what a publication no longer needs: old versions leave the list, then their objects are deleted.
+
+The rule: nothing that a listed version needs is deleted. The collector writes its name into the pointer before it
+deletes, and removes it afterwards; publishers wait for that. The name is a lease of 15 minutes, renewed after 10: a
+collector that was killed blocks publishers for a short time only, and clocks may differ by 5 minutes.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from capline.model.errors import SegmentConflictError, SegmentError
+from capline.segment.publish.fetch import read_manifest_of
+from capline.segment.publish.pointer import MANIFESTS, OBJECTS, Pointer, Published
+
+if TYPE_CHECKING:
+    from capline.model.clock import Clock
+    from capline.segment.publish.versions import Versions
+
+__all__ = ["GRACE_US", "KEEP", "Collected", "collect"]
+
+GRACE_US = 24 * 3_600_000_000
+
+KEEP = 10
+"""Versions that are left, unless said."""
+
+_LEASE_US = 900_000_000
+_RENEW_S = 600.0
+_BATCH = 500
+
+
+class Collected(msgspec.Struct, frozen=True):
+    """The result of `collect`, or its forecast: versions that left the list, objects that were deleted."""
+
+    retired: tuple[str, ...]
+    deleted_objects: int
+    deleted_bytes: int
+    kept: tuple[str, ...]
+    dry_run: bool
+
+
+def collect(versions: Versions, clock: Clock, *, keep: int, grace_us: int, dry_run: bool) -> Collected:
+    """As `Publisher.collect`."""
+    if keep < 1 or grace_us < 0:
+        raise SegmentError("1 version or more is kept, and a grace is not negative; fix --keep or --grace")
+    oldest_us = clock.now_us() - grace_us
+    name = secrets.token_hex(8)
+
+    def begin(pointer: Pointer) -> dict[str, Any]:
+        if pointer.collector and pointer.collecting_until_us > clock.now_us():
+            raise SegmentConflictError(f"{versions.objects.where}: somebody else collects just now; try again later")
+        until_us = clock.now_us() + _LEASE_US
+        staying = _staying(pointer, keep, oldest_us)
+        return {"collector": name, "collecting_until_us": until_us, "versions": staying}
+
+    before = versions.needed().pointer
+    staying = _staying(before, keep, oldest_us)
+    if not dry_run:
+        after = versions.change(begin)
+        staying = after.versions
+    try:
+        doomed = _doomed(versions, staying, oldest_us)
+        if not dry_run:
+            _delete(versions, clock, tuple(doomed), name)
+    finally:
+        if not dry_run:
+            versions.change(lambda now: {"collector": "", "collecting_until_us": 0} if now.collector == name else {})
+    kept = tuple(each.version for each in staying)
+    retired = tuple(each.version for each in before.versions if each.version not in kept)
+    return Collected(retired, len(doomed), sum(doomed.values()), kept, dry_run)
+
+
+def _doomed(versions: Versions, staying: tuple[Published, ...], oldest_us: int) -> dict[str, int]:
+    """Objects that none of these versions needs, with their bytes; a manifest that cannot be read stops it all."""
+    needed = {each.manifest_path for each in staying}
+    for each in staying:
+        needed |= {f"{OBJECTS}/{entry.sha256}" for entry in read_manifest_of(versions.objects, each)[1].files()}
+    return {
+        f"{folder}/{name}": found.bytes
+        for folder in (OBJECTS, MANIFESTS)
+        for name, found in versions.objects.list(folder).items()
+        if f"{folder}/{name}" not in needed and found.changed_us <= oldest_us
+    }
+
+
+def _delete(versions: Versions, clock: Clock, doomed: tuple[str, ...], name: str) -> None:
+    began = time.monotonic()
+    for start in range(0, len(doomed), _BATCH):
+        if time.monotonic() - began > _RENEW_S:
+            versions.change(lambda now: _renewed(versions, clock, now, name))
+            began = time.monotonic()
+        versions.objects.delete(doomed[start : start + _BATCH])
+
+
+def _renewed(versions: Versions, clock: Clock, now: Pointer, name: str) -> dict[str, Any]:
+    if now.collector != name:
+        raise SegmentConflictError(
+            f"{versions.objects.where}: it took too long, and others went on; collect again later"
+        )
+    return {"collecting_until_us": clock.now_us() + _LEASE_US}
+
+
+def _staying(pointer: Pointer, keep: int, oldest_us: int) -> tuple[Published, ...]:
+    newest = pointer.versions[-keep:]
+    return tuple(
+        each
+        for each in pointer.versions
+        if each.version == pointer.current or each.pinned or each in newest or each.published_us > oldest_us
+    )

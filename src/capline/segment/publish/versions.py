@@ -1,0 +1,108 @@
+"""The pointer of a publication, read and swapped: every change is a conditional write against what was read."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from capline.model.errors import SegmentConflictError, SegmentError
+from capline.segment.objects.store import ObjectMissingError
+from capline.segment.publish.pointer import (
+    LARGEST_POINTER_BYTES,
+    NOTHING,
+    POINTER,
+    Pointer,
+    Published,
+    decode_pointer,
+    encode_pointer,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from capline.model.clock import Clock
+    from capline.segment.objects.store import ObjectStore
+
+__all__ = ["TRIES", "Publication", "Versions", "read_pointer"]
+
+TRIES = 8
+"""How often a change is tried while others change the pointer."""
+
+_LARGEST_DAMAGE_BYTES = 1 << 30
+
+
+class Publication(msgspec.Struct, frozen=True):
+    """The pointer, and the tag that `swap` needs."""
+
+    pointer: Pointer
+    tag: str
+
+
+def read_pointer(objects: ObjectStore) -> Publication | None:
+    """Read the pointer; None where nothing was ever published. `SegmentError` where it cannot be read."""
+    try:
+        got = objects.get(POINTER, LARGEST_POINTER_BYTES)
+    except ObjectMissingError:
+        return None
+    if got is None:  # pragma: no cover - only an answer to `unless`
+        return None
+    return Publication(decode_pointer(got.data, f"{objects.where}/{POINTER}"), got.tag)
+
+
+class Versions:
+    """The versions at one address, by their pointer."""
+
+    def __init__(self, objects: ObjectStore, clock: Clock) -> None:
+        self.objects = objects
+        self._clock = clock
+
+    def swapped(self, after: Pointer, before: Publication | None) -> bool:
+        """Swap the pointer for this one, if it is still the one that was read; False where it is not."""
+        data = encode_pointer(after)
+        if self.objects.swap(POINTER, data, None if before is None else before.tag):
+            return True
+        # False, but the pointer is ours: the answer to our write was lost, and the client repeated it.
+        try:
+            now = read_pointer(self.objects)
+        except SegmentError:
+            return False
+        return now is not None and now.pointer.writer == after.writer and now.pointer.sequence == after.sequence
+
+    def change(self, change: Callable[[Pointer], dict[str, Any]]) -> Pointer:
+        """Swap the pointer for one with these fields; repeat from the new one while others change it."""
+        for _ in range(TRIES):
+            before = self.needed()
+            fields = change(before.pointer)
+            if all(getattr(before.pointer, name) == value for name, value in fields.items()):
+                return before.pointer
+            after = before.pointer.changed(secrets.token_hex(8), self._clock.now_us(), **fields)
+            if self.swapped(after, before):
+                return after
+        raise SegmentConflictError(f"{self.objects.where}: others keep changing it; try again later")
+
+    def read(self, *, fix: bool) -> Publication | None:
+        """The pointer; with `fix` an empty one, with its tag, where it cannot be read."""
+        try:
+            return read_pointer(self.objects)
+        except SegmentError:
+            if not fix:
+                raise
+            got = self.objects.get(POINTER, _LARGEST_DAMAGE_BYTES)
+            return None if got is None else Publication(NOTHING, got.tag)
+
+    def needed(self) -> Publication:
+        """The pointer; `SegmentError` where nothing was published."""
+        found = read_pointer(self.objects)
+        if found is None:
+            raise SegmentError(f"{self.objects.where}: nothing is published there; publish first, or fix the address")
+        return found
+
+    def listed(self, pointer: Pointer, version: str) -> Published:
+        """The version of this name; `SegmentError` where it is not in the list."""
+        found = pointer.find(version)
+        if found is None:
+            names = ", ".join(each.version for each in pointer.versions[-10:])
+            raise SegmentError(f"{self.objects.where}: no version {version!r}; the newest are: {names}")
+        return found

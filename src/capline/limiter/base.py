@@ -170,6 +170,10 @@ class LimiterBase(ABC, Generic[S]):
         """The policies in force, by name."""
         return dict(self._rules.policies)
 
+    def check_policy(self, name: str) -> None:
+        """Raise `UnknownNameError`, which lists those there are, unless there is a policy of this name."""
+        self._rules.policy(name)
+
     @property
     def namespace(self) -> str:
         """The namespace of the logs."""

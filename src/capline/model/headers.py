@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from capline.model.limit_status import LimitStatus
 
-__all__ = ["HEADER_FORMS", "HeaderForm", "headers_of", "string_item"]
+__all__ = ["HEADER_FORMS", "HeaderForm", "headers_of", "limit_names", "string_item"]
 
 HeaderForm = Literal["draft-11", "legacy"]
 HEADER_FORMS = ("draft-11", "legacy")
@@ -53,7 +53,7 @@ def string_item(text: str) -> str:
 def _draft_11(states: Sequence[LimitStatus]) -> dict[str, str]:
     policies: list[str] = []
     left: list[str] = []
-    for name, state in zip(_names(states), states, strict=True):
+    for name, state in zip(limit_names(states), states, strict=True):
         limit, item = state.limit, string_item(name)
         # A calendar's day or week is no window that slides: it has no length that holds.
         window = "" if isinstance(limit, CalendarLimit) else f";w={_seconds(limit.window_us)}"
@@ -63,7 +63,7 @@ def _draft_11(states: Sequence[LimitStatus]) -> dict[str, str]:
     return {"RateLimit-Policy": ", ".join(policies), "RateLimit": ", ".join(left)} if policies else {}
 
 
-def _names(states: Sequence[LimitStatus]) -> list[str]:
+def limit_names(states: Sequence[LimitStatus]) -> list[str]:
     """A name for each limit, no two alike: what it is called by and its window, and a number where that comes again."""
     seen: dict[str, int] = {}
     names: list[str] = []

@@ -8,11 +8,12 @@ is meant: `i:42` is the integer, `s:42` the text.
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from operator import index
 
 from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 
-__all__ = ["LARGEST_ID", "LONGEST_TEXT_BYTES", "Subject", "check_subject", "parse_subject", "subject_text"]
+__all__ = ["LARGEST_ID", "LONGEST_TEXT_BYTES", "Subject", "check_subject", "parse_subject", "short_subject", "subject_text"]
 
 Subject = str | int
 
@@ -44,6 +45,27 @@ def check_subject(subject: Subject) -> Subject:
     if 0 <= number <= LARGEST_ID:
         return number
     raise InvalidValueError(f"an integer subject is 0 to 2^64-1, not {quoted(number)}")
+
+
+def short_subject(subject: Subject) -> Subject:
+    """The subject that stands for any text at all: the text itself, or its hash where no subject can be like it.
+
+    Empty, longer than 512 bytes, or with a lone surrogate: `long:` and 128 bits of its BLAKE2b, in hex.
+    """
+    if not isinstance(subject, str):
+        return subject
+    data = subject.encode(errors="surrogatepass")
+    if 1 <= len(data) <= LONGEST_TEXT_BYTES and (subject.isascii() or _is_utf8(data)):
+        return subject
+    return f"long:{blake2b(data, digest_size=16).hexdigest()}"
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def parse_subject(word: str, *, as_text: bool = False) -> Subject:

@@ -26,8 +26,15 @@ from capline.limiter.rules import DEFAULT_NAMESPACE, Rules
 from capline.model.attempt import Attempt, check_cost, check_id
 from capline.model.clock import check_clock
 from capline.model.decision import Decision
-from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, PolicyError, StoreError
-from capline.model.subject import Subject, check_subject
+from capline.model.errors import (
+    CaplineError,
+    InvalidTypeError,
+    InvalidValueError,
+    PolicyError,
+    StoreError,
+    quoted,
+)
+from capline.model.subject import Subject, check_subject, short_subject
 from capline.store.columns import plain
 from capline.store.protocol import Batch, Merge, StoreAttempt
 from capline.store.redis.io.url import safe_url
@@ -57,6 +64,8 @@ DEFAULT_URL = "lmdb://.capline/store"
 
 MOST_SHOWN = 5
 """Policies that a limiter's `repr` names."""
+
+LONG_SUBJECTS = ("refuse", "hash")
 
 MOST_JOINT = 16
 """Subjects in one attempt."""
@@ -106,12 +115,16 @@ class LimiterBase(ABC, Generic[S]):
         namespace: str = DEFAULT_NAMESPACE,
         deny_cache: int = 0,
         subject_key: bytes | None = None,
+        long_subjects: str = "refuse",
         observers: Iterable[Observer] = (),
         create: bool = True,
     ) -> None:
         clock = None if clock is None else check_clock(clock)
         rules = Rules(policies, namespace)
         self._outage = OutagePolicy(on_store_error, rules, clock)
+        if long_subjects not in LONG_SUBJECTS:
+            raise InvalidValueError(f"long_subjects is {' or '.join(LONG_SUBJECTS)}, not {quoted(long_subjects)}")
+        self._hashes_long = long_subjects == "hash"
         self._keyed = None if subject_key is None else keyed_hash(subject_key)
         self._denied = DenyCache(check_entries(deny_cache))
         self._observers = Observers(observers)
@@ -132,6 +145,7 @@ class LimiterBase(ABC, Generic[S]):
         on_store_error: str | Insurance = "raise",
         deny_cache: int = 0,
         subject_key: bytes | None = None,
+        long_subjects: str = "refuse",
         observers: Iterable[Observer] = (),
         create: bool = True,
     ) -> Self:
@@ -148,6 +162,7 @@ class LimiterBase(ABC, Generic[S]):
             namespace=file.namespace,
             deny_cache=deny_cache,
             subject_key=subject_key,
+            long_subjects=long_subjects,
             observers=observers,
             create=create,
         )
@@ -262,9 +277,19 @@ class LimiterBase(ABC, Generic[S]):
 
     # --- one --------------------------------------------------------------------------------------------------
 
+    def _short(self, subject: Subject) -> Subject:
+        """The subject, not yet checked, or its hash where it is too long and the caller chose that."""
+        return short_subject(subject) if self._hashes_long else subject
+
+    def _all_short(self, subjects: Any) -> Any:
+        """`_short` of many; only a list can hold text."""
+        if not self._hashes_long or hasattr(subjects, "dtype"):
+            return subjects
+        return [short_subject(subject) for subject in subjects]
+
     def _subject(self, subject: Subject) -> Subject:
         """The subject, checked, in the form that the store gets: hashed if there is a `subject_key`."""
-        subject = check_subject(subject)
+        subject = check_subject(self._short(subject))
         return subject if self._keyed is None else self._keyed(subject)
 
     def _asked(
@@ -312,7 +337,7 @@ class LimiterBase(ABC, Generic[S]):
         ids: Mapping[int, str],
     ) -> Explanation:
         rule = self._rules.rule(attempt.policy, attempt.segment, attempt.channel, attempt.zone)
-        return explain(rule, check_subject(subject), now_us, decision, logs, ids)
+        return explain(rule, check_subject(self._short(subject)), now_us, decision, logs, ids)
 
     def _note(self, asked: Attempt, decision: Decision, denied: DenyCache, epoch: tuple[int, int]) -> None:
         """Cache a refusal, unless refusals count: then the store must record each one."""
@@ -392,6 +417,8 @@ class LimiterBase(ABC, Generic[S]):
         receipt: str | None = None,
     ) -> AttemptColumns:
         """A caller's arguments for many subjects, checked."""
+        count_of(subjects, "subjects")
+        subjects = self._all_short(subjects)
         return columns_of(policy, subjects, segment, codes, channel, cost, zone, receipt, self._keyed)
 
     def _batch(self, asked: AttemptColumns) -> Batch:
@@ -429,7 +456,7 @@ class LimiterBase(ABC, Generic[S]):
         """Subjects and their hits, checked; raises for the first that is wrong."""
         if count_of(subjects, "subjects") != count_of(hits, "hits"):
             raise InvalidValueError(f"{len(subjects)} subjects and {len(hits)} hits: one hit for each subject")
-        checked, errors = check_subjects(subjects)
+        checked, errors = check_subjects(self._all_short(subjects))
         for error in errors.values():
             raise error
         named = plain(checked) if self._keyed is None else [self._keyed(subject) for subject in plain(checked)]

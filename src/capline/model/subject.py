@@ -13,7 +13,16 @@ from operator import index
 
 from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 
-__all__ = ["LARGEST_ID", "LONGEST_TEXT_BYTES", "Subject", "check_subject", "parse_subject", "short_subject", "subject_text"]
+__all__ = [
+    "LARGEST_ID",
+    "LONGEST_TEXT_BYTES",
+    "Subject",
+    "check_subject",
+    "hashed_text",
+    "parse_subject",
+    "short_subject",
+    "subject_text",
+]
 
 Subject = str | int
 
@@ -48,24 +57,16 @@ def check_subject(subject: Subject) -> Subject:
 
 
 def short_subject(subject: Subject) -> Subject:
-    """The subject that stands for any text at all: the text itself, or its hash where no subject can be like it.
-
-    Empty, longer than 512 bytes, or with a lone surrogate: `long:` and 128 bits of its BLAKE2b, in hex.
-    """
-    if not isinstance(subject, str):
+    """The subject, or its hash where it is a text of more than 512 bytes."""
+    if not isinstance(subject, str) or len(subject) <= LONGEST_TEXT_BYTES // 4:  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
         return subject
-    data = subject.encode(errors="surrogatepass")
-    if 1 <= len(data) <= LONGEST_TEXT_BYTES and (subject.isascii() or _is_utf8(data)):
-        return subject
-    return f"long:{blake2b(data, digest_size=16).hexdigest()}"
+    size_bytes = len(subject.encode(errors="surrogatepass"))
+    return subject if size_bytes <= LONGEST_TEXT_BYTES else hashed_text(subject)
 
 
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+def hashed_text(text: str) -> str:
+    """The subject that stands for any text at all: `long:` and 128 bits of its BLAKE2b, in hex."""
+    return f"long:{blake2b(text.encode(errors='surrogatepass'), digest_size=16).hexdigest()}"
 
 
 def parse_subject(word: str, *, as_text: bool = False) -> Subject:

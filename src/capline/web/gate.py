@@ -9,8 +9,9 @@
 `enter` and `leave` are generators that yield what the limiter returned: a decision of a `Limiter`, or what has to be
 awaited of an `AsyncLimiter`. So both are one code; `run` and `awaited` are the two ways through it.
 
-The rule: the rules of one `enter` are one attempt, and a refusal by a later one gives back what the earlier consumed.
-So a request that is refused has consumed of no limit. An outage is the caller's choice, 503 or let through, and never 429.
+The rule: the rules of one `enter` are one attempt, and a refusal by a later one gives back what was consumed before.
+So a request that is refused has consumed of no limit. An outage is the caller's choice, 503 or let through, and never
+429.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ def ip(trusted: int = 0, ipv6: int = 64) -> Callable[[Any], str]:
 
     With 0, that of the connection. Each proxy adds the address that it was called from at the right end of
     `X-Forwarded-For`, so the client's is that many from the right: what a client has written there itself is further
-    left, and never read. With fewer addresses than proxies it is the leftmost. IPv6 is cut to its network of `ipv6` bits
-    (a subscriber has at least a /64), written as `2001:db8::/64`; `::ffff:192.0.2.1` is 192.0.2.1.
+    left, and never read. With fewer addresses than proxies it is the leftmost. IPv6 is cut to its network of `ipv6`
+    bits (a subscriber has at least a /64), written as `2001:db8::/64`; `::ffff:192.0.2.1` is 192.0.2.1.
     """
     _whole(trusted, 0, MOST_PROXIES, "trusted is the number of your proxies")
     _whole(ipv6, 1, IPV6_BITS, "ipv6 is the bits of a network")

@@ -3,7 +3,7 @@
     request  ->  key, cost, segment, channel  ->  an attempt  |  nothing, where the key is None or the cost 0
 
 The rule: a request must not be able to break a decision by what it sends. A key of any text has a subject: one that a
-store cannot take, because it is empty, longer than 512 bytes or no UTF-8, is hashed (`short_subject`).
+store cannot take, because it is empty, longer than 512 bytes or no UTF-8, is hashed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from capline.model.attempt import Attempt, check_cost
 from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
-from capline.model.subject import Subject, check_subject, short_subject
+from capline.model.subject import Subject, check_subject, hashed_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Generator, Sequence
@@ -81,7 +81,7 @@ class Rule:
             key = (yield key(request)) if "key" in self.awaits else key(request)
             if key is None:
                 return None
-            key = short_subject(key) if isinstance(key, str) else key
+            key = _subject_of(key)
         cost = self.cost
         if callable(cost):
             cost = (yield cost(request)) if "cost" in self.awaits else cost(request)
@@ -134,6 +134,16 @@ def attempts_of(rules: Sequence[Rule], request: Any) -> Generator[Any, Any, tupl
             asked.append(rule)
             attempts.append(attempt)
     return asked, attempts
+
+
+def _subject_of(key: Any) -> Any:
+    """The subject of a key: any text has one."""
+    if not isinstance(key, str):
+        return key
+    try:
+        return check_subject(key)
+    except InvalidValueError:
+        return hashed_text(key)
 
 
 def _refunds(refund_if: int | Container[int] | Callable[[Any], bool] | None) -> Callable[[Any], bool] | None:

@@ -28,8 +28,15 @@ from capline.limiter.segments import SegmentLookup
 from capline.model.attempt import Attempt, check_cost, check_id
 from capline.model.clock import check_clock
 from capline.model.decision import Decision
-from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, PolicyError, StoreError
-from capline.model.subject import Subject, check_subject
+from capline.model.errors import (
+    CaplineError,
+    InvalidTypeError,
+    InvalidValueError,
+    PolicyError,
+    StoreError,
+    quoted,
+)
+from capline.model.subject import Subject, check_subject, short_subject
 from capline.store.columns import plain
 from capline.store.protocol import Batch, Merge, StoreAttempt
 from capline.store.redis.io.url import safe_url
@@ -62,6 +69,8 @@ DEFAULT_URL = "lmdb://.capline/store"
 
 MOST_SHOWN = 5
 """Policies that a limiter's `repr` names."""
+
+LONG_SUBJECTS = ("refuse", "hash")
 
 MOST_JOINT = 16
 """Subjects in one attempt."""
@@ -111,6 +120,7 @@ class LimiterBase(ABC, Generic[S]):
         namespace: str = DEFAULT_NAMESPACE,
         deny_cache: int = 0,
         subject_key: bytes | None = None,
+        long_subjects: str = "refuse",
         observers: Iterable[Observer] = (),
         segments: str | Path | SegmentSource | Snapshot | None = None,
         create: bool = True,
@@ -118,6 +128,9 @@ class LimiterBase(ABC, Generic[S]):
         clock = None if clock is None else check_clock(clock)
         rules = Rules(policies, namespace)
         self._outage = OutagePolicy(on_store_error, rules, clock)
+        if long_subjects not in LONG_SUBJECTS:
+            raise InvalidValueError(f"long_subjects is {' or '.join(LONG_SUBJECTS)}, not {quoted(long_subjects)}")
+        self._hashes_long = long_subjects == "hash"
         self._keyed = None if subject_key is None else keyed_hash(subject_key)
         self._denied = DenyCache(check_entries(deny_cache))
         self._observers = Observers(observers)
@@ -145,6 +158,7 @@ class LimiterBase(ABC, Generic[S]):
         on_store_error: str | Insurance = "raise",
         deny_cache: int = 0,
         subject_key: bytes | None = None,
+        long_subjects: str = "refuse",
         observers: Iterable[Observer] = (),
         segments: str | Path | SegmentSource | Snapshot | None = None,
         create: bool = True,
@@ -162,6 +176,7 @@ class LimiterBase(ABC, Generic[S]):
             namespace=file.namespace,
             deny_cache=deny_cache,
             subject_key=subject_key,
+            long_subjects=long_subjects,
             observers=observers,
             segments=segments,
             create=create,
@@ -184,6 +199,10 @@ class LimiterBase(ABC, Generic[S]):
     def policies(self) -> dict[str, Policy]:
         """The policies in force, by name."""
         return dict(self._rules.policies)
+
+    def check_policy(self, name: str) -> None:
+        """Raise `UnknownNameError`, which lists those there are, unless there is a policy of this name."""
+        self._rules.policy(name)
 
     @property
     def namespace(self) -> str:
@@ -310,8 +329,9 @@ class LimiterBase(ABC, Generic[S]):
             compiled = known[names] = self._store.compiled(self._rules.rule(*names))
         # Names without a segment are not all that is asked where the segment is looked up: those take no fast path.
         looks_up = self._lookup is not None and segment is None and bool(self._rules.policy(policy).by_segment)
-        if self._has_fast_path and not looks_up:
+        if (self._has_fast_path or self._counts_one) and not looks_up:
             fast[names] = compiled
+        if self._has_fast_path and not looks_up:
             ways[names] = compiled.decide_one
             if names == (policy, None, None, None):
                 short_ways[policy] = compiled.decide_one
@@ -323,9 +343,19 @@ class LimiterBase(ABC, Generic[S]):
 
     # --- one --------------------------------------------------------------------------------------------------
 
+    def _short(self, subject: Subject) -> Subject:
+        """The subject, not yet checked, or its hash where it is too long and the caller chose that."""
+        return short_subject(subject) if self._hashes_long else subject
+
+    def _all_short(self, subjects: Any) -> Any:
+        """`_short` of many; only a list can hold text."""
+        if not self._hashes_long or hasattr(subjects, "dtype"):
+            return subjects
+        return [short_subject(subject) for subject in subjects]
+
     def _subject(self, subject: Subject) -> Subject:
         """The subject, checked, in the form that the store gets: hashed if there is a `subject_key`."""
-        subject = check_subject(subject)
+        subject = check_subject(self._short(subject))
         return subject if self._keyed is None else self._keyed(subject)
 
     def _asked(
@@ -379,7 +409,7 @@ class LimiterBase(ABC, Generic[S]):
         ids: Mapping[int, str],
     ) -> Explanation:
         rule = self._rules.rule(attempt.policy, attempt.segment, attempt.channel, attempt.zone)
-        return explain(rule, check_subject(subject), now_us, decision, logs, ids)
+        return explain(rule, check_subject(self._short(subject)), now_us, decision, logs, ids)
 
     def _note(self, asked: Attempt, decision: Decision, denied: DenyCache, epoch: tuple[int, int]) -> None:
         """Cache a refusal, unless refusals count: then the store must record each one."""
@@ -459,6 +489,8 @@ class LimiterBase(ABC, Generic[S]):
         receipt: str | None = None,
     ) -> AttemptColumns:
         """A caller's arguments for many subjects, checked."""
+        count_of(subjects, "subjects")
+        subjects = self._all_short(subjects)
         fill = None
         if self._lookup is not None:
             known = self._rules.policy(policy)
@@ -500,7 +532,7 @@ class LimiterBase(ABC, Generic[S]):
         """Subjects and their hits, checked; raises for the first that is wrong."""
         if count_of(subjects, "subjects") != count_of(hits, "hits"):
             raise InvalidValueError(f"{len(subjects)} subjects and {len(hits)} hits: one hit for each subject")
-        checked, errors = check_subjects(subjects)
+        checked, errors = check_subjects(self._all_short(subjects))
         for error in errors.values():
             raise error
         named = plain(checked) if self._keyed is None else [self._keyed(subject) for subject in plain(checked)]

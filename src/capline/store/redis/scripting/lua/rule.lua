@@ -205,7 +205,10 @@ local function place(logs, now, max_wait, not_before)
     if opens == -1 then break end
     stamp = free_stamp(logs, opens, last)
   end
-  if max_wait >= 0 and stamp - now > max_wait then return answer({{logs, stamp}}, now, false, binding, stamp) end
+  if max_wait >= 0 and stamp - now > max_wait then
+    -- What is left is as of now, and not as of the slot.
+    return answer({{logs, time}}, now, false, binding, stamp)
+  end
   return answer({{logs, stamp}}, now, true)
 end
 

@@ -369,8 +369,9 @@ class LimiterBase(ABC, Generic[S]):
         zone: str | None = None,
         *,
         look_up: bool = True,
+        least: int = 1,
     ) -> Attempt:
-        """The attempt, checked, with its segment, without names that make no difference to its policy."""
+        """The attempt, checked, with its segment, without names that make no difference; it costs `least` or more."""
         try:
             names = self._rules.known(policy, segment, channel, zone)
         except TypeError as error:
@@ -381,7 +382,23 @@ class LimiterBase(ABC, Generic[S]):
         if segment is None and look_up and self._lookup is not None:
             segment = self._looked_up(self._rules.policy(policy), check_subject(subject))
             self._add_looking_way(names)
-        return Attempt(policy, self._subject(subject), check_cost(cost), id, segment, channel, names[3])
+        return Attempt(policy, self._subject(subject), check_cost(cost, least), id, segment, channel, names[3])
+
+    def _peeked(
+        self,
+        policy: str,
+        subject: Subject,
+        cost: int,
+        id: str | None,
+        segment: str | None,
+        channel: str | None,
+        zone: str | None,
+    ) -> Attempt:
+        """The attempt of a `peek`, checked: its cost may be 0, and then it has no id."""
+        asked = self._asked(policy, subject, cost, id, segment, channel, zone, least=0)
+        if not asked.cost and id is not None:
+            raise InvalidValueError("a peek of cost 0 looks at what is left; it takes no id")
+        return asked
 
     def _arguments(self, attempt: Attempt) -> tuple[CompiledRule, Subject, int, int]:
         """A store's arguments for a checked attempt."""

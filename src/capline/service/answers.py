@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from capline.model.decision import Joint
     from capline.model.errors import CaplineError
     from capline.model.limit import Limit
+    from capline.model.limit_status import LimitStatus
     from capline.model.policy import Policy
     from capline.store.columns import Decisions
 
@@ -30,7 +31,10 @@ __all__ = [
     "Erased",
     "JointAnswer",
     "Refunded",
+    "Settled",
     "SlotAnswer",
+    "Used",
+    "UsedLimit",
     "columns_of",
     "columns_of_rows",
     "explained",
@@ -38,6 +42,7 @@ __all__ = [
     "one",
     "policies",
     "slot",
+    "usage",
 ]
 
 
@@ -88,6 +93,32 @@ class Erased(msgspec.Struct):
     erased_logs: int
 
 
+class UsedLimit(msgspec.Struct):
+    """What is used and left of one limit now; times in seconds, null for never."""
+
+    limit: str
+    name: str
+    used: int
+    remaining: int
+    past: int
+    frees_in: float | None
+    whole_in: float | None
+
+
+class Used(msgspec.Struct):
+    """What is used and left of each limit."""
+
+    policy: str
+    segment: str | None
+    limits: list[UsedLimit]
+
+
+class Settled(msgspec.Struct):
+    """Whether there was such a hit."""
+
+    settled: bool
+
+
 class Columns(msgspec.Struct):
     """The answers to many, in the order asked; `errors` and `origins` by row, the latter where not `origin`."""
 
@@ -109,6 +140,17 @@ def one(policy: str, segment: str | None, decision: Decision) -> Answer:
 def slot(policy: str, segment: str | None, decision: Decision) -> SlotAnswer:
     """A decision of `schedule`."""
     return SlotAnswer(*_parts(policy, segment, decision), decision.wait)
+
+
+def usage(policy: str, segment: str | None, limits: Sequence[LimitStatus]) -> Used:
+    """What is used and left of each limit."""
+    return Used(policy, segment, [_used_of(one) for one in limits])
+
+
+def _used_of(state: LimitStatus) -> UsedLimit:
+    return UsedLimit(
+        str(state.limit), state.name, state.used, state.remaining, state.past, state.frees_in, state.whole_in
+    )
 
 
 def joint(asked: Sequence[Attempt], answer: Joint) -> JointAnswer:

@@ -11,7 +11,7 @@ from capline.model.decision import Decision
 from capline.model.errors import InvalidValueError
 from capline.service import answers
 from capline.service.access.newcomers import Newcomers, count_new, is_new
-from capline.service.forms import Ask, Asks, Batch, Reader, Refund, Slot, query_of, subject_of
+from capline.service.forms import Ask, Asks, Batch, Look, Reader, Refund, Settle, Slot, query_of, subject_of
 from capline.service.http import BATCH_BYTES, ONE_BODY_BYTES, Reply, Request, Route
 from capline.service.problems import Problem
 
@@ -33,6 +33,11 @@ def routes(limiter: AsyncLimiter, most_rows: int = MOST_ROWS, newcomers: Newcome
         "/v1/peek": Route(
             {"POST": verbs.peek}, ONE_BODY_BYTES, roles=("read", "decide"), takes=Ask, gives=answers.Answer
         ),
+        "/v1/charge": Route({"POST": verbs.charge}, ONE_BODY_BYTES, takes=Ask, gives=answers.Answer),
+        "/v1/usage": Route(
+            {"POST": verbs.usage}, ONE_BODY_BYTES, roles=("read", "decide"), takes=Look, gives=answers.Used
+        ),
+        "/v1/settle": Route({"POST": verbs.settle}, ONE_BODY_BYTES, takes=Settle, gives=answers.Settled),
         "/v1/schedule": Route({"POST": verbs.schedule}, ONE_BODY_BYTES, takes=Slot, gives=answers.SlotAnswer),
         "/v1/refund": Route({"POST": verbs.refund}, ONE_BODY_BYTES, takes=Refund, gives=answers.Refunded),
         "/v1/decide/all": Route({"POST": verbs.decide_all}, ONE_BODY_BYTES, takes=Asks, gives=answers.JointAnswer),
@@ -50,9 +55,10 @@ class _Verbs:
         self._most_rows = most_rows
         self._newcomers = newcomers
         self._ask, self._slot, self._refund = Reader(Ask), Reader(Slot), Reader(Refund)
+        self._look, self._settle = Reader(Look), Reader(Settle)
         self._asks, self._batch = Reader(Asks), Reader(Batch)
 
-    def _segment(self, ask: Ask) -> str | None:
+    def _segment(self, ask: Ask | Look) -> str | None:
         """The segment that was named, or is looked up; it is in the answer."""
         return ask.segment if ask.segment is not None else self._limiter.segment_of(ask.policy, ask.subject)
 
@@ -75,6 +81,32 @@ class _Verbs:
             ask.policy, ask.subject, ask.cost, ask.id, segment=segment, channel=ask.channel, zone=ask.zone
         )
         return Reply(answers.one(ask.policy, segment, decision), decision.headers("draft-11"))
+
+    async def charge(self, request: Request) -> Reply:
+        """Record the cost, whatever the limits say."""
+        ask: Ask = self._ask(request.body, request.packed)
+        segment = self._segment(ask)
+        await self._check_new(request, ask)
+        decision = await self._limiter.charge(
+            ask.policy, ask.subject, ask.cost, ask.id, segment=segment, channel=ask.channel, zone=ask.zone
+        )
+        await self._note_new(request, ask, decision)
+        return Reply(answers.one(ask.policy, segment, decision), decision.headers("draft-11"))
+
+    async def usage(self, request: Request) -> Reply:
+        """What is used and left of each limit now."""
+        look: Look = self._look(request.body, request.packed)
+        segment = self._segment(look)
+        limits = await self._limiter.usage(
+            look.policy, look.subject, segment=segment, channel=look.channel, zone=look.zone
+        )
+        return Reply(answers.usage(look.policy, segment, limits))
+
+    async def settle(self, request: Request) -> Reply:
+        """Give a hit that was an estimate what it really cost."""
+        settle: Settle = self._settle(request.body, request.packed)
+        settled = await self._limiter.settle(settle.policy, settle.subject, settle.hit, settle.cost)
+        return Reply(answers.Settled(settled))
 
     async def schedule(self, request: Request) -> Reply:
         """Take the next free instant."""

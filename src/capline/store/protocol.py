@@ -103,7 +103,17 @@ class Store(Protocol):
 
     @abstractmethod
     def peek(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """What `decide` would answer; records nothing."""
+        """What `decide` would answer; records nothing. A cost of 0 asks whether no limit is past its quota."""
+        ...
+
+    @abstractmethod
+    def charge(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        """Record the cost, whatever the limits say; raises `InvalidValueError` for more than a log can count."""
+        ...
+
+    @abstractmethod
+    def settle(self, compiled: Any, subject: Subject, stamp_us: int, cost: int) -> bool:
+        """Give the hit with this stamp this cost; False if there is no such hit. See `capline.window.rule.settle`."""
         ...
 
     @abstractmethod
@@ -225,6 +235,16 @@ class AsyncStore(Protocol):
 
     @abstractmethod
     async def peek(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        """See `Store`."""
+        ...
+
+    @abstractmethod
+    async def charge(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        """See `Store`."""
+        ...
+
+    @abstractmethod
+    async def settle(self, compiled: Any, subject: Subject, stamp_us: int, cost: int) -> bool:
         """See `Store`."""
         ...
 

@@ -16,7 +16,7 @@ from capline.model.limit import Limit
 from capline.model.policy import BoundPolicy, LogLimits
 from capline.store.redis.scripting.scripts import ATTEMPT, JOINT, JOINT_LOOK, LOOK, ONE, REFUND
 from capline.window.log import NEVER, Log
-from capline.window.rule import Slot, attempt, draft_logs, joint, peek, refund
+from capline.window.rule import Slot, attempt, draft_logs, joint, peek, refund, settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -103,6 +103,8 @@ def _attempts(keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: 
         own = asked[15 * i : 15 * i + 15]
         units, fingerprint = (int.from_bytes(own[:7]), int.from_bytes(own[7:])) if own else (cost, 0)
         rows.append(_Row(key, field, _limits(terms[code][0][0]), retention_us, units, fingerprint))
+    if mode > _PLACE:
+        raise NotImplementedError("charges are not simulated")
     slot = _slot(max_wait_us, not_before_us) if mode == _PLACE else None
     return _rows(rows, mode, slot, logs, _now(now, now_us), tell=bool(tell))
 
@@ -159,7 +161,9 @@ def _number(answer: Decision, limits: Sequence[Limit]) -> int:
 
 
 def _states(told: Sequence[LimitStatus]) -> bytes:
-    return b"".join([struct.pack(">QQQ", one.remaining, one.frees_in_us or 0, one.whole_in_us) for one in told])
+    return b"".join(
+        [struct.pack(">qQQ", one.remaining - one.past, one.frees_in_us or 0, one.whole_in_us) for one in told]
+    )
 
 
 def _parts(keys: Sequence[bytes], args: Sequence[bytes]) -> Iterator[_Row]:
@@ -198,11 +202,12 @@ def _joint(keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: int
 
 
 def _refund(keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: int) -> int:
-    stamp, field, now, retention, _, _, cost, keeps = args
+    stamp, field, now, retention, _, _, cost, keeps, settles = args
     if len(keys) != 1 or keeps:
         raise NotImplementedError("several logs a subject and other algorithms are not simulated")
     row = _Row(keys[0], field, (), int(retention), int(cost))
     draft, sites = _open(row, logs, now_us)
-    done = refund(sites, int(stamp), row.cost, _now(now, now_us))
+    at_us = _now(now, now_us)
+    done = settle(sites, int(stamp), at_us) if settles else refund(sites, int(stamp), row.cost, at_us)
     _keep(row, draft, logs)
     return int(done)

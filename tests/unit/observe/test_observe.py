@@ -103,6 +103,13 @@ def test_an_event_names_what_its_attempts_share(make: Any) -> None:
     ]
 
 
+def test_a_charge_is_told_and_never_as_a_refusal(make: Any) -> None:
+    limiter, _, recorder = make()
+    limiter.charge("p", "a", 9)
+    event = recorder.events[0]
+    assert (event.verb, event.policy, event.allowed, event.refused) == ("charge", "p", 1, 0)
+
+
 def test_an_event_adds_up_what_it_counts(make: Any) -> None:
     limiter, _, recorder = make()
     limiter.decide_many("p", ["a"] * 5 + ["b"] * 2 + [""])
@@ -115,7 +122,7 @@ def test_an_event_adds_up_what_it_counts(make: Any) -> None:
 def test_a_call_that_is_wrong_as_a_whole_is_not_told(make: Any) -> None:
     limiter, _, recorder = make()
     for verb in ("decide", "peek", "schedule"):
-        for wrong in (("poison", "s"), ("p", ""), ("p", "s", 0)):
+        for wrong in (("poison", "s"), ("p", ""), ("p", "s", -1)):
             with pytest.raises(ValueError):
                 getattr(limiter, verb)(*wrong)
         for name in ("segment", "channel"):

@@ -103,6 +103,7 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
         assert soon(lambda: not any(_lives(pid) for pid in found), WITHIN_S)
 
 
+@pytest.mark.deep
 def test_what_one_worker_cannot_start_with_is_the_services_error(tmp_path: Path) -> None:
     (tmp_path / "policies.yaml").write_text("policies: {p: {limits: [x]}}", encoding="utf-8")
     with pytest.raises(AssertionError, match=r"policies\.yaml:1: "):

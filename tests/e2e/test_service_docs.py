@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 import trustme
+from tests.kit.cli import CommandLine
 from tests.kit.serving import WITHIN_S, Serving
 
 from capline.service.run.file import KEYS
@@ -82,7 +85,10 @@ def test_what_the_page_shows_of_segments_is_what_it_answers(tmp_path: Path) -> N
     assert HEADING
 
 
-def test_what_the_page_configures_is_good(tmp_path: Path) -> None:
+def test_what_the_page_configures_is_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capline = CommandLine(tmp_path, monkeypatch, capsys)
     (tmp_path / "policies.yaml").write_text("policies: {promo: {limits: [3/day]}}", encoding="utf-8")
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
@@ -90,15 +96,20 @@ def test_what_the_page_configures_is_good(tmp_path: Path) -> None:
     issued.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
     issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
     (commands,) = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
-    said = typed(commands, tmp_path).splitlines()
-    assert [line.split()[0].partition("_")[0] for line in said] == [
-        *("cap", "cap", "ann:", "billing", "prometheus", "ann", "prometheus:", "good:")
-    ]
+    said: list[str] = []
+    for line in commands.splitlines():
+        echoed, _, command = line.rpartition(" | ")
+        monkeypatch.setattr("sys.stdin", io.StringIO("".join(shlex.split(echoed)[1:]) + "\n"))
+        done = capline(*shlex.split(command)[1:])
+        assert done.returncode == 0, done.stderr
+        said += [word.split()[0].partition("_")[0] for word in done.stdout.splitlines()]
+    assert said == ["cap", "cap", "ann:", "billing", "prometheus", "ann", "prometheus:", "good:"]
     shown = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     assert len(shown) == 2
     for text in shown:
         (tmp_path / "capline.yaml").write_text(text, encoding="utf-8")
-        assert typed("capline serve --check --config capline.yaml", tmp_path).startswith("good: 1 policy of ")
+        done = capline("serve", "--check", "--config", "capline.yaml")
+        assert done.stdout.startswith("good: 1 policy of "), done.stderr
 
 
 def test_the_page_has_every_key() -> None:

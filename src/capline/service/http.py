@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from functools import lru_cache
 from http import HTTPStatus
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -183,8 +184,8 @@ class App:
         if not isinstance(body, bytes):
             kind = MSGPACK if request.packed else JSON
             body = (msgspec.msgpack.encode if request.packed else msgspec.json.encode)(body)
-        headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
-        headers += [(name.lower().encode(), value.encode("latin-1")) for name, value in reply.headers.items()]
+        headers = [(b"content-type", _header_name(kind)), (b"content-length", b"%d" % len(body))]
+        headers += [(_header_name(name), value.encode("latin-1")) for name, value in reply.headers.items()]
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
         if self._observers:
@@ -241,13 +242,21 @@ class App:
         return hops[-min(self._trusted, len(hops))] if hops else near
 
 
+@lru_cache(256)
+def _header_name(name: str) -> bytes:
+    """Small letters, as ASGI has them; there are few names, and they come again."""
+    return name.lower().encode()
+
+
 def _told(problem: Problem) -> Reply:
     return Reply(document(problem), problem.headers, status=problem.status.value, type="application/problem+json")
 
 
 async def _body(receive: Receive, most_bytes: int, within_s: float) -> bytes | None:
     """The whole body; None where the client went away before its end."""
-    message = await _piece(receive, within_s)
+    # uvicorn's cycle knows whether the body has come whole, as it nearly always has: then nothing is waited for.
+    whole = getattr(getattr(receive, "__self__", None), "more_body", True) is False
+    message = await receive() if whole else await _piece(receive, within_s)
     if message["type"] == "http.disconnect":
         return None
     body: bytes = message.get("body", b"")

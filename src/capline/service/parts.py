@@ -12,8 +12,14 @@ _PARTS = ("uvicorn", "httptools", "uvloop", "prometheus_client")
 
 
 def check_service_parts() -> None:
-    """Raise the `CaplineError` that says what to install, where a package is missing."""
+    """Raise the `CaplineError` that says what to install, where a package is missing.
+
+    They are looked for, not loaded: with several workers the parent must not load what these set up for themselves.
+    """
     for name in _PARTS:
-        # Found, not loaded: with several workers the parent must not load what they set up for themselves.
-        if find_spec(name) is None:
+        try:
+            found = find_spec(name)
+        except ImportError:
+            found = None
+        if found is None:
             raise CaplineError(f'the service needs {name}: pip install "capline[serve]"')

@@ -10,13 +10,14 @@ open: where it closes, the parent is gone, and the child ends. It answers one li
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 import msgspec
 
@@ -33,6 +34,7 @@ READY = b"ready\n"
 _FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0
+_LOOK_EVERY_S = 0.1
 _SETTLED_S = 10.0
 """A child that lived so long is started again at once; before that the pause doubles."""
 
@@ -66,17 +68,26 @@ class _Child:
             env={**os.environ, _FOLDER: self._folder},
         )
         # From here on SIGINT of a terminal is for the parent alone; the child is ended by SIGTERM or by its input.
-        assert self.process.stdin is not None  # noqa: S101 - for the type checker
+        self._told, self._said = cast("BinaryIO", self.process.stdin), cast("BinaryIO", self.process.stdout)
         with suppress(BrokenPipeError):
-            self.process.stdin.write(msgspec.json.encode(self._job) + b"\n")
-            self.process.stdin.flush()
+            self._told.write(msgspec.json.encode(self._job) + b"\n")
+            self._told.flush()
 
-    def wait_ready(self) -> None:
-        """Return when it serves; raise why it does not."""
-        assert self.process.stdout is not None  # noqa: S101 - as above
-        said = self.process.stdout.readline()
+    def wait_ready(self) -> bool:
+        """Return when it serves, or False where a signal to end came first; raise why it does not serve."""
+        while not select.select([self._said], [], [], _LOOK_EVERY_S)[0]:
+            told = signal.sigtimedwait({signal.SIGTERM, signal.SIGINT}, 0)
+            if told is not None:
+                return False
+        said = self._said.readline()
         if said != READY:
             raise CaplineError(said.decode(errors="replace").strip() or "a worker ended before it had started")
+        return True
+
+    def ended(self) -> str:
+        """How it ended, and why, where it said so."""
+        said = self._said.read().removeprefix(READY).decode(errors="replace").strip()
+        return f"worker {self.process.pid} ended with status {self.process.returncode}{said and ': ' + said}"
 
     def died(self) -> bool:
         """Whether it has ended since it was looked at; then it is due to be started again."""
@@ -87,15 +98,13 @@ class _Child:
             self._pause_s = _FIRST_PAUSE_S
         self.due = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-        self.close()
         return True
 
     def close(self) -> None:
         """Close its pipes: a child that lives ends by this."""
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
+        for pipe in (self._told, self._said):
+            with suppress(OSError):
+                pipe.close()
 
     def tell(self, signum: int) -> None:
         """Send it a signal, where it lives."""
@@ -121,10 +130,9 @@ def serve_by_workers(
             children: list[_Child] = []
             try:
                 children += [_Child(job, folder) for job in jobs]
-                for child in children:
-                    child.wait_ready()
-                started()
-                _keep(children, note, folder)
+                if all(child.wait_ready() for child in children):
+                    started()
+                    _keep(children, note, folder)
             finally:
                 _end(children, settings.bounds.stop_within)
     finally:
@@ -151,9 +159,8 @@ def _keep(children: list[_Child], note: Callable[[str], object], folder: str) ->
         for child in children:
             if child.died():
                 _forget(folder, child.process.pid)
-                note(
-                    f"worker {child.process.pid} ended with status {child.process.returncode}; another takes its place"
-                )
+                note(f"{child.ended()}; another takes its place")
+                child.close()
             elif child.due is not None and child.due <= time.monotonic():
                 child.start()
 

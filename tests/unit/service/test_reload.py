@@ -1,0 +1,85 @@
+"""What changed is taken over whole or not at all, and both are told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from capline import AsyncLimiter
+from capline.model.errors import PolicyError
+from capline.service.metrics import Metrics
+from capline.service.run import reload
+from capline.service.run.reload import Followed, follow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import pytest
+
+
+def test_a_broken_change_leaves_the_last_good_one_and_is_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reload, "EVERY_S", 0.005)
+    caplog.set_level(logging.INFO, "capline.service")
+    file = tmp_path / "policies.yaml"
+    metrics = Metrics()
+
+    def limits(limiter: AsyncLimiter) -> list[str]:
+        return [str(limit) for limit in limiter.policies["promo"].limits]
+
+    def value(name: str) -> float | None:
+        return metrics.registry.get_sample_value(name, {"what": "policies"})
+
+    async def until(truth: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not truth():  # noqa: ASYNC110 - what is looked at sets no event
+                await asyncio.sleep(0.005)
+
+    async def run() -> None:
+        file.write_text("policies: {promo: {limits: [3/day]}}", encoding="utf-8")
+        async with AsyncLimiter.from_file(file, "memory://") as limiter:
+            now = asyncio.Event()
+            following = asyncio.create_task(follow([Followed("policies", limiter.reload)], metrics, now))
+            await until(lambda: value("capline_reload_refused") == 0)
+            file.write_text("policies: {promo: {limits: [5/day, x]}}", encoding="utf-8")
+            now.set()
+            await until(lambda: value("capline_reload_refused") == 1)
+            assert limits(limiter) == ["3/day"]
+            await asyncio.sleep(0.05)  # it is looked at again and again, and said once
+            file.write_text("policies: {promo: {limits: [7/day]}}", encoding="utf-8")
+            await until(lambda: value("capline_reload_refused") == 0)
+            assert limits(limiter) == ["7/day"]
+            file.unlink()
+            await until(lambda: value("capline_reload_refused") == 1)
+            assert limits(limiter) == ["7/day"]
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+    asyncio.run(run())
+    assert (value("capline_reload_failures_total"), value("capline_reloads_total")) == (2, 1)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 3
+    assert "policies.yaml:1: " in said[0]
+    assert said[1] == "policies reloaded"
+    assert "cannot be read" in said[2]
+
+
+def test_what_is_not_followed_any_more_raises_nothing() -> None:
+    def refuse() -> bool:
+        raise PolicyError("no")
+
+    async def run() -> None:
+        now = asyncio.Event()
+        metrics = Metrics()
+        now.set()
+        following = asyncio.create_task(follow([Followed("policies", refuse)], metrics, now))
+        async with asyncio.timeout(60):
+            while not metrics.registry.get_sample_value("capline_reload_refused", {"what": "policies"}):  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.005)
+        following.cancel()
+        assert isinstance((await asyncio.gather(following, return_exceptions=True))[0], asyncio.CancelledError)
+
+    asyncio.run(run())

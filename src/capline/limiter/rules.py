@@ -9,26 +9,41 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capline.config.document import check_same_place
+from capline.config.records import Totals
 from capline.model.errors import PolicyError, UnknownNameError, quoted
 from capline.model.limit import QuietHours
 from capline.model.policy import BoundPolicy, LogLimits, Policy, check_name
 from capline.model.zone import check_zone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from capline.model.limit import Limit
 
 __all__ = ["DEFAULT_NAMESPACE", "Names", "Rules"]
 
 DEFAULT_NAMESPACE = "capline"
+
+_NO_OVERRIDES = Totals()
 
 Names = tuple[str, str | None, str | None, str | None]
 """A policy, a segment, a channel and a time zone, as an attempt names them."""
 
 
 class Rules:
-    """An immutable set of policies, and the rule of each for every segment and channel."""
+    """An immutable set of policies, and the rule of each for every segment and channel.
 
-    def __init__(self, policies: Iterable[Policy], namespace: str = DEFAULT_NAMESPACE) -> None:
+    `overrides` has for a policy what the limits of single subjects reach: its logs are kept for those as well.
+    """
+
+    def __init__(
+        self,
+        policies: Iterable[Policy],
+        namespace: str = DEFAULT_NAMESPACE,
+        overrides: Mapping[str, Totals] | None = None,
+    ) -> None:
+        self.overrides: Mapping[str, Totals] = overrides or {}
         self.namespace = check_name(namespace, "namespace")
         self.policies: dict[str, Policy] = {}
         self._retention_us: dict[str, int] = {}
@@ -43,13 +58,14 @@ class Rules:
                 )
             if policy.name in self.policies:
                 raise PolicyError(f"two policies are named {policy.name!r}; a name is one policy")
-            _check_same_place(policy, self._first.setdefault(policy.log, policy))
+            check_same_place(policy, self._first.setdefault(policy.log, policy))
             self.policies[policy.name] = policy
-            widest_us = max(limit.reach_us for limit in policy.all_limits())
+            of_subjects = self.overrides.get(policy.name, _NO_OVERRIDES)
+            widest_us = max(of_subjects.widest_us, *(limit.reach_us for limit in policy.all_limits()))
             if policy.algorithm == "sliding_counter":
                 # The window before counts as well.
                 widest_us *= 2
-            largest = max(limit.quota for limit in policy.all_limits())
+            largest = max(of_subjects.largest, *(limit.quota for limit in policy.all_limits()))
             self._denied[policy.log] = max(self._denied.get(policy.log, 0), largest)
             self._retention_us[policy.log] = max(self._retention_us.get(policy.log, 0), widest_us)
             self._channels.setdefault(policy.log, set()).update(policy.channels)
@@ -72,7 +88,7 @@ class Rules:
     def known(self, name: str, segment: str | None, channel: str | None, zone: str | None = None) -> Names:
         """These names without those that make no difference to the policy, so that their number is bounded."""
         policy = self.policy(name)
-        if zone is not None and check_zone(zone) and not policy.needs_zone:
+        if zone is not None and check_zone(zone) and not policy.needs_zone and name not in self.overrides:
             zone = None
         return name, segment if policy.by_segment else None, channel, zone
 
@@ -81,20 +97,33 @@ class Rules:
         policy = self.policy(name)
         return name, None, None if policy.limits else next(iter(policy.channels)), None
 
-    def rule(self, name: str, segment: str | None, channel: str | None, zone: str | None = None) -> BoundPolicy:
-        """The policy as it binds an attempt; raises `UnknownNameError` for a name that nobody defined."""
+    def rule(
+        self,
+        name: str,
+        segment: str | None,
+        channel: str | None,
+        zone: str | None = None,
+        limits: Sequence[Limit] | None = None,
+    ) -> BoundPolicy:
+        """The policy as it binds an attempt; raises `UnknownNameError` for a name that nobody defined.
+
+        `limits` take the place of the policy's own, and of its segments'; `PolicyError` for some that it cannot have.
+        """
         policy = self.policy(name)
+        if limits is not None:
+            policy.limits_for(segment)
+            policy, segment = policy.having(limits=limits, by_segment={}), None
         log, retention_us = f"{self.namespace}:{policy.log}", self._retention_us[policy.log]
-        limits = policy.limits_for(segment)
+        in_force = policy.limits_for(segment)
         if not policy.keeps_log:
             logs = _apart(log, policy, retention_us)
         elif policy.grain_us:
-            logs = (LogLimits(log, limits, retention_us, "sums", policy.grain_us, name),)
+            logs = (LogLimits(log, in_force, retention_us, "sums", policy.grain_us, name),)
         else:
-            logs = (LogLimits(log, limits, retention_us, title=name),)
+            logs = (LogLimits(log, in_force, retention_us, title=name),)
         if channel is not None:
             logs += (LogLimits(f"{log}/{channel}", policy.limits_on(channel), retention_us, title=f"{name}/{channel}"),)
-        elif not limits:
+        elif not in_force:
             raise UnknownNameError(
                 f"policy {name!r} limits channels only; name one: {', '.join(sorted(policy.channels))}"
             )
@@ -138,20 +167,6 @@ class Rules:
     def _logs_of(self, log: str) -> list[str]:
         """The full names of a log, of the logs of its single limits and of its channels'."""
         return [f"{self.namespace}:{log}", *self._meters.get(log, ()), *self._channel_logs[log]]
-
-
-def _check_same_place(policy: Policy, other: Policy) -> None:
-    """Policies that share a log must find it in the same place, or they would not count each other's hits."""
-    for field, mine, theirs in (
-        ("layout", policy.layout, other.layout),
-        ("population", policy.population, other.population),
-        ("algorithm", policy.algorithm, other.algorithm),
-    ):
-        if mine != theirs:
-            raise PolicyError(
-                f"policies {other.name!r} and {policy.name!r} share log {policy.log!r} but not its {field} "
-                f"({theirs} and {mine}); give both the same"
-            )
 
 
 def _apart(log: str, policy: Policy, retention_us: int) -> tuple[LogLimits, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "capline serve --policies policies.yaml",
             "capline serve --store redis://127.0.0.1:6379/0 --listen 127.0.0.1:9000 --admin 127.0.0.1:9001",
+            "capline serve --config-store lmdb://.capline/store",
             "capline serve --check",
         ),
     )(serve)
@@ -31,8 +32,15 @@ def register(app: typer.Typer) -> None:
 
 def serve(
     policies: Annotated[
-        Path, typer.Option("--policies", "-p", envvar="CAPLINE_POLICIES", help="The policy file.")
-    ] = Path("policies.yaml"),
+        Path | None,
+        typer.Option(
+            "--policies",
+            "-p",
+            envvar="CAPLINE_POLICIES",
+            help="The policy file; policies.yaml unless said, or the policies of --config-store.",
+            show_default=False,
+        ),
+    ] = None,
     store: Annotated[str, typer.Option("--store", "-s", envvar="CAPLINE_STORE", help="The store's URL.")] = DEFAULT_URL,
     listen: Annotated[
         str,
@@ -45,6 +53,16 @@ def serve(
     on_store_error: Annotated[
         str, typer.Option("--on-store-error", help="In an outage: raise (answer 503), allow or deny.")
     ] = "raise",
+    config_store: Annotated[
+        str | None,
+        typer.Option(
+            "--config-store",
+            metavar="URL",
+            envvar="CAPLINE_CONFIG_STORE",
+            help="A configuration store: policies and overrides that change while it runs.",
+            show_default=False,
+        ),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Look whether it could start, and exit.")] = False,
 ) -> None:
     """Serve decisions over HTTP on this machine; docs/service.md has the paths.
@@ -60,10 +78,14 @@ def serve(
         server.parse_address(listen, "--listen"),
         server.parse_address(admin, "--admin"),
         on_store_error,
+        config_store,
     )
     if check:
         count = server.check(settings)
-        out.print(f"good: {count} {'policy' if count == 1 else 'policies'} of {policies}", markup=False)
+        out.print(
+            f"good: {count} {'policy' if count == 1 else 'policies'} of {policies or config_store or 'policies.yaml'}",
+            markup=False,
+        )
         return
     server.serve(settings, _say_started)
 

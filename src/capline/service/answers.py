@@ -24,7 +24,18 @@ if TYPE_CHECKING:
     from capline.model.policy import Policy
     from capline.store.columns import Decisions
 
-__all__ = ["Answer", "Columns", "columns_of", "columns_of_rows", "explained", "joint", "one", "policies", "slot"]
+__all__ = [
+    "Answer",
+    "Columns",
+    "columns_of",
+    "columns_of_rows",
+    "explained",
+    "joint",
+    "one",
+    "policies",
+    "policy",
+    "slot",
+]
 
 
 class Answer(msgspec.Struct):
@@ -161,7 +172,7 @@ def explained(why: Explanation, segment: str | None) -> bytes:
 
 def policies(namespace: str, named: Mapping[str, Policy]) -> bytes:
     """All policies in force, in their order."""
-    return msgspec.json.encode({"namespace": namespace, "policies": [_policy(policy) for policy in named.values()]})
+    return msgspec.json.encode({"namespace": namespace, "policies": [policy(each) for each in named.values()]})
 
 
 _Parts = tuple[bool, str, str | None, int, float | None, float | None, int | None, str | None, str]
@@ -198,7 +209,8 @@ def _state(state: LimitState) -> dict[str, object]:
     }
 
 
-def _policy(policy: Policy) -> dict[str, object]:
+def policy(policy: Policy) -> dict[str, object]:
+    """A policy, with what it leaves to defaults."""
     return {
         "name": policy.name,
         "limits": [str(limit) for limit in policy.limits],

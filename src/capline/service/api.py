@@ -9,6 +9,7 @@ import msgspec
 
 from capline.model.errors import InvalidValueError
 from capline.service import answers
+from capline.service.configuration import configuration_routes
 from capline.service.forms import Ask, Asks, Batch, Reader, Refund, Slot, query_of, subject_of
 from capline.service.http import ONE_BODY_BYTES, Reply, Request, Route
 from capline.service.problems import Problem
@@ -35,7 +36,7 @@ def routes(limiter: AsyncLimiter) -> dict[str, Route]:
         "/v1/decide/batch": Route({"POST": verbs.decide_batch}, BATCH_BYTES),
         "/v1/policies": Route({"GET": verbs.policies}),
         "/v1/subjects/": Route({"GET": verbs.explain, "DELETE": verbs.erase}),
-    }
+    } | configuration_routes(limiter)
 
 
 class _Verbs:

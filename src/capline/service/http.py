@@ -28,6 +28,7 @@ BODY_WITHIN_S = 30.0
 """A body that takes longer to come keeps a connection for nothing."""
 
 JSON = "application/json"
+_WITH_BODY = ("POST", "PUT", "PATCH")
 
 log = logging.getLogger("capline.service")
 
@@ -61,13 +62,17 @@ Handler = Callable[[Request], Awaitable[Reply]]
 
 
 class Route:
-    """Who answers at a path, by method; bodies of at most `body_bytes`, JSON. A path that ends in / takes a rest."""
+    """Who answers at a path, by method; bodies of at most `body_bytes`, JSON. A path that ends in / takes a rest.
 
-    __slots__ = ("body_bytes", "handlers")
+    The rest is one word, or with `deep` several.
+    """
 
-    def __init__(self, handlers: Mapping[str, Handler], body_bytes: int = 0) -> None:
+    __slots__ = ("body_bytes", "deep", "handlers")
+
+    def __init__(self, handlers: Mapping[str, Handler], body_bytes: int = 0, *, deep: bool = False) -> None:
         self.handlers = handlers
         self.body_bytes = body_bytes
+        self.deep = deep
 
 
 class App:
@@ -107,14 +112,14 @@ class App:
             allowed = ", ".join(sorted(route.handlers))
             raise Problem(HTTPStatus.METHOD_NOT_ALLOWED, f"this path takes {allowed}", {"Allow": allowed})
         body: bytes | None = b""
-        if route.body_bytes:
+        if route.body_bytes and scope["method"] in _WITH_BODY:
             body = await _body(scope, receive, route.body_bytes)
         return None if body is None else await handler(Request(body, rest, scope["query_string"]))
 
     def _route_below(self, path: bytes) -> tuple[Route, bytes]:
         for prefix, route in self._below.items():
             rest = path[len(prefix) :]
-            if path.startswith(prefix) and rest and b"/" not in rest:
+            if path.startswith(prefix) and rest and (route.deep or b"/" not in rest):
                 return route, rest
         raise Problem(HTTPStatus.NOT_FOUND, "there is nothing at this path; docs/service.md lists those there are")
 

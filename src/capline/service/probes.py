@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import msgspec
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from capline.model.errors import StoreUnavailableError
 from capline.observe import PrometheusObserver, StoreMetrics
+from capline.service.configuration import ConfigurationMetrics, configuration_state
 from capline.service.http import Reply, Request, Route
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ class Metrics:
     def add(self, limiter: AsyncLimiter) -> None:
         """Tell of its store, too."""
         StoreMetrics(self.registry).add("main", limiter)
+        if limiter.configuration is not None:
+            ConfigurationMetrics(self.registry, limiter.configuration)
 
     def routes(self) -> dict[str, Route]:
         """Where they are read."""
@@ -59,6 +63,7 @@ def probes(limiter: AsyncLimiter) -> dict[str, Route]:
                 await limiter.now_us()
         except TimeoutError:
             raise StoreUnavailableError(f"the store did not answer within {READY_WITHIN_S:g} s") from None
-        return Reply(OK)
+        state = configuration_state(limiter)
+        return Reply(msgspec.json.encode({"status": "ok", **state}) if state else OK)
 
     return {"/healthz": Route({"GET": alive}), "/readyz": Route({"GET": ready})}

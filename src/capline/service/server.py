@@ -14,7 +14,8 @@ import signal
 import socket
 from contextlib import contextmanager
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import uvicorn
 import uvloop
@@ -27,7 +28,6 @@ from capline.service.probes import Metrics, probes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-    from pathlib import Path
 
 __all__ = ["STOP_WITHIN_S", "Address", "Settings", "check", "parse_address", "serve"]
 
@@ -53,11 +53,13 @@ class Address(NamedTuple):
 class Settings(NamedTuple):
     """What is served, and where."""
 
-    policies: Path
+    policies: Path | None
     store: str
     listen: Address
     admin: Address
     on_store_error: str = "raise"
+    config_store: str | None = None
+    """A configuration store: its policies where `policies` is None, and its overrides."""
 
 
 def parse_address(text: str, option: str) -> Address:
@@ -86,11 +88,9 @@ def check(settings: Settings) -> int:
 
     async def opened() -> int:
         try:
-            limiter = AsyncLimiter.from_file(
-                settings.policies, settings.store, on_store_error=settings.on_store_error, create=False
-            )
+            limiter = _limiter(settings, settings.store, create=False)
         except NoStoreError:
-            limiter = AsyncLimiter.from_file(settings.policies, "memory://", on_store_error=settings.on_store_error)
+            limiter = _limiter(settings, "memory://")
         try:
             return len(limiter.policies)
         finally:
@@ -117,9 +117,7 @@ async def _serve(
     settings: Settings, public: socket.socket, private: socket.socket, started: Callable[[Address, Address], object]
 ) -> None:
     metrics = Metrics()
-    limiter = AsyncLimiter.from_file(
-        settings.policies, settings.store, on_store_error=settings.on_store_error, observers=[metrics.observer]
-    )
+    limiter = _limiter(settings, settings.store, observers=[metrics.observer])
     try:
         metrics.add(limiter)
         known = probes(limiter)
@@ -133,6 +131,16 @@ async def _serve(
             started(*(Address(*listening.getsockname()[:2]) for listening in (public, private)))
     finally:
         await limiter.close()
+
+
+def _limiter(settings: Settings, store: str, **options: Any) -> AsyncLimiter:
+    """The limiter of the policy file, or of the configuration store."""
+    options["on_store_error"] = settings.on_store_error
+    if settings.policies is None and settings.config_store is not None:
+        return AsyncLimiter.from_config(settings.config_store, store, **options)
+    return AsyncLimiter.from_file(
+        settings.policies or Path("policies.yaml"), store, config=settings.config_store, **options
+    )
 
 
 class _Listener(uvicorn.Server):

@@ -244,7 +244,8 @@ class LmdbBackend(LocalBackend):
 
         if self._pid != os.getpid():
             with self._lock:
-                if self._pid and self._pid != os.getpid():
+                if self._env is not None and self._pid != os.getpid():
+                    self._env.close()  # the parent's: what is shared is not touched
                     self.enter(create=False)
         if self._env is None:
             raise StoreClosedError(f"{self.path}: this configuration was closed")

@@ -141,6 +141,8 @@ class View:
             epoch = self._epoch
         try:
             entries = self.read(OVERRIDES, [name_of(policy, subjects[at]) for at in rows])
+        except StoreDamagedError:
+            raise  # no outage: nothing is allowed on it
         except StoreError as error:
             self.error = error
             self._not_known(found, rows)

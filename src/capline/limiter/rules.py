@@ -7,7 +7,7 @@ history.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from capline.config.document import check_same_place
 from capline.config.records import Totals
@@ -31,6 +31,15 @@ Names = tuple[str, str | None, str | None, str | None]
 """A policy, a segment, a channel and a time zone, as an attempt names them."""
 
 
+class _LogFacts(NamedTuple):
+    """Of one log: how long it keeps hits, the largest quota on it, and the names of its other logs."""
+
+    retention_us: int
+    largest: int
+    channel_logs: tuple[str, ...]
+    meters: tuple[str, ...]
+
+
 class Rules:
     """An immutable set of policies, and the rule of each for every segment and channel.
 
@@ -46,11 +55,8 @@ class Rules:
         self.overrides: Mapping[str, Totals] = overrides or {}
         self.namespace = check_name(namespace, "namespace")
         self.policies: dict[str, Policy] = {}
-        self._retention_us: dict[str, int] = {}
-        self._channels: dict[str, set[str]] = {}
-        self._denied: dict[str, int] = {}
-        self._meters: dict[str, list[str]] = {}
-        self._first: dict[str, Policy] = {}
+        self._sharing: dict[str, list[Policy]] = {}
+        self._facts: dict[str, _LogFacts] = {}
         for policy in policies:
             if not isinstance(policy, Policy):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
                 raise PolicyError(
@@ -58,24 +64,34 @@ class Rules:
                 )
             if policy.name in self.policies:
                 raise PolicyError(f"two policies are named {policy.name!r}; a name is one policy")
-            check_same_place(policy, self._first.setdefault(policy.log, policy))
             self.policies[policy.name] = policy
+            sharing = self._sharing.setdefault(policy.log, [])
+            sharing.append(policy)
+            if sharing[0] is not policy:
+                check_same_place(policy, sharing[0])
+
+    def _of_log(self, log: str) -> _LogFacts:
+        """What all policies of a log make of it; put together when it is first needed, as there may be many logs."""
+        facts = self._facts.get(log)
+        if facts is None:
+            facts = self._facts[log] = self._put_together(log)
+        return facts
+
+    def _put_together(self, log: str) -> _LogFacts:
+        retention_us = largest = 0
+        channels: set[str] = set()
+        meters: list[str] = []
+        for policy in self._sharing[log]:
             of_subjects = self.overrides.get(policy.name, _NO_OVERRIDES)
             widest_us = max(of_subjects.widest_us, *(limit.reach_us for limit in policy.all_limits()))
-            if policy.algorithm == "sliding_counter":
-                # The window before counts as well.
-                widest_us *= 2
-            largest = max(of_subjects.largest, *(limit.quota for limit in policy.all_limits()))
-            self._denied[policy.log] = max(self._denied.get(policy.log, 0), largest)
-            self._retention_us[policy.log] = max(self._retention_us.get(policy.log, 0), widest_us)
-            self._channels.setdefault(policy.log, set()).update(policy.channels)
+            # A sliding counter counts the window before as well.
+            retention_us = max(retention_us, 2 * widest_us if policy.algorithm == "sliding_counter" else widest_us)
+            largest = max(largest, of_subjects.largest, *(limit.quota for limit in policy.all_limits()))
+            channels.update(policy.channels)
             if not policy.keeps_log:
-                logs = _apart(f"{self.namespace}:{policy.log}", policy, 0)[1:]
-                self._meters.setdefault(policy.log, []).extend(log_limits.log for log_limits in logs)
-        self._channel_logs = {
-            log: tuple(f"{self.namespace}:{log}/{channel}" for channel in sorted(channels))
-            for log, channels in self._channels.items()
-        }
+                meters += [part.log for part in _apart(f"{self.namespace}:{log}", policy, 0)[1:]]
+        named = tuple(f"{self.namespace}:{log}/{channel}" for channel in sorted(channels))
+        return _LogFacts(retention_us, largest, named, tuple(meters))
 
     def policy(self, name: str) -> Policy:
         """The policy of this name; raises `UnknownNameError` that lists those there are."""
@@ -113,7 +129,8 @@ class Rules:
         if limits is not None:
             policy.limits_for(segment)
             policy, segment = policy.having(limits=limits, by_segment={}), None
-        log, retention_us = f"{self.namespace}:{policy.log}", self._retention_us[policy.log]
+        facts = self._of_log(policy.log)
+        log, retention_us = f"{self.namespace}:{policy.log}", facts.retention_us
         in_force = policy.limits_for(segment)
         if not policy.keeps_log:
             logs = _apart(log, policy, retention_us)
@@ -131,20 +148,20 @@ class Rules:
         return BoundPolicy(
             name,
             logs,
-            self._channel_logs[policy.log],
+            facts.channel_logs,
             policy.layout,
             policy.wait_replicas,
             policy.population,
             policy.algorithm,
             (zone or policy.zone) if needs_zone else "",
-            2 * self._denied[policy.log] if policy.count_denied else 0,
+            2 * facts.largest if policy.count_denied else 0,
         )
 
     def log_rule(self, log: str) -> BoundPolicy:
         """A rule without limits over one log alone, by its name without the namespace."""
         full = f"{self.namespace}:{log}"
         own = log.partition("/")[0]
-        policy = self._first.get(own)
+        policy = self._sharing[own][0] if own in self._sharing else None
         if policy is None or (log != own and full not in self._logs_of(own)):
             listed = ", ".join(name.partition(":")[2] for name in self.logs()) or "none"
             raise UnknownNameError(f"no policy has a log {quoted(log)}; there are: {listed}")
@@ -153,20 +170,20 @@ class Rules:
                 f"log {log!r} is of algorithm {policy.algorithm!r}, which does not keep every hit; "
                 "only a log of sliding_log can be exported or loaded"
             )
-        log_limits = LogLimits(full, (), self._retention_us[own])
+        log_limits = LogLimits(full, (), self._of_log(own).retention_us)
         return BoundPolicy(policy.name, (log_limits,), (), policy.layout, 0, policy.population)
 
     def retention_us(self, log: str) -> int:
         """How long a log, by its full name, keeps its hits."""
-        return self._retention_us[log.removeprefix(f"{self.namespace}:").split("/")[0]]
+        return self._of_log(log.removeprefix(f"{self.namespace}:").split("/")[0]).retention_us
 
     def logs(self) -> list[str]:
         """The name of every log that any policy writes."""
-        return [name for log in self._channels for name in self._logs_of(log)]
+        return [name for log in self._sharing for name in self._logs_of(log)]
 
     def _logs_of(self, log: str) -> list[str]:
         """The full names of a log, of the logs of its single limits and of its channels'."""
-        return [f"{self.namespace}:{log}", *self._meters.get(log, ()), *self._channel_logs[log]]
+        return [f"{self.namespace}:{log}", *self._of_log(log).meters, *self._of_log(log).channel_logs]
 
 
 def _apart(log: str, policy: Policy, retention_us: int) -> tuple[LogLimits, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
-from tests.kit.servers import shared, single
+from tests.kit.servers import sentinel, shared, single
 from tests.kit.serving import Serving
 
 from capline import AsyncLimiter, Limiter, Policy
@@ -183,3 +183,13 @@ def test_overrides_on_every_kind_of_store(tmp_path: Path, store: str, layout: st
 
     columns = [1, 3, 2, 2, 0, 0]
     assert (asyncio.run(awaited()) if asynchronous else asked()) == [columns, columns, [1, 1], [0]]
+
+
+@pytest.mark.deep
+def test_behind_sentinels() -> None:
+    with sentinel("redis") as group, Configuration(group.url + PATIENT) as configuration:
+        configuration.set_policies([Policy("promo", ["3/day"])])
+        assert configuration.override("promo", "u", ["9/day"]) == 2
+        own = configuration.view.own("promo", "u")
+        assert own is not None
+        assert str(own.limits[0]) == "9/day"

@@ -9,6 +9,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from capline.config.configuration import Configuration
     from capline.limiter.aio import AsyncLimiter
     from capline.limiter.explain import Explanation
     from capline.limiter.insurance import Insurance
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from capline.model.errors import (
         CampaignError,
         CaplineError,
+        ConfigConflictError,
         IdConflictError,
         InvalidTypeError,
         InvalidValueError,
@@ -48,6 +50,7 @@ else:
     __getattr__ = late_names(
         __name__,
         {
+            "capline.config.configuration": ("Configuration",),
             "capline.limiter.aio": ("AsyncLimiter",),
             "capline.limiter.explain": ("Explanation",),
             "capline.limiter.insurance": ("Insurance",),
@@ -59,6 +62,7 @@ else:
             "capline.model.errors": (
                 "CampaignError",
                 "CaplineError",
+                "ConfigConflictError",
                 "IdConflictError",
                 "InvalidTypeError",
                 "InvalidValueError",
@@ -91,6 +95,8 @@ __all__ = [
     "CampaignError",
     "CaplineError",
     "Clock",
+    "ConfigConflictError",
+    "Configuration",
     "Decision",
     "Decisions",
     "Explanation",

@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "capline serve --policies policies.yaml",
             "capline serve --segments s3://bucket/segments",
+            "capline serve --config-store lmdb://.capline/configuration",
             "capline serve --config capline.yaml --workers 4",
             "capline serve --config capline.yaml --check",
         ),
@@ -54,6 +55,12 @@ def serve(
             "--segments", metavar="DIR|URL", help="Where a subject's segment is looked up: a snapshot, or publications."
         ),
     ] = None,
+    config_store: Annotated[
+        str | None,
+        typer.Option(
+            "--config-store", metavar="URL", help="Policies and overrides that change while it runs: capline config."
+        ),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Look whether it could start, and exit.")] = False,
 ) -> None:
     """Serve decisions over HTTP on this machine; docs/service.md has the paths and all settings.
@@ -73,6 +80,7 @@ def serve(
         "tokens": ("--tokens", tokens),
         "on_store_error": ("--on-store-error", on_store_error),
         "segments": ("--segments", segments),
+        "config": ("--config-store", config_store),
     }
     options = {key: (name, value) for key, (name, value) in asked.items() if value is not None}
     settings = read_settings(None if config is None else Path(config), os.environ, options)
@@ -80,7 +88,8 @@ def serve(
         from capline.service.server import check as checked  # noqa: PLC0415 - as above
 
         count = checked(settings)
-        out.print(f"good: {count} {'policy' if count == 1 else 'policies'} of {settings.policies}", markup=False)
+        where = settings.policies or settings.config
+        out.print(f"good: {count} {'policy' if count == 1 else 'policies'} of {where}", markup=False)
         return
     from capline.service.run.start import serve as serve_settings  # noqa: PLC0415 - as above
 

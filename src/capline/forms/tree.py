@@ -118,13 +118,13 @@ def in_one_line(name: str, faults: Sequence[Fault]) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
 
 
-def read_tree(text: str) -> tuple[Node | None, list[Fault]]:
+def read_tree(text: str, most_nodes: int = MOST_NODES) -> tuple[Node | None, list[Fault]]:
     """Read one YAML document: its root (None when there is none, or no end of it) and every fault. Never raises."""
     unreadable = _UNREADABLE.search(text)
     if unreadable:
         line = text.count("\n", 0, unreadable.start()) + 1
         return None, [(line, f"the character U+{ord(unreadable.group()):04X} cannot stand in a YAML text; remove it")]
-    builder = _Builder()
+    builder = _Builder(most_nodes)
     try:
         for event in _events(text):
             builder.take(event)
@@ -154,7 +154,8 @@ class _Open:
 class _Builder:
     """Makes the tree from events with a stack of its own, so depth is a number and not the interpreter's recursion."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_nodes: int) -> None:
+        self._most_nodes = most_nodes
         self.root: Node | None = None
         self.faults: list[Fault] = []
         self._open: list[_Open] = []
@@ -184,8 +185,8 @@ class _Builder:
 
     def _add(self, node: Node) -> None:
         self._nodes += 1
-        if self._nodes > MOST_NODES:
-            self._stop(node.line, f"more than {MOST_NODES} values in one file; split it")
+        if self._nodes > self._most_nodes:
+            self._stop(node.line, f"more than {self._most_nodes} values in one file; split it")
         if self._open:
             self._open[-1].nodes.append(node)
         else:

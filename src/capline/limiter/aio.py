@@ -15,25 +15,31 @@ from capline.limiter.patience import Patience
 from capline.limiter.records import RECORDS_A_ROUND, LoadProgress
 from capline.model.attempt import check_cost
 from capline.model.errors import CaplineError, InvalidValueError, LimitExceeded, StoreError
+from capline.model.late import LateModule
 from capline.model.subject import check_subject
 from capline.store.open import open_async_store
 from capline.store.protocol import AsyncStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+    from datetime import datetime
 
     import numpy as np
     from numpy.typing import NDArray
 
+    from capline.limiter.columns import AttemptColumns
     from capline.limiter.explain import Explanation
     from capline.limiter.records import Loaded, LogRecord, Record
     from capline.model.attempt import Attempt
     from capline.model.clock import Clock
     from capline.model.decision import Decision, Joint
+    from capline.model.limit import Limit
     from capline.model.limit_status import LimitStatus
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
-    from capline.store.protocol import CompiledRule
+    from capline.store.protocol import Batch, CompiledRule
+else:
+    np = LateModule("numpy")
 
 __all__ = ["AsyncLimiter"]
 
@@ -41,6 +47,7 @@ _ONE = 1
 T = TypeVar("T")
 ROWS_ON_THE_LOOP = 4096
 """Rows whose checks take the loop about a millisecond; with more, they go to a thread."""
+MANY = ROWS_ON_THE_LOOP + 1
 
 
 class AsyncLimiter(LimiterBase[AsyncStore]):
@@ -93,6 +100,7 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
                 return seen.unasked(held)
             epoch = denied.epoch()
             try:
+                await self._learn(policy, asked.subject)
                 decision = seen(await self._store.decide(*self._arguments(asked)))
             except StoreError as error:
                 return seen(self._outage.decide(asked, error))
@@ -135,6 +143,7 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
         asked = self._peeked(policy, subject, cost, id, segment, channel, zone)
         with self._observers.one("peek", asked) as seen:
             try:
+                await self._learn(policy, asked.subject)
                 return seen(await self._store.peek(*self._arguments(asked)))
             except StoreError as error:
                 return seen(self._outage.peek(asked, error))
@@ -145,7 +154,8 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
             return False
         subject = self._subject(subject)
         try:
-            return await self._store.refund(self._any_terms(policy), subject, stamp(hit), check_cost(cost))
+            await self._learn(policy, subject)
+            return await self._store.refund(self._refund_terms(policy, subject), subject, stamp(hit), check_cost(cost))
         finally:
             self._denied.forget((subject,))
 
@@ -163,6 +173,7 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
         """See `Limiter.charge`."""
         asked = self._asked(policy, subject, cost, id, segment, channel, zone)
         with self._observers.one("charge", asked) as seen:
+            await self._learn(policy, asked.subject)
             return seen(await self._store.charge(*self._arguments(asked)))
 
     async def settle(self, policy: str, subject: Subject, hit: int | None, cost: int) -> bool:
@@ -172,7 +183,8 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
             return False
         subject = self._subject(subject)
         try:
-            return await self._store.settle(self._any_terms(policy), subject, stamp(hit), units)
+            await self._learn(policy, subject)
+            return await self._store.settle(self._refund_terms(policy, subject), subject, stamp(hit), units)
         finally:
             self._denied.forget((subject,))
 
@@ -187,6 +199,7 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
     ) -> tuple[LimitStatus, ...]:
         """See `Limiter.usage`."""
         asked = self._asked(policy, subject, 0, None, segment, channel, zone, least=0)
+        await self._learn(policy, asked.subject)
         return (await self._store.peek(*self._arguments(asked))).limits
 
     async def flush(self, policy: str) -> int:
@@ -223,6 +236,7 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
         asked = self._asked(policy, subject, cost, id, segment, channel, zone)
         with self._observers.one("schedule", asked) as seen:
             try:
+                await self._learn(policy, asked.subject)
                 return seen(await self._store.place(*self._arguments(asked), max_wait_us, not_before_us))
             except StoreError as error:
                 return seen(self._outage.place(asked, max_wait_us, not_before_us, error))
@@ -301,6 +315,8 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
         asked = self._joint_asked(attempts)
         with self._observers.joint("decide_all", asked) as seen:
             try:
+                for one in asked:
+                    await self._learn(one.policy, one.subject)
                 return seen(await self._store.decide_all(self._store_attempts(asked)))
             except StoreError as error:
                 return seen(self._outage.joint(asked, error, consume=True))
@@ -310,6 +326,8 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
         asked = self._joint_asked(attempts)
         with self._observers.joint("peek_all", asked) as seen:
             try:
+                for one in asked:
+                    await self._learn(one.policy, one.subject)
                 return seen(await self._store.peek_all(self._store_attempts(asked)))
             except StoreError as error:
                 return seen(self._outage.joint(asked, error, consume=False))
@@ -324,7 +342,7 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
     async def decide_batch(self, attempts: Sequence[Attempt]) -> list[Decision | CaplineError]:
         """See `Limiter.decide_batch`."""
         rows = count_of(attempts, "attempts")
-        pending = await _aside(rows, partial(self._pending, attempts))
+        pending = await _aside(MANY if self._overridden else rows, partial(self._pending, attempts))
         with pending.seen as seen:
             try:
                 decided = await self._store.decide_batch(pending.to_decide)
@@ -353,7 +371,7 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
         )
         with self._seen_many(asked, consume=True) as seen:
             try:
-                answers = await self._store.decide_many(self._batch(asked))
+                answers = await self._store.decide_many(await self._batched(asked))
             except StoreError as error:
                 answers = await _aside(rows, partial(self._outage.many, asked, error, consume=True))
             seen.store_answered()
@@ -375,7 +393,7 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
         asked = await _aside(rows, partial(self._columns, policy, subjects, segment, codes, channel, cost, zone))
         with self._seen_many(asked, consume=False) as seen:
             try:
-                answers = await self._store.peek_many(self._batch(asked))
+                answers = await self._store.peek_many(await self._batched(asked))
             except StoreError as error:
                 answers = await _aside(rows, partial(self._outage.many, asked, error, consume=False))
             seen.store_answered()
@@ -391,6 +409,13 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
         """See `Limiter.refund_many`."""
         named, stamps_us = await _aside(count_of(subjects, "subjects"), partial(self._refunds, subjects, hits))
         try:
+            if self._needs_each(policy):
+                given_back: list[bool] = []
+                for one, at_us in zip(named, stamps_us, strict=True):
+                    await self._learn(policy, one)
+                    terms = self._refund_terms(policy, one)
+                    given_back.append(await self._store.refund(terms, one, at_us, check_cost(cost)))
+                return np.array(given_back, np.bool_)
             return await self._store.refund_many(self._any_terms(policy), named, stamps_us, check_cost(cost))
         finally:
             self._denied.forget(named)
@@ -407,18 +432,45 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
     ) -> Explanation:
         """See `Limiter.explain`."""
         asked = self._asked(policy, subject, 1, None, segment, channel, zone)
+        await self._learn(policy, asked.subject)
         arguments = self._arguments(asked)
         known = self._known_ids(ids)
         decision = await self._store.peek(*arguments)
         logs = await self._store.recorded(*arguments[:2])
         return self._explained(asked, subject, await self._store.now_us(), decision, logs, known)
 
+    async def override(
+        self,
+        policy: str,
+        subject: Subject,
+        limits: Sequence[Limit | str] | None,
+        *,
+        effective_at: str | datetime | None = None,
+        who: str | None = None,
+    ) -> int:
+        """See `Limiter.override`."""
+        config, named = self._override_in(policy, subject)
+        checked = self._override_limits(policy, limits)
+        return await asyncio.to_thread(config.override, policy, named, checked, effective_at=effective_at, who=who)
+
+    async def _learn(self, policy: str, subject: Subject) -> None:
+        """Have the subject's override at hand, if its policy has any: what asks for it blocks, so in a thread."""
+        overrides = self._overrides
+        if policy in self._overridden and overrides is not None and not overrides.knows(policy, subject):
+            await asyncio.to_thread(overrides.learn, policy, subject)
+
+    async def _batched(self, asked: AttemptColumns) -> Batch:
+        """`_batch`, in a thread where it may ask for overrides."""
+        return await _aside(MANY if asked.policy in self._overridden else 0, partial(self._batch, asked))
+
     async def erase(self, subject: Subject) -> int:
         """See `Limiter.erase`."""
         subject = self._subject(subject)
         self._outage.forget(subject)
         try:
-            return await self._store.erase(self._all_terms(), subject)
+            for name in self._overridden:
+                await self._learn(name, subject)
+            return await self._store.erase(self._all_terms(subject), subject)
         finally:
             self._denied.forget((subject,))
 

@@ -8,6 +8,7 @@ The rule: the two differ only in calling a store or awaiting it. Each of their v
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
@@ -28,14 +29,7 @@ from capline.limiter.segments import SegmentLookup
 from capline.model.attempt import Attempt, check_cost, check_id
 from capline.model.clock import check_clock
 from capline.model.decision import Decision
-from capline.model.errors import (
-    CaplineError,
-    InvalidTypeError,
-    InvalidValueError,
-    PolicyError,
-    StoreError,
-    quoted,
-)
+from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, PolicyError, StoreError, quoted
 from capline.model.subject import Subject, check_subject, short_subject
 from capline.store.columns import plain
 from capline.store.protocol import Batch, Merge, StoreAttempt
@@ -48,11 +42,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from capline.config.configuration import Configuration
+    from capline.config.records import Totals
     from capline.limiter.insurance import Insurance
+    from capline.limiter.overrides import Overridden
     from capline.limiter.records import Record
     from capline.limiter.rules import Names
     from capline.limiter.segments import SegmentSource
     from capline.model.clock import Clock
+    from capline.model.limit import Limit
     from capline.model.policy import BoundPolicy, Policy
     from capline.observe.protocol import Observer
     from capline.policy.watch import PolicyWatch
@@ -124,6 +122,7 @@ class LimiterBase(ABC, Generic[S]):
         observers: Iterable[Observer] = (),
         segments: str | Path | SegmentSource | Snapshot | None = None,
         create: bool = True,
+        config: str | Configuration | None = None,
     ) -> None:
         clock = None if clock is None else check_clock(clock)
         rules = Rules(policies, namespace)
@@ -138,15 +137,32 @@ class LimiterBase(ABC, Generic[S]):
         self._has_fast_path = not deny_cache and self._keyed is None and not self._observers
         self._counts_one = not deny_cache and self._keyed is None and self._observers.count_one
         self._watch: PolicyWatch | None = None
-        self._shown_url = safe_url(url)
-        self._lookup = None if segments is None else SegmentLookup(segments)
+        # Before the store, so that there is no store to close where this fails.
+        configuration = None if config is None else self._opened(config, namespace, clock)
+        self._owns_config = isinstance(config, str)
+        self._lookup = None
         try:
+            self._lookup = None if segments is None else SegmentLookup(segments)
             self._check_segments(rules)
             self._store: S = self._open(url, clock, create=create)
         except BaseException:
             self._stop_following()
+            if configuration is not None and self._owns_config:
+                configuration.close()
             raise
+        self._shown_url = safe_url(url)
+        self._clock = clock
+        self._config: Configuration | None = None
+        self._follows_policies = False
+        self._configured_by: tuple[object, dict[str, Totals]] | None = None
+        self._configuring = threading.RLock()
+        self._overrides: Overridden | None = None
+        self._overridden: frozenset[str] = frozenset()
+        self._turning: frozenset[str] = frozenset()
+        self._next: tuple[int, Rules] | None = None
         self._take(rules)
+        if configuration is not None:
+            self._configure(configuration, own=self._owns_config, with_policies=not rules.policies)
 
     @classmethod
     def from_file(
@@ -162,6 +178,7 @@ class LimiterBase(ABC, Generic[S]):
         observers: Iterable[Observer] = (),
         segments: str | Path | SegmentSource | Snapshot | None = None,
         create: bool = True,
+        config: str | Configuration | None = None,
     ) -> Self:
         """A limiter of the policies in a YAML file, in its namespace; `reload` takes over what was changed there."""
         from capline.policy.watch import PolicyWatch  # noqa: PLC0415 - YAML is loaded where a file is read
@@ -180,9 +197,45 @@ class LimiterBase(ABC, Generic[S]):
             observers=observers,
             segments=segments,
             create=create,
+            config=config,
         )
         limiter._watch = watch
         return limiter
+
+    @classmethod
+    def from_config(
+        cls,
+        config: str | Configuration,
+        url: str = DEFAULT_URL,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        clock: Clock | None = None,
+        on_store_error: str | Insurance = "raise",
+        deny_cache: int = 0,
+        subject_key: bytes | None = None,
+        long_subjects: str = "refuse",
+        observers: Iterable[Observer] = (),
+        segments: str | Path | SegmentSource | Snapshot | None = None,
+        create: bool = True,
+    ) -> Self:
+        """A limiter of the policies and overrides in a configuration store; docs/configuration.md.
+
+        `config` is its URL, or a `Configuration` that several limiters share and that its maker closes. A change is in
+        force within two seconds. Raises `StoreError` where it does not answer now; later on what is known serves.
+        """
+        return cls(
+            url,
+            clock=clock,
+            on_store_error=on_store_error,
+            namespace=namespace,
+            deny_cache=deny_cache,
+            subject_key=subject_key,
+            long_subjects=long_subjects,
+            observers=observers,
+            segments=segments,
+            create=create,
+            config=config,
+        )
 
     @staticmethod
     @abstractmethod
@@ -198,6 +251,7 @@ class LimiterBase(ABC, Generic[S]):
     @property
     def policies(self) -> dict[str, Policy]:
         """The policies in force, by name."""
+        self._turn()
         return dict(self._rules.policies)
 
     def check_policy(self, name: str) -> None:
@@ -225,7 +279,9 @@ class LimiterBase(ABC, Generic[S]):
 
     def use(self, policies: Iterable[Policy]) -> None:
         """Replace all policies at once: a decision sees all of the old or all of the new; histories stay."""
-        rules = Rules(policies, self._rules.namespace)
+        if self._follows_policies:
+            raise PolicyError("the policies of this limiter are those of its configuration store; change them there")
+        rules = Rules(policies, self._rules.namespace, self._rules.overrides)
         self._check_segments(rules)
         self._outage.use(rules)
         self._take(rules)
@@ -235,6 +291,8 @@ class LimiterBase(ABC, Generic[S]):
 
         A broken or missing file, or one of another namespace, raises its `PolicyError`; the last good policies stay.
         """
+        if self._config is not None and self._watch is None:
+            return self._config.refresh()
         if self._watch is None:
             raise PolicyError(
                 "this limiter has no policy file to reload; make it with Limiter.from_file, or call use()"
@@ -250,6 +308,8 @@ class LimiterBase(ABC, Generic[S]):
         # In this order a racing decision may be made under the old policies, but never mixes old and new in one rule,
         # and leaves nothing old in the tables that later decisions read.
         self._rules = rules
+        if self._config is not None:
+            self._bring_overrides(self._config, rules)
         self._unbind()
 
     def segment_of(self, policy: str, subject: Subject) -> str | None:
@@ -275,6 +335,8 @@ class LimiterBase(ABC, Generic[S]):
         policy = rules.policy(name)
         if lookup is None or names in ways or not self._has_fast_path or not policy.by_segment:
             return
+        if name in self._overridden or name in self._turning:
+            return
         decide_in: dict[str | None, Callable[[Subject], Decision]] = {}
 
         def decide_one(subject: Subject) -> Decision:
@@ -297,8 +359,114 @@ class LimiterBase(ABC, Generic[S]):
         if self._lookup is not None:
             self._lookup.close()
 
+    # --- configuration ----------------------------------------------------------------------------------------
+
+    @property
+    def configuration(self) -> Configuration | None:
+        """The configuration store of this limiter, if it has one."""
+        return self._config
+
+    def _opened(self, config: str | Configuration, namespace: str, clock: Clock | None) -> Configuration:
+        from capline.config.configuration import Configuration  # noqa: PLC0415 - loaded where there is one
+
+        if isinstance(config, str):
+            return Configuration(config, namespace=namespace, clock=clock)
+        if not isinstance(config, Configuration):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+            raise InvalidTypeError(
+                f"config is the URL of a configuration store, or a Configuration, not {quoted(config)}"
+            )
+        if config.namespace != namespace:
+            raise PolicyError(
+                f"the configuration is of namespace {config.namespace!r}, the limiter of {namespace!r}; give the same"
+            )
+        return config
+
+    def _configure(self, config: Configuration, *, own: bool, with_policies: bool) -> None:
+        self._config, self._owns_config, self._follows_policies = config, own, with_policies
+        config.view.changed.append(self._configured)
+        self._configured()
+        config.follow()
+
+    def _configured(self) -> None:
+        """The configuration changed: take over what of it is other rules; an override alone is none."""
+        config = self._config
+        if config is None:
+            return
+        view = config.view
+        with self._configuring:
+            totals = {name: msgspec.structs.replace(one, count=1) for name, one in view.totals.items() if one.count}
+            known, before = view.entries if self._follows_policies else None, self._configured_by
+            if before is not None and before[0] is known and before[1] == totals:
+                return
+            self._configured_by = known, totals
+            now_us = view.now_us()
+            policies = view.policies_at(now_us) if self._follows_policies else self._rules.policies.values()
+            try:
+                rules = Rules(policies, self._rules.namespace, totals)
+                self._check_segments(rules)
+                self._plan_turn(now_us, totals)
+            except CaplineError as error:
+                import logging  # noqa: PLC0415 - loaded where there is something to say
+
+                logging.getLogger("capline").warning("the configuration cannot be used, the last one serves: %s", error)
+                return
+            self._outage.use(rules)
+            self._take(rules)
+
+    def _plan_turn(self, now_us: int, totals: Mapping[str, Totals]) -> None:
+        """Prepare the rules of the next instant at which a policy changes; until then it has no fast path."""
+        config = self._config
+        turns = config.view.turns(now_us) if config is not None and self._follows_policies else {}
+        self._turning = frozenset(turns)
+        self._next = None
+        if turns and config is not None:
+            next_us = min(turns.values())
+            self._next = next_us, Rules(config.view.policies_at(next_us), self._rules.namespace, totals)
+
+    def _turn(self) -> None:
+        """Policies whose instant has come are in force from now on."""
+        config = self._config
+        with self._configuring:
+            while (due := self._next) is not None and config is not None and config.view.now_us() >= due[0]:
+                next_us, rules = due
+                self._plan_turn(next_us, rules.overrides)
+                self._outage.use(rules)
+                self._take(rules)
+
+    def _bring_overrides(self, config: Configuration, rules: Rules) -> None:
+        from capline.limiter.overrides import Overridden  # noqa: PLC0415 - loaded where there are any
+
+        self._overrides = Overridden(config, rules, rules.overrides, self._store.compiled)
+        self._overridden = self._overrides.policies
+
+    def _override_in(self, policy: str, subject: Subject) -> tuple[Configuration, Subject]:
+        """The configuration to write an override to, and its subject as the store gets it."""
+        self._turn()
+        self._rules.policy(policy)
+        if self._config is None:
+            if not self._shown_url.startswith("memory:"):
+                raise PolicyError(
+                    "this limiter has no configuration store to keep overrides in; make it with config='lmdb:///path' "
+                    "or config='redis://…'"
+                )
+            self._configure(self._opened("memory://", self.namespace, self._clock), own=True, with_policies=False)
+        config = self._config
+        assert config is not None  # noqa: S101 - as the lines above # nosec B101
+        return config, self._subject(subject)
+
+    def _override_limits(self, policy: str, limits: Sequence[Limit | str] | None) -> Sequence[Limit | str] | None:
+        """The limits of an override, checked against the policy as this limiter has it."""
+        from capline.config.changes import limits_of  # noqa: PLC0415 - loaded where there is one
+
+        return limits_of(policy, self._rules.policy(policy), limits)
+
     def _shut(self) -> S | None:
         """Make every verb raise `StoreClosedError`; returns the store to close, or None if it was closed before."""
+        config, self._config = self._config, None
+        if config is not None:
+            config.view.changed.remove(self._configured)
+            if self._owns_config:
+                config.close()
         store, self._store = self._store, CLOSED
         self._unbind()
         return None if store is CLOSED else store
@@ -329,17 +497,33 @@ class LimiterBase(ABC, Generic[S]):
             compiled = known[names] = self._store.compiled(self._rules.rule(*names))
         # Names without a segment are not all that is asked where the segment is looked up: those take no fast path.
         looks_up = self._lookup is not None and segment is None and bool(self._rules.policy(policy).by_segment)
-        if (self._has_fast_path or self._counts_one) and not looks_up:
+        if looks_up or policy in self._turning:
+            return compiled
+        if (self._has_fast_path or self._counts_one) and policy not in self._overridden:
             fast[names] = compiled
-        if self._has_fast_path and not looks_up:
-            ways[names] = compiled.decide_one
+        if self._has_fast_path:
+            way = compiled.decide_one
+            if policy in self._overridden and self._overrides is not None:
+                way = self._overrides.fast_path(names, way)
+            ways[names] = way
             if names == (policy, None, None, None):
-                short_ways[policy] = compiled.decide_one
+                short_ways[policy] = way
         return compiled
 
     def _any_terms(self, policy: str) -> CompiledRule:
         """A compiled rule of the policy in any segment and channel: they all name the same logs."""
         return self._bound(*self._rules.any_names(policy))
+
+    def _needs_each(self, policy: str) -> bool:
+        """Whether a refund has to know whose it is: numbers are kept by limit, and subjects have their own."""
+        return policy in self._overridden and not self._rules.policy(policy).keeps_log
+
+    def _refund_terms(self, policy: str, subject: Subject) -> CompiledRule:
+        """A compiled rule that names the logs that this checked subject's hits are in."""
+        own = None
+        if policy in self._overridden and self._overrides is not None:
+            own = self._overrides.terms(self._rules.any_names(policy), subject)
+        return own or self._any_terms(policy)
 
     # --- one --------------------------------------------------------------------------------------------------
 
@@ -371,7 +555,9 @@ class LimiterBase(ABC, Generic[S]):
         look_up: bool = True,
         least: int = 1,
     ) -> Attempt:
-        """The attempt, checked, with its segment, without names that make no difference; it costs `least` or more."""
+        """The attempt, checked, without names that make no difference to its policy."""
+        if self._next is not None:
+            self._turn()
         try:
             names = self._rules.known(policy, segment, channel, zone)
         except TypeError as error:
@@ -402,6 +588,12 @@ class LimiterBase(ABC, Generic[S]):
 
     def _arguments(self, attempt: Attempt) -> tuple[CompiledRule, Subject, int, int]:
         """A store's arguments for a checked attempt."""
+        if attempt.policy in self._overridden and self._overrides is not None:
+            names = attempt.policy, attempt.segment, attempt.channel, attempt.zone
+            own = self._overrides.terms(names, attempt.subject)
+            if own is not None:
+                self._bound(*names)  # so that the next attempt finds a fast path
+                return own, attempt.subject, attempt.cost, fingerprint(attempt.id)
         compiled = self._bound(attempt.policy, attempt.segment, attempt.channel, attempt.zone)
         return compiled, attempt.subject, attempt.cost, fingerprint(attempt.id)
 
@@ -425,11 +617,20 @@ class LimiterBase(ABC, Generic[S]):
         logs: list[list[Hit]],
         ids: Mapping[int, str],
     ) -> Explanation:
-        rule = self._rules.rule(attempt.policy, attempt.segment, attempt.channel, attempt.zone)
+        names = attempt.policy, attempt.segment, attempt.channel, attempt.zone
+        rule = None
+        if attempt.policy in self._overridden and self._overrides is not None:
+            rule = self._overrides.rule(names, attempt.subject)
+        rule = rule or self._rules.rule(*names)
         return explain(rule, check_subject(self._short(subject)), now_us, decision, logs, ids)
 
     def _note(self, asked: Attempt, decision: Decision, denied: DenyCache, epoch: tuple[int, int]) -> None:
-        """Cache a refusal, unless refusals count: then the store must record each one."""
+        """Cache a refusal, unless refusals count: then the store must record each one.
+
+        Nor is one cached that a change of limits may end: where subjects have limits of their own, or a change is near.
+        """
+        if asked.policy in self._overridden or asked.policy in self._turning:
+            return
         if not self._rules.policy(asked.policy).count_denied:
             denied.note(asked, decision, epoch)
 
@@ -516,10 +717,15 @@ class LimiterBase(ABC, Generic[S]):
 
     def _batch(self, asked: AttemptColumns) -> Batch:
         """A store's batch for many subjects."""
-        compiled = tuple(
-            self._bound(asked.policy, segment, asked.channel, zone)
+        if self._next is not None:
+            self._turn()
+        kinds = [
+            (asked.policy, segment, asked.channel, zone)
             for segment, zone in zip(asked.segments, asked.zones, strict=True)
-        )
+        ]
+        compiled = tuple(self._bound(*names) for names in kinds)
+        if asked.policy in self._overridden and self._overrides is not None:
+            return self._overrides.batch(asked, compiled, [self._rules.known(*names) for names in kinds])
         return Batch(compiled, asked.subjects, asked.codes, asked.cost, asked.receipt)
 
     def _seen_many(self, asked: AttemptColumns, *, consume: bool) -> Unseen:
@@ -617,9 +823,14 @@ class LimiterBase(ABC, Generic[S]):
             self._rules.log_rule(self._rules.policy(name).log)
         return [self._any_terms(name) for name in policies]
 
-    def _all_terms(self) -> list[CompiledRule]:
-        """A compiled rule of every policy: together they name all logs."""
-        return [self._any_terms(policy) for policy in self._rules.policies]
+    def _all_terms(self, subject: Subject | None = None) -> list[CompiledRule]:
+        """A compiled rule of every policy: together they name all logs, and those of a subject's own limits."""
+        compiled = [self._any_terms(policy) for policy in self._rules.policies]
+        if subject is not None:
+            # Where an algorithm keeps numbers each limit has a log; elsewhere an override has the policy's.
+            policies = (self._rules.policies[name] for name in self._overridden)
+            compiled += [self._refund_terms(one.name, subject) for one in policies if not one.keeps_log]
+        return compiled
 
 
 def _fields(attempt: Attempt) -> tuple[str, Subject, int, str | None, str | None, str | None, str | None]:

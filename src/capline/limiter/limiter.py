@@ -13,11 +13,13 @@ from capline.limiter.patience import Patience
 from capline.limiter.records import RECORDS_A_ROUND, LoadProgress
 from capline.model.attempt import check_cost
 from capline.model.errors import InvalidValueError, LimitExceeded, StoreError
+from capline.model.late import LateModule
 from capline.store.open import open_store
 from capline.store.protocol import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from datetime import datetime
 
     import numpy as np
     from numpy.typing import NDArray
@@ -28,9 +30,12 @@ if TYPE_CHECKING:
     from capline.model.clock import Clock
     from capline.model.decision import Decision, Joint
     from capline.model.errors import CaplineError
+    from capline.model.limit import Limit
     from capline.model.limit_status import LimitStatus
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
+else:
+    np = LateModule("numpy")
 
 __all__ = ["DEFAULT_URL", "Limiter"]
 
@@ -57,6 +62,8 @@ class Limiter(LimiterBase[Store]):
                       the address of a publication, fetched here and then followed; a snapshot's directory; or a started
                       `SegmentWatch`, which stays the caller's
     `create`          whether to make a missing store in a file; if off, that is a `NoStoreError`
+    `config`          a configuration store, by its URL, or a `Configuration`: the limits of single subjects are read
+                      there, and where `policies` is empty the policies as well (docs/configuration.md)
 
     A limiter may be shared by threads, and on lmdb the file by processes. Bad input raises a `CaplineError` that is
     also a `ValueError` or a `TypeError`. Use it as a context manager, or `close` it.
@@ -160,7 +167,7 @@ class Limiter(LimiterBase[Store]):
             return False
         subject = self._subject(subject)
         try:
-            return self._store.refund(self._any_terms(policy), subject, stamp(hit), check_cost(cost))
+            return self._store.refund(self._refund_terms(policy, subject), subject, stamp(hit), check_cost(cost))
         finally:
             self._denied.forget((subject,))
 
@@ -202,7 +209,7 @@ class Limiter(LimiterBase[Store]):
             return False
         subject = self._subject(subject)
         try:
-            return self._store.settle(self._any_terms(policy), subject, stamp(hit), units)
+            return self._store.settle(self._refund_terms(policy, subject), subject, stamp(hit), units)
         finally:
             self._denied.forget((subject,))
 
@@ -429,6 +436,12 @@ class Limiter(LimiterBase[Store]):
         """`refund` for many hits of one policy, in one step; `subjects[i]` had `hits[i]`."""
         named, stamps_us = self._refunds(subjects, hits)
         try:
+            if self._needs_each(policy):
+                given_back = [
+                    self._store.refund(self._refund_terms(policy, one), one, at_us, check_cost(cost))
+                    for one, at_us in zip(named, stamps_us, strict=True)
+                ]
+                return np.array(given_back, np.bool_)
             return self._store.refund_many(self._any_terms(policy), named, stamps_us, check_cost(cost))
         finally:
             self._denied.forget(named)
@@ -454,12 +467,31 @@ class Limiter(LimiterBase[Store]):
         logs = self._store.recorded(*arguments[:2])
         return self._explained(asked, subject, self.now_us(), decision, logs, known)
 
+    def override(
+        self,
+        policy: str,
+        subject: Subject,
+        limits: Sequence[Limit | str] | None,
+        *,
+        effective_at: str | datetime | None = None,
+        who: str | None = None,
+    ) -> int:
+        """Give one subject limits of its own under a policy, or with None the policy's again; `limits` is a list.
+
+        They replace the policy's limits, and those of its segments, in every verb; a channel's limits hold beside them,
+        and the log keeps its history. At once here, elsewhere within two seconds; or at `effective_at`, an instant at
+        least 3 seconds ahead. It is kept in the configuration store (`config=`); a limiter on `memory://` needs none.
+        Returns the configuration's version. Costs some round trips to that store.
+        """
+        config, named = self._override_in(policy, subject)
+        return config.override(policy, named, self._override_limits(policy, limits), effective_at=effective_at, who=who)
+
     def erase(self, subject: Subject) -> int:
         """Forget the subject in every policy of this limiter; returns how many logs held something."""
         subject = self._subject(subject)
         self._outage.forget(subject)
         try:
-            return self._store.erase(self._all_terms(), subject)
+            return self._store.erase(self._all_terms(subject), subject)
         finally:
             self._denied.forget((subject,))
 

@@ -7,35 +7,56 @@ history.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from capline.config.document import check_same_place
+from capline.config.records import Totals
 from capline.model.errors import PolicyError, UnknownNameError, quoted
 from capline.model.limit import QuietHours
 from capline.model.policy import BoundPolicy, LogLimits, Policy, check_name
 from capline.model.zone import check_zone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from capline.model.limit import Limit
 
 __all__ = ["DEFAULT_NAMESPACE", "Names", "Rules"]
 
 DEFAULT_NAMESPACE = "capline"
 
+_NO_OVERRIDES = Totals()
+
 Names = tuple[str, str | None, str | None, str | None]
 """A policy, a segment, a channel and a time zone, as an attempt names them."""
 
 
-class Rules:
-    """An immutable set of policies, and the rule of each for every segment and channel."""
+class _LogFacts(NamedTuple):
+    """Of one log: how long it keeps hits, the largest quota on it, and the names of its other logs."""
 
-    def __init__(self, policies: Iterable[Policy], namespace: str = DEFAULT_NAMESPACE) -> None:
+    retention_us: int
+    largest: int
+    channel_logs: tuple[str, ...]
+    meters: tuple[str, ...]
+
+
+class Rules:
+    """An immutable set of policies, and the rule of each for every segment and channel.
+
+    `overrides` has for a policy what the limits of single subjects reach: its logs are kept for those as well.
+    """
+
+    def __init__(
+        self,
+        policies: Iterable[Policy],
+        namespace: str = DEFAULT_NAMESPACE,
+        overrides: Mapping[str, Totals] | None = None,
+    ) -> None:
+        self.overrides: Mapping[str, Totals] = overrides or {}
         self.namespace = check_name(namespace, "namespace")
         self.policies: dict[str, Policy] = {}
-        self._retention_us: dict[str, int] = {}
-        self._channels: dict[str, set[str]] = {}
-        self._denied: dict[str, int] = {}
-        self._meters: dict[str, list[str]] = {}
-        self._first: dict[str, Policy] = {}
+        self._sharing: dict[str, list[Policy]] = {}
+        self._facts: dict[str, _LogFacts] = {}
         for policy in policies:
             if not isinstance(policy, Policy):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
                 raise PolicyError(
@@ -43,23 +64,34 @@ class Rules:
                 )
             if policy.name in self.policies:
                 raise PolicyError(f"two policies are named {policy.name!r}; a name is one policy")
-            _check_same_place(policy, self._first.setdefault(policy.log, policy))
             self.policies[policy.name] = policy
-            widest_us = max(limit.reach_us for limit in policy.all_limits())
-            if policy.algorithm == "sliding_counter":
-                # The window before counts as well.
-                widest_us *= 2
-            largest = max(limit.quota for limit in policy.all_limits())
-            self._denied[policy.log] = max(self._denied.get(policy.log, 0), largest)
-            self._retention_us[policy.log] = max(self._retention_us.get(policy.log, 0), widest_us)
-            self._channels.setdefault(policy.log, set()).update(policy.channels)
+            sharing = self._sharing.setdefault(policy.log, [])
+            sharing.append(policy)
+            if sharing[0] is not policy:
+                check_same_place(policy, sharing[0])
+
+    def _of_log(self, log: str) -> _LogFacts:
+        """What all policies of a log make of it; put together when it is first needed, as there may be many logs."""
+        facts = self._facts.get(log)
+        if facts is None:
+            facts = self._facts[log] = self._put_together(log)
+        return facts
+
+    def _put_together(self, log: str) -> _LogFacts:
+        retention_us = largest = 0
+        channels: set[str] = set()
+        meters: list[str] = []
+        for policy in self._sharing[log]:
+            of_subjects = self.overrides.get(policy.name, _NO_OVERRIDES)
+            widest_us = max(of_subjects.widest_us, *(limit.reach_us for limit in policy.all_limits()))
+            # A sliding counter counts the window before as well.
+            retention_us = max(retention_us, 2 * widest_us if policy.algorithm == "sliding_counter" else widest_us)
+            largest = max(largest, of_subjects.largest, *(limit.quota for limit in policy.all_limits()))
+            channels.update(policy.channels)
             if not policy.keeps_log:
-                logs = _apart(f"{self.namespace}:{policy.log}", policy, 0)[1:]
-                self._meters.setdefault(policy.log, []).extend(log_limits.log for log_limits in logs)
-        self._channel_logs = {
-            log: tuple(f"{self.namespace}:{log}/{channel}" for channel in sorted(channels))
-            for log, channels in self._channels.items()
-        }
+                meters += [part.log for part in _apart(f"{self.namespace}:{log}", policy, 0)[1:]]
+        named = tuple(f"{self.namespace}:{log}/{channel}" for channel in sorted(channels))
+        return _LogFacts(retention_us, largest, named, tuple(meters))
 
     def policy(self, name: str) -> Policy:
         """The policy of this name; raises `UnknownNameError` that lists those there are."""
@@ -72,7 +104,7 @@ class Rules:
     def known(self, name: str, segment: str | None, channel: str | None, zone: str | None = None) -> Names:
         """These names without those that make no difference to the policy, so that their number is bounded."""
         policy = self.policy(name)
-        if zone is not None and check_zone(zone) and not policy.needs_zone:
+        if zone is not None and check_zone(zone) and not policy.needs_zone and name not in self.overrides:
             zone = None
         return name, segment if policy.by_segment else None, channel, zone
 
@@ -81,20 +113,34 @@ class Rules:
         policy = self.policy(name)
         return name, None, None if policy.limits else next(iter(policy.channels)), None
 
-    def rule(self, name: str, segment: str | None, channel: str | None, zone: str | None = None) -> BoundPolicy:
-        """The policy as it binds an attempt; raises `UnknownNameError` for a name that nobody defined."""
+    def rule(
+        self,
+        name: str,
+        segment: str | None,
+        channel: str | None,
+        zone: str | None = None,
+        limits: Sequence[Limit] | None = None,
+    ) -> BoundPolicy:
+        """The policy as it binds an attempt; raises `UnknownNameError` for a name that nobody defined.
+
+        `limits` take the place of the policy's own, and of its segments'; `PolicyError` for some that it cannot have.
+        """
         policy = self.policy(name)
-        log, retention_us = f"{self.namespace}:{policy.log}", self._retention_us[policy.log]
-        limits = policy.limits_for(segment)
+        if limits is not None:
+            policy.limits_for(segment)
+            policy, segment = policy.having(limits=limits, by_segment={}), None
+        facts = self._of_log(policy.log)
+        log, retention_us = f"{self.namespace}:{policy.log}", facts.retention_us
+        in_force = policy.limits_for(segment)
         if not policy.keeps_log:
             logs = _apart(log, policy, retention_us)
         elif policy.grain_us:
-            logs = (LogLimits(log, limits, retention_us, "sums", policy.grain_us, name),)
+            logs = (LogLimits(log, in_force, retention_us, "sums", policy.grain_us, name),)
         else:
-            logs = (LogLimits(log, limits, retention_us, title=name),)
+            logs = (LogLimits(log, in_force, retention_us, title=name),)
         if channel is not None:
             logs += (LogLimits(f"{log}/{channel}", policy.limits_on(channel), retention_us, title=f"{name}/{channel}"),)
-        elif not limits:
+        elif not in_force:
             raise UnknownNameError(
                 f"policy {name!r} limits channels only; name one: {', '.join(sorted(policy.channels))}"
             )
@@ -102,20 +148,20 @@ class Rules:
         return BoundPolicy(
             name,
             logs,
-            self._channel_logs[policy.log],
+            facts.channel_logs,
             policy.layout,
             policy.wait_replicas,
             policy.population,
             policy.algorithm,
             (zone or policy.zone) if needs_zone else "",
-            2 * self._denied[policy.log] if policy.count_denied else 0,
+            2 * facts.largest if policy.count_denied else 0,
         )
 
     def log_rule(self, log: str) -> BoundPolicy:
         """A rule without limits over one log alone, by its name without the namespace."""
         full = f"{self.namespace}:{log}"
         own = log.partition("/")[0]
-        policy = self._first.get(own)
+        policy = self._sharing[own][0] if own in self._sharing else None
         if policy is None or (log != own and full not in self._logs_of(own)):
             listed = ", ".join(name.partition(":")[2] for name in self.logs()) or "none"
             raise UnknownNameError(f"no policy has a log {quoted(log)}; there are: {listed}")
@@ -124,34 +170,20 @@ class Rules:
                 f"log {log!r} is of algorithm {policy.algorithm!r}, which does not keep every hit; "
                 "only a log of sliding_log can be exported or loaded"
             )
-        log_limits = LogLimits(full, (), self._retention_us[own])
+        log_limits = LogLimits(full, (), self._of_log(own).retention_us)
         return BoundPolicy(policy.name, (log_limits,), (), policy.layout, 0, policy.population)
 
     def retention_us(self, log: str) -> int:
         """How long a log, by its full name, keeps its hits."""
-        return self._retention_us[log.removeprefix(f"{self.namespace}:").split("/")[0]]
+        return self._of_log(log.removeprefix(f"{self.namespace}:").split("/")[0]).retention_us
 
     def logs(self) -> list[str]:
         """The name of every log that any policy writes."""
-        return [name for log in self._channels for name in self._logs_of(log)]
+        return [name for log in self._sharing for name in self._logs_of(log)]
 
     def _logs_of(self, log: str) -> list[str]:
         """The full names of a log, of the logs of its single limits and of its channels'."""
-        return [f"{self.namespace}:{log}", *self._meters.get(log, ()), *self._channel_logs[log]]
-
-
-def _check_same_place(policy: Policy, other: Policy) -> None:
-    """Policies that share a log must find it in the same place, or they would not count each other's hits."""
-    for field, mine, theirs in (
-        ("layout", policy.layout, other.layout),
-        ("population", policy.population, other.population),
-        ("algorithm", policy.algorithm, other.algorithm),
-    ):
-        if mine != theirs:
-            raise PolicyError(
-                f"policies {other.name!r} and {policy.name!r} share log {policy.log!r} but not its {field} "
-                f"({theirs} and {mine}); give both the same"
-            )
+        return [f"{self.namespace}:{log}", *self._of_log(log).meters, *self._of_log(log).channel_logs]
 
 
 def _apart(log: str, policy: Policy, retention_us: int) -> tuple[LogLimits, ...]:

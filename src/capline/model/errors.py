@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CampaignError",
     "CaplineError",
+    "ConfigConflictError",
     "IdConflictError",
     "InvalidTypeError",
     "InvalidValueError",
@@ -80,6 +81,10 @@ class SegmentConflictError(SegmentError):
 
 class CampaignError(InvalidValueError):
     """A campaign file, audience or sender that cannot be used; nothing was consumed for it."""
+
+
+class ConfigConflictError(InvalidValueError):
+    """Somebody else was faster: the configuration is of another version than the one named; nothing was changed."""
 
 
 class IdConflictError(InvalidValueError):

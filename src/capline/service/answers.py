@@ -41,6 +41,7 @@ __all__ = [
     "joint",
     "one",
     "policies",
+    "policy",
     "slot",
     "usage",
 ]
@@ -225,7 +226,7 @@ def explained(why: Explanation, segment: str | None) -> bytes:
 
 def policies(namespace: str, named: Mapping[str, Policy]) -> bytes:
     """All policies in force, in their order."""
-    return msgspec.json.encode({"namespace": namespace, "policies": [_policy(policy) for policy in named.values()]})
+    return msgspec.json.encode({"namespace": namespace, "policies": [policy(each) for each in named.values()]})
 
 
 _Parts = tuple[bool, str, str | None, int, float | None, float | None, int | None, str | None, str]
@@ -249,7 +250,8 @@ def _text(limit: Limit | None) -> str | None:
     return None if limit is None else str(limit)
 
 
-def _policy(policy: Policy) -> dict[str, object]:
+def policy(policy: Policy) -> dict[str, object]:
+    """A policy, with what it leaves to defaults."""
     return {
         "name": policy.name,
         "limits": [str(limit) for limit in policy.limits],

@@ -11,6 +11,7 @@ from capline.model.decision import Decision
 from capline.model.errors import InvalidValueError
 from capline.service import answers
 from capline.service.access.newcomers import Newcomers, count_new, is_new
+from capline.service.configuration import configuration_routes
 from capline.service.forms import Ask, Asks, Batch, Look, Reader, Refund, Settle, Slot, query_of, subject_of
 from capline.service.http import BATCH_BYTES, ONE_BODY_BYTES, Reply, Request, Route
 from capline.service.problems import Problem
@@ -43,7 +44,8 @@ def routes(limiter: AsyncLimiter, most_rows: int = MOST_ROWS, newcomers: Newcome
         "/v1/decide/all": Route({"POST": verbs.decide_all}, ONE_BODY_BYTES, takes=Asks, gives=answers.JointAnswer),
         "/v1/decide/batch": Route({"POST": verbs.decide_batch}, BATCH_BYTES, takes=Batch, gives=answers.Columns),
         "/v1/policies": Route({"GET": verbs.policies}),
-        "/v1/subjects/{subject}": Route({"GET": verbs.explain, "DELETE": verbs.erase}, query=named),
+        **configuration_routes(limiter),
+        "/v1/subjects/{subject}": Route({"GET": verbs.explain, "DELETE": verbs.erase}, query={"GET": named}),
     }
 
 

@@ -37,6 +37,7 @@ BATCH_BYTES = Bounds().batch_bytes
 """The same of many attempts."""
 
 JSON, MSGPACK = "application/json", "application/msgpack"
+WITH_BODY = ("POST", "PUT")
 _PACKED = (MSGPACK.encode(), b"application/x-msgpack")
 
 log = logging.getLogger("capline.service")
@@ -95,7 +96,7 @@ class Route:
     """Who answers at a path, by method; bodies of at most `body_bytes`. `{name}` in a path is any one part.
 
     `roles`   whose tokens may: by default read for GET, decide for POST; an admin may all. () is anybody
-    `takes`   the form of the body, `gives` that of the answer, `query` the parameters: for the OpenAPI document
+    `takes`   the form of the body, `gives` that of the answer, `query` the parameters by method: for OpenAPI
     """
 
     __slots__ = ("body_bytes", "gives", "handlers", "query", "roles", "takes")
@@ -108,12 +109,12 @@ class Route:
         roles: tuple[str, ...] | None = None,
         takes: Any = None,
         gives: Any = None,
-        query: tuple[str, ...] = (),
+        query: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         self.handlers = handlers
         self.body_bytes = body_bytes
         self.roles = roles
-        self.takes, self.gives, self.query = takes, gives, query
+        self.takes, self.gives, self.query = takes, gives, query or {}
 
     def roles_of(self, method: str) -> tuple[str, ...]:
         """Whose tokens may use the method here, beside an admin's; () is anybody."""
@@ -222,7 +223,7 @@ class App:
             raise Problem(HTTPStatus.METHOD_NOT_ALLOWED, f"this path takes {allowed}", {"Allow": allowed})
         if self._guard is not None:
             request.who = await self._guard.who(request.headers, route.roles_of(method))
-        if route.body_bytes:
+        if route.body_bytes and method in WITH_BODY:
             most_bytes = self._body_bytes.get(route.body_bytes, route.body_bytes)
             request.packed = _check_head(request.headers, most_bytes)
             body = await _body(receive, most_bytes, self._bounds.body_within)

@@ -27,6 +27,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from capline.model.errors import StoreError
 from capline.observe import PrometheusObserver, SegmentMetrics, StoreMetrics
 from capline.observe.metrics import BUCKETS_SECONDS
+from capline.service.configuration import ConfigurationMetrics
 from capline.service.http import Reply, Request, Route
 
 if TYPE_CHECKING:
@@ -74,20 +75,22 @@ class Metrics:
         up = Gauge("capline_process_up", "1 for each process", ["role"], registry=own, multiprocess_mode="liveall")
         up.labels(role).set(1)
         folder = os.environ.get(FOLDER)
-        self._asked = self.registry if folder is None else CollectorRegistry()
+        self.asked = self.registry if folder is None else CollectorRegistry()
         if folder is None:
             for collector in (ProcessCollector, PlatformCollector, GCCollector):
-                collector(registry=self._asked)
+                collector(registry=self.asked)
         else:
-            MultiProcessCollector(self._asked, folder)
-            self._asked.register(_Processes(Path(folder)))
-        self._stores, self._segments = StoreMetrics(self._asked), SegmentMetrics(self._asked)
+            MultiProcessCollector(self.asked, folder)
+            self.asked.register(_Processes(Path(folder)))
+        self._stores, self._segments = StoreMetrics(self.asked), SegmentMetrics(self.asked)
 
     def add(self, limiter: AsyncLimiter, segments: SegmentSource | None = None) -> None:
         """Tell of its store, too, and of its segments."""
         self._stores.add("main", limiter)
         if segments is not None:
             self._segments.add("main", segments)
+        if limiter.configuration is not None:
+            ConfigurationMetrics(self.asked, limiter.configuration)
 
     def reloaded(self, what: str, *, refused: bool, changed: bool) -> None:
         """This changed, and was taken over or refused."""
@@ -120,7 +123,7 @@ class Metrics:
 
     async def _answer(self, _request: Request) -> Reply:
         """Metrics for Prometheus."""
-        return Reply(generate_latest(self._asked), type=CONTENT_TYPE_PLAIN_0_0_4)
+        return Reply(generate_latest(self.asked), type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 class _Processes:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from capline import __version__
-from capline.service.http import Reply, Request, Route
+from capline.service.http import WITH_BODY, Reply, Request, Route
 from capline.service.paths import names_of
 
 if TYPE_CHECKING:
@@ -105,15 +105,15 @@ def _operation(path: str, method: str, route: Route, by_form: Mapping[Any, Any])
     parameters: list[dict[str, Any]] = []
     text = {"type": "string", "minLength": 1}
     parameters += [{"name": name, "in": "path", "required": True, "schema": text} for name in names_of(path)]
-    if method == "GET":
-        parameters += [{"name": name, "in": "query", "schema": {"type": "string"}} for name in route.query]
+    named = route.query.get(method, ())
+    parameters += [{"name": name, "in": "query", "schema": {"type": "string"}} for name in named]
     answer = {} if route.gives is None else {"schema": by_form[route.gives]}
     operation: dict[str, Any] = {
         "operationId": f"{method.lower()}{re.sub('[^a-z0-9]+', '_', path).rstrip('_')}",
         "summary": said.split("\n", 1)[0],
         "parameters": parameters,
     }
-    if route.body_bytes:
+    if route.body_bytes and method in WITH_BODY:
         statuses |= {"408", "409", "413", "415"}
         body: dict[str, Any] = {} if route.takes is None else {"schema": by_form[route.takes]}
         content = dict.fromkeys(("application/json", "application/msgpack"), body)

@@ -9,6 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from capline.model.errors import StoreUnavailableError
+from capline.service.configuration import configuration_state
 from capline.service.http import Reply, Request, Route
 from capline.service.segments import figures
 
@@ -38,8 +39,9 @@ def probes(limiter: AsyncLimiter, segments: SegmentSource | None = None) -> dict
                 await limiter.now_us()
         except TimeoutError:
             raise StoreUnavailableError(f"the store did not answer within {READY_WITHIN_S:g} s") from None
-        if segments is None:
-            return Reply(OK)
-        return Reply({"status": "ok", "segments": figures(segments)})
+        state: dict[str, object] = dict(configuration_state(limiter))
+        if segments is not None:
+            state["segments"] = figures(segments)
+        return Reply({"status": "ok", **state} if state else OK)
 
     return {"/healthz": Route({"GET": alive}, roles=()), "/readyz": Route({"GET": ready}, roles=())}

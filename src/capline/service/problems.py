@@ -1,7 +1,7 @@
 """Errors as RFC 9457 problem documents: one status for each kind of trouble, one line that says the fix.
 
     400  the body is no JSON, or a path no UTF-8       422  JSON that asks for what can never be answered
-    409  an id that came back with another cost        503  the store cannot answer now: Retry-After, ask again
+    409  an id with another cost, an old version       503  the store cannot answer now: Retry-After, ask again
     413  too large                                     500  the store is damaged, or the service has a fault
 
 An outage is never 429, and neither is a refusal: that is an answer, 200 with `allowed` false.
@@ -15,6 +15,7 @@ import msgspec
 
 from capline.model.errors import (
     CaplineError,
+    ConfigConflictError,
     IdConflictError,
     StoreDamagedError,
     StoreError,
@@ -44,7 +45,7 @@ def problem_of(error: CaplineError) -> Problem:
         return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail)
     if isinstance(error, StoreError):
         return Problem(HTTPStatus.SERVICE_UNAVAILABLE, detail, {"Retry-After": str(RETRY_AFTER_S)})
-    if isinstance(error, IdConflictError):
+    if isinstance(error, (IdConflictError, ConfigConflictError)):
         return Problem(HTTPStatus.CONFLICT, detail)
     return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail)
 

@@ -100,8 +100,8 @@ def routes(source: SegmentSource | None) -> dict[str, Route]:
         "/v1/segments/of": Route({"POST": asked.of}, BATCH_BYTES, roles=_READ, takes=Ids),
         "/v1/segments/evaluate": Route({"POST": asked.evaluate}, ONE_BODY_BYTES, roles=_READ, takes=Evaluate),
         "/v1/segments/{name}/count": Route({"GET": asked.count}),
-        "/v1/segments/{name}/contains": Route({"GET": asked.contains}, query=("id",)),
-        "/v1/segments/{name}/members": Route({"GET": asked.members}, query=("after", "limit")),
+        "/v1/segments/{name}/contains": Route({"GET": asked.contains}, query={"GET": ("id",)}),
+        "/v1/segments/{name}/members": Route({"GET": asked.members}, query={"GET": ("after", "limit")}),
     }
 
 

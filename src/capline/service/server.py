@@ -11,7 +11,7 @@ import signal
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 from msgspec.structs import replace
@@ -69,19 +69,20 @@ class Parts:
 
 async def open_parts(settings: Settings, metrics: Metrics, *, create: bool = True) -> Parts:
     """Open all that the settings name; raises what is wrong. Where a new part of the service is joined to it."""
-    for name in ("config", "grpc"):
-        if getattr(settings, name) is not None:
-            raise InvalidValueError(f"{name}: this version does not serve it; leave it out")
+    if settings.grpc is not None:
+        raise InvalidValueError("grpc: this version does not serve it; leave it out")
     async with AsyncExitStack() as stack:
         source = await stack.enter_async_context(segments.opened(settings.segments))
-        limiter = AsyncLimiter.from_file(
-            Path(settings.policies),
-            settings.store,
-            on_store_error=settings.on_store_error,
-            observers=[metrics.observer],
-            segments=source,
-            create=create,
-        )
+        options: Any = {
+            "on_store_error": settings.on_store_error,
+            "observers": [metrics.observer],
+            "segments": source,
+            "create": create,
+        }
+        if settings.policies is not None:
+            limiter = AsyncLimiter.from_file(Path(settings.policies), settings.store, config=settings.config, **options)
+        else:
+            limiter = AsyncLimiter.from_config(settings.config or "", settings.store, **options)
         stack.push_async_callback(limiter.close)
         newcomers = None
         if settings.bounds.new_subjects:
@@ -91,7 +92,8 @@ async def open_parts(settings: Settings, metrics: Metrics, *, create: bool = Tru
             newcomers = Newcomers(counting)
         public = routes(limiter, settings.bounds.batch_rows, newcomers) | segments.routes(source)
         parts = Parts(limiter, public, {}, source)
-        parts.followed.append(Followed("policies", limiter.reload))
+        if settings.policies is not None:
+            parts.followed.append(Followed("policies", limiter.reload))
         metrics.add(limiter, source)
         parts.stack = stack.pop_all()
     return parts

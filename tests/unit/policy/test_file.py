@@ -344,8 +344,14 @@ def test_an_alias_is_one_fault_and_not_a_bomb() -> None:
 
 
 def test_the_number_of_values_is_bounded() -> None:
-    refused = refusal("[" + "a," * (tree.MOST_NODES + 1) + "]")
-    assert [text for _, text in refused.faults] == [f"more than {tree.MOST_NODES} values in one file; split it"]
+    _, faults = tree.read_tree("[" + "a," * (tree.MOST_NODES + 1) + "]")
+    assert [text for _, text in faults] == [f"more than {tree.MOST_NODES} values in one file; split it"]
+
+
+def test_a_policy_file_may_have_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("capline.policy.file.MOST_NODES", 1000)
+    refused = refusal("[" + "a," * 1001 + "]")
+    assert [text for _, text in refused.faults] == ["more than 1000 values in one file; split it"]
 
 
 def test_the_size_is_bounded_as_text_and_as_a_file(tmp_path: Path) -> None:

@@ -99,7 +99,6 @@ def test_the_keys_that_are_fixed() -> None:
         ("\n\nadmin: {listen: '[::]:80'}", ":3: admin: listen: without tokens"),
         ("http: {workers: 2}\nstore: memory://", ":2: store: memory:// is one process's own"),
         ("store: nowhere", ":1: store: 'nowhere' is no URL"),
-        ("policies: a\nconfig: redis://h", ":2: config: policies come from a file or"),
         ("on_store_error: maybe", ":1: on_store_error: 'maybe' is not known; use raise or allow or deny"),
         ("http: {tls: {certificate: c.pem}}", ":1: http: tls: no 'key:' here"),
         ("bounds: {requests: 0}", ":1: bounds: requests: expected a whole number from 1"),

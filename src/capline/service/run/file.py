@@ -119,12 +119,12 @@ class _Reader:
 
     def settings(self) -> Settings:
         top, usual = self._top, Settings()
-        if top.has("policies") and top.has("config"):
-            top.fault("config", "policies come from a file or from a configuration store: give policies or config")
+        config = self._url(top, "config")
+        from_file = config is None or top.has("policies")
         settings = Settings(
             store=self._url(top, "store", usual.store) or usual.store,
-            policies=self._path(top, "policies", usual.policies) or usual.policies,
-            config=self._url(top, "config"),
+            policies=self._path(top, "policies", usual.policies) if from_file else None,
+            config=config,
             segments=self._url(top, "segments"),
             http=self._http(usual.http, "http"),
             admin=self._http(usual.admin, "admin"),

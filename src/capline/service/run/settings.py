@@ -80,10 +80,10 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """All of it. `policies` is a file; or `config` the URL of a configuration store."""
+    """All of it. `policies` is a file; `config` a configuration store: of overrides, without a file of policies too."""
 
     store: str = DEFAULT_URL
-    policies: str = "policies.yaml"
+    policies: str | None = "policies.yaml"
     config: str | None = None
     segments: str | None = None
     http: Http = Http(Address("127.0.0.1", 8080))

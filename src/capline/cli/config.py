@@ -1,0 +1,314 @@
+"""`capline config get | set | delete | override | history | rollback`: the configuration store, read and changed.
+
+What changes something prints the configuration's new version. Others follow within two seconds, and need no restart.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from capline.cli.common import JsonOption, answer_json, examples, out, plain
+from capline.model.errors import InvalidValueError, UnknownNameError
+from capline.model.subject import parse_subject, subject_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capline.config.configuration import Configuration
+    from capline.config.records import Commit, Entry
+
+__all__ = ["app"]
+
+_US = 1_000_000
+
+StoreOption = Annotated[
+    str,
+    typer.Option("--store", "-s", metavar="URL", envvar="CAPLINE_CONFIG_STORE", help="The configuration store."),
+]
+NamespaceOption = Annotated[str, typer.Option("--namespace", help="The namespace of its logs.")]
+WhoOption = Annotated[
+    str | None, typer.Option("--who", help="Who makes the change; your user name unless said.", show_default=False)
+]
+AtOption = Annotated[
+    str | None,
+    typer.Option("--at", metavar="INSTANT", help="In force from then on, like 2026-11-21T16:00Z.", show_default=False),
+]
+VersionOption = Annotated[
+    int | None,
+    typer.Option("--if-version", help="Only where it is of this version (0: never set).", show_default=False),
+]
+PolicyArgument = Annotated[str, typer.Argument(metavar="POLICY", help="The policy's name.", show_default=False)]
+SubjectOption = Annotated[
+    str | None,
+    typer.Option(
+        "--subject", help="The override of this subject; 42 is the integer, s:42 the text.", show_default=False
+    ),
+]
+DEFAULT_STORE = "lmdb://.capline/store"
+
+app = typer.Typer(
+    name="config",
+    help="Read and change the [bold]configuration store[/]: policies, and limits of single subjects.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.command(
+    epilog=examples(
+        "capline config get", "capline config get promo --json", "capline config get promo --subject user:42"
+    )
+)
+def get(
+    policy: Annotated[str | None, typer.Argument(metavar="POLICY", help="Only this one.", show_default=False)] = None,
+    subject: SubjectOption = None,
+    overrides: Annotated[bool, typer.Option("--overrides", help="Every override of the policy; reads all.")] = False,
+    store: StoreOption = DEFAULT_STORE,
+    namespace: NamespaceOption = "capline",
+    as_json: JsonOption = False,
+) -> None:
+    """Show the policies, one policy, or the limits of a subject."""
+    with _open(store, namespace) as configuration:
+        if (subject is not None or overrides) and policy is None:
+            raise InvalidValueError("whose override? name the policy as well: capline config get POLICY --subject …")
+        now_us = configuration.view.now_us()
+        if policy is not None and subject is not None:
+            who = parse_subject(subject)
+            entry = configuration.override_of(policy, who)
+            if entry is None:
+                raise UnknownNameError(f"{subject_text(who)} has no override under policy {policy!r}")
+            rows = [(f"{policy} {subject_text(who)}", entry)]
+        elif policy is not None and overrides:
+            rows = [(f"{policy} {subject_text(who)}", entry) for who, entry in configuration.overrides(policy)]
+        elif policy is not None:
+            configuration.policy(policy)
+            rows = [(policy, configuration.policy_versions(policy)[0])]
+        else:
+            rows = [(name, configuration.policy_versions(name)[0]) for name in configuration.view.entries]
+        if as_json:
+            answer_json(
+                {
+                    "version": configuration.version,
+                    "entries": [{"name": name, **_facts(entry), "in_force": entry.at(now_us)} for name, entry in rows],
+                }
+            )
+            return
+        table = Table("name", "version", "by", "in force", "from then on", box=None, header_style="bold")
+        for name, entry in rows:
+            later = f"{_instant(entry.effective_us)}: {_shown(entry.value)}" if entry.effective_us > now_us else ""
+            table.add_row(
+                plain(name), str(entry.version), plain(entry.who), plain(_shown(entry.at(now_us))), plain(later)
+            )
+        out.print(table)
+        counts = {name: one.count for name, one in configuration.view.totals.items() if one.count}
+        many = ", ".join(f"{name} {count:,}" for name, count in counts.items()) or "none"
+        out.print(f"version {configuration.version}; overrides: {many}", markup=False)
+
+
+@app.command(
+    "set",
+    epilog=examples(
+        "capline config set policies.yaml",
+        "capline config set policies.yaml --only promo --at 2030-11-21T16:00Z --who ann",
+    ),
+)
+def set_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A policy file.", show_default=False)],
+    only: Annotated[list[str] | None, typer.Option("--only", help="Only this policy of the file.")] = None,
+    store: StoreOption = DEFAULT_STORE,
+    who: WhoOption = None,
+    at: AtOption = None,
+    if_version: VersionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set the policies of a file, in its namespace; policies that are not in it stay, and unchanged ones too."""
+    from capline.policy.file import load  # noqa: PLC0415 - YAML is loaded where a file is read
+
+    read = load(file)
+    policies = [policy for policy in read.policies if not only or policy.name in only]
+    for name in only or ():
+        if name not in {policy.name for policy in policies}:
+            raise UnknownNameError(f"{file} has no policy {name!r}")
+    with _open(store, read.namespace, create=True) as configuration:
+        _said(configuration.set_policies(policies, who=who, effective_at=at, if_version=if_version), as_json=as_json)
+
+
+@app.command(epilog=examples("capline config delete promo --who ann"))
+def delete(
+    policy: PolicyArgument,
+    store: StoreOption = DEFAULT_STORE,
+    namespace: NamespaceOption = "capline",
+    who: WhoOption = None,
+    at: AtOption = None,
+    if_version: VersionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete a policy; its versions and its logs stay."""
+    with _open(store, namespace) as configuration:
+        _said(configuration.delete_policy(policy, who=who, effective_at=at, if_version=if_version), as_json=as_json)
+
+
+@app.command(
+    epilog=examples(
+        "capline config override promo user:42 10/day 50/week",
+        "capline config override promo 42 20/day --at 2030-11-21T16:00Z",
+        "capline config override promo user:42 --none",
+    )
+)
+def override(
+    policy: PolicyArgument,
+    subject: Annotated[str, typer.Argument(help="42 is the integer, s:42 the text.", show_default=False)],
+    limits: Annotated[list[str] | None, typer.Argument(metavar="LIMIT...", help="Like 10/day.")] = None,
+    none: Annotated[bool, typer.Option("--none", help="Remove it: the policy's limits hold again.")] = False,
+    store: StoreOption = DEFAULT_STORE,
+    namespace: NamespaceOption = "capline",
+    who: WhoOption = None,
+    at: AtOption = None,
+    if_version: VersionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Give one subject limits of its own under a policy, in place of the policy's."""
+    if none == bool(limits):
+        raise InvalidValueError("give the limits of the subject, like 10/day, or --none")
+    with _open(store, namespace, create=True) as configuration:
+        own = None if none else limits
+        version = configuration.override(
+            policy, parse_subject(subject), own, who=who, effective_at=at, if_version=if_version
+        )
+        _said(version, as_json=as_json)
+
+
+@app.command(
+    epilog=examples(
+        "capline config history", "capline config history promo", "capline config history promo --subject user:42"
+    )
+)
+def history(
+    policy: Annotated[str | None, typer.Argument(metavar="POLICY", help="Of this policy.", show_default=False)] = None,
+    subject: SubjectOption = None,
+    store: StoreOption = DEFAULT_STORE,
+    namespace: NamespaceOption = "capline",
+    as_json: JsonOption = False,
+) -> None:
+    """Show the versions of a policy or an override, newest first; without a name the last 1,024 changes of all."""
+    with _open(store, namespace) as configuration:
+        if policy is None:
+            _print_commits(configuration.commits(), as_json=as_json)
+            return
+        entries = (
+            configuration.policy_versions(policy)
+            if subject is None
+            else configuration.override_versions(policy, parse_subject(subject))
+        )
+        if not entries:
+            raise UnknownNameError(f"nothing was ever set for {policy!r}{'' if subject is None else f' {subject}'}")
+        if as_json:
+            answer_json([_facts(entry) for entry in entries])
+            return
+        table = Table("version", "at", "by", "in force from", "value", box=None, header_style="bold")
+        for entry in entries:
+            since = _instant(entry.effective_us) if entry.effective_us else "at once"
+            table.add_row(
+                str(entry.version), _instant(entry.at_us), plain(entry.who), since, plain(_shown(entry.value))
+            )
+        out.print(table)
+
+
+@app.command(
+    epilog=examples(
+        "capline config rollback promo 3 --who ann", "capline config rollback promo 7 --subject user:42 --json"
+    )
+)
+def rollback(
+    policy: PolicyArgument,
+    version: Annotated[int, typer.Argument(help="As history shows it.", show_default=False)],
+    subject: SubjectOption = None,
+    store: StoreOption = DEFAULT_STORE,
+    namespace: NamespaceOption = "capline",
+    who: WhoOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set a policy, or an override, to what it was at a version; at once, as a new version."""
+    with _open(store, namespace) as configuration:
+        if subject is None:
+            _said(configuration.roll_back_policy(policy, version, who=who), as_json=as_json)
+        else:
+            of = parse_subject(subject)
+            _said(configuration.roll_back_override(policy, of, version, who=who), as_json=as_json)
+
+
+def _open(store: str, namespace: str, *, create: bool = False) -> Configuration:
+    from capline.config.configuration import Configuration  # noqa: PLC0415 - `--help` stays instant
+
+    return Configuration(store, namespace=namespace, create=create)
+
+
+def _said(version: int, *, as_json: bool) -> None:
+    if as_json:
+        answer_json({"version": version})
+    else:
+        out.print(f"version {version}")
+
+
+def _print_commits(commits: Sequence[Commit], *, as_json: bool) -> None:
+    if as_json:
+        answer_json(
+            [
+                {
+                    "version": one.version,
+                    "at": _instant(one.at_us),
+                    "who": one.who,
+                    "verb": one.verb,
+                    "changes": [
+                        {"policy": name.policy, "subject": name.subject, "many": name.many} for name in one.changes
+                    ],
+                }
+                for one in commits
+            ]
+        )
+        return
+    table = Table("version", "at", "by", "what", "of", box=None, header_style="bold")
+    for one in commits:
+        named = [
+            f"{name.policy} many subjects"
+            if name.many
+            else name.policy + ("" if name.subject is None else f" {subject_text(name.subject)}")
+            for name in one.changes[:5]
+        ]
+        more = f" and {len(one.changes) - 5} more" if len(one.changes) > 5 else ""  # noqa: PLR2004 - as above
+        table.add_row(str(one.version), _instant(one.at_us), plain(one.who), one.verb, plain(", ".join(named) + more))
+    out.print(table)
+
+
+def _facts(entry: Entry) -> dict[str, Any]:
+    return {
+        "version": entry.version,
+        "at": _instant(entry.at_us),
+        "who": entry.who,
+        "effective_at": _instant(entry.effective_us) if entry.effective_us else None,
+        "value": entry.value,
+    }
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, list):
+        return ", ".join(value)  # pyright: ignore[reportUnknownArgumentType] - limits, as they are written
+    return "; ".join(f"{key} {_shown_part(part)}" for key, part in value.items())
+
+
+def _shown_part(part: Any) -> str:
+    if isinstance(part, dict):
+        return ", ".join(f"{name}: {_shown_part(one)}" for name, one in part.items())  # pyright: ignore[reportUnknownVariableType] - as above
+    return ", ".join(part) if isinstance(part, list) else str(part)  # pyright: ignore[reportUnknownArgumentType] - as above
+
+
+def _instant(at_us: int) -> str:
+    return datetime.fromtimestamp(at_us / _US, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,212 @@
+"""From what is wanted to the rows of one commit; pure, but for reading what was there before.
+
+A change replaces what is in force. One with an instant to come keeps what is in force beside it, until then; the next
+change replaces both, so at most one is to come.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from capline.config.document import check_same_place, limit_texts
+from capline.config.records import (
+    OVERRIDES,
+    PAST_OVERRIDES,
+    PAST_POLICIES,
+    POLICIES,
+    Entry,
+    Name,
+    Row,
+    Totals,
+    entry_bytes,
+    names_of,
+    past_bytes,
+    read_past,
+)
+from capline.model.errors import (
+    ConfigConflictError,
+    InvalidTypeError,
+    InvalidValueError,
+    PolicyError,
+    quoted,
+)
+from capline.model.limit import Limit
+from capline.model.policy import Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from capline.config.backend import Backend
+
+__all__ = [
+    "LEAD_US",
+    "MOST_PAST",
+    "Change",
+    "Plan",
+    "check_together",
+    "check_who",
+    "instant_us",
+    "limits_of",
+    "planned",
+]
+
+LEAD_US = 3_000_000
+"""How far ahead an instant must be: others hear of it within a second, and may be slow to take it over."""
+MOST_PAST = {POLICIES: 100, OVERRIDES: 16}
+"""Versions that are kept before the last."""
+_PAST = {POLICIES: PAST_POLICIES, OVERRIDES: PAST_OVERRIDES}
+LONGEST_WHO = 64
+_US = 1_000_000
+
+
+class Change(NamedTuple):
+    """What a row is to be: a document, limits, or None; `if_version` is the one that it must have, if any."""
+
+    value: Any
+    if_version: int | None
+
+
+class Plan(NamedTuple):
+    """One commit: its rows, what changed, and the totals that are others than before."""
+
+    rows: list[Row]
+    names: list[Name]
+    totals: dict[str, Totals]
+
+    @property
+    def policies(self) -> list[Name]:
+        """What changed, by policy."""
+        many = {name.policy: name.subject is not None for name in self.names}
+        return [Name(policy, many=several) for policy, several in many.items()]
+
+
+def planned(
+    table: str,
+    changes: Mapping[bytes, Change],
+    before: Sequence[Entry | None],
+    backend: Backend,
+    version: int,
+    now_us: int,
+    who: str,
+    effective_us: int,
+) -> Plan:
+    """The commit that makes these changes; empty where all is so already. Raises `ConfigConflictError`."""
+    moved: list[tuple[bytes, Entry, Entry | None]] = []
+    for (name, change), old in zip(changes.items(), before, strict=True):
+        has = 0 if old is None else old.version
+        if change.if_version is not None and change.if_version != has:
+            policy, subject = names_of(name)
+            about = f"policy {policy!r}" if subject is None else f"the override of {quoted(subject)} under {policy!r}"
+            raise ConfigConflictError(f"{about} is of version {has}, not {change.if_version}; read it again")
+        if (None if old is None else old.value) == change.value and (old is None or old.effective_us <= now_us):
+            continue  # it is so already
+        now = None if old is None else old.at(now_us)
+        moved.append(
+            (
+                name,
+                Entry(version, now_us, who, change.value, effective_us, now if effective_us else None),
+                old,
+            )
+        )
+    again = [name for name, _, old in moved if old is not None]
+    pasts = dict(zip(again, backend.get(_PAST[table], again), strict=True)) if again else {}
+    rows: list[Row] = []
+    for name, entry, old in moved:
+        rows.append((table, name, entry_bytes(entry)))
+        if old is not None:
+            kept = [*read_past(pasts[name]), old][-MOST_PAST[table] :]
+            rows.append((_PAST[table], name, past_bytes(version, kept)))
+    names = [Name(*names_of(name)) for name, _, _ in moved]
+    return Plan(rows, names, _totals(moved, backend) if table == OVERRIDES else {})
+
+
+def _totals(moved: Iterable[tuple[bytes, Entry, Entry | None]], backend: Backend) -> dict[str, Totals]:
+    by_policy: dict[str, list[tuple[Entry, Entry | None]]] = {}
+    for name, entry, old in moved:
+        by_policy.setdefault(names_of(name)[0], []).append((entry, old))
+    held = backend.totals(list(by_policy))
+    totals: dict[str, Totals] = {}
+    for policy, pairs in by_policy.items():
+        before = msgspec.msgpack.decode(held[policy], type=Totals) if policy in held else Totals()
+        limits = [Limit.parse(text) for text in {text for entry, _ in pairs for text in entry.value or ()}]
+        count = before.count + sum(_counts(entry) - _counts(old) for entry, old in pairs)
+        totals[policy] = (
+            Totals(
+                count,
+                max([before.widest_us, *(limit.reach_us for limit in limits)]),
+                max([before.largest, *(limit.quota for limit in limits)]),
+            )
+            if count
+            else Totals()
+        )
+    return totals
+
+
+def _counts(entry: Entry | None) -> bool:
+    return entry is not None and (entry.value is not None or entry.before is not None)
+
+
+def limits_of(policy: str, base: Policy | None, limits: Sequence[Limit | str] | None) -> list[str] | None:
+    """An override's limits as they are written; raises for what the policy cannot have."""
+    if limits is None:
+        return None
+    if base is None:
+        base = Policy(policy, ["1/day"])
+    if not limits:
+        raise PolicyError(f"policy {policy!r}: an override has a limit at least, like ['10/day']; None removes it")
+    return limit_texts(base.having(limits=limits, by_segment={}).limits)
+
+
+def check_together(entries: Mapping[str, Entry], policies: Iterable[Policy]) -> None:
+    """Raise where one of these policies shares a log with another that keeps it elsewhere."""
+    new = {policy.name: policy for policy in policies}
+    first: dict[str, Policy] = {}
+    for policy in (
+        *new.values(),
+        *(one for name, entry in entries.items() if name not in new for one in (entry.value, entry.before) if one),
+    ):
+        check_same_place(policy, first.setdefault(policy.log, policy))
+
+
+def instant_us(effective_at: str | datetime, now_us: int) -> int:
+    """An instant to come, in microseconds since 1970; raises for one that is not far enough ahead."""
+    at: Any = effective_at
+    if isinstance(at, str):
+        try:
+            at = datetime.fromisoformat(at)
+        except ValueError:
+            raise InvalidValueError(
+                f"effective_at {quoted(at)} is no instant; write it like 2026-11-21T16:00Z"
+            ) from None
+    if not isinstance(at, datetime):
+        raise InvalidTypeError(f"effective_at is an instant like '2026-11-21T16:00Z', not {quoted(at)}")
+    if at.tzinfo is None:
+        raise InvalidValueError(f"effective_at {quoted(effective_at)} has no zone; write it like 2026-11-21T16:00Z")
+    whole = (at - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
+    effective_us = round(whole * _US)
+    if effective_us < now_us + LEAD_US:
+        soonest = datetime.fromtimestamp((now_us + LEAD_US) // _US + 1, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        raise InvalidValueError(
+            f"effective_at {quoted(effective_at)} is too soon: others must hear of it before; name {soonest} or later, "
+            "or leave it out for at once"
+        )
+    return effective_us
+
+
+def check_who(who: str | None) -> str:
+    """Who makes a change: as said, else the user of this process."""
+    if who is None:
+        import getpass  # noqa: PLC0415 - loaded where a change is made
+
+        try:
+            return getpass.getuser()[:LONGEST_WHO]
+        except (OSError, KeyError, ImportError):
+            return "unknown"
+    if not isinstance(who, str) or not who.isprintable() or not 1 <= len(who.encode(errors="replace")) <= LONGEST_WHO:  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+        raise InvalidValueError(
+            f"who is a name of 1 to {LONGEST_WHO} bytes, without control characters, not {quoted(who)}"
+        )
+    return who

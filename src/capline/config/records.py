@@ -1,0 +1,198 @@
+"""What a configuration store holds, byte by byte. All of it is msgpack, behind 5 bytes of version where it is a row.
+
+    row       version (5 bytes, big-endian) + [at_us, who, value]     in force at once
+              … + [at_us, who, value, effective_us, before]           `before` is in force until `effective_us`
+    past      version (5 bytes, big-endian) + the rows before this one, oldest first
+    commit    [version, at_us, who, verb, token, changes, totals]
+    change    [policy], or [policy, subject]; [policy, nil] stands for many subjects of it
+    pending   [version, [[table, name, row], …]]
+
+The value of a policy is its document (`document`), that of an override a list of limits; nil is none. A row's name is
+the policy, or `policy NUL subject`, the subject as it is typed (`42` is the integer, `s:42` the text).
+
+`totals` has for each policy whose overrides changed: how many there are, the widest window and the largest quota among
+them. The last two never shrink while there is an override: logs must keep what any of them counts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from capline.model.errors import StoreDamagedError
+from capline.model.subject import Subject, parse_subject, subject_text
+
+__all__ = [
+    "OVERRIDES",
+    "PAST_OVERRIDES",
+    "PAST_POLICIES",
+    "POLICIES",
+    "Commit",
+    "Entry",
+    "Name",
+    "Row",
+    "Totals",
+    "commit_bytes",
+    "entry_bytes",
+    "name_of",
+    "names_of",
+    "past_bytes",
+    "pending_bytes",
+    "read_commit",
+    "read_entry",
+    "read_past",
+    "read_pending",
+    "totals_bytes",
+    "version_of",
+]
+
+VERSION_BYTES = 5
+POLICIES, PAST_POLICIES, OVERRIDES, PAST_OVERRIDES = "p", "pp", "o", "op"
+
+_pack = msgspec.msgpack.encode
+_SPLIT = "\0"
+
+Row = tuple[str, bytes, bytes]
+"""A table, a name in it, the bytes of the row."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One version of a policy or an override: `value` is in force from `effective_us` on, `before` until then."""
+
+    version: int
+    at_us: int
+    who: str
+    value: Any
+    effective_us: int = 0
+    before: Any = None
+
+    def at(self, now_us: int) -> Any:
+        """The value in force then."""
+        return self.value if now_us >= self.effective_us else self.before
+
+
+class Totals(msgspec.Struct, frozen=True, array_like=True):
+    """Of one policy: how many overrides there are, the widest window among them, the largest quota."""
+
+    count: int = 0
+    widest_us: int = 0
+    largest: int = 0
+
+
+class Name(NamedTuple):
+    """What changed: a policy, or one override; `subject` None beside `many` is many overrides of the policy."""
+
+    policy: str
+    subject: Subject | None = None
+    many: bool = False
+
+
+class Commit(NamedTuple):
+    """One change, as those who follow get it: enough to know what to read again."""
+
+    version: int
+    at_us: int
+    who: str
+    verb: str
+    token: bytes
+    changes: list[Name]
+    totals: dict[str, Totals]
+
+
+def name_of(policy: str, subject: Subject | None = None) -> bytes:
+    """The name of a policy's row, or of an override's."""
+    return policy.encode() if subject is None else f"{policy}{_SPLIT}{subject_text(subject)}".encode()
+
+
+def names_of(name: bytes) -> tuple[str, Subject | None]:
+    """The policy, and the subject, of a row's name."""
+    policy, split, subject = name.decode().partition(_SPLIT)
+    return policy, parse_subject(subject) if split else None
+
+
+def version_of(row: bytes) -> int:
+    """The version that a row was written at."""
+    return int.from_bytes(row[:VERSION_BYTES])
+
+
+def entry_bytes(entry: Entry) -> bytes:
+    """The row of an entry."""
+    parts = [entry.at_us, entry.who, entry.value]
+    if entry.effective_us:
+        parts += [entry.effective_us, entry.before]
+    return _versioned(entry.version, parts)
+
+
+def read_entry(row: bytes) -> Entry:
+    """The entry of a row."""
+    version, parts = _read(row)
+    match parts:
+        case [int(at_us), str(who), value]:
+            return Entry(version, at_us, who, value)
+        case [int(at_us), str(who), value, int(effective_us), before]:
+            return Entry(version, at_us, who, value, effective_us, before)
+        case _:
+            raise _damaged()
+
+
+def past_bytes(version: int, entries: list[Entry]) -> bytes:
+    """The row of the entries before this version, oldest first."""
+    return _versioned(version, [entry_bytes(entry) for entry in entries])
+
+
+def read_past(row: bytes | None) -> list[Entry]:
+    """The entries before the present one, oldest first."""
+    return [] if row is None else [read_entry(one) for one in _read(row)[1]]
+
+
+def commit_bytes(commit: Commit) -> bytes:
+    """A commit, for those who follow."""
+    changes = [
+        [one.policy] if one.subject is None and not one.many else [one.policy, one.subject] for one in commit.changes
+    ]
+    return _pack([*commit[:5], changes, commit.totals])
+
+
+def read_commit(told: bytes) -> Commit:
+    """The commit that was written so."""
+    try:
+        version, at_us, who, verb, token, changes, totals = msgspec.msgpack.decode(told)
+        names = [Name(*one, many=one[1:] == [None]) for one in changes]
+        return Commit(version, at_us, who, verb, token, names, {name: Totals(*of) for name, of in totals.items()})
+    except (msgspec.DecodeError, TypeError, ValueError):
+        raise _damaged() from None
+
+
+def pending_bytes(version: int, rows: list[Row]) -> bytes:
+    """The rows of a commit, kept until each is in its place."""
+    return _pack([version, rows])
+
+
+def read_pending(told: bytes) -> tuple[int, list[Row]]:
+    """The version of a commit, and its rows."""
+    try:
+        version, rows = msgspec.msgpack.decode(told, type=tuple[int, list[tuple[str, bytes, bytes]]])
+    except msgspec.DecodeError:
+        raise _damaged() from None
+    return version, rows
+
+
+def totals_bytes(totals: Totals) -> bytes:
+    """The totals of one policy."""
+    return _pack(totals)
+
+
+def _versioned(version: int, value: object) -> bytes:
+    return version.to_bytes(VERSION_BYTES) + _pack(value)
+
+
+def _read(row: bytes) -> tuple[int, Any]:
+    try:
+        return version_of(row), msgspec.msgpack.decode(row[VERSION_BYTES:])
+    except msgspec.DecodeError:
+        raise _damaged() from None
+
+
+def _damaged() -> StoreDamagedError:
+    return StoreDamagedError("the configuration store has a value that is not what was written; restore it")

@@ -1,0 +1,304 @@
+"""What one process knows of a configuration: all policies, and overrides as they are asked for.
+
+    poll     the head: where its version moved, what changed is read again (a policy), or forgotten (an override)
+    own      the limits of one subject: from the cache, or from the backend and what is pending there
+
+The rule: a row that was read before a change came in is never cached after it. So each poll that finds something moves
+the epoch, and what was read in an epoch before is answered, but not kept.
+
+While the backend does not answer, what is known serves; an override that was never read is not known, and its subject
+has the limits of the policy. Then nobody waits for the backend: only the poll asks it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from capline.config.cache import MISSING, OverrideCache, OwnLimits, Timed
+from capline.config.document import policy_of
+from capline.config.records import (
+    OVERRIDES,
+    POLICIES,
+    Totals,
+    name_of,
+    names_of,
+    read_commit,
+    read_entry,
+    read_pending,
+    version_of,
+)
+from capline.model.errors import CaplineError, StoreDamagedError, StoreError
+from capline.model.limit import Limit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from capline.config.backend import Backend, Head
+    from capline.config.cache import Recent
+    from capline.config.records import Entry
+    from capline.model.clock import Clock
+    from capline.model.policy import Policy
+    from capline.model.subject import Subject
+
+__all__ = ["View"]
+
+READ_AT_ONCE = 1000
+MOST_KINDS = 4096
+"""Sets of limits that are kept as one object each."""
+
+
+class View:
+    """See the module's text. Threads may share it; `changed` is called after each poll that found something."""
+
+    def __init__(self, backend: Backend, clock: Clock | None, most_cached: int) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._ahead_us = 0
+        self._polling = threading.RLock()
+        self._lock = threading.Lock()
+        self._epoch = 0
+        self._cache = OverrideCache(most_cached)
+        self._own: dict[tuple[str, ...], OwnLimits] = {}
+        self._overlay: dict[tuple[str, bytes], bytes] = {}
+        self._unsettled: dict[int, float] = {}
+        self.version = -1
+        self.entries: dict[str, Entry] = {}
+        """The policies, by name; the values of each entry are a `Policy` or None."""
+        self.totals: dict[str, Totals] = {}
+        self.error: StoreError | None = None
+        """Why the last poll failed; None when it did not."""
+        self.polled_s = time.monotonic()
+        """When a poll last succeeded, on the monotonic clock."""
+        self.unknown = 0
+        """How often an override was not known, as the backend did not answer."""
+        self.changed: list[Callable[[], object]] = []
+
+    def now_us(self) -> int:
+        """The instant by which changes come into force: the caller's clock, or the backend's.
+
+        A server's is measured at each poll, and right by half a round trip, whatever the clock of this host says.
+        """
+        return time.monotonic_ns() // 1000 + self._ahead_us if self._clock is None else self._clock.now_us()
+
+    # --- policies ---------------------------------------------------------------------------------------------
+
+    def policies_at(self, now_us: int) -> list[Policy]:
+        """The policies in force then."""
+        found = (entry.at(now_us) for entry in self.entries.values())
+        return [policy for policy in found if policy is not None]
+
+    def turns(self, now_us: int) -> dict[str, int]:
+        """The policies that change at an instant to come, and when."""
+        return {name: entry.effective_us for name, entry in self.entries.items() if entry.effective_us > now_us}
+
+    # --- overrides --------------------------------------------------------------------------------------------
+
+    def recent(self, policy: str) -> Recent:
+        """The cache of a policy's overrides, for a fast path."""
+        return self._cache.of(policy)
+
+    def own(self, policy: str, subject: Subject) -> OwnLimits | None:
+        """The override of a checked subject; None where it has none, or where it is not known."""
+        return self.owns(policy, (subject,))[0]
+
+    def knows(self, policy: str, subjects: Sequence[Subject]) -> bool:
+        """Whether `owns` would answer without asking the backend."""
+        recent = self._cache.of(policy)
+        return self.error is not None or all(one in recent.young or one in recent.old for one in subjects)
+
+    def owns(self, policy: str, subjects: Sequence[Subject]) -> list[OwnLimits | None]:
+        """`own` for many; those that are not cached are read, a thousand in a round trip."""
+        recent = self._cache.of(policy)
+        young, old = recent.young, recent.old
+        found: list[Any] = [young.get(subject, MISSING) for subject in subjects]
+        missing: list[int] = []
+        for at, known in enumerate(found):
+            if type(known) is OwnLimits or known is None:
+                continue
+            if known is MISSING:
+                known = old.get(subjects[at], MISSING)  # noqa: PLW2901 - it is the same subject's
+                if known is MISSING:
+                    missing.append(at)
+                    continue
+                with self._lock:
+                    # Only where no change was found since: a poll forgets it in both.
+                    if subjects[at] in recent.old:
+                        self._cache.put(policy, subjects[at], known)
+            found[at] = self._in_force(known)
+        for first in range(0, len(missing), READ_AT_ONCE):
+            self._read(policy, subjects, found, missing[first : first + READ_AT_ONCE])
+        return found
+
+    def _read(self, policy: str, subjects: Sequence[Subject], found: list[Any], rows: list[int]) -> None:
+        if self.error is not None:
+            self._not_known(found, rows)
+            return
+        with self._lock:
+            epoch = self._epoch
+        try:
+            entries = self.read(OVERRIDES, [name_of(policy, subjects[at]) for at in rows])
+        except StoreDamagedError:
+            raise  # no outage: nothing is allowed on it
+        except StoreError as error:
+            self.error = error
+            self._not_known(found, rows)
+            return
+        now_us = self.now_us()
+        for at, entry in zip(rows, entries, strict=True):
+            if entry is None:
+                known = None
+            elif entry.effective_us > now_us:
+                known = Timed(entry)
+            else:
+                known = self._limits_of(entry.value)
+            with self._lock:
+                if epoch == self._epoch:
+                    self._cache.put(policy, subjects[at], known)
+            found[at] = self._in_force(known)
+
+    def _not_known(self, found: list[Any], rows: list[int]) -> None:
+        self.unknown += len(rows)
+        for at in rows:
+            found[at] = None
+
+    def _in_force(self, known: Any) -> OwnLimits | None:
+        return self._limits_of(known.entry.at(self.now_us())) if type(known) is Timed else known
+
+    def _limits_of(self, texts: list[str] | None) -> OwnLimits | None:
+        if texts is None:
+            return None
+        key = tuple(texts)
+        own = self._own.get(key)
+        if own is None:
+            if len(self._own) >= MOST_KINDS:
+                self._own = {}
+            try:
+                own = self._own[key] = OwnLimits(tuple(Limit.parse(text) for text in texts))
+            except CaplineError as error:
+                raise StoreDamagedError(f"an override in the configuration store cannot be read: {error}") from None
+        return own
+
+    def restart_in_child(self) -> None:
+        """In a forked child, where a lock may be held by a thread that is not there."""
+        self._polling, self._lock = threading.RLock(), threading.Lock()
+
+    # --- what changes -----------------------------------------------------------------------------------------
+
+    def read(self, table: str, names: Sequence[bytes]) -> list[Entry | None]:
+        """Rows as they are, or as they will be once what is pending is in its place."""
+        overlay = self._overlay
+        found: list[Entry | None] = []
+        for name, row in zip(names, self._backend.get(table, names), strict=True):
+            newer = overlay.get((table, name))
+            if newer is not None and (row is None or version_of(newer) > version_of(row)):
+                row = newer  # noqa: PLW2901 - it is the same row
+            found.append(None if row is None else read_entry(row))
+        return found
+
+    def poll(self) -> bool:
+        """Take over what changed; True where something did. Raises `StoreError` where the backend does not answer."""
+        with self._polling:
+            try:
+                before = time.monotonic_ns()
+                head = self._backend.head(self.version)
+                after = time.monotonic_ns()
+                moved = self._take(head)
+            except StoreError as error:
+                self.error = error
+                raise
+            self._ahead_us = head.now_us - (before + after) // 2000
+            self.error, self.polled_s = None, time.monotonic()
+        if moved:
+            for changed in list(self.changed):
+                changed()
+        return moved
+
+    def _take(self, head: Head) -> bool:
+        pending = [read_pending(told) for told in head.pending]
+        self._settle_late([version for version, _ in pending])
+        overlay: dict[tuple[str, bytes], bytes] = {}
+        for _, rows in sorted(pending):
+            overlay.update({(table, name): row for table, name, row in rows})
+        moved = head.version != self.version
+        with self._lock:
+            if moved or overlay != self._overlay:
+                self._epoch += 1
+                self._overlay = overlay
+        if not moved:
+            return False
+        if self.version < 0 or head.feed is None or len(head.feed) != head.version - self.version:
+            self._load()
+        else:
+            self._follow(head.feed)
+        self.version = head.version
+        return True
+
+    def _load(self) -> None:
+        """Read everything but overrides. What is committed meanwhile comes with the next poll."""
+        totals = {policy: msgspec.msgpack.decode(row, type=Totals) for policy, row in self._backend.totals().items()}
+        rows = dict(self._backend.walk(POLICIES))
+        for (table, name), row in self._overlay.items():
+            if table == POLICIES and (name not in rows or version_of(row) > version_of(rows[name])):
+                rows[name] = row
+        entries = {names_of(name)[0]: with_policies(names_of(name)[0], read_entry(row)) for name, row in rows.items()}
+        self.totals, self.entries = totals, dict(sorted(entries.items()))
+        with self._lock:
+            self._cache.clear()
+
+    def _follow(self, feed: list[bytes]) -> None:
+        commits = [read_commit(told) for told in feed]
+        names = list(dict.fromkeys(one.policy for commit in commits for one in commit.changes if _is_policy(one)))
+        if names:
+            fresh = self.read(POLICIES, [name_of(name) for name in names])
+            entries = dict(self.entries)
+            for name, entry in zip(names, fresh, strict=True):
+                if entry is not None:
+                    entries[name] = with_policies(name, entry)
+            self.entries = dict(sorted(entries.items()))
+        totals = dict(self.totals)
+        with self._lock:
+            for commit in commits:
+                totals.update(commit.totals)
+                for one in commit.changes:
+                    if not _is_policy(one):
+                        self._cache.forget(one.policy, one.subject)
+        self.totals = totals
+
+    def _settle_late(self, versions: list[int]) -> None:
+        """Finish what somebody has committed and not finished: whoever did may have been killed."""
+        now_s = time.monotonic()
+        self._unsettled = {version: self._unsettled.get(version, now_s) for version in versions}
+        late = [version for version, since_s in self._unsettled.items() if now_s - since_s > LATE_S]
+        if late:
+            finish(self._backend, self._backend.head(self.version).pending)
+
+
+LATE_S = 2.0
+"""How long a commit may be unfinished before somebody else finishes it."""
+
+
+def finish(backend: Backend, pending: list[bytes]) -> None:
+    """Put what is pending in its place."""
+    for version, rows in sorted(read_pending(told) for told in pending):
+        backend.put(rows)
+        backend.settle(version)
+
+
+def with_policies(name: str, entry: Entry) -> Entry:
+    """The entry with policies for documents."""
+    try:
+        return msgspec.structs.replace(
+            entry,
+            value=None if entry.value is None else policy_of(name, entry.value),
+            before=None if entry.before is None else policy_of(name, entry.before),
+        )
+    except CaplineError as error:
+        raise StoreDamagedError(f"the configuration store has a policy that cannot be used: {error}") from None
+
+
+def _is_policy(changed: Any) -> bool:
+    return changed.subject is None and not changed.many

@@ -1,0 +1,146 @@
+"""What a limiter makes of a configuration: the limits that single subjects have of their own, compiled.
+
+    decide("promo", "user:42")  ->  a policy without overrides: the fast path, as ever; nothing here is called
+                                ->  one with overrides: one look into a dict by the subject, then a fast path
+
+The rule: an override takes the place of the policy's limits, whatever the segment; a channel's limits hold beside it.
+The logs are the same, so history stays, and a log keeps its hits for the widest window of any override.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from capline.config.cache import MISSING, OwnLimits
+from capline.model.errors import PolicyError, UnknownNameError
+from capline.model.late import LateModule
+from capline.model.subject import check_subject
+from capline.store.columns import plain
+from capline.store.protocol import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import numpy as np
+
+    from capline.config.configuration import Configuration
+    from capline.config.records import Totals
+    from capline.limiter.columns import AttemptColumns
+    from capline.limiter.rules import Names, Rules
+    from capline.model.decision import Decision
+    from capline.model.policy import BoundPolicy
+    from capline.model.subject import Subject
+    from capline.store.protocol import CompiledRule
+else:
+    np = LateModule("numpy")
+
+__all__ = ["Overridden"]
+
+MOST_COMPILED = 4096
+"""Compiled rules of overrides, by limits and names; past it all are made anew."""
+MOST_CODES = 1 << 16
+
+
+class Overridden:
+    """The overrides of one configuration under one set of rules; `policies` has those that have any."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        rules: Rules,
+        totals: Mapping[str, Totals],
+        compiled: Callable[[BoundPolicy], CompiledRule],
+    ) -> None:
+        self.policies = frozenset(name for name, one in totals.items() if one.count and name in rules.policies)
+        self._view = configuration.view
+        self._rules = rules
+        self._compile = compiled
+        self._terms: dict[tuple[OwnLimits, Names], CompiledRule | None] = {}
+
+    def terms(self, names: Names, subject: Subject) -> CompiledRule | None:
+        """The compiled rule of a checked subject's own limits; None where the policy's hold."""
+        own = self._view.own(names[0], subject)
+        return None if own is None else self._bound(own, names)
+
+    def rule(self, names: Names, subject: Subject) -> BoundPolicy | None:
+        """The rule of a subject's own limits; None where the policy's hold."""
+        own = self._view.own(names[0], subject)
+        return None if own is None else self._rule(own, names)
+
+    def knows(self, policy: str, subject: Subject) -> bool:
+        """Whether `terms` would answer without asking the configuration's store."""
+        return self._view.knows(policy, (subject,))
+
+    def learn(self, policy: str, subject: Subject) -> None:
+        """Ask it, so that `terms` need not."""
+        self._view.own(policy, subject)
+
+    def fast_path(self, names: Names, common: Callable[[Subject], Decision]) -> Callable[[Subject], Decision]:
+        """A fast path for a policy with overrides: `common` for who has none, one of their own for the others."""
+        recent = self._view.recent(names[0])
+        ways: dict[Any, Callable[[Subject], Decision]] = {}
+
+        def decide_one(subject: Subject) -> Decision:
+            try:
+                own = recent.young.get(subject, MISSING)
+                if own is None:
+                    return common(subject)
+                way = ways.get(own)
+            except TypeError:
+                check_subject(subject)  # raises: it has no hash
+                raise
+            return learned(subject) if way is None else way(subject)
+
+        def learned(subject: Subject) -> Decision:
+            own = self._view.own(names[0], check_subject(subject))
+            compiled = None if own is None else self._bound(own, names)
+            if own is None or compiled is None:
+                return common(subject)
+            if len(ways) >= MOST_COMPILED:
+                ways.clear()
+            ways[own] = compiled.decide_one
+            return compiled.decide_one(subject)
+
+        return decide_one
+
+    def batch(self, asked: AttemptColumns, common: tuple[CompiledRule, ...], names: list[Names]) -> Batch:
+        """A store's batch: to the rules of all, those of the rows that have limits of their own are added."""
+        owns = self._view.owns(asked.policy, plain(asked.subjects))
+        rows = [row for row, own in enumerate(owns) if own is not None]
+        if not rows:
+            return Batch(common, asked.subjects, asked.codes, asked.cost, asked.receipt)
+        compiled = list(common)
+        codes = np.zeros(len(owns), np.uint16) if asked.codes is None else asked.codes.copy()
+        known: dict[tuple[int, OwnLimits], int] = {}
+        for row in rows:
+            own, code = owns[row], int(codes[row])
+            assert own is not None  # noqa: S101 - as `rows` says # nosec B101
+            place = known.get((code, own))
+            if place is None:
+                rule = self._bound(own, names[code])
+                place = known[code, own] = code if rule is None else len(compiled)
+                if rule is not None:
+                    compiled.append(rule)
+                if len(compiled) > MOST_CODES:
+                    raise PolicyError(f"more than {MOST_CODES} sets of limits in one batch; send smaller ones")
+            codes[row] = place
+        return Batch(tuple(compiled), asked.subjects, codes, asked.cost, asked.receipt)
+
+    def _bound(self, own: OwnLimits, names: Names) -> CompiledRule | None:
+        known = self._terms
+        try:
+            return known[own, names]
+        except KeyError:
+            if len(known) >= MOST_COMPILED:
+                known.clear()
+        rule = self._rule(own, names)
+        compiled = known[own, names] = None if rule is None else self._compile(rule)
+        return compiled
+
+    def _rule(self, own: OwnLimits, names: Names) -> BoundPolicy | None:
+        try:
+            return self._rules.rule(*names, limits=own.limits)
+        except UnknownNameError:
+            raise
+        except PolicyError:
+            return None  # the policy became one that cannot have them: its own limits hold

@@ -1,0 +1,298 @@
+"""The configuration over HTTP: policies, overrides, their versions; who changes what.
+
+    GET | PUT | DELETE  /v1/policies/{name}              /v1/overrides/{policy}/{subject}
+    GET                 …/versions
+    POST                …/rollback {"version": n}
+
+A change is at once in force in this process, and elsewhere within two seconds. Without a configuration store policies
+are read only, and there are no overrides: 409 says so. The store is asked in a thread, as its client blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from prometheus_client.core import GaugeMetricFamily
+
+from capline.config.document import document_of, policy_of
+from capline.model.errors import InvalidValueError, quoted
+from capline.service import answers
+from capline.service.forms import Reader, query_of, subject_of, word_of
+from capline.service.http import ONE_BODY_BYTES, Reply, Request, Route
+from capline.service.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric
+
+    from capline.config.configuration import Configuration
+    from capline.config.records import Entry
+    from capline.limiter.aio import AsyncLimiter
+    from capline.model.policy import Policy
+    from capline.model.subject import Subject
+
+__all__ = ["ConfigurationMetrics", "configuration_routes", "configuration_state"]
+
+WHO = "http"
+"""Who changes something without saying so."""
+_US = 1_000_000
+ADMIN = ("admin",)
+
+
+class _Change(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    who: str = WHO
+    effective_at: str | None = None
+    if_version: int | None = None
+
+
+class PolicyForm(_Change, forbid_unknown_fields=True, kw_only=True):
+    """A policy as a policy file writes it, and when it is to be in force."""
+
+    limits: list[str] = []
+    by_segment: dict[str, list[str]] | msgspec.UnsetType = msgspec.UNSET
+    channels: dict[str, list[str]] | msgspec.UnsetType = msgspec.UNSET
+    algorithm: str | msgspec.UnsetType = msgspec.UNSET
+    count_denied: bool | msgspec.UnsetType = msgspec.UNSET
+    layout: str | msgspec.UnsetType = msgspec.UNSET
+    log: str | msgspec.UnsetType = msgspec.UNSET
+    wait_replicas: int | msgspec.UnsetType = msgspec.UNSET
+    population: int | msgspec.UnsetType = msgspec.UNSET
+    zone: str | msgspec.UnsetType = msgspec.UNSET
+    granularity: str | msgspec.UnsetType | None = msgspec.UNSET
+
+    def document(self) -> dict[str, Any]:
+        """The policy's part of it."""
+        every = msgspec.structs.asdict(self)
+        apart = _Change.__struct_fields__
+        return {key: value for key, value in every.items() if key not in apart and value is not msgspec.UNSET}
+
+
+class OverrideForm(_Change, forbid_unknown_fields=True, kw_only=True):
+    """Limits of one subject."""
+
+    limits: list[str]
+
+
+class RollbackForm(msgspec.Struct, forbid_unknown_fields=True):
+    """A version to go back to."""
+
+    version: int
+    who: str = WHO
+
+
+def configuration_routes(limiter: AsyncLimiter) -> dict[str, Route]:
+    """The paths of one policy and of overrides."""
+    of = _Paths(limiter)
+    changed = ("who", "if_version")
+    return {
+        "/v1/policies/{name}": Route(
+            {"GET": of.policy, "PUT": of.set_policy, "DELETE": of.delete_policy},
+            ONE_BODY_BYTES,
+            takes=PolicyForm,
+            query={"DELETE": changed},
+        ),
+        "/v1/policies/{name}/versions": Route({"GET": of.policy_versions}),
+        "/v1/policies/{name}/rollback": Route(
+            {"POST": of.roll_back_policy}, ONE_BODY_BYTES, roles=ADMIN, takes=RollbackForm
+        ),
+        "/v1/overrides/{policy}/{subject}": Route(
+            {"GET": of.override, "PUT": of.set_override, "DELETE": of.delete_override},
+            ONE_BODY_BYTES,
+            takes=OverrideForm,
+            query={"DELETE": changed},
+        ),
+        "/v1/overrides/{policy}/{subject}/versions": Route({"GET": of.override_versions}),
+        "/v1/overrides/{policy}/{subject}/rollback": Route(
+            {"POST": of.roll_back_override}, ONE_BODY_BYTES, roles=ADMIN, takes=RollbackForm
+        ),
+    }
+
+
+def configuration_state(limiter: AsyncLimiter) -> dict[str, str]:
+    """What `/readyz` says of the configuration: nothing, or that the last known one serves, and for how long."""
+    configuration = limiter.configuration
+    stale_s = 0.0 if configuration is None else configuration.stale_s
+    return {"configuration": f"the last known serves: its store has been away for {stale_s:.0f} s"} if stale_s else {}
+
+
+class ConfigurationMetrics:
+    """Gauges of the configuration that this process serves, read on demand."""
+
+    def __init__(self, registry: CollectorRegistry, configuration: Configuration) -> None:
+        self._configuration = configuration
+        registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        """For the registry."""
+        figures = self._configuration.stats()
+        for name, what in (
+            ("up", "Whether the configuration store answered when it was last asked."),
+            ("version", "The version of the configuration in force."),
+            ("stale_seconds", "Seconds since the configuration store last answered; 0 while it answers."),
+            ("policies", "Policies in the configuration."),
+            ("overrides", "Overrides in the configuration."),
+        ):
+            yield GaugeMetricFamily(f"capline_config_{name}", what, value=figures[name])
+
+
+class _Paths:
+    def __init__(self, limiter: AsyncLimiter) -> None:
+        self._limiter = limiter
+        self._policy, self._override, self._rollback = Reader(PolicyForm), Reader(OverrideForm), Reader(RollbackForm)
+
+    async def policy(self, request: Request) -> Reply:
+        """A policy, its version, and what it will be at an instant to come."""
+        query_of(request.query, ())
+        name = word_of(request.names[0])
+        configuration = self._limiter.configuration
+        policy = self._limiter.policies.get(name)
+        entry = None if configuration is None else configuration.view.entries.get(name)
+        if policy is None and (entry is None or entry.value is None):
+            raise _nothing(f"no policy {quoted(name)}")
+        body: dict[str, Any] = {"name": name} if policy is None else answers.policy(policy)
+        if entry is not None and configuration is not None:
+            next_value: Policy | None = entry.value
+            is_next = entry.effective_us > configuration.view.now_us()
+            body |= _facts(entry)
+            body["next"] = document_of(next_value) if is_next and next_value is not None else None
+        return Reply(body)
+
+    async def policy_versions(self, request: Request) -> Reply:
+        """What the policy was, newest first, and who changed it."""
+        query_of(request.query, ())
+        name = word_of(request.names[0])
+        entries = await asyncio.to_thread(self._store().policy_versions, name)
+        if not entries:
+            raise _nothing(f"no policy {quoted(name)}")
+        return _versions(entries, "policy")
+
+    async def set_policy(self, request: Request) -> Reply:
+        """Make or change a policy."""
+        form: PolicyForm = self._policy(request.body, request.packed)
+        policy = policy_of(word_of(request.names[0]), form.document())
+        who = _who(request, form.who)
+        return await self._changed(
+            lambda: self._store().set_policies(
+                [policy], who=who, effective_at=form.effective_at, if_version=form.if_version
+            )
+        )
+
+    async def delete_policy(self, request: Request) -> Reply:
+        """Delete a policy; its logs stay until they expire."""
+        name = word_of(request.names[0])
+        who, if_version = _of_query(request)
+        if name not in self._limiter.policies:
+            raise _nothing(f"no policy {quoted(name)}")
+        return await self._changed(lambda: self._store().delete_policy(name, who=who, if_version=if_version))
+
+    async def roll_back_policy(self, request: Request) -> Reply:
+        """Make the policy what it was at a version."""
+        name = word_of(request.names[0])
+        form: RollbackForm = self._rollback(request.body, request.packed)
+        who = _who(request, form.who)
+        return await self._changed(lambda: self._store().roll_back_policy(name, form.version, who=who))
+
+    async def override(self, request: Request) -> Reply:
+        """The limits that a subject has of its own."""
+        query_of(request.query, ())
+        policy, subject = _override(request)
+        configuration = self._store()
+        entries = await asyncio.to_thread(configuration.override_versions, policy, subject)
+        now_us = configuration.view.now_us()
+        if not entries or (entries[0].value is None and entries[0].at(now_us) is None):
+            raise _nothing(f"no override of this subject under policy {quoted(policy)}")
+        entry = entries[0]
+        is_next = entry.effective_us > now_us
+        body = {"policy": policy, "subject": subject, "limits": entry.at(now_us), **_facts(entry)}
+        return Reply({**body, "next": entry.value if is_next else None})
+
+    async def override_versions(self, request: Request) -> Reply:
+        """What the subject's own limits were, newest first, and who changed them."""
+        query_of(request.query, ())
+        policy, subject = _override(request)
+        entries = await asyncio.to_thread(self._store().override_versions, policy, subject)
+        if not entries:
+            raise _nothing(f"no override of this subject under policy {quoted(policy)}")
+        return _versions(entries, "limits")
+
+    async def set_override(self, request: Request) -> Reply:
+        """Give a subject limits of its own."""
+        policy, subject = _override(request)
+        form: OverrideForm = self._override(request.body, request.packed)
+        who = _who(request, form.who)
+        return await self._changed(
+            lambda: self._store().override(
+                policy, subject, form.limits, who=who, effective_at=form.effective_at, if_version=form.if_version
+            )
+        )
+
+    async def delete_override(self, request: Request) -> Reply:
+        """Give a subject the policy's limits again."""
+        policy, subject = _override(request)
+        who, if_version = _of_query(request)
+        return await self._changed(
+            lambda: self._store().override(policy, subject, None, who=who, if_version=if_version)
+        )
+
+    async def roll_back_override(self, request: Request) -> Reply:
+        """Make the subject's own limits what they were at a version."""
+        policy, subject = _override(request)
+        form: RollbackForm = self._rollback(request.body, request.packed)
+        who = _who(request, form.who)
+        return await self._changed(lambda: self._store().roll_back_override(policy, subject, form.version, who=who))
+
+    def _store(self) -> Configuration:
+        if self._limiter.configuration is None:
+            raise Problem(
+                HTTPStatus.CONFLICT,
+                "this service has no configuration store; name one: config: in its settings, or --config-store URL",
+            )
+        return self._limiter.configuration
+
+    async def _changed(self, change: Callable[[], int]) -> Reply:
+        return Reply({"version": await asyncio.to_thread(change)})
+
+
+def _override(request: Request) -> tuple[str, Subject]:
+    policy, subject = request.names
+    return word_of(policy), subject_of(subject)
+
+
+def _who(request: Request, said: str) -> str:
+    """Who changes it: the token's name where there are tokens, else what the caller says."""
+    return request.who or said
+
+
+def _of_query(request: Request) -> tuple[str, int | None]:
+    named = query_of(request.query, ("who", "if_version"))
+    version = named.get("if_version")
+    if version is not None and not (version.isascii() and version.isdecimal() and len(version) < 16):  # noqa: PLR2004 - digits of any version
+        raise InvalidValueError("if_version is the number of a version")
+    return _who(request, named.get("who", WHO)), None if version is None else int(version)
+
+
+def _versions(entries: Sequence[Entry], what: str) -> Reply:
+    return Reply({"versions": [{**_facts(entry), what: entry.value} for entry in entries]})
+
+
+def _facts(entry: Entry) -> dict[str, Any]:
+    return {
+        "version": entry.version,
+        "at": _instant(entry.at_us),
+        "who": entry.who,
+        "effective_at": _instant(entry.effective_us) if entry.effective_us else None,
+    }
+
+
+def _instant(at_us: int) -> str:
+    return datetime.fromtimestamp(at_us / _US, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _nothing(what: str) -> Problem:
+    return Problem(HTTPStatus.NOT_FOUND, what)

@@ -1,0 +1,53 @@
+"""Every example of docs/configuration.md, as it stands there; its curl asks the service in this process."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.kit.cli import CommandLine
+from tests.kit.service import Service
+
+from capline import ManualClock
+
+if TYPE_CHECKING:
+    import pytest
+
+PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(sh|json|python)\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("CAPLINE_CONFIG_STORE", raising=False)
+    capline = CommandLine(tmp_path, monkeypatch, capsys)
+    block = next(text for kind, text in BLOCKS if kind == "sh")
+    written = re.match(r"cat > (\S+) <<'END'\n(.*?)END\n(.*)", block, re.DOTALL)
+    assert written is not None
+    (tmp_path / written[1]).write_text(written[2], encoding="utf-8")
+    lines = written[3].splitlines()
+    for line in lines:
+        name, *words = shlex.split(line)
+        done = capline(*words)
+        assert (name, done.returncode) == ("capline", 0), done.stderr
+    assert len(lines) == 7
+
+
+def test_the_python_runs(tmp_path: Path) -> None:
+    (code,) = [text for kind, text in BLOCKS if kind == "python"]
+    exec(code.replace("/tmp/capline-readme", str(tmp_path)), {})  # noqa: S102, S108 - the page's own example and path
+
+
+def test_the_service_answers_as_shown() -> None:
+    asked = [text for kind, text in BLOCKS if kind == "sh" and text.startswith("curl")]
+    shown = [text for kind, text in BLOCKS if kind == "json"]
+    with Service([], clock=ManualClock(1_800_000_000_000_000), config="memory://") as service:
+        for line, answer in zip(asked, shown, strict=True):
+            words = shlex.split(line)
+            method = words[words.index("-X") + 1] if "-X" in words else "GET"
+            path = next(word for word in words if word.startswith("http")).removeprefix("http://127.0.0.1:8080")
+            body = json.loads(words[words.index("--json") + 1]) if "--json" in words else None
+            assert service(method, path, json=body).json() == json.loads(answer)
+    assert len(shown) == 4

@@ -1,0 +1,88 @@
+"""`capline config`: what it prints, what it changes, what it refuses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.kit.cli import CommandLine
+
+from capline import Limiter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE = "policies:\n  promo: {limits: [3/day]}\n  psp: {limits: [10/s], by_segment: {big: [50/s]}}\n"
+
+
+@pytest.fixture
+def capline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    (tmp_path / "policies.yaml").write_text(FILE, encoding="ascii")
+    monkeypatch.delenv("CAPLINE_CONFIG_STORE", raising=False)
+    return CommandLine(tmp_path, monkeypatch, capsys)
+
+
+def test_it_sets_shows_and_rolls_back(capline: CommandLine) -> None:
+    assert capline.json("config", "set", "policies.yaml", "--who", "ann") == {"version": 1}
+    assert capline.json("config", "set", "policies.yaml") == {"version": 1}  # as it was
+    assert capline.json("config", "override", "promo", "user:42", "10/day", "--who", "bob") == {"version": 2}
+    assert capline.json("config", "override", "promo", "42", "9/day", "--at", "2040-01-01T00:00Z") == {"version": 3}
+    (told,) = capline.json("config", "get", "promo", "--subject", "user:42")["entries"]
+    assert (told["who"], told["in_force"], told["version"]) == ("bob", ["10/day"], 2)
+    (told,) = capline.json("config", "get", "promo", "--subject", "i:42")["entries"]
+    assert (told["value"], told["in_force"], told["effective_at"]) == (["9/day"], None, "2040-01-01T00:00:00.000Z")
+    assert len(capline.json("config", "get", "promo", "--overrides")["entries"]) == 2
+    assert capline.json("config", "override", "promo", "user:42", "--none") == {"version": 4}
+    versions = capline.json("config", "history", "promo", "--subject", "user:42")
+    assert [(one["version"], one["value"]) for one in versions] == [(4, None), (2, ["10/day"])]
+    assert capline.json("config", "rollback", "promo", "2", "--subject", "user:42") == {"version": 5}
+    assert capline.json("config", "delete", "psp", "--if-version", "1") == {"version": 6}
+    assert capline.json("config", "rollback", "psp", "1") == {"version": 7}
+    assert [one["verb"] for one in capline.json("config", "history")] == [
+        *("rollback", "delete", "rollback", "override", "override", "override", "set")
+    ]
+    with Limiter.from_config("lmdb://.capline/store", "memory://") as limiter:
+        assert limiter.decide("promo", "user:42").remaining == 9
+        assert limiter.decide("psp", "x", segment="big").remaining == 49
+
+
+def test_it_prints_tables_for_people(capline: CommandLine) -> None:
+    capline("config", "set", "policies.yaml", "--who", "ann")
+    capline("config", "override", "promo", "user:42", "10/day", "50/week")
+    shown = capline("config", "get").stdout
+    assert "psp    1        ann  limits 10/second; by_segment big: 50/second" in shown
+    assert "version 2; overrides: promo 1" in shown
+    assert "10/day, 50/week" in capline("config", "get", "promo", "--overrides").stdout
+    assert "promo user:42" in capline("config", "history").stdout
+    assert "limits 3/day" in capline("config", "history", "promo").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["get", "nobody"], "no policy 'nobody' in the configuration; there are: promo, psp"),
+        (["get", "--overrides"], "name the policy as well"),
+        (["get", "promo", "--subject", "x"], "x has no override under policy 'promo'"),
+        (["get", "--store", "lmdb://elsewhere"], "there is no configuration; capline config set makes one"),
+        (["get", "--store", "http://x"], "unknown kind; use lmdb:///path"),
+        (["set", "missing.yaml"], "cannot be read"),
+        (["set", "policies.yaml", "--only", "x"], "policies.yaml has no policy 'x'"),
+        (["set", "policies.yaml", "--if-version", "0"], "is of version 1, not 0; read it again"),
+        (["override", "promo", "u"], "give the limits of the subject"),
+        (["override", "promo", "u", "1/day", "--none"], "give the limits of the subject"),
+        (["override", "promo", "u", "x"], "policy 'promo': limit 'x'"),
+        (["override", "promo", "u", "1/day", "--at", "2020-01-01T00:00Z"], "is too soon"),
+        (["override", "promo", "u", "1/day", "--at", "soon"], "is no instant"),
+        (["override", "nobody", "u", "1/day"], "no policy 'nobody' in the configuration"),
+        (["history", "nobody"], "nothing was ever set for 'nobody'"),
+        (["rollback", "promo", "9"], "policy 'promo' has no version 9; it has: 1"),
+        (["delete", "nobody"], "no policy 'nobody' in the configuration"),
+    ],
+)
+def test_what_is_wrong_is_one_line(capline: CommandLine, words: list[str], said: str) -> None:
+    capline("config", "set", "policies.yaml")
+    done = capline("config", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert capline.json("config", "get")["version"] == 1

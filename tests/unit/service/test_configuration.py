@@ -1,0 +1,178 @@
+"""Policies and overrides over HTTP."""
+
+# pyright: reportPrivateUsage=false
+# An outage of the configuration is made by hand.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.kit.service import Service
+
+from capline import ManualClock, Policy
+from capline.model.errors import StoreUnavailableError
+from capline.service.metrics import Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NOW_US = 1_800_000_000_000_000
+AT = "2027-01-15T08:00:00.000Z"
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with Service([], clock=ManualClock(NOW_US), config="memory://") as made:
+        yield made
+
+
+def put(service: Service, path: str, **form: Any) -> Any:
+    answer = service("PUT", path, json=form)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_a_policy_is_set_read_changed_rolled_back_and_deleted(service: Service) -> None:
+    assert service("GET", "/v1/policies/promo").status_code == 404
+    assert put(service, "/v1/policies/promo", limits=["3/day"], by_segment={"new": ["1/day"]}, who="ann") == {
+        "version": 1
+    }
+    assert service.post("/v1/decide", policy="promo", subject="u").json()["remaining"] == 2
+    told = service("GET", "/v1/policies/promo").json()
+    assert (told["limits"], told["version"], told["at"], told["who"], told["next"]) == (["3/day"], 1, AT, "ann", None)
+    put(service, "/v1/policies/promo", limits=["9/day"], if_version=1)
+    late = service("PUT", "/v1/policies/promo", json={"limits": ["8/day"], "if_version": 1})
+    assert (late.status_code, late.headers["content-type"]) == (409, "application/problem+json")
+    versions = service("GET", "/v1/policies/promo/versions").json()["versions"]
+    assert [(one["version"], one["who"], one["policy"]) for one in versions] == [
+        (2, "http", {"limits": ["9/day"]}),
+        (1, "ann", {"limits": ["3/day"], "by_segment": {"new": ["1/day"]}}),
+    ]
+    assert service.post("/v1/policies/promo/rollback", version=1).json() == {"version": 3}
+    assert service.post("/v1/decide", policy="promo", subject="u").json()["remaining"] == 1
+    assert service("DELETE", "/v1/policies/promo?who=bob&if_version=3").json() == {"version": 4}
+    assert service("GET", "/v1/policies/promo").status_code == 404
+    assert service("DELETE", "/v1/policies/promo").status_code == 404
+    assert service.post("/v1/decide", policy="promo", subject="u").status_code == 422
+
+
+def test_an_override_is_set_read_rolled_back_and_removed(service: Service) -> None:
+    put(service, "/v1/policies/promo", limits=["3/day"])
+    path = "/v1/overrides/promo/user:42"
+    assert service("GET", path).status_code == 404
+    assert put(service, path, limits=["10/day"], who="ann") == {"version": 2}
+    assert service("GET", path).json() == {
+        "policy": "promo",
+        "subject": "user:42",
+        "limits": ["10/day"],
+        "version": 2,
+        "at": AT,
+        "who": "ann",
+        "effective_at": None,
+        "next": None,
+    }
+    assert service.post("/v1/decide", policy="promo", subject="user:42").json()["remaining"] == 9
+    assert service("DELETE", path).json() == {"version": 3}
+    assert service.post("/v1/decide", policy="promo", subject="user:42").json()["remaining"] == 1
+    assert [one["limits"] for one in service("GET", f"{path}/versions").json()["versions"]] == [None, ["10/day"]]
+    assert service.post(f"{path}/rollback", version=2).json() == {"version": 4}
+    assert service.post("/v1/peek", policy="promo", subject="user:42").json()["remaining"] == 7
+
+
+def test_subjects_are_told_apart_in_the_path(service: Service) -> None:
+    put(service, "/v1/policies/promo", limits=["3/day"])
+    for path, subject in (("i:42", 42), ("42", "42"), ("a%2Fb", "a/b"), ("s:i:42", "i:42"), ("%C3%A9", "é")):
+        put(service, f"/v1/overrides/promo/{path}", limits=["10/day"])
+        assert service("GET", f"/v1/overrides/promo/{path}").json()["subject"] == subject
+        assert service.post("/v1/peek", policy="promo", subject=subject).json()["remaining"] == 9
+    assert service.post("/v1/peek", policy="promo", subject=43).json()["remaining"] == 2
+
+
+def test_an_instant_to_come_is_shown_beside_what_is_in_force(service: Service) -> None:
+    at = "2027-01-15T08:00:10Z"
+    put(service, "/v1/policies/promo", limits=["3/day"])
+    put(service, "/v1/policies/promo", limits=["5/day"], effective_at=at)
+    told = service("GET", "/v1/policies/promo").json()
+    assert (told["limits"], told["next"], told["effective_at"]) == (
+        ["3/day"],
+        {"limits": ["5/day"]},
+        "2027-01-15T08:00:10.000Z",
+    )
+    put(service, "/v1/overrides/promo/u", limits=["9/day"], effective_at=at)
+    told = service("GET", "/v1/overrides/promo/u").json()
+    assert (told["limits"], told["next"]) == (None, ["9/day"])
+    near = service("PUT", "/v1/overrides/promo/u", json={"limits": ["9/day"], "effective_at": AT})
+    assert near.status_code == 422
+    assert "too soon" in near.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("PUT", "/v1/policies/promo", b"{", 400),
+        ("PUT", "/v1/policies/promo", b'{"limits":["many"]}', 422),
+        ("PUT", "/v1/policies/promo", b'{"limits":["1/day"],"limit":1}', 422),
+        ("PUT", "/v1/policies/promo", b'{"limits":["1/day"],"limits":["2/day"]}', 422),
+        ("PUT", "/v1/policies/a b", b'{"limits":["1/day"]}', 422),
+        ("PUT", "/v1/policies/promo", b"{}", 422),
+        ("PUT", "/v1/policies/promo/versions", b'{"limits":["1/day"]}', 405),
+        ("POST", "/v1/policies/promo", b'{"version":1}', 405),
+        ("POST", "/v1/policies/promo/rollback", b'{"version":99}', 422),
+        ("POST", "/v1/policies/promo/rollback", b'{"version":"1"}', 422),
+        ("GET", "/v1/policies/promo/nothing", b"", 404),
+        ("GET", "/v1/policies/promo/versions/more", b"", 404),
+        ("GET", "/v1/policies/nobody/versions", b"", 404),
+        ("GET", "/v1/policies/%FF", b"", 400),
+        ("PATCH", "/v1/policies/promo", b"{}", 405),
+        ("PUT", "/v1/overrides/promo", b'{"limits":["1/day"]}', 404),
+        ("PUT", "/v1/overrides/promo/u", b"{}", 422),
+        ("PUT", "/v1/overrides/promo/u", b'{"limits":[]}', 422),
+        ("PUT", "/v1/overrides/nobody/u", b'{"limits":["1/day"]}', 422),
+        ("PUT", "/v1/overrides/promo/u", b'{"limits":["1/day"],"who":"a\\nb"}', 422),
+        ("PUT", "/v1/overrides/promo/i:x", b'{"limits":["1/day"]}', 422),
+        ("DELETE", "/v1/overrides/promo/u?if_version=x", b"", 422),
+        ("DELETE", "/v1/overrides/promo/u?if_version=7", b"", 409),
+    ],
+)
+def test_what_is_wrong_changes_nothing(service: Service, method: str, path: str, body: bytes, status: int) -> None:
+    put(service, "/v1/policies/promo", limits=["3/day"])
+    answer = service(method, path, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert service("GET", "/v1/policies/promo").json()["version"] == 1
+
+
+def test_without_a_configuration_store_policies_are_read_only() -> None:
+    with Service([Policy("promo", ["3/day"])], clock=ManualClock(NOW_US)) as service:
+        assert service("GET", "/v1/policies/promo").json()["limits"] == ["3/day"]
+        answer = service("PUT", "/v1/policies/promo", json={"limits": ["4/day"]})
+        assert answer.status_code == 409
+        assert "--config-store" in answer.json()["detail"]
+        assert service("GET", "/v1/overrides/promo/u").status_code == 409
+
+
+def test_an_outage_of_the_configuration_is_said_and_serves_on(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(service, "/v1/policies/promo", limits=["3/day"])
+    configuration = service.limiter.configuration
+    metrics = Metrics()
+    metrics.add(service.limiter)
+    assert service("GET", "/readyz").json() == {"status": "ok"}
+    assert metrics.asked.get_sample_value("capline_config_up") == 1
+    assert metrics.asked.get_sample_value("capline_config_version") == 1
+
+    def away(*_: object) -> Any:
+        raise StoreUnavailableError("away")
+
+    monkeypatch.setattr(configuration._backend, "head", away)
+    monkeypatch.setattr(configuration._backend, "shared", True)
+    answer = service("PUT", "/v1/policies/promo", json={"limits": ["4/day"]})
+    assert (answer.status_code, "retry-after" in answer.headers) == (503, True)
+    with pytest.raises(StoreUnavailableError):
+        configuration.refresh()
+    assert service.post("/v1/decide", policy="promo", subject="u").json()["allowed"]
+    assert "the last known serves" in service("GET", "/readyz").json()["configuration"]
+    assert metrics.asked.get_sample_value("capline_config_up") == 0
+    assert (metrics.asked.get_sample_value("capline_config_stale_seconds") or 0) > 0

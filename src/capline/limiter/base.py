@@ -9,6 +9,7 @@ The rule: the two differ only in calling a store or awaiting it. Each of their v
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from copy import copy
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
@@ -210,6 +211,23 @@ class LimiterBase(ABC, Generic[S]):
         if changed:
             self.use(self._watch.current.policies)
         return changed
+
+    def beside(self, policies: Iterable[Policy]) -> Self:
+        """Another limiter of these policies on the same store, in the same namespace, with the same observers.
+
+        It raises in an outage, and keeps no refusals. It opens nothing: it ends when this one is closed, and closing
+        it closes the store of both.
+        """
+        other = copy(self)
+        other._stand_beside(Rules(policies, self.namespace))  # noqa: SLF001 - of this very class
+        return other
+
+    def _stand_beside(self, rules: Rules) -> None:
+        self._outage = OutagePolicy("raise", rules, None)
+        self._denied = DenyCache(0)
+        self._has_fast_path = self._keyed is None and not self._observers
+        self._watch = None
+        self._take(rules)
 
     def _take(self, rules: Rules) -> None:
         # In this order a racing decision may be made under the old policies, but never mixes old and new in one rule,

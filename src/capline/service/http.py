@@ -33,14 +33,15 @@ log = logging.getLogger("capline.service")
 
 
 class Request:
-    """One request: its body, the rest of its path behind the route's, as it was sent, and its query."""
+    """One request: its body, the rest of its path behind the route's, as it was sent, its query and its headers."""
 
-    __slots__ = ("body", "query", "rest")
+    __slots__ = ("body", "headers", "query", "rest")
 
-    def __init__(self, body: bytes, rest: bytes, query: bytes) -> None:
+    def __init__(self, body: bytes, rest: bytes, query: bytes, headers: list[tuple[bytes, bytes]]) -> None:
         self.body = body
         self.rest = rest
         self.query = query
+        self.headers = headers
 
 
 class Reply:
@@ -61,13 +62,17 @@ Handler = Callable[[Request], Awaitable[Reply]]
 
 
 class Route:
-    """Who answers at a path, by method; bodies of at most `body_bytes`, JSON. A path that ends in / takes a rest."""
+    """Who answers at a path, by method; bodies of at most `body_bytes`, JSON. A path that ends in / takes a rest.
 
-    __slots__ = ("body_bytes", "handlers")
+    With `any_type` the body's Content-Type does not matter.
+    """
 
-    def __init__(self, handlers: Mapping[str, Handler], body_bytes: int = 0) -> None:
+    __slots__ = ("any_type", "body_bytes", "handlers")
+
+    def __init__(self, handlers: Mapping[str, Handler], body_bytes: int = 0, *, any_type: bool = False) -> None:
         self.handlers = handlers
         self.body_bytes = body_bytes
+        self.any_type = any_type
 
 
 class App:
@@ -108,8 +113,8 @@ class App:
             raise Problem(HTTPStatus.METHOD_NOT_ALLOWED, f"this path takes {allowed}", {"Allow": allowed})
         body: bytes | None = b""
         if route.body_bytes:
-            body = await _body(scope, receive, route.body_bytes)
-        return None if body is None else await handler(Request(body, rest, scope["query_string"]))
+            body = await _body(scope, receive, route)
+        return None if body is None else await handler(Request(body, rest, scope["query_string"], scope["headers"]))
 
     def _route_below(self, path: bytes) -> tuple[Route, bytes]:
         for prefix, route in self._below.items():
@@ -123,9 +128,10 @@ def _told(problem: Problem) -> Reply:
     return Reply(document(problem), problem.headers, status=problem.status.value, type="application/problem+json")
 
 
-async def _body(scope: Scope, receive: Receive, most_bytes: int) -> bytes | None:
+async def _body(scope: Scope, receive: Receive, route: Route) -> bytes | None:
     """The whole body; None where the client went away before its end."""
-    _check_head(scope["headers"], most_bytes)
+    most_bytes = route.body_bytes
+    _check_head(scope["headers"], most_bytes, any_type=route.any_type)
     try:
         async with asyncio.timeout(BODY_WITHIN_S):
             message = await receive()
@@ -153,7 +159,7 @@ async def _body(scope: Scope, receive: Receive, most_bytes: int) -> bytes | None
     return body
 
 
-def _check_head(headers: list[tuple[bytes, bytes]], most_bytes: int) -> None:
+def _check_head(headers: list[tuple[bytes, bytes]], most_bytes: int, *, any_type: bool) -> None:
     """Refuse what needs no reading to be refused."""
     kind = b""
     for name, value in headers:
@@ -162,7 +168,7 @@ def _check_head(headers: list[tuple[bytes, bytes]], most_bytes: int) -> None:
         elif name == b"content-length" and int(value) > most_bytes:
             raise _too_large(most_bytes)
     # A page in a browser may send forms and text to any address without asking; JSON it may not.
-    if kind.partition(b";")[0].strip().lower() != JSON.encode():
+    if not any_type and kind.partition(b";")[0].strip().lower() != JSON.encode():
         raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send JSON, with the header Content-Type: application/json")
 
 

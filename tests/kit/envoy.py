@@ -13,7 +13,8 @@ from prometheus_client import CollectorRegistry
 from capline import AsyncLimiter
 from capline.service.envoy.json import json_route
 from capline.service.envoy.messages import SERVICE, part, rls
-from capline.service.envoy.server import EnvoySettings, envoy_server
+from capline.service.envoy.server import envoy_server
+from capline.service.envoy.settings import EnvoySettings
 from capline.service.http import App
 
 if TYPE_CHECKING:

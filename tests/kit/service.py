@@ -9,6 +9,7 @@ import httpx
 
 from capline import AsyncLimiter
 from capline.service.api import routes
+from capline.service.check import check_route
 from capline.service.http import App
 from capline.service.probes import probes
 
@@ -24,7 +25,7 @@ class Service:
     def __init__(self, policies: Iterable[Policy], url: str = "memory://", **options: Any) -> None:
         self._runner = asyncio.Runner()
         self.limiter = self.run(_limiter(url, policies, options))
-        self.app = App(routes(self.limiter) | probes(self.limiter))
+        self.app = App(routes(self.limiter) | check_route(self.limiter) | probes(self.limiter))
         self._client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://service")
 
     def run(self, answer: Coroutine[Any, Any, Any]) -> Any:

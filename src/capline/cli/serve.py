@@ -45,6 +45,17 @@ def serve(
     on_store_error: Annotated[
         str, typer.Option("--on-store-error", help="In an outage: raise (answer 503), allow or deny.")
     ] = "raise",
+    grpc: Annotated[
+        str, typer.Option("--grpc", metavar="HOST:PORT", envvar="CAPLINE_GRPC_LISTEN", help="Where Envoy asks.")
+    ] = "127.0.0.1:8082",
+    envoy: Annotated[
+        Path | None,
+        typer.Option("--envoy", envvar="CAPLINE_GRPC_ENVOY", help="YAML of envoyproxy/ratelimit: a file or a folder."),
+    ] = None,
+    merge_domains: Annotated[
+        bool,
+        typer.Option("--merge-domains", envvar="MERGE_DOMAIN_CONFIG", help="Several of these files may have a domain."),
+    ] = False,
     check: Annotated[bool, typer.Option("--check", help="Look whether it could start, and exit.")] = False,
 ) -> None:
     """Serve decisions over HTTP on this machine; docs/service.md has the paths.
@@ -53,13 +64,16 @@ def serve(
     """
     check_service_parts()
     from capline.service import server  # noqa: PLC0415 - an extra, and `--help` stays instant
+    from capline.service.envoy.settings import EnvoySettings  # noqa: PLC0415 - as above
 
+    at = None if envoy is None else str(server.parse_address(grpc, "--grpc"))
     settings = server.Settings(
         policies,
         store,
         server.parse_address(listen, "--listen"),
         server.parse_address(admin, "--admin"),
         on_store_error,
+        None if at is None or envoy is None else EnvoySettings(at, envoy, merge_domains),
     )
     if check:
         count = server.check(settings)
@@ -68,6 +82,8 @@ def serve(
     server.serve(settings, _say_started)
 
 
-def _say_started(public: Address, private: Address) -> None:
+def _say_started(public: Address, private: Address, grpc_port: int) -> None:
     note.print(f"decisions at http://{public}, metrics at http://{private}/metrics; Ctrl-C ends it", markup=False)
+    if grpc_port:
+        note.print(f"Envoy is answered by gRPC at port {grpc_port}", markup=False)
     note.print("no token is configured: it listens on loopback only", style="dim", markup=False)

@@ -97,7 +97,9 @@ class App:
             reply = _told(Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault of the service; its log says more"))
         if reply is None:
             return
-        headers = [(b"content-type", reply.type.encode()), (b"content-length", str(len(reply.body)).encode())]
+        headers: list[tuple[bytes, bytes]] = []
+        if reply.status != HTTPStatus.NO_CONTENT:
+            headers = [(b"content-type", reply.type.encode()), (b"content-length", str(len(reply.body)).encode())]
         headers += [(name.lower().encode(), value.encode("latin-1")) for name, value in reply.headers.items()]
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else reply.body})

@@ -12,7 +12,7 @@ import asyncio
 import os
 import signal
 import socket
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,12 +22,17 @@ import uvloop
 from capline.limiter.aio import AsyncLimiter
 from capline.model.errors import CaplineError, InvalidValueError, NoStoreError, quoted
 from capline.service.api import routes
+from capline.service.check import check_route
+from capline.service.envoy.files import load
 from capline.service.http import App
 from capline.service.probes import Metrics, probes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import AsyncGenerator, Callable, Generator
     from pathlib import Path
+
+    from capline.service.envoy.settings import EnvoySettings
+    from capline.service.http import Route
 
 __all__ = ["STOP_WITHIN_S", "Address", "Settings", "check", "parse_address", "serve"]
 
@@ -58,6 +63,7 @@ class Settings(NamedTuple):
     listen: Address
     admin: Address
     on_store_error: str = "raise"
+    envoy: EnvoySettings | None = None
 
 
 def parse_address(text: str, option: str) -> Address:
@@ -83,6 +89,8 @@ def parse_address(text: str, option: str) -> Address:
 
 def check(settings: Settings) -> int:
     """Look whether it could start, and make no store; the number of policies. Raises what is wrong."""
+    if settings.envoy is not None:
+        load(settings.envoy.files, merge_domains=settings.envoy.merge_domains)
 
     async def opened() -> int:
         try:
@@ -99,8 +107,8 @@ def check(settings: Settings) -> int:
     return asyncio.run(opened())
 
 
-def serve(settings: Settings, started: Callable[[Address, Address], object]) -> None:
-    """Serve until a signal ends it; `started` is told where it listens, once it does.
+def serve(settings: Settings, started: Callable[[Address, Address, int], object]) -> None:
+    """Serve until a signal ends it; `started` is told where it listens, once it does: gRPC at which port, or 0.
 
     Raises `CaplineError` where it cannot start: bad policies, an embedded store that is damaged, an address in use. A
     server that is away is no reason not to start: `/readyz` says so, and decisions are answered once it is back.
@@ -114,7 +122,10 @@ def serve(settings: Settings, started: Callable[[Address, Address], object]) -> 
 
 
 async def _serve(
-    settings: Settings, public: socket.socket, private: socket.socket, started: Callable[[Address, Address], object]
+    settings: Settings,
+    public: socket.socket,
+    private: socket.socket,
+    started: Callable[[Address, Address, int], object],
 ) -> None:
     metrics = Metrics()
     limiter = AsyncLimiter.from_file(
@@ -123,16 +134,34 @@ async def _serve(
     try:
         metrics.add(limiter)
         known = probes(limiter)
-        servers = [_Listener(App(routes(limiter) | known)), _Listener(App(known | metrics.routes()))]
-        _end_on_signals(servers)
-        async with asyncio.TaskGroup() as group:
-            for server, listening in zip(servers, (public, private), strict=True):
-                group.create_task(server.serve([listening]))
-            for server in servers:
-                await server.listening.wait()
-            started(*(Address(*listening.getsockname()[:2]) for listening in (public, private)))
+        async with _envoy(limiter, settings.envoy, metrics) as (grpc_port, json):
+            public_app = App(routes(limiter) | check_route(limiter) | json | known)
+            servers = [_Listener(public_app), _Listener(App(known | metrics.routes()))]
+            _end_on_signals(servers)
+            async with asyncio.TaskGroup() as group:
+                for server, listening in zip(servers, (public, private), strict=True):
+                    group.create_task(server.serve([listening]))
+                for server in servers:
+                    await server.listening.wait()
+                at = [Address(*listening.getsockname()[:2]) for listening in (public, private)]
+                started(at[0], at[1], grpc_port)
     finally:
         await limiter.close()
+
+
+@asynccontextmanager
+async def _envoy(
+    limiter: AsyncLimiter, settings: EnvoySettings | None, metrics: Metrics
+) -> AsyncGenerator[tuple[int, dict[str, Route]]]:
+    """Where Envoy is answered too: the gRPC port, and the path that takes the same as JSON."""
+    if settings is None:
+        yield 0, {}
+        return
+    from capline.service.envoy.json import json_route  # noqa: PLC0415 - an extra of its own
+    from capline.service.envoy.server import envoy_server  # noqa: PLC0415 - as above
+
+    async with envoy_server(limiter, settings, metrics.registry) as envoy:
+        yield envoy.port, json_route(envoy.ratelimit)
 
 
 class _Listener(uvicorn.Server):

@@ -23,31 +23,21 @@ from capline.service.envoy.service import answer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
-    from pathlib import Path
 
     from prometheus_client import CollectorRegistry
 
     from capline.limiter.aio import AsyncLimiter
+    from capline.service.envoy.settings import EnvoySettings
 
-__all__ = ["EnvoyServer", "EnvoySettings", "envoy_server"]
+__all__ = ["EnvoyServer", "envoy_server"]
 
 LARGEST_MESSAGE_BYTES = 1 << 20
 MOST_CALLS = 10_000
 """Calls under way at once; past it a call gets RESOURCE_EXHAUSTED."""
 
 STOP_WITHIN_S = 8.0
-LOOK_EVERY_S = 1.0
 
 log = logging.getLogger("capline.service")
-
-
-class EnvoySettings(NamedTuple):
-    """`listen` as gRPC writes an address: `127.0.0.1:8082`, `[::1]:8082`; `files` is a file or a folder."""
-
-    listen: str
-    files: Path
-    merge_domains: bool = False
-    look_every_s: float = LOOK_EVERY_S
 
 
 class EnvoyServer(NamedTuple):

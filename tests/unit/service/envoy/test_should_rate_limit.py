@@ -223,12 +223,12 @@ def test_health_and_reflection(service: EnvoyService) -> None:
     health = part("grpc_health.v1.health_pb2")
     stub = part("grpc_health.v1.health_pb2_grpc").HealthStub(service.channel)
     for name in ("", SERVICE):
-        answer = service.run(_awaited(stub.Check(health.HealthCheckRequest(service=name))))
+        answer = service.run(_awaited(stub.Check, health.HealthCheckRequest(service=name)))
         assert answer.status == health.HealthCheckResponse.SERVING
     reflection = part("grpc_reflection.v1alpha.reflection_pb2")
     reflected = part("grpc_reflection.v1alpha.reflection_pb2_grpc").ServerReflectionStub(service.channel)
     asked = iter([reflection.ServerReflectionRequest(list_services="")])
-    answer = service.run(_first(reflected.ServerReflectionInfo(asked)))
+    answer = service.run(_first(reflected.ServerReflectionInfo, asked))
     assert SERVICE in [one.name for one in answer.list_services_response.service]
 
 
@@ -258,11 +258,11 @@ async def _sleep() -> None:
     await asyncio.sleep(0.05)
 
 
-async def _awaited(call: Any) -> Any:
-    return await call
+async def _awaited(method: Any, request: Any) -> Any:
+    return await method(request)
 
 
-async def _first(answers: Any) -> Any:
-    async for one in answers:
+async def _first(method: Any, requests: Any) -> Any:
+    async for one in method(requests):
         return one
     return None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from tests.kit.gateway import DOCS, Gateway, program
+from tests.kit.gateway import DOCS, Gateway, free_port, program
 from tests.kit.http import Provider
 from tests.kit.serving import Serving
 
@@ -53,6 +54,28 @@ def test_caddy_passes_the_refusal_on(tmp_path: Path) -> None:
             assert len(provider.seen) == 3
             assert service.stop() == 0
             assert caddy.get("/a").status_code == 503
+        assert len(provider.seen) == 3
+
+
+@pytest.mark.deep
+def test_haproxy_asks_the_agent(tmp_path: Path) -> None:
+    policies(tmp_path)
+    shutil.copy(DOCS / "spoe.cfg", tmp_path)
+    port = free_port()
+    words = ["--store", "memory://", "--spoe", f"127.0.0.1:{port}"]
+    command = [program("haproxy"), "-db", "-f", "haproxy.cfg"]
+    with Provider() as provider, Serving(tmp_path, *words) as service:
+        addresses = {"127.0.0.1:8083": f"127.0.0.1:{port}", "127.0.0.1:9000": provider.url}
+        with Gateway(tmp_path, "haproxy.cfg", command, addresses) as haproxy:
+            answers = [haproxy.get("/a") for _ in range(4)]
+            assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+            assert answers[0].headers["RateLimit"].startswith('"api-hour";r=2')
+            assert answers[3].headers["RateLimit"].startswith('"api-hour";r=0')
+            assert int(answers[3].headers["Retry-After"]) > 3000
+            assert len(provider.seen) == 3
+            assert service.stop() == 0
+            outage = haproxy.get("/a")
+            assert (outage.status_code, outage.headers["Retry-After"]) == (503, "1")
         assert len(provider.seen) == 3
 
 

@@ -42,7 +42,7 @@ class EnvoyService:
 
     async def _start(self, files: Path, url: str, clock: Clock | None, settings: dict[str, Any]) -> None:
         self.limiter = await self._stack.enter_async_context(AsyncLimiter(url, clock=clock))
-        chosen = EnvoySettings("127.0.0.1:0", files, **settings)
+        chosen = EnvoySettings("127.0.0.1:0", (files,), **settings)
         self.server = await self._stack.enter_async_context(envoy_server(self.limiter, chosen, self.registry))
         self.channel = await self._stack.enter_async_context(aio.insecure_channel(f"127.0.0.1:{self.server.port}"))
         self._method = self.channel.unary_unary(

@@ -49,8 +49,11 @@ def serve(
         str, typer.Option("--grpc", metavar="HOST:PORT", envvar="CAPLINE_GRPC_LISTEN", help="Where Envoy asks.")
     ] = "127.0.0.1:8082",
     envoy: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option("--envoy", envvar="CAPLINE_GRPC_ENVOY", help="YAML of envoyproxy/ratelimit: a file or a folder."),
+    ] = None,
+    spoe: Annotated[
+        str | None, typer.Option("--spoe", metavar="HOST:PORT", envvar="CAPLINE_SPOE", help="Where HAProxy asks.")
     ] = None,
     merge_domains: Annotated[
         bool,
@@ -66,14 +69,15 @@ def serve(
     from capline.service import server  # noqa: PLC0415 - an extra, and `--help` stays instant
     from capline.service.envoy.settings import EnvoySettings  # noqa: PLC0415 - as above
 
-    at = None if envoy is None else str(server.parse_address(grpc, "--grpc"))
+    at = None if not envoy else str(server.parse_address(grpc, "--grpc"))
     settings = server.Settings(
         policies,
         store,
         server.parse_address(listen, "--listen"),
         server.parse_address(admin, "--admin"),
         on_store_error,
-        None if at is None or envoy is None else EnvoySettings(at, envoy, merge_domains),
+        None if at is None else EnvoySettings(at, tuple(envoy or ()), merge_domains),
+        None if spoe is None else server.parse_address(spoe, "--spoe"),
     )
     if check:
         count = server.check(settings)

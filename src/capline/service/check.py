@@ -22,8 +22,9 @@ from capline.service.problems import Problem
 
 if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
+    from capline.model.decision import Decision
 
-__all__ = ["check_route"]
+__all__ = ["check_route", "decide"]
 
 _NAMES = ("policy", "subject", "cost", "segment", "channel", "zone")
 _PARAMETERS = (*_NAMES, "refuse")
@@ -41,20 +42,26 @@ def check_route(limiter: AsyncLimiter) -> dict[str, Route]:
         refuse = _REFUSALS.get(named.get("refuse", "403"))
         if refuse is None:
             raise InvalidValueError(f"refuse is {' or '.join(_REFUSALS)}, not {quoted(named['refuse'])}")
-        decision = await limiter.decide(
-            _needed(named, "policy"),
-            _subject(_needed(named, "subject")),
-            _cost(named.get("cost", "1")),
-            segment=named.get("segment"),
-            channel=named.get("channel"),
-            zone=named.get("zone"),
-        )
-        if not decision.allowed and decision.origin == "fallback":
-            raise StoreUnavailableError("the store cannot answer now, and nothing goes on without it")
+        decision = await decide(limiter, named)
         headers = decision.headers("legacy") | decision.headers("draft-11") | {"Cache-Control": "no-store"}
         return Reply(b"", headers, status=204 if decision.allowed else refuse)
 
     return {"/check": Route({"GET": check})}
+
+
+async def decide(limiter: AsyncLimiter, named: dict[str, str]) -> Decision:
+    """The decision that these words ask for; raises `CaplineError` where there is none, in an outage too."""
+    decision = await limiter.decide(
+        _needed(named, "policy"),
+        _subject(_needed(named, "subject")),
+        _cost(named.get("cost", "1")),
+        segment=named.get("segment"),
+        channel=named.get("channel"),
+        zone=named.get("zone"),
+    )
+    if not decision.allowed and decision.origin == "fallback":
+        raise StoreUnavailableError("the store cannot answer now, and nothing goes on without it")
+    return decision
 
 
 def _headers(request: Request) -> dict[str, str]:

@@ -26,6 +26,7 @@ from capline.service.check import check_route
 from capline.service.envoy.files import load
 from capline.service.http import App
 from capline.service.probes import Metrics, probes
+from capline.service.spoe import spoe_server
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
@@ -64,6 +65,7 @@ class Settings(NamedTuple):
     admin: Address
     on_store_error: str = "raise"
     envoy: EnvoySettings | None = None
+    spoe: Address | None = None
 
 
 def parse_address(text: str, option: str) -> Address:
@@ -90,7 +92,7 @@ def parse_address(text: str, option: str) -> Address:
 def check(settings: Settings) -> int:
     """Look whether it could start, and make no store; the number of policies. Raises what is wrong."""
     if settings.envoy is not None:
-        load(settings.envoy.files, merge_domains=settings.envoy.merge_domains)
+        load(*settings.envoy.files, merge_domains=settings.envoy.merge_domains)
 
     async def opened() -> int:
         try:
@@ -134,7 +136,7 @@ async def _serve(
     try:
         metrics.add(limiter)
         known = probes(limiter)
-        async with _envoy(limiter, settings.envoy, metrics) as (grpc_port, json):
+        async with _envoy(limiter, settings.envoy, metrics) as (grpc_port, json), _haproxy(limiter, settings.spoe):
             public_app = App(routes(limiter) | check_route(limiter) | json | known)
             servers = [_Listener(public_app), _Listener(App(known | metrics.routes()))]
             _end_on_signals(servers)
@@ -162,6 +164,15 @@ async def _envoy(
 
     async with envoy_server(limiter, settings, metrics.registry) as envoy:
         yield envoy.port, json_route(envoy.ratelimit)
+
+
+@asynccontextmanager
+async def _haproxy(limiter: AsyncLimiter, address: Address | None) -> AsyncGenerator[None]:
+    if address is None:
+        yield
+        return
+    async with spoe_server(limiter, *address):
+        yield
 
 
 class _Listener(uvicorn.Server):

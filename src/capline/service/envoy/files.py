@@ -1,8 +1,8 @@
 """The files of a configuration, read whole and followed.
 
-A folder's `.yaml` and `.yml` files, in the order of their names, those that begin with a dot left out; or one file. The
-rule: `current` is always a whole, good configuration. A change of any file, a new one or one that is gone is a new
-configuration; one that has a fault anywhere changes only `error`.
+Any number of paths: files, and folders of which every `.yaml` and `.yml` file counts, in the order of their names,
+but for those that begin with a dot. The rule: `current` is always a whole, good configuration. A change of any file, a
+new one or one that is gone is a new configuration; one that has a fault anywhere changes only `error`.
 
 Files whose state (inode, size, times) was seen are read again only where it changed, or is younger than two seconds: a
 file system's clock ticks coarsely.
@@ -20,6 +20,7 @@ from capline.service.envoy.form import add_file
 from capline.service.envoy.rules import Configuration
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 __all__ = ["Files", "load"]
@@ -31,22 +32,22 @@ _SETTLED_NS = 2_000_000_000
 _Read = list[tuple["Path", bytes]]
 
 
-def load(path: Path, *, merge_domains: bool = False) -> Configuration:
-    """The configuration of a file or a folder; raises the `CaplineError` that names the file, the line and the fault.
+def load(*paths: Path, merge_domains: bool = False) -> Configuration:
+    """The configuration of files and folders; raises the `CaplineError` that names the file, the line and the fault.
 
     A folder without files is one without domains. Two files with one domain are refused unless `merge_domains`.
     """
-    return _parsed(_read(path), merge_domains=merge_domains)
+    return _parsed(_read(paths), merge_domains=merge_domains)
 
 
 class Files:
-    """Follows a file or a folder: call `poll` now and then. Raises when made on one that is not good."""
+    """Follows files and folders: call `poll` now and then. Raises when made on what is not good."""
 
-    def __init__(self, path: Path, *, merge_domains: bool = False) -> None:
-        self._path = path.absolute()  # so that a chdir does not change which is meant
+    def __init__(self, *paths: Path, merge_domains: bool = False) -> None:
+        self._paths = tuple([path.absolute() for path in paths])  # so that a chdir does not change which are meant
         self._merge_domains = merge_domains
         self._seen: object = None
-        read = _read(path)
+        read = _read(self._paths)
         self._digest = _digest(read)
         self.current = _parsed(read, merge_domains=merge_domains)
         self.error: CaplineError | None = None
@@ -57,10 +58,10 @@ class Files:
         Never raises. Costs a stat for each file while nothing changes.
         """
         try:
-            state, newest_ns = _state(self._path)
+            state, newest_ns = _state(self._paths)
             if state == self._seen:
                 return False
-            read = _read(self._path)
+            read = _read(self._paths)
             self._seen = state if time.time_ns() - newest_ns > _SETTLED_NS else None
             digest = _digest(read)
             if digest == self._digest and self.error is None:
@@ -75,23 +76,27 @@ class Files:
         return True
 
 
-def _names(path: Path) -> list[Path]:
-    try:
-        if not path.is_dir():
-            return [path]
-        found = sorted(one for one in path.iterdir() if one.suffix in _SUFFIXES and not one.name.startswith("."))
-    except OSError as error:
-        raise InvalidValueError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
+def _names(paths: Sequence[Path]) -> list[Path]:
+    found: list[Path] = []
+    for path in paths:
+        try:
+            below = sorted(path.iterdir()) if path.is_dir() else None
+        except OSError as error:
+            raise InvalidValueError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
+        if below is None:
+            found.append(path)
+        else:
+            found += [one for one in below if one.suffix in _SUFFIXES and not one.name.startswith(".")]
     if len(found) > MOST_FILES:
-        raise InvalidValueError(f"{path}: {len(found)} files; at most {MOST_FILES}")
+        raise InvalidValueError(f"{len(found)} files of rate limits; at most {MOST_FILES}")
     return found
 
 
-def _state(path: Path) -> tuple[object, int]:
+def _state(paths: Sequence[Path]) -> tuple[object, int]:
     """What changes when any file does, and when the newest did."""
     states: list[tuple[str, int, int, int]] = []
     newest_ns = 0
-    for one in _names(path):
+    for one in _names(paths):
         try:
             stat = one.stat()
         except OSError:
@@ -102,8 +107,8 @@ def _state(path: Path) -> tuple[object, int]:
     return tuple(states), newest_ns
 
 
-def _read(path: Path) -> _Read:
-    return [(one, read_bytes(one)[0]) for one in _names(path)]
+def _read(paths: Sequence[Path]) -> _Read:
+    return [(one, read_bytes(one)[0]) for one in _names(paths)]
 
 
 def _digest(read: _Read) -> bytes:

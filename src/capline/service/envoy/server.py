@@ -56,7 +56,7 @@ async def envoy_server(
 
     Raises `CaplineError` where it cannot start: files with a fault, an address in use, an extra that is missing.
     """
-    files = Files(settings.files, merge_domains=settings.merge_domains)
+    files = Files(*settings.files, merge_domains=settings.merge_domains)
     metrics = EnvoyMetrics(registry)
     ratelimit = RateLimit(limiter, files.current, metrics)
     server, port = await _started(ratelimit, settings.listen)

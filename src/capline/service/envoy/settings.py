@@ -11,12 +11,12 @@ __all__ = ["EnvoySettings"]
 
 
 class EnvoySettings(NamedTuple):
-    """`listen` as gRPC writes an address: `127.0.0.1:8082`, `[::1]:8082`; `files` is a file or a folder.
+    """`listen` as gRPC writes an address: `127.0.0.1:8082`, `[::1]:8082`; `files` are files and folders.
 
     `look_every_s` is how often the files are looked at.
     """
 
     listen: str
-    files: Path
+    files: tuple[Path, ...]
     merge_domains: bool = False
     look_every_s: float = 1.0

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +19,6 @@ from capline.service.envoy.ratelimit import LARGEST_REMAINING, subject_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 NOW_US = 1_763_700_000_000_000
 MINUTE_US = 60_000_000
@@ -199,6 +201,17 @@ def test_json_is_answered_as_upstream_does(service: EnvoyService) -> None:
     for wrong in ("", "{", "[]", '{"domain":"edge"}', '{"domain":""}', '{"domains":"edge"}', b"\xff", "[" * 5000):
         answer = service.json(wrong)
         assert (answer.status_code, answer.text) == (400, "Bad Request\n")
+
+
+def test_the_page_shows_what_is_answered(tmp_path: Path, clock: ManualClock) -> None:
+    page = (Path(__file__).parents[4] / "docs" / "envoy.md").read_text(encoding="utf-8")
+    form = re.findall(r"--json '(.*)'", page)
+    answers = re.findall(r"```json\n(.*?)\n```", page)
+    (file,) = re.findall(r"<<'EOF'\n(.*?)EOF", page, re.DOTALL)
+    (tmp_path / "edge.yaml").write_text(file, encoding="utf-8")
+    with EnvoyService(tmp_path, clock=clock) as service:
+        assert [service.json(one).json() for one in form] == [json.loads(one) for one in answers]
+    assert len(answers) == 1
 
 
 def test_files_are_followed_and_a_broken_one_is_refused(service: EnvoyService, tmp_path: Path) -> None:

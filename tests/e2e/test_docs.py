@@ -17,7 +17,7 @@ BLOCKS = [
     for page in (
         ROOT / "README.md",
         *(ROOT / "docs" / f"{name}.md" for name in ("stores", "logs", "observing", "publishing", "algorithms")),
-        *(ROOT / "docs" / f"{name}.md" for name in ("celery", "migrating")),
+        *(ROOT / "docs" / f"{name}.md" for name in ("celery", "migrating", "tokens")),
     )
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
 ]

@@ -8,6 +8,22 @@ LUA = "store/redis/scripting/lua"
 
 MUTANTS = (
     Mutant(
+        "level_past_its_quota_is_forgotten_on_a_server",
+        f"{LUA}/level.lua",
+        "  if level <= brim then return at, level end\n",
+        "  if true then return at, level end\n",
+        "a charge of many quotas under gcra expires after one window",
+        "tests/conformance/test_server_stores.py::TestRedis::test_a_charge_far_past_the_quota_is_not_forgotten_early",
+    ),
+    Mutant(
+        "charge_without_bound",
+        f"{LUA}/rule.lua",
+        "  if not room then return {NO_ROOM, 0, 0, 0, 0} end\n",
+        "",
+        "more units than a double counts are recorded, and the log counts wrong from then on",
+        "tests/conformance/test_server_stores.py::TestRedis::test_a_charge_of_more_than_can_be_counted_is_refused_before_it_is_recorded",
+    ),
+    Mutant(
         "long_log_never_trims",
         f"{LUA}/long.lua",
         "or n % 64 == 0 or",
@@ -58,7 +74,7 @@ MUTANTS = (
     Mutant(
         "refund_of_any_age_on_a_server",
         f"{LUA}/refund.lua",
-        "if stamp <= math.max(now, own.floor) - keep then return 0 end",
+        "if stamp <= time - keep then return 0 end",
         "",
         "a hit that is out of every window is given back",
         "tests/conformance/test_server_stores.py::TestRedisClusterAsyncBucket::test_a_hit_out_of_every_window_is_not_refunded",

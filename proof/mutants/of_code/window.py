@@ -6,6 +6,30 @@ __all__ = ["MUTANTS"]
 
 MUTANTS = (
     Mutant(
+        "level_past_its_quota_is_forgotten",
+        "window/limit_reader.py",
+        "        later_us = -(-max(0, level - self.brim) // self.fall)\n",
+        "        later_us = 0\n",
+        "a charge of many quotas under gcra is trimmed after one window",
+        "tests/conformance/test_stores.py::TestMemory::test_a_charge_far_past_the_quota_is_not_forgotten_early",
+    ),
+    Mutant(
+        "charge_behind_slots",
+        "window/rule.py",
+        "    stamp_us = _stamp(logs, time_us, NEVER)\n    if stamp_us >= LATEST_US or not all",
+        "    stamp_us = _stamp(logs, time_us, _newest(logs))\n    if stamp_us >= LATEST_US or not all",
+        "what was used now counts from the last slot on",
+        "tests/conformance/test_stores.py::TestMemory::test_a_charge_counts_before_slots_that_are_taken",
+    ),
+    Mutant(
+        "settled_twice_counts_twice",
+        "window/rule.py",
+        "            bound.log.amend(stamp_us, cost)\n",
+        "            bound.log.amend(stamp_us, bound.log.units_at(stamp_us) + cost)\n",
+        "a settlement that is asked again adds its cost again",
+        "tests/conformance/test_stores.py::TestMemory::test_a_settlement_is_once_however_often_it_is_asked",
+    ),
+    Mutant(
         "window_edge_off_by_one",
         "window/limit_reader.py",
         "        return stamp_us + self.limit.window_us\n",

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from capline import __version__
-from capline.cli import campaign, decisions, logs, policies, replay, segments, serve, store, worker
+from capline.cli import campaign, charges, decisions, logs, policies, replay, segments, serve, store, worker
 from capline.cli.common import BAD_INPUT, INTERRUPTED, note, plain
 from capline.model.errors import CaplineError
 
@@ -27,6 +27,7 @@ app.add_typer(segments.app, name="segments")
 app.add_typer(store.app, name="store")
 app.add_typer(policies.app, name="policies")
 decisions.register(app)
+charges.register(app)
 logs.register(app)
 replay.register(app)
 worker.register(app)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from capline.model.attempt import Attempt
     from capline.model.clock import Clock
     from capline.model.decision import Decision, Joint
+    from capline.model.limit_status import LimitStatus
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
 
@@ -102,7 +103,7 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
         zone: str | None = None,
     ) -> Decision:
         """See `Limiter.peek`."""
-        asked = self._asked(policy, subject, cost, id, segment, channel, zone)
+        asked = self._looked(policy, subject, cost, id, segment, channel, zone)
         with self._observers.one("peek", asked) as seen:
             try:
                 return seen(await self._store.peek(*self._arguments(asked)))
@@ -118,6 +119,61 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
             return await self._store.refund(self._any_terms(policy), subject, stamp(hit), check_cost(cost))
         finally:
             self._denied.forget((subject,))
+
+    async def charge(
+        self,
+        policy: str,
+        subject: Subject,
+        cost: int,
+        id: str | None = None,
+        *,
+        segment: str | None = None,
+        channel: str | None = None,
+        zone: str | None = None,
+    ) -> Decision:
+        """See `Limiter.charge`."""
+        asked = self._asked(policy, subject, cost, id, segment, channel, zone)
+        with self._observers.one("charge", asked) as seen:
+            return seen(await self._store.charge(*self._arguments(asked)))
+
+    async def settle(self, policy: str, subject: Subject, hit: int | None, cost: int) -> bool:
+        """See `Limiter.settle`."""
+        units = check_cost(cost, 0)
+        if hit is None:
+            return False
+        subject = self._subject(subject)
+        try:
+            return await self._store.settle(self._any_terms(policy), subject, stamp(hit), units)
+        finally:
+            self._denied.forget((subject,))
+
+    async def usage(
+        self,
+        policy: str,
+        subject: Subject,
+        *,
+        segment: str | None = None,
+        channel: str | None = None,
+        zone: str | None = None,
+    ) -> tuple[LimitStatus, ...]:
+        """See `Limiter.usage`."""
+        asked = self._asked(policy, subject, 0, None, segment, channel, zone, least=0)
+        return (await self._store.peek(*self._arguments(asked))).limits
+
+    async def flush(self, policy: str) -> int:
+        """See `Limiter.flush`."""
+        compiled = [self._any_terms(policy)]
+        subjects: set[Subject] = set()
+        page = await self._store.scan(compiled)
+        while True:
+            subjects.update(one.subject for one in page.found if one.subject is not None)
+            if page.after is None:
+                break
+            page = await self._store.scan(compiled, page.after)
+        for subject in subjects:
+            await self._store.erase(compiled, subject)
+        self._denied.forget(subjects)
+        return len(subjects)
 
     async def schedule(
         self,

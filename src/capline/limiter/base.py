@@ -290,15 +290,33 @@ class LimiterBase(ABC, Generic[S]):
         segment: str | None,
         channel: str | None,
         zone: str | None = None,
+        *,
+        least: int = 1,
     ) -> Attempt:
-        """The attempt, checked, without names that make no difference to its policy."""
+        """The attempt, checked, without names that make no difference to its policy; it costs `least` or more."""
         try:
             names = self._rules.known(policy, segment, channel, zone)
         except TypeError as error:
             raise typed(error, policy, segment, channel, zone) from None
         if id is not None:
             check_id(id)
-        return Attempt(policy, self._subject(subject), check_cost(cost), id, names[1], channel, names[3])
+        return Attempt(policy, self._subject(subject), check_cost(cost, least), id, names[1], channel, names[3])
+
+    def _looked(
+        self,
+        policy: str,
+        subject: Subject,
+        cost: int,
+        id: str | None,
+        segment: str | None,
+        channel: str | None,
+        zone: str | None,
+    ) -> Attempt:
+        """The attempt of a `peek`, checked: its cost may be 0, and then it has no id."""
+        asked = self._asked(policy, subject, cost, id, segment, channel, zone, least=0)
+        if not asked.cost and id is not None:
+            raise InvalidValueError("a peek of cost 0 looks at what is left; it takes no id")
+        return asked
 
     def _arguments(self, attempt: Attempt) -> tuple[CompiledRule, Subject, int, int]:
         """A store's arguments for a checked attempt."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from capline.model.clock import Clock
     from capline.model.decision import Decision, Joint
     from capline.model.errors import CaplineError
+    from capline.model.limit_status import LimitStatus
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
 
@@ -129,8 +130,12 @@ class Limiter(LimiterBase[Store]):
         channel: str | None = None,
         zone: str | None = None,
     ) -> Decision:
-        """What `decide` would answer, with `hit` None; consumes nothing."""
-        asked = self._asked(policy, subject, cost, id, segment, channel, zone)
+        """What `decide` would answer, with `hit` None; consumes nothing.
+
+        With a `cost` of 0 it asks whether no limit is past its quota: allowed while anything is left or the quota is
+        exactly used, and `remaining` is what is left now. Quiet hours and slots ahead refuse it as any attempt.
+        """
+        asked = self._looked(policy, subject, cost, id, segment, channel, zone)
         with self._observers.one("peek", asked) as seen:
             try:
                 return seen(self._store.peek(*self._arguments(asked)))
@@ -151,6 +156,83 @@ class Limiter(LimiterBase[Store]):
             return self._store.refund(self._any_terms(policy), subject, stamp(hit), check_cost(cost))
         finally:
             self._denied.forget((subject,))
+
+    def charge(
+        self,
+        policy: str,
+        subject: Subject,
+        cost: int,
+        id: str | None = None,
+        *,
+        segment: str | None = None,
+        channel: str | None = None,
+        zone: str | None = None,
+    ) -> Decision:
+        """Record `cost` units, whatever the limits say: for what has happened already, as tokens that were used.
+
+        Past a quota it means waiting longer: until then attempts are refused, `peek(cost=0)` too. The answer is
+        allowed, with the `hit`, and `remaining` as of after it. A charge is stamped now, before slots that are taken.
+        The same `id` counts once, as in `decide`; with another cost it raises `IdConflictError`. Raises
+        `InvalidValueError`, and records nothing, for more units than a log can count (2^53 - 1, fewer under
+        `sliding_counter` and `gcra`), and `StoreError` in any outage: `on_store_error` cannot record it. Costs as much
+        as a `decide` with a cost.
+        """
+        asked = self._asked(policy, subject, cost, id, segment, channel, zone)
+        with self._observers.one("charge", asked) as seen:
+            return seen(self._store.charge(*self._arguments(asked)))
+
+    def settle(self, policy: str, subject: Subject, hit: int | None, cost: int) -> bool:
+        """Give a hit that was an estimate the units that it really cost; True if there was such a hit.
+
+        Less is given back at once. More is recorded even past the quota, so that the next attempts wait. The hit keeps
+        its stamp and its id, so the same settlement twice is once; `cost` 0 is a refund. False, and nothing changed,
+        for a hit that is unknown, given back or older than the widest window; `charge` what it cost then. Under
+        algorithms that keep sums the hit must have been made with an `id`, or it is False as well. Raises
+        `InvalidValueError` for more units than a log can count, `StoreError` in any outage. Costs as much as `refund`.
+        """
+        units = check_cost(cost, 0)
+        if hit is None:
+            return False
+        subject = self._subject(subject)
+        try:
+            return self._store.settle(self._any_terms(policy), subject, stamp(hit), units)
+        finally:
+            self._denied.forget((subject,))
+
+    def usage(
+        self,
+        policy: str,
+        subject: Subject,
+        *,
+        segment: str | None = None,
+        channel: str | None = None,
+        zone: str | None = None,
+    ) -> tuple[LimitStatus, ...]:
+        """What is used and left of each limit now, in the policy's order, then the channel's; consumes nothing.
+
+        Unlike `peek`, which answers as of after an attempt, this has no attempt: of an empty 10/s 0 are used and 10
+        left. Slots that are taken count as used. Raises `StoreError` in any outage. Costs as much as `peek`.
+        """
+        asked = self._asked(policy, subject, 0, None, segment, channel, zone, least=0)
+        return self._store.peek(*self._arguments(asked)).limits
+
+    def flush(self, policy: str) -> int:
+        """Forget every subject of the policy, for tests; returns how many. Policies that share its log forget them too.
+
+        Attempts made meanwhile may stay. It reads every log of the policy, so it costs as much as `export`.
+        """
+        compiled = [self._any_terms(policy)]
+        subjects: set[Subject] = set()
+        page = self._store.scan(compiled)
+        while True:
+            subjects.update(one.subject for one in page.found if one.subject is not None)
+            if page.after is None:
+                break
+            page = self._store.scan(compiled, page.after)
+        for subject in subjects:
+            self._store.erase(compiled, subject)
+        self._denied.forget(subjects)
+        return len(subjects)
 
     def schedule(
         self,

@@ -31,16 +31,16 @@ class Attempt(msgspec.Struct, frozen=True):
     zone: str | None = None
 
 
-def check_cost(cost: int) -> int:
-    """Return the cost as an `int` of 1 to 2^53-1, or raise."""
+def check_cost(cost: int, least: int = 1) -> int:
+    """Return the cost as an `int` of 1 (or another `least`) to 2^53-1, or raise."""
     if isinstance(cost, (bool, float)):
         raise InvalidTypeError(f"a cost is a whole number of units, not {quoted(cost)}")
     try:
         units = index(cost)
     except TypeError:
         raise InvalidTypeError(f"a cost is a whole number of units, not {quoted(cost)}") from None
-    if not 1 <= units <= LARGEST_QUOTA:
-        raise InvalidValueError(f"a cost is 1 to {LARGEST_QUOTA} units, not {quoted(units)}")
+    if not least <= units <= LARGEST_QUOTA:
+        raise InvalidValueError(f"a cost is {least} to {LARGEST_QUOTA} units, not {quoted(units)}")
     return units
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["NUMBERS", "LimitStatus", "states_of"]
 
 NUMBERS = 3
-"""Numbers of one state: units left, microseconds until more are left, microseconds until all are left."""
+"""Numbers of one state: units left (below 0: past the quota), microseconds until more are left, until all are left."""
 
 
 class LimitStatus(msgspec.Struct, frozen=True, gc=False):
@@ -32,6 +32,7 @@ class LimitStatus(msgspec.Struct, frozen=True, gc=False):
     `frees_in_us`  microseconds until it allows more than that: 0 if nothing of it is used, None for never (quota 0)
     `whole_in_us`  microseconds until nothing of it is used any more, if nothing else is recorded
     `name`         the policy, or `policy/channel` for a limit of a channel
+    `past`         units past its quota: charged whatever the limits say, or used under a larger quota
     """
 
     limit: Limit
@@ -39,6 +40,12 @@ class LimitStatus(msgspec.Struct, frozen=True, gc=False):
     frees_in_us: int | None
     whole_in_us: int
     name: str = ""
+    past: int = 0
+
+    @property
+    def used(self) -> int:
+        """Units of it that are used, which may be more than its quota; for quiet hours 0."""
+        return 0 if isinstance(self.limit, QuietHours) else self.limit.quota - self.remaining + self.past
 
     @property
     def frees_in(self) -> float | None:
@@ -60,6 +67,8 @@ def states_of(logs: Iterable[LogLimits], numbers: Sequence[int]) -> tuple[LimitS
         for limit, place in zip(log_limits.limits, places, strict=True):
             left, frees_in_us, whole_in_us = numbers[NUMBERS * len(placed) : NUMBERS * (len(placed) + 1)]
             never = limit.quota == 0 and not isinstance(limit, QuietHours)
-            state = LimitStatus(limit, left, None if never else frees_in_us, whole_in_us, log_limits.title)
+            state = LimitStatus(
+                limit, max(0, left), None if never else frees_in_us, whole_in_us, log_limits.title, max(0, -left)
+            )
             placed.append((place, state))
     return tuple([state for _, state in sorted(placed, key=itemgetter(0))])

@@ -21,10 +21,22 @@ if TYPE_CHECKING:
     from capline.model.decision import Joint
     from capline.model.errors import CaplineError
     from capline.model.limit import Limit
+    from capline.model.limit_status import LimitStatus
     from capline.model.policy import Policy
     from capline.store.columns import Decisions
 
-__all__ = ["Answer", "Columns", "columns_of", "columns_of_rows", "explained", "joint", "one", "policies", "slot"]
+__all__ = [
+    "Answer",
+    "Columns",
+    "columns_of",
+    "columns_of_rows",
+    "explained",
+    "joint",
+    "one",
+    "policies",
+    "slot",
+    "usage",
+]
 
 
 class Answer(msgspec.Struct):
@@ -83,6 +95,24 @@ def one(policy: str, segment: str | None, decision: Decision) -> bytes:
 def slot(policy: str, segment: str | None, decision: Decision) -> bytes:
     """A decision of `schedule`."""
     return msgspec.json.encode(SlotAnswer(*_parts(policy, segment, decision), decision.wait))
+
+
+def usage(policy: str, segment: str | None, limits: Sequence[LimitStatus]) -> bytes:
+    """What is used and left of each limit."""
+    return msgspec.json.encode({"policy": policy, "segment": segment, "limits": [_state(one) for one in limits]})
+
+
+def _state(state: LimitStatus) -> dict[str, object]:
+    """One limit as `usage` has it; times in seconds, null for never."""
+    return {
+        "limit": str(state.limit),
+        "name": state.name,
+        "used": state.used,
+        "remaining": state.remaining,
+        "past": state.past,
+        "frees_in": state.frees_in,
+        "whole_in": state.whole_in,
+    }
 
 
 def joint(asked: Sequence[Attempt], answer: Joint) -> bytes:

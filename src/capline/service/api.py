@@ -9,7 +9,7 @@ import msgspec
 
 from capline.model.errors import InvalidValueError
 from capline.service import answers
-from capline.service.forms import Ask, Asks, Batch, Reader, Refund, Slot, query_of, subject_of
+from capline.service.forms import Ask, Asks, Batch, Look, Reader, Refund, Settle, Slot, query_of, subject_of
 from capline.service.http import ONE_BODY_BYTES, Reply, Request, Route
 from capline.service.problems import Problem
 
@@ -29,6 +29,9 @@ def routes(limiter: AsyncLimiter) -> dict[str, Route]:
     return {
         "/v1/decide": Route({"POST": verbs.decide}, ONE_BODY_BYTES),
         "/v1/peek": Route({"POST": verbs.peek}, ONE_BODY_BYTES),
+        "/v1/charge": Route({"POST": verbs.charge}, ONE_BODY_BYTES),
+        "/v1/usage": Route({"POST": verbs.usage}, ONE_BODY_BYTES),
+        "/v1/settle": Route({"POST": verbs.settle}, ONE_BODY_BYTES),
         "/v1/schedule": Route({"POST": verbs.schedule}, ONE_BODY_BYTES),
         "/v1/refund": Route({"POST": verbs.refund}, ONE_BODY_BYTES),
         "/v1/decide/all": Route({"POST": verbs.decide_all}, ONE_BODY_BYTES),
@@ -44,6 +47,7 @@ class _Verbs:
     def __init__(self, limiter: AsyncLimiter) -> None:
         self._limiter = limiter
         self._ask, self._slot, self._refund = Reader(Ask), Reader(Slot), Reader(Refund)
+        self._look, self._settle = Reader(Look), Reader(Settle)
         self._asks, self._batch = Reader(Asks), Reader(Batch)
 
     async def decide(self, request: Request) -> Reply:
@@ -59,6 +63,25 @@ class _Verbs:
             ask.policy, ask.subject, ask.cost, ask.id, segment=ask.segment, channel=ask.channel, zone=ask.zone
         )
         return Reply(answers.one(ask.policy, ask.segment, decision), decision.headers("draft-11"))
+
+    async def charge(self, request: Request) -> Reply:
+        ask: Ask = self._ask(request.body)
+        decision = await self._limiter.charge(
+            ask.policy, ask.subject, ask.cost, ask.id, segment=ask.segment, channel=ask.channel, zone=ask.zone
+        )
+        return Reply(answers.one(ask.policy, ask.segment, decision), decision.headers("draft-11"))
+
+    async def usage(self, request: Request) -> Reply:
+        look: Look = self._look(request.body)
+        limits = await self._limiter.usage(
+            look.policy, look.subject, segment=look.segment, channel=look.channel, zone=look.zone
+        )
+        return Reply(answers.usage(look.policy, look.segment, limits))
+
+    async def settle(self, request: Request) -> Reply:
+        settle: Settle = self._settle(request.body)
+        settled = await self._limiter.settle(settle.policy, settle.subject, settle.hit, settle.cost)
+        return Reply(msgspec.json.encode({"settled": settled}))
 
     async def schedule(self, request: Request) -> Reply:
         ask: Slot = self._slot(request.body)

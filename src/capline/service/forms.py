@@ -21,7 +21,7 @@ from capline.service.problems import Problem
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Ask", "Asks", "Batch", "Reader", "Refund", "Slot", "query_of", "subject_of"]
+__all__ = ["Ask", "Asks", "Batch", "Look", "Reader", "Refund", "Settle", "Slot", "query_of", "subject_of"]
 
 T = TypeVar("T")
 
@@ -56,6 +56,25 @@ class Refund(msgspec.Struct, forbid_unknown_fields=True):
     subject: Subject
     hit: int
     cost: int = 1
+
+
+class Settle(msgspec.Struct, forbid_unknown_fields=True):
+    """What a hit, made as an estimate, really cost."""
+
+    policy: str
+    subject: Subject
+    hit: int
+    cost: int
+
+
+class Look(msgspec.Struct, forbid_unknown_fields=True):
+    """A subject and the limits that are asked for."""
+
+    policy: str
+    subject: Subject
+    segment: str | None = None
+    channel: str | None = None
+    zone: str | None = None
 
 
 class Asks(msgspec.Struct, forbid_unknown_fields=True):

@@ -105,7 +105,15 @@ class Store(Protocol):
         ...
 
     def peek(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """What `decide` would answer; records nothing."""
+        """What `decide` would answer; records nothing. A cost of 0 asks whether no limit is past its quota."""
+        ...
+
+    def charge(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        """Record the cost, whatever the limits say; raises `InvalidValueError` for more than a log can count."""
+        ...
+
+    def settle(self, compiled: Any, subject: Subject, stamp_us: int, cost: int) -> bool:
+        """Give the hit with this stamp this cost; False if there is no such hit. See `capline.window.rule.settle`."""
         ...
 
     def place(
@@ -208,6 +216,14 @@ class AsyncStore(Protocol):
         ...
 
     async def peek(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        """See `Store`."""
+        ...
+
+    async def charge(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        """See `Store`."""
+        ...
+
+    async def settle(self, compiled: Any, subject: Subject, stamp_us: int, cost: int) -> bool:
         """See `Store`."""
         ...
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from capline.testing.law.algorithms import AlgorithmLaw
 from capline.testing.law.at_once import AtOnceLaw
 from capline.testing.law.calendars import CalendarLaw
+from capline.testing.law.charges import ChargeLaw
 from capline.testing.law.clocks import ClockLaw
 from capline.testing.law.counted import CountedLaw
 from capline.testing.law.denied import DeniedLaw
@@ -68,5 +69,6 @@ class StoreConformance(
     JointTimeLaw,
     CountedLaw,
     StateLaw,
+    ChargeLaw,
 ):
     """Every check. A subclass names the store."""

@@ -226,6 +226,34 @@ class StoreMachine(RuleBasedStateMachine):
             Attempt("p", subject, cost, **names),
         )
 
+    @rule(data=st.data(), subject=subjects)
+    def look(self, data: st.DataObject, subject: str | int) -> None:
+        names = self.names(data)
+        self.compare(
+            lambda: self.limiter.peek("p", subject, 0, **names),
+            lambda: self.reference.peek("p", subject, 0, **names),
+            self.oracle.looked,
+            Attempt("p", subject, 0, **names),
+        )
+
+    @rule(data=st.data(), subject=subjects, cost=costs, id=ids)
+    def charge(self, data: st.DataObject, subject: str | int, cost: int, id: str | None) -> None:
+        names = self.names(data)
+        self.compare(
+            lambda: self.limiter.charge("p", subject, cost, id, **names),
+            lambda: self.reference.charge("p", subject, cost, id, **names),
+            self.oracle.charged,
+            Attempt("p", subject, cost, id, **names),
+        )
+
+    @precondition(lambda self: bool(self.hits))
+    @rule(data=st.data(), cost=st.one_of(st.integers(0, 9), st.just(300)))
+    def settle(self, data: st.DataObject, cost: int) -> None:
+        subject, hit = data.draw(st.sampled_from(self.hits[-40:]))
+        done = self.reference.settle("p", subject, hit, cost)
+        assert self.limiter.settle("p", subject, hit, cost) == done
+        self.oracle.settled("p", subject, hit, cost, done=done)
+
     @precondition(lambda self: bool(self.hits))
     @rule(data=st.data())
     def refund(self, data: st.DataObject) -> None:

@@ -7,6 +7,8 @@ and raises `AssertionError` for an answer that breaks a promise:
                          before now, and behind every hit that counts
     a refused attempt    a window was full at the stamp that it would have had, or a slot ahead was taken; at its
                          retry_after it would be allowed, and not a microsecond before
+    a look               of no cost is allowed where no window is over its quota and no slot ahead is taken
+    a charge             is recorded, and never refused; a hit that is settled counts what it was settled at
     an id                is consumed once, as long as its hit counts
     a joint attempt      is allowed where each of its parts would be, and consumes in all of them or in none
 
@@ -125,6 +127,44 @@ class Oracle:
         else:
             _check(decision.hit is None, 3, attempt, "refused, and recorded")
 
+    def looked(self, attempt: Attempt, now_us: int, decision: Decision) -> None:
+        """An answer to `peek` with a cost of 0."""
+        _check(decision.hit is None, 3, attempt, "a look was recorded")
+        if self._blind(attempt):
+            return
+        account = self._account(attempt.policy, attempt.subject)
+        time_us = account.time_us(now_us)
+        may = not self._queued(account, now_us) and self._fits(attempt, account, time_us)
+        _check(decision.allowed == may, 2, attempt, f"{decision}, beside {account.hits}")
+
+    def charged(self, attempt: Attempt, now_us: int, decision: Decision) -> None:
+        """An answer to `charge`."""
+        account, known = self._of(attempt, now_us)
+        _check(decision.allowed, 2, attempt, "a charge was refused")
+        if known is not None:
+            _check(decision.hit == known.stamp_us, 4, attempt, f"{decision}, not {known} again")
+            return
+        time_us = account.time_us(now_us)
+        stamp_us = decision.hit
+        assert stamp_us is not None, f"{attempt} was charged, and names no hit"
+        if not self._blind(attempt):
+            taken = {hit.stamp_us for hit in account.hits}
+            free_us = next(at_us for at_us in range(time_us, time_us + len(taken) + 1) if at_us not in taken)
+            _check(stamp_us == free_us, 1, attempt, f"{stamp_us} is not the first free instant {free_us}")
+        self._recorded(attempt, account, now_us, stamp_us)
+
+    def settled(self, policy: str, subject: str | int, stamp_us: int, cost: int, *, done: bool) -> None:
+        """An answer to `settle`."""
+        account = self._account(policy, subject)
+        if self._policies[policy].algorithm != "sliding_log":
+            account.is_loose = True
+        elif not self._policies[policy].count_denied:
+            live = [hit for hit in account.hits if hit.live and hit.stamp_us == stamp_us]
+            _check(done <= bool(live), 5, policy, f"{stamp_us} was settled, which is no hit's")
+        for hit in account.hits if done else ():
+            if hit.stamp_us == stamp_us:
+                hit.live, hit.units = cost > 0, cost
+
     def decided_all(self, attempts: Sequence[Attempt], now_us: int, joint: Joint) -> None:
         """An answer to `decide_all`, of one atomic step."""
         found = [self._of(attempt, now_us) for attempt in attempts]
@@ -232,6 +272,9 @@ class Oracle:
             if policy.algorithm in ("sliding_log", "bucketed"):
                 fits = self._fits(attempt, account, stamp_us)
                 _check(fits, 1, attempt, f"{stamp_us} is one too many beside {account.hits}")
+        self._recorded(attempt, account, now_us, stamp_us)
+
+    def _recorded(self, attempt: Attempt, account: _Account, now_us: int, stamp_us: int) -> None:
         time_us = account.time_us(now_us)
         # A slot in the future is nothing that the log has seen; the next microsecond of a burst is.
         account.seen_us = stamp_us if stamp_us <= time_us + 1 else time_us

@@ -14,7 +14,7 @@ from capline.limiter.rules import Rules
 from capline.model.decision import Decision, Joint
 from capline.model.policy import LogLimits
 from capline.window.log import Log, trim
-from capline.window.rule import Slot, attempt, draft_logs, joint, peek, refund
+from capline.window.rule import Slot, attempt, charge, draft_logs, joint, peek, refund, settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -86,6 +86,30 @@ class Reference:
         _, bound_logs = self._open(self._rules.rule(policy, segment, channel, zone), subject, cost)
         return peek(bound_logs, self._clock.now_us(), fingerprint(id))
 
+    def charge(
+        self,
+        policy: str,
+        subject: Subject,
+        cost: int,
+        id: str | None = None,
+        *,
+        segment: str | None = None,
+        channel: str | None = None,
+        zone: str | None = None,
+    ) -> Decision:
+        """Record whatever the limits say."""
+        drafts, bound_logs = self._open(self._rules.rule(policy, segment, channel, zone), subject, cost)
+        decision = charge(bound_logs, self._clock.now_us(), fingerprint(id))
+        self._keep(subject, drafts)
+        return decision
+
+    def settle(self, policy: str, subject: Subject, stamp_us: int, cost: int) -> bool:
+        """Give a hit what it really cost, in the policy's log and whichever other has it."""
+        drafts, bound_logs = self._open(self._with_every_log(policy), subject, cost)
+        done = settle(bound_logs, stamp_us, self._clock.now_us())
+        self._keep(subject, drafts)
+        return done
+
     def decide_all(self, attempts: Sequence[Attempt]) -> Joint:
         """One attempt over several subjects, all or nothing."""
         rules = [self._rules.rule(one.policy, one.segment, one.channel, one.zone) for one in attempts]
@@ -99,14 +123,7 @@ class Reference:
 
     def refund(self, policy: str, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
         """Give a hit back, in the policy's log and whichever other has it."""
-        rule = self._rules.rule(*self._rules.any_names(policy))
-        if rule.algorithm == "sliding_log":
-            logs = (
-                rule.logs[0],
-                *(LogLimits(name, (), rule.logs[0].retention_us) for name in rule.channel_logs),
-            )
-            rule = msgspec.structs.replace(rule, logs=logs)
-        drafts, bound_logs = self._open(rule, subject, cost)
+        drafts, bound_logs = self._open(self._with_every_log(policy), subject, cost)
         done = refund(bound_logs, stamp_us, cost, self._clock.now_us())
         self._keep(subject, drafts)
         return done
@@ -134,6 +151,14 @@ class Reference:
             cutoff_us = max(self._clock.now_us(), log.high_water_us) - one.retention_us
             found.append([(hit.stamp_us, hit.units) for hit in trim(log, cutoff_us).hits])
         return found
+
+    def _with_every_log(self, policy: str) -> BoundPolicy:
+        """A rule over every log that may hold a hit of the policy."""
+        rule = self._rules.rule(*self._rules.any_names(policy))
+        if rule.algorithm != "sliding_log":
+            return rule
+        channels = (LogLimits(name, (), rule.logs[0].retention_us) for name in rule.channel_logs)
+        return msgspec.structs.replace(rule, logs=(rule.logs[0], *channels))
 
     def _attempt(
         self, rule: BoundPolicy, subject: Subject, cost: int, id: str | None, slot: Slot | None = None

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from capline.model.clock import LATEST_US
 from capline.model.limit import LARGEST_QUOTA, CalendarLimit, Limit, QuietHours
 from capline.model.override import override
 from capline.window.calendar import ends_us, open_us, starts_us
@@ -81,6 +82,15 @@ class LimitReader(msgspec.Struct, frozen=True):
         Without hits the log tells of now only.
         """
         return self.left(log, max(now_us, log.newest_us()), table)
+
+    def fits_in(self, log: LogView, at_us: int, units: int, horizon_us: int) -> bool:
+        """Whether a log that is charged these units at this instant holds no more than can be counted exactly."""
+        return log.units_after(horizon_us) + units <= self.most_units
+
+    @property
+    def most_units(self) -> int:
+        """The most units of one log: numbers stay whole below 2^53 in all that is computed from them."""
+        return LARGEST_QUOTA
 
     def more_us(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> int:
         """From when on more is left than at this instant, right after a hit of this cost there (0: none).
@@ -224,6 +234,11 @@ class CounterReader(LimitReader, frozen=True):
     tick_us: int
     ticks: int
 
+    @property
+    @override
+    def most_units(self) -> int:
+        return LARGEST_QUOTA // self.ticks
+
     @override
     def fits_us(self, log: LogView, cost: int, table: ZoneTable) -> int | None:
         quota, window_us = self.limit.quota, self.limit.window_us
@@ -331,7 +346,9 @@ class LevelReader(LimitReader, frozen=True):
 
     @override
     def left(self, log: LogView, at_us: int, table: ZoneTable) -> int:
-        return (self.brim - self.level(log, at_us)) // self.rise
+        level = self.level(log, at_us)
+        ahead_us = min(max(0, log.newest_us() - at_us), (LARGEST_QUOTA - level) // self.fall)
+        return (self.brim - level - ahead_us * self.fall) // self.rise
 
     @override
     def more_us(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> int:
@@ -339,7 +356,40 @@ class LevelReader(LimitReader, frozen=True):
         if not level:
             return NEVER
         over = level - (self.brim - (max(0, self.brim - level) // self.rise + 1) * self.rise)
-        return at_us - (-over // self.fall)
+        return max(at_us, log.newest_us()) - (-over // self.fall)
+
+    @override
+    def fits_in(self, log: LogView, at_us: int, units: int, horizon_us: int) -> bool:
+        start_us = max(at_us, log.last_us())
+        level = self.level(log, start_us)
+        if units > (LARGEST_QUOTA - level) // self.rise:
+            return False
+        return self._settled(start_us, level + units * self.rise)[0] < LATEST_US
+
+    def raised(self, log: LogView, at_us: int, units: int) -> tuple[int, int]:
+        """The stamp and the level of the log's hit after so many more units at this instant.
+
+        A level past the quota is kept as the instant at which it will have sunk to it: so it is not trimmed before.
+        """
+        start_us = max(at_us, log.last_us())
+        return self._settled(start_us, self.level(log, start_us) + units * self.rise)
+
+    def lowered(self, log: LogView, at_us: int, units: int) -> tuple[int, int]:
+        """The stamp and the level of the log's hit once so many units are taken off at this instant.
+
+        A stamp ahead moves back, at most to this instant.
+        """
+        last_us = log.last_us()
+        level, off = log.units_after(last_us - 1), units * self.rise
+        ahead_us = last_us - at_us
+        if ahead_us > 0 and ahead_us <= (LARGEST_QUOTA - level) // self.fall:
+            return self._settled(at_us, max(0, level + ahead_us * self.fall - off))
+        return last_us, max(0, level - off)
+
+    def _settled(self, stamp_us: int, level: int) -> tuple[int, int]:
+        """The same level as of the first instant at which it is not past the quota."""
+        later_us = -(-max(0, level - self.brim) // self.fall)
+        return stamp_us + later_us, level - later_us * self.fall if later_us else level
 
     @override
     def empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:

@@ -16,7 +16,20 @@ from typing import Any, Protocol
 
 import msgspec
 
-__all__ = ["NEVER", "Draft", "Hit", "Log", "LogView", "extend", "find", "forget", "give_back", "record", "trim"]
+__all__ = [
+    "NEVER",
+    "Draft",
+    "Hit",
+    "Log",
+    "LogView",
+    "amend",
+    "extend",
+    "find",
+    "forget",
+    "give_back",
+    "record",
+    "trim",
+]
 
 NEVER = -1
 """The newest stamp of a log that has no hit."""
@@ -134,6 +147,12 @@ def give_back(log: Log, stamp_us: int, units: int) -> tuple[Log, bool]:
     return Log(hits, log.high_water_us), True
 
 
+def amend(log: Log, stamp_us: int, units: int) -> Log:
+    """The log with so many units, above 0, in the hit with this stamp, which keeps its id."""
+    hits = tuple(Hit(stamp_us, units, hit.fingerprint) if hit.stamp_us == stamp_us else hit for hit in log.hits)
+    return Log(hits, log.high_water_us)
+
+
 def find(log: Log, fingerprint: int, cutoff_us: int) -> int:
     """The stamp that this id was recorded under, later than the cutoff; `NEVER` where the log has none."""
     stamps = [hit.stamp_us for hit in log.hits if hit.fingerprint == fingerprint and hit.stamp_us > cutoff_us]
@@ -176,6 +195,10 @@ class Draft:
         """See `give_back`."""
         self.log, done = give_back(self.log, stamp_us, units)
         return done
+
+    def amend(self, stamp_us: int, units: int) -> None:
+        """See `amend`."""
+        self.log = amend(self.log, stamp_us, units)
 
     def find(self, fingerprint: int, cutoff_us: int) -> int:
         """See `find`."""

@@ -28,7 +28,7 @@ import msgspec
 
 from capline.model.clock import LATEST_US
 from capline.model.decision import Decision
-from capline.model.errors import IdConflictError
+from capline.model.errors import IdConflictError, InvalidValueError
 from capline.model.limit import LARGEST_QUOTA, Limit
 from capline.model.limit_status import NUMBERS, LimitStatus, states_of
 from capline.model.policy import LogLimits
@@ -45,13 +45,16 @@ __all__ = [
     "Readers",
     "Slot",
     "attempt",
+    "charge",
     "draft_logs",
     "joint",
     "peek",
     "readers_of",
     "refund",
+    "settle",
     "step",
     "table_of",
+    "too_many",
 ]
 
 Readers = tuple[tuple[LimitReader, ...], ...]
@@ -75,6 +78,10 @@ class OpenLog(LogView, Protocol):
 
     def give_back(self, stamp_us: int, units: int) -> bool:
         """Take so many units off the hit with this stamp; False if it has fewer. Its stamp stays; its id is free."""
+        ...
+
+    def amend(self, stamp_us: int, units: int) -> None:
+        """Give the hit with this stamp so many units, above 0; its id stays."""
         ...
 
     def find(self, fingerprint: int, cutoff_us: int) -> int:
@@ -156,6 +163,32 @@ def peek(logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0) -> Decisio
     return msgspec.structs.replace(_judge([logs], now_us)[0], hit=None) if known is None else known
 
 
+def charge(logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0) -> Decision:
+    """Record the cost, whatever the limits say; the answer is as of after it.
+
+    It is stamped now, before slots that are taken. Raises `InvalidValueError`, and records nothing, for more units than
+    a log can count; `IdConflictError` if the id was recorded with another cost.
+    """
+    time_us = _time(logs, now_us)
+    known = _known(logs, fingerprint, time_us, now_us, slot=False)
+    if known is not None:
+        return known
+    stamp_us = _stamp(logs, time_us, NEVER)
+    if stamp_us >= LATEST_US or not all(_has_room(bound, time_us, stamp_us, bound.cost) for bound in logs):
+        raise too_many(logs[0].cost)
+    for number, bound in enumerate(logs):
+        _record(bound, time_us, stamp_us, 0 if number else fingerprint)
+    after = _answer([(logs, stamp_us)], now_us)
+    return msgspec.structs.replace(after, allowed=True, retry_after_us=0, hit=stamp_us)
+
+
+def too_many(cost: int) -> InvalidValueError:
+    """The error of a cost that a log cannot count."""
+    return InvalidValueError(
+        f"{cost} units are more than this log can count beside what it holds; charge less, or in larger units"
+    )
+
+
 def joint(
     parts: Sequence[Sequence[BoundLog]], now_us: int, fingerprints: Sequence[int], *, record: bool = True
 ) -> tuple[Decision, list[int]]:
@@ -213,19 +246,50 @@ def refund(logs: Sequence[BoundLog], stamp_us: int, cost: int, now_us: int) -> b
     if stamp_us <= max(now_us, own.log.high_water_us) - own.log_limits.retention_us:
         return False
     if own.log_limits.keeps == "sums":
-        return _give_back(own, stamp_us, cost)
+        return _give_back(own, stamp_us, cost, now_us)
     units = own.log.units_at(stamp_us)
     if own.log_limits.keeps == "ids":
         if units:
             own.changed = own.log.give_back(stamp_us, units)
         elif own.log.free_stamp(stamp_us) != stamp_us:
             return False
-        given_back = [_give_back(bound, stamp_us, units or cost) for bound in logs[1:]]
+        given_back = [_give_back(bound, stamp_us, units or cost, now_us) for bound in logs[1:]]
         return any(given_back)
     if not units:
         return False
     for bound in logs:
         bound.changed = bound.log.give_back(stamp_us, units)
+    return True
+
+
+def settle(logs: Sequence[BoundLog], stamp_us: int, now_us: int) -> bool:
+    """Give the hit with this stamp, made as an estimate, the units that it really cost: the bound logs' `cost`.
+
+    The hit is in the policy's own log (the first). False, and nothing changed, if it is not there: it is older than
+    every window, was given back, or has no id where hits without one are kept as sums. Settled again it is changed
+    again, so the same cost twice is once. Its stamp and its id stay; with a cost of 0 it is refunded. Raises
+    `InvalidValueError`, and changes nothing, for more units than a log can count.
+    """
+    own, cost = logs[0], logs[0].cost
+    time_us = max(now_us, own.log.high_water_us)
+    units = own.log.units_at(stamp_us)
+    if not units or stamp_us <= time_us - own.log_limits.retention_us:
+        return False
+    if own.log_limits.keeps != "hits" and not own.log.is_named(stamp_us):
+        return False
+    if not cost:
+        refund(logs, stamp_us, units, now_us)
+        return True
+    more = cost - units
+    holding = [bound for bound in logs if bound is own or own.log_limits.keeps == "ids" or bound.log.units_at(stamp_us)]
+    if more > 0 and not all(_has_room(bound, time_us, time_us, more) for bound in holding):
+        raise too_many(cost)
+    for bound in holding if more else ():
+        if bound.log_limits.keeps == "sums" and bound is not own:
+            _shift(bound, stamp_us, more, time_us, now_us)
+        else:
+            bound.log.amend(stamp_us, cost)
+            bound.changed = True
     return True
 
 
@@ -271,7 +335,8 @@ class _Verdict(NamedTuple):
 
 def _verdict(logs: Sequence[BoundLog], now_us: int) -> _Verdict:
     time_us, newest_us = _time(logs, now_us), _newest(logs)
-    stamp_us = _stamp(logs, time_us, newest_us)
+    # A look, of no cost, is at what is left now.
+    stamp_us = _stamp(logs, time_us, newest_us) if logs[0].cost else time_us
     fits_us, early_us, binding = _fits(logs, time_us)
     if fits_us is None:
         return _Verdict(logs, stamp_us, None, binding)
@@ -412,10 +477,11 @@ def _answer(
     tightest: _Binding | None = None
     numbers: list[int] = []
     for logs, stamp_us in stamped:
-        last_us = max(_newest(logs), stamp_us if allowed else NEVER)
+        consumes = allowed and logs[0].cost > 0
+        last_us = max(_newest(logs), stamp_us if consumes else NEVER)
         for bound in logs:
-            cost = bound.cost if allowed else 0
-            own_last_us = stamp_us if allowed else bound.log.newest_us()
+            cost = bound.cost if consumes else 0
+            own_last_us = stamp_us if consumes else bound.log.newest_us()
             for reader in bound.readers:
                 units = reader.left(bound.log, stamp_us, bound.table) - cost
                 if units < left:
@@ -425,7 +491,7 @@ def _answer(
                 whole_us = more_us = reader.more_us(bound.log, stamp_us, cost, bound.table)
                 if more_us != NEVER and not isinstance(reader, QuietReader):
                     whole_us = reader.empty_us(bound.log, own_last_us, cost, bound.table)
-                numbers += max(0, units), max(0, more_us - now_us), max(0, whole_us - now_us)
+                numbers += units, max(0, more_us - now_us), max(0, whole_us - now_us)
     limit, own = binding or tightest or (None, stamped[0][0][0])
     own.binds = True
     return Decision(
@@ -537,12 +603,14 @@ def _record(bound: BoundLog, time_us: int, stamp_us: int, fingerprint: int, unit
     if log_limits.keeps == "ids" and not fingerprint:
         return
     # A hit raises the high-water mark to its own stamp; a slot in the future only to now.
-    high_water_us = stamp_us if stamp_us <= time_us + 1 else time_us
     log.trim(time_us - log_limits.retention_us)
     last_us = log.last_us()
     reader = bound.readers[0] if bound.readers else None
+    level = 0
     if isinstance(reader, LevelReader):
-        level = reader.level(log, stamp_us) + units * reader.rise
+        stamp_us, level = reader.raised(log, stamp_us, units)
+    high_water_us = stamp_us if stamp_us <= time_us + 1 else time_us
+    if isinstance(reader, LevelReader):
         if last_us == NEVER:
             log.record(stamp_us, level, high_water_us)
         else:
@@ -560,7 +628,39 @@ def _is_sum_of(log: OpenLog, log_limits: LogLimits, last_us: int, stamp_us: int)
     return same and not log.is_named(last_us)
 
 
-def _give_back(bound: BoundLog, stamp_us: int, cost: int) -> bool:
+def _has_room(bound: BoundLog, time_us: int, stamp_us: int, units: int) -> bool:
+    """Whether the log can count so many units more."""
+    horizon_us = time_us - bound.log_limits.retention_us
+    if bound.log_limits.keeps == "sums":
+        return all(reader.fits_in(bound.log, stamp_us, units, horizon_us) for reader in bound.readers)
+    return bound.log.units_after(horizon_us) + units <= LARGEST_QUOTA
+
+
+def _shift(bound: BoundLog, stamp_us: int, units: int, time_us: int, now_us: int) -> None:
+    """Add so many units (may be negative) to the sum, or the level, that the hit with this stamp was added to."""
+    log, reader = bound.log, bound.readers[0]
+    if units < 0:
+        _give_back(bound, stamp_us, -units, now_us)
+    elif isinstance(reader, LevelReader):
+        _record(bound, time_us, time_us, 0, units)
+    else:
+        sum_us = _sum_of(bound, stamp_us)
+        if sum_us != NEVER:
+            log.amend(sum_us, log.units_at(sum_us) + units)
+            bound.changed = True
+
+
+def _sum_of(bound: BoundLog, stamp_us: int) -> int:
+    """The stamp of the sum that the hit with this stamp was added to, which is that of its newest hit."""
+    grain_us = bound.log_limits.grain_us
+    end_us = stamp_us - stamp_us % grain_us + grain_us
+    at_us = bound.log.next_stamp(stamp_us)
+    while at_us != NEVER and bound.log.is_named(at_us):
+        at_us = bound.log.next_stamp(at_us + 1)
+    return at_us if at_us < end_us else NEVER
+
+
+def _give_back(bound: BoundLog, stamp_us: int, cost: int, now_us: int) -> bool:
     """Take the cost off the sum, or the level, that the hit with this stamp was added to."""
     log, log_limits = bound.log, bound.log_limits
     reader = bound.readers[0]
@@ -568,7 +668,8 @@ def _give_back(bound: BoundLog, stamp_us: int, cost: int) -> bool:
         last_us = log.last_us()
         rest = 0 if last_us == NEVER else log.units_at(last_us)
         if rest:
-            log.give_back(last_us, min(rest, cost * reader.rise))
+            lower_us, level = reader.lowered(log, max(now_us, log.high_water_us), cost)
+            log.extend(lower_us, level - rest, 0)
             bound.changed = True
         return rest > 0
     if log.next_stamp(stamp_us) == stamp_us:

@@ -123,12 +123,16 @@ def test_the_choice_to_raise_raises_in_every_verb(make: Any) -> None:
 
 
 @pytest.mark.parametrize("choice", ["raise", "allow", "deny", Insurance()])
-def test_refund_erase_explain_and_sweep_raise_whatever_the_choice(make: Any, choice: Any) -> None:
+def test_verbs_that_nothing_can_stand_in_for_raise_whatever_the_choice(make: Any, choice: Any) -> None:
     limiter, door = make(choice)
     hit = limiter.decide("p", "s").hit
     door.down = gone()
     for ask in (
         lambda: limiter.refund("p", "s", hit),
+        lambda: limiter.charge("p", "s", 2),
+        lambda: limiter.settle("p", "s", hit, 2),
+        lambda: limiter.usage("p", "s"),
+        lambda: limiter.flush("p"),
         lambda: limiter.refund_many("p", ["s"], [hit]),
         lambda: limiter.erase("s"),
         lambda: limiter.explain("p", "s"),
@@ -139,7 +143,7 @@ def test_refund_erase_explain_and_sweep_raise_whatever_the_choice(make: Any, cho
 
 
 @pytest.mark.parametrize("choice", ["allow", "deny", Insurance()])
-@pytest.mark.parametrize("asked", [{"policy": "?"}, {"segment": "?"}, {"subject": ""}, {"cost": 0}, {"id": ""}])
+@pytest.mark.parametrize("asked", [{"policy": "?"}, {"segment": "?"}, {"subject": ""}, {"cost": -1}, {"id": ""}])
 def test_what_the_caller_did_wrong_is_no_outage(make: Any, choice: Any, asked: dict[str, Any]) -> None:
     limiter, door = make(choice)
     door.down = gone()

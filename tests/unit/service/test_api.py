@@ -85,6 +85,36 @@ def test_a_peek_consumes_nothing_and_a_refund_is_once(service: Service) -> None:
     assert answered(service, "/v1/peek", policy="promo", subject="u")["remaining"] == 2
 
 
+def test_a_charge_counts_past_the_quota_and_a_settlement_corrects(service: Service) -> None:
+    hit = answered(service, "/v1/decide", policy="promo", subject="u", id="m1")["hit"]
+    charged = answered(service, "/v1/charge", policy="promo", subject="u", cost=4, id="m2")
+    assert (charged["allowed"], charged["remaining"], charged["retry_after"]) == (True, 0, 0)
+    assert answered(service, "/v1/charge", policy="promo", subject="u", cost=4, id="m2")["hit"] == charged["hit"]
+    assert not answered(service, "/v1/peek", policy="promo", subject="u", cost=0)["allowed"]
+    usage = answered(service, "/v1/usage", policy="promo", subject="u")
+    assert usage == {
+        "policy": "promo",
+        "segment": None,
+        "limits": [
+            {
+                "limit": "3/day",
+                "name": "promo",
+                "used": 5,
+                "remaining": 0,
+                "past": 2,
+                "frees_in": pytest.approx(DAY_S),
+                "whole_in": pytest.approx(DAY_S),
+            }
+        ],
+    }
+    assert answered(service, "/v1/settle", policy="promo", subject="u", hit=charged["hit"], cost=1) == {"settled": True}
+    assert answered(service, "/v1/peek", policy="promo", subject="u", cost=0)["remaining"] == 1
+    assert answered(service, "/v1/settle", policy="promo", subject="u", hit=hit, cost=0) == {"settled": True}
+    assert answered(service, "/v1/settle", policy="promo", subject="u", hit=hit, cost=2) == {"settled": False}
+    for path, form in (("charge", {"cost": 0}), ("peek", {"cost": 0, "id": "x"}), ("settle", {"hit": hit, "cost": -1})):
+        assert service.post(f"/v1/{path}", policy="promo", subject="u", **form).status_code == 422
+
+
 def test_slots_follow_one_another(service: Service) -> None:
     waits = [answered(service, "/v1/schedule", policy="psp", subject="a")["wait"] for _ in range(3)]
     assert waits == pytest.approx([0, 1, 2], abs=1e-3)

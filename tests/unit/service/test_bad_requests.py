@@ -209,6 +209,9 @@ def test_an_outage_is_503_and_damage_500(error: StoreError, status: int) -> None
             ("/v1/peek", {"subject": "u"}),
             ("/v1/schedule", {"subject": "u"}),
             ("/v1/refund", {"subject": "u", "hit": 1}),
+            ("/v1/charge", {"subject": "u"}),
+            ("/v1/usage", {"subject": "u"}),
+            ("/v1/settle", {"subject": "u", "hit": 1, "cost": 2}),
             ("/v1/decide/batch", {"subjects": ["u"]}),
         ):
             answer = service.post(path, policy="promo", **form)
@@ -229,6 +232,7 @@ def test_the_choice_for_an_outage_is_marked(choice: str, allowed: bool) -> None:
         assert (one["allowed"], one["origin"], one["limit"], one["reset_after"]) == (allowed, "fallback", None, None)
         many = service.post("/v1/decide/batch", policy="promo", subjects=["u"]).json()
         assert (many["allowed"], many["origin"]) == ([allowed], "fallback")
+        problem(service.post("/v1/charge", policy="promo", subject="u"), 503)  # no answer can make up for it
         rows = service.post("/v1/decide/batch", attempts=[{"policy": "promo", "subject": "u"}]).json()
         assert (rows["allowed"], rows["origins"]) == ([allowed], {"0": "fallback"})
 

@@ -76,6 +76,14 @@ class AsyncLocalStore(AsyncStore):
         return await self._single(self._store.peek, compiled, subject, cost, fingerprint)
 
     @override
+    async def charge(self, compiled: LocalRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        return await self._single(self._store.charge, compiled, subject, cost, fingerprint)
+
+    @override
+    async def settle(self, compiled: LocalRule, subject: Subject, stamp_us: int, cost: int) -> bool:
+        return await self._single(self._store.settle, compiled, subject, stamp_us, cost)
+
+    @override
     async def place(
         self,
         compiled: LocalRule,

@@ -25,7 +25,7 @@ from capline.store.protocol import Batch, Merge, Page, Recorded, ScannedLog, Sto
 from capline.store.receipts import batch_digest, receipt_conflict, receipt_name
 from capline.window.limit_reader import LimitReader
 from capline.window.merge import Merged, merge
-from capline.window.rule import BoundLog, OpenLog, Slot, joint, peek, readers_of, refund, table_of
+from capline.window.rule import BoundLog, OpenLog, Slot, charge, joint, peek, readers_of, refund, settle, table_of
 from capline.window.rule import attempt as make_attempt
 
 if TYPE_CHECKING:
@@ -189,6 +189,14 @@ class LocalStore(Store, ABC):
     @override
     def peek(self, compiled: LocalRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
         return self._transact(lambda books: self._peek(books, StoreAttempt(compiled, subject, cost, fingerprint)))
+
+    @override
+    def charge(self, compiled: LocalRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        return self._transact(lambda books: self._charge(books, StoreAttempt(compiled, subject, cost, fingerprint)))
+
+    @override
+    def settle(self, compiled: LocalRule, subject: Subject, stamp_us: int, cost: int) -> bool:
+        return self._transact(lambda books: self._of_hit(settle, books, compiled, subject, stamp_us, cost))
 
     @override
     def place(
@@ -370,15 +378,39 @@ class LocalStore(Store, ABC):
         binds = next((i for i, bound_logs in enumerate(parts) if any(bound.binds for bound in bound_logs)), 0)
         return Joint.of(decision, hits if record else (), binds)
 
+    def _charge(self, books: LogTransaction, attempt: StoreAttempt) -> Decision:
+        """One charge, on stored logs."""
+        now_us = self._clock.now_us()
+        bound_logs = self._bound_logs(books, attempt, now_us)
+        decision = charge(bound_logs, now_us, attempt.fingerprint)
+        self._save(books, attempt, bound_logs)
+        return decision
+
     def _refund(self, books: LogTransaction, compiled: LocalRule, subject: Subject, stamp_us: int, cost: int) -> bool:
-        """A hit is named by its stamp alone, so every channel's log is searched for it; at most one has it."""
+        return self._of_hit(
+            lambda logs, hit_us, now_us: refund(logs, hit_us, cost, now_us), books, compiled, subject, stamp_us, cost
+        )
+
+    def _of_hit(
+        self,
+        change: Callable[[Sequence[BoundLog], int, int], bool],
+        books: LogTransaction,
+        compiled: LocalRule,
+        subject: Subject,
+        stamp_us: int,
+        cost: int,
+    ) -> bool:
+        """Refund or settle a hit.
+
+        It is named by its stamp alone, so every channel's log is searched for it; at most one has it.
+        """
         refs = (
             (*compiled.refs, *compiled.channel_refs)
             if compiled.rule.algorithm != "sliding_log"
             else (compiled.refs[0], *compiled.channel_refs)
         )
         bound_logs = [BoundLog(books.load(ref, subject), ref.log_limits, ref.readers, cost) for ref in refs]
-        done = refund(bound_logs, stamp_us, cost, self._clock.now_us())
+        done = change(bound_logs, stamp_us, self._clock.now_us())
         for ref, bound in zip(refs, bound_logs, strict=True):
             if bound.changed:
                 books.save(ref, subject, bound.log)  # pyright: ignore[reportArgumentType] - it came from `load`

@@ -137,5 +137,5 @@ def _numbers(
             continue
         place = n - (min(used, quota) - allowed)
         oldest_us = stamps[place] if place < n else stamp_us
-        numbers += max(0, quota - used), oldest_us + window_us - now_us, last_us + window_us - now_us
+        numbers += quota - used, oldest_us + window_us - now_us, last_us + window_us - now_us
     return numbers

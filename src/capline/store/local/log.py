@@ -148,6 +148,16 @@ class ColumnLog:
             self.ids = {fingerprint: us for fingerprint, us in self.ids.items() if us != stamp_us} or None
         return True
 
+    def amend(self, stamp_us: int, units: int) -> None:
+        """Give the hit with this stamp so many units, above 0; its id stays. O(n)."""
+        more = units - self.units_at(stamp_us)
+        if self.before is None:
+            self._count_units()
+        before = self.before or array("Q")
+        for i in range(bisect_left(self.stamps, stamp_us, self.start) + 1, len(before)):
+            before[i] += more
+        self.total += more
+
     def find(self, fingerprint: int, cutoff_us: int) -> int:
         """The stamp recorded under this id, if later than the cutoff; else `NEVER`."""
         stamp_us = self.ids.get(fingerprint, NEVER) if self.ids else NEVER

@@ -170,6 +170,12 @@ class PagedLog:
         self._dissolve()
         return self.tail.give_back(stamp_us, units)
 
+    def amend(self, stamp_us: int, units: int) -> None:
+        """See `ColumnLog`; a hit in the tail costs no more than there, an older one rewrites the log."""
+        if stamp_us < self.tail.stamps[self.tail.start]:
+            self._dissolve()
+        self.tail.amend(stamp_us, units)
+
     def find(self, fingerprint: int, cutoff_us: int) -> int:
         """See `ColumnLog`; reads pages from the newest back to the cutoff."""
         stamp_us = self.tail.find(fingerprint, cutoff_us)

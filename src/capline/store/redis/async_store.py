@@ -14,7 +14,7 @@ from capline.model.override import override
 from capline.store.protocol import AsyncStore, StoreAttempt
 from capline.store.redis.io.aio import AsyncTransport
 from capline.store.redis.maintenance import Maintenance
-from capline.store.redis.scripting.requests import DECIDE, PEEK, PLACE
+from capline.store.redis.scripting.requests import CHARGE, DECIDE, PEEK, PLACE
 from capline.store.redis.session import Session
 from capline.store.redis.verbs import Verbs
 
@@ -130,6 +130,15 @@ class AsyncRedisStore(AsyncStore):
     @override
     async def peek(self, compiled: RedisRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
         return await self._one(compiled, subject, PEEK, cost, fingerprint)
+
+    @override
+    async def charge(self, compiled: RedisRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        return await self._one(compiled, subject, CHARGE, cost, fingerprint)
+
+    @override
+    async def settle(self, compiled: RedisRule, subject: Subject, stamp_us: int, cost: int) -> bool:
+        outcome = await self._ask(self._verbs.settle_call(compiled, subject, stamp_us, cost))
+        return self._verbs.settled(outcome, compiled, cost)
 
     @override
     async def place(

@@ -12,7 +12,7 @@ from capline.store.redis.io.sync import Transport
 from capline.store.redis.io.wire import NoReply, ServerError
 from capline.store.redis.maintenance import Maintenance
 from capline.store.redis.scripting.replies import one_decision
-from capline.store.redis.scripting.requests import DECIDE, PEEK, PLACE, one_payload
+from capline.store.redis.scripting.requests import CHARGE, DECIDE, PEEK, PLACE, one_payload
 from capline.store.redis.scripting.scripts import ONE, Call
 from capline.store.redis.session import Session
 from capline.store.redis.verbs import Verbs
@@ -111,6 +111,15 @@ class RedisStore(Store):
     @override
     def peek(self, compiled: RedisRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
         return self._one(compiled, subject, PEEK, cost, fingerprint)
+
+    @override
+    def charge(self, compiled: RedisRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
+        return self._one(compiled, subject, CHARGE, cost, fingerprint)
+
+    @override
+    def settle(self, compiled: RedisRule, subject: Subject, stamp_us: int, cost: int) -> bool:
+        call = self._verbs.settle_call(compiled, subject, stamp_us, cost)
+        return self._verbs.settled(self._ask(call), compiled, cost)
 
     @override
     def place(

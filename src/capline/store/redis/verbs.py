@@ -40,6 +40,7 @@ from capline.store.redis.scripting.requests import (
 )
 from capline.store.redis.scripting.scripts import ONE, REFUND, Call
 from capline.store.redis.session import sound
+from capline.window.rule import too_many
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -63,6 +64,9 @@ IN_FLIGHT = 2
 ROWS_A_ROUND = 10_000
 """Refunds in one round trip."""
 
+NO_ROOM = -2
+"""The reply of refund.lua for more units than a log can count."""
+
 A_ROW_S = 0.0001
 """Seconds that each attempt of a batch adds to the deadline: some 20 us on the server, and as much here."""
 
@@ -83,12 +87,12 @@ class Verbs:
         fingerprint: int,
         slot: tuple[int, int] = (-1, 0),
     ) -> tuple[Call, int]:
-        """The call that decides, peeks or takes a slot for one attempt, and how many replicas must have it.
+        """The call that decides, peeks, takes a slot or charges for one attempt, and how many replicas must have it.
 
         `slot` is the most (-1: no bound) and the least us that the slot may be from now.
         """
         replicas = 0 if mode == PEEK else compiled.family.replicas
-        if compiled.short and cost == 1 and not fingerprint and mode != PEEK:
+        if compiled.short and cost == 1 and not fingerprint and mode in (DECIDE, PLACE):
             wish = slot if mode == PLACE else None
             return Call(*one_payload(compiled, subject, self._session.now(), wish), ONE), replicas
         head = Head(compiled.family, mode, (compiled,), self._session.now(), cost, *slot)
@@ -228,14 +232,27 @@ class Verbs:
 
     def refund_call(self, compiled: RedisRule, subject: Subject, stamp_us: int, cost: int) -> Call:
         """The call that refunds one hit."""
+        return self._hit_call(compiled, subject, stamp_us, cost, b"")
+
+    def settle_call(self, compiled: RedisRule, subject: Subject, stamp_us: int, cost: int) -> Call:
+        """The call that settles one hit at this cost. The same call twice is once, but not if it settles at 0."""
+        return self._hit_call(compiled, subject, stamp_us, cost, b"1")
+
+    def settled(self, outcome: Reply, compiled: RedisRule, cost: int) -> bool:
+        """Whether a `settle_call` found the hit; raises its error."""
+        if sound(outcome) == NO_ROOM:
+            raise too_many(cost)
+        return self.given_back(outcome, compiled)
+
+    def _hit_call(self, compiled: RedisRule, subject: Subject, stamp_us: int, cost: int, settles: bytes) -> Call:
         family = compiled.family
         tag = tag_of(subject, family.buckets)
         keys = keys_of(compiled.refund_logs, tag)
         field = field_of(subject) if family.buckets else b""
         numbers = (b"%d" % number for number in (family.retention_us, family.grace_ms, family.wide, cost))
-        asked = (b"%d" % stamp_us, field, self._session.now(), *numbers, compiled.refund_keeps)
+        asked = (b"%d" % stamp_us, field, self._session.now(), *numbers, compiled.refund_keeps, settles)
         payload = pack(b"EVALSHA", REFUND.sha, b"%d" % len(keys), *keys, *asked)
-        return Call(slot_of(tag), payload, REFUND)
+        return Call(slot_of(tag), payload, REFUND, repeatable=bool(settles) and cost > 0)
 
     def decide_batch(self, attempts: Sequence[StoreAttempt]) -> Steps[list[Decision | CaplineError]]:
         """Attempts of any policies; an item that fails is its error."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from capline.model.decision import Decision
-from capline.model.limit import Limit
+from capline.model.limit import LARGEST_QUOTA, Limit
 from capline.model.policy import BoundPolicy, LogLimits
 from capline.model.subject import Subject
 from capline.model.zone import zone_table
@@ -120,7 +120,7 @@ def bind(rule: BoundPolicy, own_clock: bool) -> RedisRule:
     refund_keeps = [
         number
         for log_limits, own in zip(refund_looks, readers, strict=False)
-        for number in (_keeps(log_limits), own[0].rise if own and isinstance(own[0], LevelReader) else 0)
+        for number in (_keeps(log_limits), *_numbers(own))
     ]
     one = struct.pack(
         f">BQQQBQ{2 * len(limits)}Q",
@@ -188,6 +188,13 @@ def _by(reader: LimitReader) -> object:
 def _keeps(log_limits: LogLimits) -> int:
     """The `keeps` of a log in rule.lua."""
     return {"hits": 0, "ids": -1}.get(log_limits.keeps, log_limits.grain_us)
+
+
+def _numbers(own: tuple[LimitReader, ...]) -> tuple[int, int, int, int]:
+    """The most units of a log, and rise, fall and brim of its level."""
+    if own and isinstance(own[0], LevelReader):
+        return own[0].most_units, own[0].rise, own[0].fall, own[0].brim
+    return min([reader.most_units for reader in own], default=LARGEST_QUOTA), 0, 0, 0
 
 
 def _unbound(subject: Subject) -> Decision:

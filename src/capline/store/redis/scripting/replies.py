@@ -10,9 +10,10 @@ import numpy as np
 
 from capline.model.decision import Decision, Joint
 from capline.model.errors import IdConflictError, StoreDamagedError, StoreError
-from capline.model.limit_status import NUMBERS, states_of
+from capline.model.limit_status import states_of
 from capline.store.columns import NEVER_US, NO_HIT, Decisions
 from capline.store.redis.scripting.compiled_rule import SIMPLE_BYTES, STATE_BYTES
+from capline.window.rule import too_many
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["JointReply", "ReplyColumns", "conflict", "damaged", "decisions", "joint_reply", "one_decision"]
 
 SPECIAL = np.dtype([("kind", "u1"), ("limit", "u1"), ("remaining", ">i8"), ("first", ">i8"), ("reset", ">i8")])
-_REFUSED, _ALLOWED, _CONFLICT, _DAMAGED, _KNOWN = 0, 1, 2, 3, 4
+_REFUSED, _ALLOWED, _CONFLICT, _DAMAGED, _KNOWN, _NO_ROOM = 0, 1, 2, 3, 4, 5
 _JOINT = struct.Struct(">QBBBQQQ")
 _JOINT_PART = struct.Struct(">BQ")
 _NO_STAMP = 1 << 60
@@ -112,13 +113,12 @@ def _special(
         return conflict(left, cost)
     if kind == _DAMAGED:
         return damaged(compiled)
-    return _strange(kind)
+    return too_many(cost) if kind == _NO_ROOM else _strange(kind)
 
 
 def _states(compiled: RedisRule, reply: bytes, at: int) -> tuple[LimitStatus, ...]:
     """The states of the limits that a reply has from there on."""
-    count = NUMBERS * len(compiled.limits)
-    return states_of(compiled.rule.logs, struct.unpack_from(f">{count}Q", reply, at))
+    return states_of(compiled.rule.logs, struct.unpack_from(">" + "qQQ" * len(compiled.limits), reply, at))
 
 
 def _joint_states(every: Sequence[RedisRule], reply: bytes, at: int) -> tuple[tuple[LimitStatus, ...], ...]:

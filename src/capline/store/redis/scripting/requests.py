@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from capline.store.protocol import StoreAttempt
 
 __all__ = [
+    "CHARGE",
     "DECIDE",
     "PEEK",
     "PLACE",
@@ -42,7 +43,7 @@ __all__ = [
     "single_call",
 ]
 
-DECIDE, PEEK, PLACE = 0, 1, 2
+DECIDE, PEEK, PLACE, CHARGE = 0, 1, 2, 3
 
 PLAIN_ROWS = 256
 """Rows of one unit without an id in one call: 0.4 ms; 5 ms were each log of them in the general form."""

@@ -1,11 +1,11 @@
 --@head
--- Attempts: decide, peek, or take a slot for each row, in order, and record what is allowed. One atomic step.
+-- Attempts: decide, peek, take a slot or charge for each row, in order, and record what is allowed. One atomic step.
 --
 -- KEYS   for each group, the key of each of its logs; a group is one subject, or one bucket of subjects. All in
 --        one slot. After them, with a receipt, the receipt's key.
 -- ARGV   1  msgpack: [mode, hash, keep_us, grace_ms, logs, bytes of a stamp, cost, max_wait_us, terms,
 --             not_before_us, states]
---             mode: 0 decide, 1 peek, 2 take a slot. hash: 1 for buckets, hashes of subjects. keep_us: how long hits
+--             mode: 0 decide, 1 peek, 2 take a slot, 3 charge. hash: 1 for buckets, hashes of subjects. keep_us: how long hits
 --             are kept. grace_ms: how much longer keys live. logs: how many each attempt reads. max_wait_us: -1 for no
 --             bound. not_before_us: a slot is at least so far from now. states: 1 to return the state of each limit.
 --             terms: for each code [limits of each log [quota, by, ...], least quota, its number, widest window in us,
@@ -26,6 +26,7 @@
 --        2 the id was recorded with another cost, which is in the place of remaining
 --        3 the stored value is not a log
 --        4 the receipt was given for another batch (then every row says so)
+--        5 more units than the log can count (mode 3)
 -- Invariant: nothing is written for a row that is not allowed, unless refusals count. Complexity: O(limits) a row,
 -- whatever the quota; two commands a bucket.
 
@@ -86,6 +87,7 @@ end
 local library
 local function load_library()
   --@include log
+  --@include level
   --@include limit_reader
   --@include rule
   library = {decode = decode, encode = encode, attempt = attempt, save = save, open_long = open_long, newest = newest,

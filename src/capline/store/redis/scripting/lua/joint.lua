@@ -67,6 +67,7 @@ if said_at_once then return said_at_once end
 
 local with_states = true
 --@include log
+--@include level
 --@include limit_reader
 --@include rule
 

@@ -155,7 +155,11 @@ local function limit_left(bound, quota, by, at)
   local kind, log = kind_of(by), bound.log
   if kind <= CALENDAR then return quota - units_after(log, cutoff_at(bound, by, at)) end
   if kind == QUIET then return open_at(bound.zone, by[2], by[3], at) == at and LARGEST_QUOTA or 0 end
-  if kind == LEVEL then return math.floor((by[4] - level_at(log, at, by)) / by[2]) end
+  if kind == LEVEL then
+    local level = level_at(log, at, by)
+    local ahead = math.min(math.max(0, newest(log) - at), math.floor((LARGEST_QUOTA - level) / by[3]))
+    return math.floor((by[4] - level - ahead * by[3]) / by[2])
+  end
   local window, tick, ticks = by[2], by[3], by[4]
   local start = at - at % window
   if kind == FIXED then return quota - units_after(log, start - 1) end
@@ -183,7 +187,7 @@ local function limit_more(bound, quota, by, at, cost)
     local level = level_at(log, at, by) + cost * by[2]
     if level == 0 then return -1 end
     local over = level - (by[4] - (math.floor(math.max(0, by[4] - level) / by[2]) + 1) * by[2])
-    return at + math.ceil(over / by[3])
+    return math.max(at, newest(log)) + math.ceil(over / by[3])
   end
   local left = limit_left(bound, quota, by, at)
   if kind <= CALENDAR then

@@ -350,6 +350,19 @@ local function give_back(log, i, units)
   return true
 end
 
+-- Give hit number i so many units, above 0; its id stays.
+local function amend(log, i, units)
+  local more, c = units - units_of(log, i), log.c
+  if more > 0 then make_room(log, more) end
+  for k = i, log.n do c[k] = c[k] + more end
+  log.dirty = math.min(log.dirty or i, i)
+end
+
+-- Whether so many units more than those later than the horizon can be counted, up to `most`.
+local function has_room(log, horizon, units, most)
+  return units <= most - units_after(log, horizon)
+end
+
 -- Write the changed part of a long log, to expire in `ttl` ms.
 local function save(log, ttl)
   local ids = log.size - 14

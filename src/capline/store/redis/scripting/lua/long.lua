@@ -61,7 +61,7 @@ local function long_unit(key, bytes, limits, widest, max_wait)
       local before, at, here, after = base, nil, nil, nil
       if i > 1 then
         local three = entry(i - 1, 3)
-        before = unpack_at('>I7', three, 8)
+        edges[-j], before = unpack_at('>I7I7', three)   -- the unit before the edge
         at, here = unpack_at('>I7I7', three, size + 1)
         if i < n then
           local own
@@ -89,6 +89,7 @@ local function long_unit(key, bytes, limits, widest, max_wait)
     local quota, window = limits[j], limits[j + 1]
     local cutoff, used, oldest = stamp - window, 0, nil   -- units in the window, and where the oldest of them stands
     if edges[j] and edges[j] > cutoff then
+      if edges[-j] and edges[-j] > cutoff then return false end   -- past the quota: the general rule counts
       used, oldest = quota, edges[j]
     elseif edges[j + 1] and edges[j + 1] > cutoff then
       -- The unit at the quota's edge has left the window and the next one is in it: no search is needed.

@@ -48,6 +48,7 @@ end
 if new == false then
   local with_states = true
   --@include log
+  --@include level
   --@include limit_reader
   --@include rule
   local log

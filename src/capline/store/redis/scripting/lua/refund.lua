@@ -1,15 +1,18 @@
 --@head
--- Refund one hit: in the policy's own log and in every other log that has it (a channel's, or one of a single limit).
--- One atomic step; `refund` of capline.window.rule in Lua.
+-- Refund one hit, or settle it at what it really cost: in the policy's own log and in every other log that has it (a channel's, or one of a single limit).
+-- One atomic step; `refund` and `settle` of capline.window.rule in Lua.
 --
 -- KEYS   the policy's own log, then the others, of one subject or its bucket
 -- ARGV   1 the hit's stamp in us   2 field in the bucket (empty: keys of their own)
 --        3 now in us (empty: the server's clock)   4 keep_us   5 grace_ms   6 bytes of a plain stamp
---        7 the hit's cost in units, used where hits are kept as sums
---        8 empty: every log keeps single hits; else msgpack: [keeps, rise, keeps, rise, ...] for each key's log: `keeps`
---          as in rule.lua; `rise`, by which a unit raises the level of gcra, 0 for other algorithms
--- Reply: 1 refunded; 0 no such hit in the widest window, or refunded before; -1 a stored value is not a log.
--- Invariant: a hit is refunded at most once, and its stamp stays; the time to live of a key does not change.
+--        7 the hit's cost in units; to refund, used where hits are kept as sums
+--        8 empty: every log keeps single hits; else msgpack, five for each key's log: `keeps` as in rule.lua; the most
+--          units that a sum may have; rise, fall and brim of the level of gcra, 0 for other algorithms
+--        9 empty: refund; else settle
+-- Reply: 1 done; 0 no such hit in the widest window, or refunded before; -1 a stored value is not a log; -2 more units
+--        than a log can count.
+-- Invariant: a hit is refunded at most once, and its stamp stays. The time to live of a key gets longer if a level is
+-- kept longer, and else does not change.
 -- Complexity: O(hits after it).
 
 local call = redis.call
@@ -21,6 +24,7 @@ if not now then
   now = time[1] * 1000000 + time[2]
 end
 --@include log
+--@include level
 
 local function open(key)
   local v
@@ -37,6 +41,7 @@ local function open(key)
 end
 
 local function write(key, log)
+  local longer = log.until_us and math.max(1, math.ceil((log.until_us + keep - now) / 1000)) + tonumber(ARGV[5])
   if log.key then
     local ids = log.size - 14
     call('SETRANGE', key, log.start + (log.dirty - 1) * log.size, entries(log, log.dirty, 0, 0, 7, 7, ids))
@@ -45,14 +50,28 @@ local function write(key, log)
   else
     call('HSET', key, field, encode(log, wide))
   end
+  if longer and call('PTTL', key) < longer then call('PEXPIRE', key, longer) end
+end
+
+-- What ARGV 8 says of the log of key k.
+local function kept_of(k)
+  return unpack(kept, 5 * k - 4, 5 * k)
+end
+
+-- Move the level's hit.
+local function set_level(log, at, level, floor)
+  if log.n == 0 then record(log, at, level, floor) else extend(log, at, level - units_of(log, log.n), floor) end
+  log.until_us = at
 end
 
 -- Take the cost off the sum, or the level, that the hit was added to.
-local function give_back_sum(log, keeps, rise, units)
+local function give_back_sum(log, keeps, _, rise, fall, brim, units)
   local n = log.n
   if rise > 0 then
-    local rest = n > 0 and units_of(log, n) or 0
-    return give_back(log, n, math.min(rest, units * rise))
+    if n == 0 or units_of(log, n) == 0 then return false end
+    local at, level = level_lowered(log, math.max(now, log.floor), units, rise, fall, brim)
+    set_level(log, at, level, 0)
+    return true
   end
   local i = upto(log.s, n, stamp - 1) + 1
   if i <= n and log.s[i] == stamp then
@@ -73,20 +92,66 @@ for k, key in ipairs(KEYS) do
   if not logs[k] then return -1 end
 end
 local own = logs[1]
-if stamp <= math.max(now, own.floor) - keep then return 0 end
+local time = math.max(now, own.floor)
+if stamp <= time - keep then return 0 end
 local given, at = 0, index_of(own, stamp)
 local units = at and units_of(own, at) or 0
-if (kept[1] or 0) > 0 then
-  if give_back_sum(own, kept[1], kept[2], cost) then given = 1 end
-elseif kept[1] == -1 then
+local keeps = kept[1] or 0
+
+-- The number of the sum, without an id, that the hit was added to: a sum has the stamp of its newest hit.
+local function sum_of(log, grain)
+  local i, stop = upto(log.s, log.n, stamp - 1) + 1, stamp - stamp % grain + grain
+  while i <= log.n and log.f and log.f[i] do i = i + 1 end
+  return i <= log.n and log.s[i] < stop and i or nil
+end
+
+-- Settle the hit in every log that has it: 1, or -2, and nothing changed, if one cannot count so many units.
+local function settle(more)
+  local horizon, changes = time - keep, {}
+  for k, log in ipairs(logs) do
+    local grain, most, rise, fall, brim = kept_of(k)
+    local i = index_of(log, stamp)
+    if k > 1 and (grain or 0) > 0 then
+      if more < 0 then
+        changes[k] = function() give_back_sum(log, grain, most, rise, fall, brim, -more) end
+      elseif rise > 0 then
+        trim(log, horizon)
+        local to, level = level_raised(log, time, more, rise, fall, brim)
+        if not to then return -2 end
+        changes[k] = function() set_level(log, to, level, to <= time + 1 and to or time) end
+      else
+        if not has_room(log, horizon, more, most) then return -2 end
+        local s = sum_of(log, grain)
+        changes[k] = s and function() amend(log, s, units_of(log, s) + more) end or nil
+      end
+    elseif i and (k == 1 or units_of(log, i) > 0) then
+      if more > 0 and not has_room(log, horizon, more, most and most > 0 and most or MOST_UNITS - 1) then return -2 end
+      changes[k] = function() amend(log, i, cost) end
+    end
+  end
+  for k = 1, #KEYS do
+    if changes[k] then changes[k]() end
+  end
+  return 1
+end
+
+local settles = ARGV[9] ~= ''
+if settles and (units == 0 or keeps ~= 0 and not (own.f and own.f[at])) then return 0 end
+if settles and cost > 0 then
+  given = cost == units and 1 or settle(cost - units)
+elseif keeps > 0 then
+  if give_back_sum(own, keeps, kept[2], kept[3], kept[4], kept[5], cost) then given = 1 end
+elseif keeps == -1 then
   if units > 0 then
     give_back(own, at, units)
   elseif at then
     return 0
   end
   for k = 2, #KEYS do
-    if give_back_sum(logs[k], kept[2 * k - 1], kept[2 * k], units > 0 and units or cost) then given = 1 end
+    local grain, most, rise, fall, brim = kept_of(k)
+    if give_back_sum(logs[k], grain, most, rise, fall, brim, units > 0 and units or cost) then given = 1 end
   end
+  if settles then given = 1 end
 elseif units > 0 then
   given = 1
   for _, log in ipairs(logs) do

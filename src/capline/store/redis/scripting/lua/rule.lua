@@ -6,10 +6,10 @@
 -- Limits are numbered from 0 through all bound logs of an attempt.
 -- An answer is {kind, limit, remaining, x, reset_after in us}; x is retry_after in us + 1 (0: never), or the hit's
 -- stamp. If the including script sets `with_states`, each bound log gets `states`: for each limit 24 bytes, units
--- left[8], us until more are left[8], us until all are left[8].
+-- left[8, signed: below 0 past the quota], us until more are left[8], us until all are left[8].
 -- Invariant: all limits are checked before anything is recorded. Complexity: that of limit_reader.lua for each limit.
 
-local REFUSED, ALLOWED, CONFLICT = 0, 1, 2
+local REFUSED, ALLOWED, CONFLICT, NO_ROOM = 0, 1, 2, 5
 local MOST_TURNS = 64
 
 local function time_and_newest(logs, now)
@@ -86,7 +86,7 @@ local function opens_at(stamped, at)
 end
 
 local function add_state(bound, left, more, whole)
-  bound.states = bound.states .. pack('>I8I8I8', math.max(0, left), math.max(0, more), math.max(0, whole))
+  bound.states = bound.states .. pack('>i8I8I8', left, math.max(0, more), math.max(0, whole))
 end
 
 local function states_of(logs)
@@ -119,9 +119,10 @@ local function answer(stamped, now, allowed, binding, retry_at)
   for _, part in ipairs(stamped) do
     local logs, stamp = part[1], part[2]
     local _, last = time_and_newest(logs, now)
-    if allowed then last = math.max(last, stamp) end
+    local consumes = allowed and logs[1].cost > 0
+    if consumes then last = math.max(last, stamp) end
     for _, bound in ipairs(logs) do
-      local limits, cost = bound.limits, allowed and bound.cost or 0
+      local limits, cost = bound.limits, consumes and bound.cost or 0
       bound.states = ''
       for j = 1, #limits, 2 do
         local by = limits[j + 1]
@@ -132,7 +133,7 @@ local function answer(stamped, now, allowed, binding, retry_at)
           local more = limit_more(bound, limits[j], by, stamp, cost)
           local whole = more
           if more ~= -1 and kind_of(by) ~= QUIET then
-            whole = limit_empty(bound, by, allowed and stamp or newest(bound.log), cost)
+            whole = limit_empty(bound, by, consumes and stamp or newest(bound.log), cost)
           end
           add_state(bound, units, more - now, whole - now)
         end
@@ -156,7 +157,8 @@ end
 -- (nil: for ever, -1: not at all), the limit that blocks it, and the stamp to record it under.
 local function verdict(logs, now)
   local time, last = time_and_newest(logs, now)
-  local stamp = free_stamp(logs, time, last)
+  -- A look, of no cost, is at what is left now.
+  local stamp = logs[1].cost > 0 and free_stamp(logs, time, last) or time
   local fits, binding, early = fits_at(logs, time)
   if not fits then return stamp, nil, binding end
   if early > stamp or last > time then return stamp, held_until(early, last > time and last or -1), binding end
@@ -225,7 +227,7 @@ local function first_answer(logs, id, time)
       reset = math.max(reset, whole)
       if with_states then
         local more = limit_more_then(bound, limits[j], limits[j + 1], stamp, horizon, time)
-        add_state(bound, rest, more, more > 0 and whole or 0)
+        add_state(bound, math.max(0, rest), more, more > 0 and whole or 0)
       end
       number = number + 1
     end
@@ -237,12 +239,15 @@ end
 local function put(bound, time, stamp, id, units)
   local log, keeps, by = bound.log, bound.keeps, bound.limits[2]
   if keeps == -1 and not id then return end
+  trim(log, time - bound.keep)
+  if log.c[log.n] - log.c[0] + units > MOST_UNITS then forget(log, upto(log.s, log.n, time - bound.keep)) end
+  local n, level = log.n, nil
+  if by and kind_of(by) == LEVEL then
+    stamp, level = level_raised(log, stamp, units, by[2], by[3], by[4])
+  end
   -- The floor that a hit leaves is its own stamp, so that time goes on from there; a slot in the future, only now.
   local floor = stamp <= time + 1 and stamp or time
-  trim(log, time - bound.keep)
-  local n = log.n
-  if by and kind_of(by) == LEVEL then
-    local level = level_at(log, stamp, by) + units * by[2]
+  if level then
     if n == 0 then record(log, stamp, level, floor) else extend(log, stamp, level - units_of(log, n), floor) end
   elseif keeps > 0 and not id and n > 0 and log.s[n] < stamp and not (log.f and log.f[n])
     and math.floor(log.s[n] / keeps) == math.floor(stamp / keeps) then
@@ -277,8 +282,30 @@ local function deny(logs, now)
   return answer(stamped, now, false, binding or quiet, opens)
 end
 
+-- Whether the log can count its cost more, at this stamp.
+local function can_count(bound, time, stamp)
+  local log, by, most = bound.log, bound.limits[2], MOST_UNITS - 1
+  if bound.keeps > 0 and by and kind_of(by) == LEVEL then
+    return level_raised(log, stamp, bound.cost, by[2], by[3], by[4]) ~= nil
+  end
+  if bound.keeps > 0 and by and kind_of(by) == COUNTER then most = math.floor(most / by[4]) end
+  return has_room(log, time - bound.keep, bound.cost, most)
+end
+
+-- Record the cost whatever the limits say, now and before slots that are taken, and answer as of after it.
+local function charge(logs, id, now)
+  local time = time_and_newest(logs, now)
+  local stamp = free_stamp(logs, time, -1)
+  local room = stamp < MOST_UNITS
+  for _, bound in ipairs(logs) do room = room and can_count(bound, time, stamp) end
+  if not room then return {NO_ROOM, 0, 0, 0, 0} end
+  put_all(logs, time, stamp, id)
+  local after = answer({{logs, stamp}}, now, false)
+  return {ALLOWED, after[2], after[3], stamp, after[5]}
+end
+
 -- One attempt: the answer, and whether it is the first answer of a known id. Sets `changed` on each bound log that it
--- recorded in. mode: 0 decide, 1 peek, 2 place.
+-- recorded in. mode: 0 decide, 1 peek, 2 place, 3 charge.
 local function attempt(logs, mode, id, now, max_wait, not_before)
   local time = time_and_newest(logs, now)
   if id then
@@ -286,6 +313,7 @@ local function attempt(logs, mode, id, now, max_wait, not_before)
     if known then return known, known[1] == ALLOWED end
   end
   local said
+  if mode == 3 then return charge(logs, id, now), false end
   if mode == 2 then said = place(logs, now, max_wait, not_before) else said = judge({logs}, now) end
   if mode == 1 then
     if said[1] == ALLOWED then said[4] = 2 ^ 60 end

@@ -22,8 +22,8 @@ local function unit_states(nth, n, limits, at)
     if inside == 0 then
       all[#all + 1] = pack('>I8I8I8', quota, 0, 0)
     else
-      local more, left = nth(inside < quota and inside or quota) + window - now, quota - inside
-      all[#all + 1] = pack('>I8I8I8', left > 0 and left or 0, more, newest + window - now)
+      local more = nth(inside < quota and inside or quota) + window - now
+      all[#all + 1] = pack('>i8I8I8', quota - inside, more, newest + window - now)
     end
   end
   return table.concat(all)

@@ -1,0 +1,125 @@
+"""`capline charge | settle | usage`: costs that are known afterwards, and what is used now; for one subject."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from capline.cli.answers import show
+from capline.cli.common import JsonOption, answer_json, examples, out
+from capline.cli.decisions import (
+    DEFAULT_POLICIES,
+    ChannelOption,
+    IdOption,
+    PoliciesOption,
+    PolicyArgument,
+    SegmentOption,
+    StoreOption,
+    SubjectArgument,
+    TextOption,
+    ZoneOption,
+)
+from capline.cli.target import Words, target
+from capline.limiter.limiter import DEFAULT_URL, Limiter
+from capline.model.limit import QuietHours, duration_text
+from capline.model.subject import parse_subject
+
+__all__ = ["register"]
+
+HitArgument = Annotated[int, typer.Argument(help="The stamp that the decision named.", show_default=False)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command, lines in (
+        (charge, ("capline charge tokens key:7 1830 --id call-1",)),
+        (settle, ("capline settle tokens key:7 1767225600000000 1211",)),
+        (usage, ("capline usage tokens key:7",)),
+    ):
+        app.command(command.__name__, epilog=examples(*lines))(command)
+
+
+def charge(
+    policy: PolicyArgument,
+    subject: SubjectArgument,
+    cost: Annotated[int, typer.Argument(help="Units that were used.", show_default=False)],
+    policies: PoliciesOption = DEFAULT_POLICIES,
+    store: StoreOption = DEFAULT_URL,
+    id: IdOption = None,
+    segment: SegmentOption = None,
+    channel: ChannelOption = None,
+    zone: ZoneOption = None,
+    text: TextOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Record what was used, whatever the limits say.
+
+    Past a quota the next attempts wait longer.
+    """
+    words = Words(
+        policy, subject, policies, store, cost, id, segment, None, None, channel, zone, as_text=text, create=True
+    )
+    with target(words) as asked:
+        one = asked.attempt
+        decision = asked.limiter.charge(
+            one.policy, one.subject, one.cost, one.id, segment=segment, channel=channel, zone=zone
+        )
+        asked.say()
+        show(decision, asked.limiter.now_us(), asked.near, json=json, exit_code=False)
+
+
+def settle(
+    policy: PolicyArgument,
+    subject: SubjectArgument,
+    hit: HitArgument,
+    cost: Annotated[int, typer.Argument(help="Units that it really cost; 0 gives it back.", show_default=False)],
+    policies: PoliciesOption = DEFAULT_POLICIES,
+    store: StoreOption = DEFAULT_URL,
+    text: TextOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Give a hit that was an estimate what it really cost.
+
+    Less is given back at once, more is recorded even past the quota. The same settlement twice is once.
+    """
+    named = parse_subject(subject, as_text=text)
+    with Limiter.from_file(policies, store, create=False) as limiter:
+        done = limiter.settle(policy, named, hit, cost)
+    if json:
+        answer_json({"settled": done})
+    else:
+        out.print("settled" if done else "nothing to settle: no such hit, given back, or out of every window")
+
+
+def usage(
+    policy: PolicyArgument,
+    subject: SubjectArgument,
+    policies: PoliciesOption = DEFAULT_POLICIES,
+    store: StoreOption = DEFAULT_URL,
+    segment: SegmentOption = None,
+    channel: ChannelOption = None,
+    zone: ZoneOption = None,
+    text: TextOption = False,
+    json: JsonOption = False,
+) -> None:
+    """What is used and left of each limit now; consumes nothing."""
+    words = Words(policy, subject, policies, store, None, None, segment, None, None, channel, zone, as_text=text)
+    with target(words) as asked:
+        one = asked.attempt
+        states = asked.limiter.usage(one.policy, one.subject, segment=segment, channel=channel, zone=zone)
+        asked.say()
+    if json:
+        parts = ("name", "used", "remaining", "past", "frees_in_us", "whole_in_us")
+        answer_json([{"limit": str(one.limit), **{part: getattr(one, part) for part in parts}} for one in states])
+        return
+    table = Table()
+    for heading in ("limit", "used", "left", "more in", "all in"):
+        table.add_column(heading, justify="left" if heading == "limit" else "right")
+    for state in states:
+        quiet = isinstance(state.limit, QuietHours)
+        numbers = ("-", "-") if quiet else (str(state.used), str(state.remaining))
+        more = "never" if state.frees_in_us is None else duration_text(state.frees_in_us)
+        table.add_row(str(state.limit), *numbers, more, duration_text(state.whole_in_us))
+    out.print(table)

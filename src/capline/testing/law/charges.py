@@ -1,0 +1,275 @@
+"""What has happened already: looks of no cost, charges, usage, and estimates that are settled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from capline.model.attempt import Attempt
+from capline.model.errors import IdConflictError, InvalidValueError
+from capline.model.limit import LARGEST_QUOTA
+from capline.testing.setting import SECOND, START_US, StoreSetting, each_algorithm
+
+__all__ = ["ChargeLaw"]
+
+
+class ChargeLaw(StoreSetting):
+    """The checks."""
+
+    def used(self, limiter: Any, subject: str = "s", **names: str) -> list[int]:
+        """What each limit of "p" has used."""
+        return [one.used for one in limiter.usage("p", subject, **names)]
+
+    # --- looks ------------------------------------------------------------------------------------------------
+
+    @each_algorithm
+    def test_a_look_of_no_cost_is_allowed_up_to_the_quota_and_not_past_it(self, algorithm: str) -> None:
+        limiter = self.one("5/10s", algorithm=algorithm)
+        empty = limiter.peek("p", "s", 0)
+        assert (empty.allowed, empty.remaining, empty.hit, empty.reset_after_us) == (True, 5, None, 0)
+        assert limiter.decide("p", "s", 5)
+        full = limiter.peek("p", "s", 0)
+        assert (full.allowed, full.remaining, full.retry_after_us) == (True, 0, 0)
+        assert limiter.charge("p", "s", 1)
+        past = limiter.peek("p", "s", 0)
+        assert (past.allowed, past.remaining, str(past.limit)) == (False, 0, "5/10s")
+        self.clock.advance_us(past.retry_after_us - 1)
+        assert not limiter.peek("p", "s", 0)
+        self.clock.advance_us(1)
+        assert limiter.peek("p", "s", 0)
+        assert limiter.usage("p", "s")[0].past == 0
+
+    def test_a_look_takes_nothing_and_no_id(self) -> None:
+        limiter = self.one("2/10s", "3/min")
+        assert limiter.decide("p", "s")
+        before = limiter.explain("p", "s")
+        assert [limiter.peek("p", "s", 0).remaining for _ in range(3)] == [1] * 3
+        assert limiter.explain("p", "s") == before
+        with pytest.raises(InvalidValueError, match="takes no id"):
+            limiter.peek("p", "s", 0, "x")
+        for verb in (limiter.decide, limiter.charge, limiter.schedule):
+            with pytest.raises(InvalidValueError, match="a cost is 1 to"):
+                verb("p", "s", 0)
+
+    def test_a_look_is_refused_in_quiet_hours_and_behind_slots(self) -> None:
+        limiter = self.one("2/10s")
+        slot = limiter.schedule("p", "s", not_before=3)
+        refused = limiter.peek("p", "s", 0)
+        assert (refused.allowed, refused.retry_after) == (False, 3.0)
+        assert limiter.refund("p", "s", slot.hit)
+        assert limiter.peek("p", "s", 0)
+        quiet = self.limiter(self.policy("q", ["9/min", "not between 21:00 and 23:00"], zone="UTC"))
+        self.when("2026-03-01 22:30", "UTC")
+        assert (quiet.peek("q", "s", 0).allowed, quiet.peek("q", "s", 0).retry_after) == (False, 1800.0)
+
+    # --- charges ----------------------------------------------------------------------------------------------
+
+    @each_algorithm
+    def test_a_charge_is_recorded_whatever_the_limits_say_and_makes_the_next_wait(self, algorithm: str) -> None:
+        limiter = self.one("5/10s", "40/100s", algorithm=algorithm)
+        assert limiter.decide("p", "s", 4)
+        charged = limiter.charge("p", "s", 13)
+        assert (charged.allowed, charged.remaining, charged.origin) == (True, 0, "store")
+        assert charged.hit is not None
+        assert [(one.used, one.remaining, one.past) for one in limiter.usage("p", "s")] == [(17, 0, 12), (17, 23, 0)]
+        refused = limiter.decide("p", "s")
+        assert (refused.allowed, refused.remaining, str(refused.limit)) == (False, 0, "5/10s")
+        self.clock.advance_us(refused.retry_after_us - 1)
+        assert not limiter.decide("p", "s")
+        self.clock.advance_us(1)
+        assert limiter.decide("p", "s")
+
+    @each_algorithm
+    def test_a_charge_far_past_the_quota_is_not_forgotten_early(self, algorithm: str) -> None:
+        """A level sinks for as long as it was raised; it is kept, swept and expired by that, and not by a window."""
+        limiter = self.one("5/10s", algorithm=algorithm)
+        assert limiter.charge("p", "s", 100)
+        waits = {"gcra": 192.0, "fixed_window": 10.0}
+        refused = limiter.peek("p", "s")
+        assert refused.retry_after == pytest.approx(waits.get(algorithm, refused.retry_after))
+        for part in range(1, 4):
+            self.at(refused.retry_after * part / 4)
+            limiter.sweep()
+            assert not limiter.decide("p", "s")
+            assert not limiter.peek("p", "s", 0)
+        self.at(refused.retry_after)
+        assert limiter.decide("p", "s")
+
+    @each_algorithm
+    def test_a_charge_is_repeatable_by_its_id(self, algorithm: str) -> None:
+        limiter = self.one("5/10s", algorithm=algorithm)
+        first = limiter.charge("p", "s", 9, "call-1")
+        again = limiter.charge("p", "s", 9, "call-1")
+        assert (again.allowed, again.hit, again.remaining) == (True, first.hit, 0)
+        assert self.used(limiter) == [9]
+        with pytest.raises(IdConflictError):
+            limiter.charge("p", "s", 8, "call-1")
+        decided = limiter.decide("p", "s", 9, "call-1")
+        assert (decided.allowed, decided.hit) == (True, first.hit), "an id is one consumption, by whichever verb"
+        assert self.used(limiter) == [9]
+
+    @each_algorithm
+    def test_a_charge_of_more_than_can_be_counted_is_refused_before_it_is_recorded(self, algorithm: str) -> None:
+        limiter = self.one("7/11s", algorithm=algorithm)
+        assert limiter.charge("p", "s", 3)
+        for cost, id in ((LARGEST_QUOTA, None), (LARGEST_QUOTA - 2, "x")):
+            with pytest.raises(InvalidValueError, match="more than this log can count"):
+                limiter.charge("p", "s", cost, id)
+        assert self.used(limiter) == [3]
+        assert limiter.decide("p", "s", 4, "x")
+        if algorithm in ("sliding_log", "bucketed", "fixed_window"):
+            assert limiter.charge("p", "t", LARGEST_QUOTA - 1)
+            assert limiter.charge("p", "t", 1)
+            assert self.used(limiter, "t") == [LARGEST_QUOTA]
+            with pytest.raises(InvalidValueError):
+                limiter.charge("p", "t", 1)
+            self.at(12)
+            assert limiter.charge("p", "t", LARGEST_QUOTA), "what is out of every window does not count"
+
+    def test_a_charge_counts_before_slots_that_are_taken(self) -> None:
+        limiter = self.one("3/10s")
+        slot = limiter.schedule("p", "s", not_before=5)
+        charged = limiter.charge("p", "s", 2)
+        assert charged.hit == START_US
+        assert slot.hit == START_US + 5 * SECOND
+        assert limiter.schedule("p", "s").wait == 10.0
+        assert [one.units for one in limiter.explain("p", "s").hits] == [2, 1, 1]
+
+    def test_a_charge_counts_in_its_channel_too(self) -> None:
+        limiter = self.one("9/10s", channels={"push": ["2/10s"]})
+        assert limiter.charge("p", "s", 4, channel="push")
+        assert self.used(limiter, channel="push") == [4, 4]
+        assert self.used(limiter) == [4]
+        assert not limiter.peek("p", "s", 0, channel="push")
+        assert limiter.peek("p", "s", 0)
+
+    def test_charges_fill_a_long_log(self) -> None:
+        limiter = self.one("1000/100s")
+        for _ in range(300):
+            self.clock.advance_us(1000)
+            assert limiter.decide("p", "s")
+        assert limiter.charge("p", "s", 900)
+        assert self.used(limiter) == [1200]
+        refused = limiter.decide("p", "s")
+        assert (refused.allowed, refused.limits[0].past) == (False, 200)
+        self.clock.advance_us(refused.retry_after_us)
+        assert limiter.decide("p", "s")
+        assert self.used(limiter) == [1000]
+
+    # --- usage ------------------------------------------------------------------------------------------------
+
+    def test_usage_is_now_and_peek_is_after_an_attempt(self) -> None:
+        limiter = self.one("10/10s", "20/min")
+        assert [one.remaining for one in limiter.usage("p", "s")] == [10, 20]
+        assert limiter.peek("p", "s").remaining == 9
+        assert limiter.decide("p", "s", 3)
+        self.at(4)
+        assert limiter.decide("p", "s", 2)
+        short, long = limiter.usage("p", "s")
+        assert (str(short.limit), short.used, short.remaining, short.frees_in, short.whole_in) == (
+            "10/10s",
+            5,
+            5,
+            6,
+            10,
+        )
+        assert (str(long.limit), long.used, long.remaining) == ("20/minute", 5, 15)
+        self.at(12)
+        assert self.used(limiter) == [2, 5]
+
+    def test_usage_tells_what_is_past_a_quota_that_was_lowered(self) -> None:
+        limiter = self.one("9/10s", by_segment={"new": ["4/10s"]})
+        assert limiter.decide("p", "s", 7)
+        assert limiter.usage("p", "s", segment="new")[0].past == 3
+        assert limiter.decide("p", "s", segment="new").limits[0].past == 3
+
+    # --- settling ---------------------------------------------------------------------------------------------
+
+    @each_algorithm
+    def test_an_estimate_is_settled_at_what_it_really_cost(self, algorithm: str) -> None:
+        limiter = self.one("10/10s", algorithm=algorithm)
+        low = limiter.decide("p", "s", 6, "a").hit
+        assert not limiter.decide("p", "s", 5)
+        assert limiter.settle("p", "s", low, 2)
+        assert self.used(limiter) == [2], "less is given back at once"
+        high = limiter.decide("p", "s", 5, "b").hit
+        assert limiter.settle("p", "s", high, 25)
+        assert self.used(limiter) == [27], "more is recorded, past the quota"
+        assert not limiter.peek("p", "s", 0)
+        assert limiter.settle("p", "s", high, 3)
+        assert self.used(limiter) == [5], "what was too much is given back, at once"
+        assert limiter.decide("p", "s", 5)
+
+    @each_algorithm
+    def test_a_settlement_is_once_however_often_it_is_asked(self, algorithm: str) -> None:
+        limiter = self.one("10/10s", algorithm=algorithm)
+        hit = limiter.decide("p", "s", 6, "a").hit
+        for cost, uses in ((9, 9), (9, 9), (4, 4), (4, 4), (6, 6)):
+            assert limiter.settle("p", "s", hit, cost)
+            assert self.used(limiter) == [uses]
+        assert [limiter.settle("p", "s", hit, 0) for _ in range(2)] == [True, False], "a refund"
+        assert self.used(limiter) == [0]
+        assert not limiter.settle("p", "s", hit, 5), "what was given back stays so"
+        assert not limiter.refund("p", "s", hit)
+
+    def test_a_settled_hit_keeps_its_stamp_and_its_id(self) -> None:
+        limiter = self.one("10/10s", channels={"push": ["5/10s"]})
+        assert limiter.decide("p", "s", 1)
+        hit = limiter.decide("p", "s", 3, "a", channel="push").hit
+        self.at(4)
+        assert limiter.settle("p", "s", hit, 7)
+        assert self.used(limiter, channel="push") == [8, 7]
+        with pytest.raises(IdConflictError):
+            limiter.decide("p", "s", 3, "a", channel="push")
+        assert limiter.decide("p", "s", 7, "a", channel="push").hit == hit
+        self.at(10)
+        assert self.used(limiter, channel="push") == [7, 7], "stamped a microsecond after the first"
+        self.clock.advance_us(1)
+        assert self.used(limiter, channel="push") == [0, 0]
+
+    def test_what_is_no_hit_is_not_settled(self) -> None:
+        limiter = self.one("10/10s")
+        hit = limiter.decide("p", "s", 6).hit
+        assert not limiter.settle("p", "s", hit + 1, 2)
+        assert not limiter.settle("p", "stranger", hit, 2)
+        assert not limiter.settle("p", "s", None, 2)
+        assert limiter.charge("p", "s", 1)
+        with pytest.raises(InvalidValueError, match="more than this log can count"):
+            limiter.settle("p", "s", hit, LARGEST_QUOTA)
+        assert self.used(limiter) == [7]
+        self.at(10)
+        assert not limiter.settle("p", "s", hit, 2), "out of every window"
+
+    @pytest.mark.parametrize("algorithm", ["bucketed", "sliding_counter", "gcra", "fixed_window"])
+    def test_a_hit_without_an_id_is_not_settled_where_sums_are_kept(self, algorithm: str) -> None:
+        limiter = self.one("10/10s", algorithm=algorithm)
+        hit = limiter.decide("p", "s", 6).hit
+        assert not limiter.settle("p", "s", hit, 2)
+        assert self.used(limiter) == [6]
+
+    def test_a_hit_deep_in_a_long_log_is_settled(self) -> None:
+        limiter = self.one("1000/100s")
+        hits: list[int] = []
+        for _ in range(200):
+            self.clock.advance_us(1000)
+            hits.append(limiter.decide("p", "s").hit)
+        for hit in (hits[0], hits[70], hits[-1]):
+            assert limiter.settle("p", "s", hit, 11)
+        assert self.used(limiter) == [230]
+        assert [(one.stamp_us, one.units) for one in limiter.explain("p", "s").hits if one.units > 1] == [
+            (hit, 11) for hit in (hits[0], hits[70], hits[-1])
+        ]
+
+    # --- flushing ---------------------------------------------------------------------------------------------
+
+    @each_algorithm
+    def test_a_flush_forgets_a_policy_and_no_other(self, algorithm: str) -> None:
+        limiter = self.limiter(*(self.policy(name, ["3/10s"], algorithm=algorithm) for name in ("p", "q")))
+        for subject in (1, 2, "s"):
+            assert limiter.decide("p", subject, 3)
+            assert limiter.decide("q", subject, 3)
+        assert limiter.flush("p") == 3
+        assert limiter.flush("p") == 0
+        assert limiter.decide_all([Attempt("p", 1, 3)])
+        assert not limiter.decide("q", 1)

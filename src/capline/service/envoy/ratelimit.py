@@ -191,17 +191,19 @@ class RateLimit:
         return decision.hit
 
     async def _look(self, part: _Part, statuses: list[Status]) -> None:
-        """Would it be allowed? Consumes nothing; the addend 0 always is."""
+        """Would it be allowed? Consumes nothing. With the addend 0: is no more counted than the limit has?"""
         attempt = part.attempt
-        cost = attempt.cost or 1
-        decision = await self._limiter.peek(attempt.policy, attempt.subject, cost)
-        status = _status(part.rule, decision.limits[0], over=bool(attempt.cost) and not decision.allowed)
-        status.remaining += cost if decision.allowed else 0  # a peek says what would be left
+        decision = await self._limiter.peek(attempt.policy, attempt.subject, 0)
+        status = _status(part.rule, decision.limits[0], over=not decision.allowed)
+        status.over = status.over or status.remaining < attempt.cost
         statuses[part.place] = status
 
     async def _debit(self, part: _Part, statuses: list[Status]) -> None:
-        """Count it."""
-        await self._alone(part, statuses)
+        """Count it, whatever the limit says; over where more is counted now than the limit has."""
+        attempt = part.attempt
+        await self._limiter.charge(attempt.policy, attempt.subject, attempt.cost)
+        decision = await self._limiter.peek(attempt.policy, attempt.subject, 0)
+        statuses[part.place] = _status(part.rule, decision.limits[0], over=not decision.allowed)
 
     def _count(self, domain: str, parts: list[_Part], statuses: list[Status]) -> None:
         for part in parts:

@@ -138,6 +138,23 @@ def test_the_addend_is_one_unless_said_and_a_descriptors_own_wins(service: Envoy
     assert service.codes(look) == "++"  # exactly full
 
 
+def test_a_token_quota_is_looked_at_before_and_debited_after_past_its_quota_too(
+    service: EnvoyService, clock: ManualClock
+) -> None:
+    look = {"entries": "quota=a", "hits_addend": {"value": 0}}
+    debit = {"entries": "quota=a", "hits_addend": {"value": 1}}
+    assert [service.codes(look) + service.codes(debit) for _ in range(2)] == ["++++"] * 2
+    assert service.codes(look) == "++"  # exactly full: as upstream, one more goes on
+    assert service.codes(debit) == "--"  # and is counted past the quota
+    assert service.codes(look) == "--"
+    assert service.codes(look, "quota=b") == "+-+"
+    clock.advance_us(MINUTE_US)
+    assert service.codes(look) == "++"
+    assert service.codes({"entries": "user=1", "hits_addend": {"value": 9}}) == "--"
+    assert service.codes({"entries": "user=1", "hits_addend": {"value": 0}}, "path=/a") == "--+"
+    assert service.ask("path=/a").statuses[0].limit_remaining == 19
+
+
 def test_the_requests_own_limit_wins(service: EnvoyService) -> None:
     own = {"entries": "user=1", "limit": {"requests_per_unit": 2, "unit": 4}}
     assert [service.codes(own) for _ in range(3)] == ["++", "++", "--"]

@@ -68,6 +68,10 @@ class _Part(msgspec.Struct):
     def rule(self) -> Rule:
         return self.match.rule
 
+    @property
+    def is_plain(self) -> bool:
+        return not (self.own or self.rule.shadow or self.rule.quota_mode)
+
 
 class RateLimit:
     """Decides by a configuration, on the store of a limiter; `use` replaces the configuration at once."""
@@ -94,10 +98,20 @@ class RateLimit:
         """
         _check(domain, asks)
         statuses = [Status() for _ in asks]
+        parts = self._parts(domain, asks, statuses)
+        if len(parts) == 1 and parts[0].is_plain:  # nearly every request
+            await self._alone(parts[0], statuses)
+            over = statuses[parts[0].place].over
+        else:
+            over = await self._together(parts, statuses)
+        self._count(domain, parts, statuses)
+        return over, statuses
+
+    async def _together(self, parts: list[_Part], statuses: list[Status]) -> bool:
+        """Decide the parts in their order; whether they are over."""
         refusing: list[_Part] = []
         quota: list[_Part] = []
         shadow: list[_Part] = []
-        parts = self._parts(domain, asks, statuses)
         for part in parts:
             (shadow if part.rule.shadow else quota if part.rule.quota_mode else refusing).append(part)
         for part in parts:
@@ -114,8 +128,7 @@ class RateLimit:
             for attempt, hit in hits:
                 await self._limiter.refund(attempt.policy, attempt.subject, hit, attempt.cost)
         await self._each(_to_decide(shadow), statuses, refused=over)
-        self._count(domain, parts, statuses)
-        return over, statuses
+        return over
 
     def _parts(self, domain: str, asks: Sequence[Ask], statuses: list[Status]) -> list[_Part]:
         """The descriptors that have a limit to be looked at; counts the others."""

@@ -14,6 +14,7 @@ from tests.kit.server import soon
 
 from capline import ManualClock
 from capline.model.errors import CaplineError
+from capline.service.envoy import server
 from capline.service.envoy.messages import SERVICE, part
 from capline.service.envoy.ratelimit import LARGEST_REMAINING, subject_of
 
@@ -185,6 +186,21 @@ def test_a_request_without_an_answer_is_an_error(
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert reason in refused.value.details()
     assert service.codes("path=/a") == "++"
+
+
+def test_more_calls_than_it_takes_at_once_are_turned_away(
+    service: EnvoyService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert service.codes("path=/a") == "++"
+    monkeypatch.setattr(server, "MOST_CALLS", 0)
+    with pytest.raises(grpc.RpcError) as refused:
+        service.ask("path=/a")
+    assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    monkeypatch.setattr(server, "MOST_CALLS", 1)
+    assert service.codes("path=/a") == "++"  # none of those before is still counted
+    with pytest.raises(grpc.RpcError):
+        service.ask("path=/a", domain="")
+    assert service.ask("path=/a").statuses[0].limit_remaining == 17
 
 
 def test_an_outage_is_unavailable_and_503(tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ async def serve(say: Connection) -> None:
             async with envoy_server(limiter, settings, CollectorRegistry()) as envoy:
                 empty, port = await empty_server()
                 say.send((envoy.port, port))
-                await asyncio.to_thread(say.recv)
+                while await asyncio.to_thread(say.recv) == "cpu":
+                    say.send(time.process_time())
                 await empty.stop(None)
 
 
@@ -91,15 +92,24 @@ async def ask(port: int, path: str, calls: int, tasks: int) -> tuple[float, list
         return time.perf_counter() - start, answers
 
 
-async def measure(report: Report, ports: tuple[int, int], calls: int, tasks: int, rounds: int) -> None:
+async def measure(report: Report, here: Connection, calls: int, tasks: int, rounds: int) -> None:
     """Ask both in turn, and report the best round of each."""
+    ports: tuple[int, int] = here.recv()
+
+    def server_seconds() -> float:
+        here.send("cpu")
+        return here.recv()
+
     paths = {"decided": (ports[0], f"/{SERVICE}/ShouldRateLimit"), "empty": (ports[1], f"/{EMPTY}/Call")}
     best = dict.fromkeys(paths, float("inf"))
+    cpu = dict.fromkeys(paths, float("inf"))
     left: list[int] = []
     for _ in range(rounds):
         for name, (port, path) in paths.items():
+            before = server_seconds()
             seconds, answers = await ask(port, path, calls, tasks)
             best[name] = min(best[name], seconds)
+            cpu[name] = min(cpu[name], server_seconds() - before)
             check(all(answer.overall_code == OK for answer in answers), "every call is allowed")
             if name == "decided":
                 left += [answer.statuses[0].limit_remaining for answer in answers]
@@ -108,6 +118,9 @@ async def measure(report: Report, ports: tuple[int, int], calls: int, tasks: int
     report.add("ShouldRateLimit, memory store", done / best["decided"], "calls/s")
     report.add("an empty method", done / best["empty"], "calls/s")
     report.add("the first over the second", best["empty"] / best["decided"], "x", at_least=0.8)
+    report.add("the server's processor, ShouldRateLimit", cpu["decided"] / done * 1e6, "us/call")
+    report.add("the server's processor, an empty method", cpu["empty"] / done * 1e6, "us/call")
+    report.add("the second over the first", cpu["empty"] / cpu["decided"], "x")
 
 
 def main() -> None:
@@ -118,7 +131,7 @@ def main() -> None:
     process.start()
     try:
         report = Report("Envoy: ShouldRateLimit over gRPC")
-        uvloop.run(measure(report, here.recv(), options.calls, options.tasks, options.rounds))
+        uvloop.run(measure(report, here, options.calls, options.tasks, options.rounds))
     finally:
         here.send("end")
         process.join()

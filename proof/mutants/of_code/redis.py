@@ -74,7 +74,7 @@ MUTANTS = (
     Mutant(
         "refund_of_any_age_on_a_server",
         f"{LUA}/refund.lua",
-        "if stamp <= time - keep then return 0 end",
+        "if stamp <= time - retention then return 0 end",
         "",
         "a hit that is out of every window is given back",
         "tests/conformance/test_server_stores.py::TestRedisClusterAsyncBucket::test_a_hit_out_of_every_window_is_not_refunded",
@@ -82,8 +82,8 @@ MUTANTS = (
     Mutant(
         "sweep_keeps_what_is_out",
         f"{LUA}/sweep.lua",
-        " + keep <= now",
-        " + keep < now",
+        " + retention <= now",
+        " + retention < now",
         "a log that no window reaches any more stays",
         "tests/conformance/test_server_stores.py::TestRedisAsyncBucket::test_sweep_removes_what_is_out_of_every_window_and_nothing_else",
     ),

@@ -139,6 +139,24 @@ class Limit(msgspec.Struct, frozen=True, gc=False):
             raise InvalidValueError(f"more than {MOST_IN_TEXT} limits in one text; a policy has a few")
         return tuple(cls.parse(part) for part in parts)
 
+    @classmethod
+    def margin(cls, text: str, *, jitter: str) -> tuple[Limit, ...]:
+        """The limits that keep a provider of this rolling limit from refusing, where the way there differs by `jitter`.
+
+        Calls are counted here when they leave, there when they arrive. So the window is wider by what the way may
+        differ, and a second limit spreads the calls, at nine tenths of their even distance. It costs the share of the
+        quota that the jitter is of the window. See docs/waiting.md. Raises as `parse` does.
+
+        >>> Limit.margin("20/s", jitter="30ms")
+        (Limit.parse('20/1030ms'), Limit.parse('1/45ms'))
+        """
+        strict = cls.parse(text)
+        if isinstance(strict, (CalendarLimit, QuietHours)):
+            raise InvalidValueError(f"limit {text!r}: a margin is for a rolling limit, like '20/s'")
+        wide = Limit(strict.quota, strict.window_us + parse_span(jitter, "jitter"))
+        apart_us = strict.window_us * 9 // (10 * strict.quota) if strict.quota > 1 else 0
+        return (wide, Limit(1, apart_us)) if apart_us else (wide,)
+
     @property
     def reach_us(self) -> int:
         """The age at which a hit can never count again: how long hits must be kept for this limit."""

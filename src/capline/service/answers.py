@@ -99,10 +99,10 @@ def slot(policy: str, segment: str | None, decision: Decision) -> bytes:
 
 def usage(policy: str, segment: str | None, limits: Sequence[LimitStatus]) -> bytes:
     """What is used and left of each limit."""
-    return msgspec.json.encode({"policy": policy, "segment": segment, "limits": [_state(one) for one in limits]})
+    return msgspec.json.encode({"policy": policy, "segment": segment, "limits": [_usage_of(one) for one in limits]})
 
 
-def _state(state: LimitStatus) -> dict[str, object]:
+def _usage_of(state: LimitStatus) -> dict[str, object]:
     """One limit as `usage` has it; times in seconds, null for never."""
     return {
         "limit": str(state.limit),

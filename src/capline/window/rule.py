@@ -382,7 +382,8 @@ def _place(logs: Sequence[BoundLog], now_us: int, slot: Slot) -> Decision:
             break
         stamp_us = _stamp(logs, opens_us, newest_us)
     if slot.max_wait_us is not None and stamp_us - now_us > slot.max_wait_us:
-        return _answer([(logs, stamp_us)], now_us, binding=binding, retry_at_us=stamp_us)
+        # What is left is as of now, and not as of the slot.
+        return _answer([(logs, time_us)], now_us, binding=binding, retry_at_us=stamp_us)
     return _answer([(logs, stamp_us)], now_us, allowed=True, wait_us=max(0, stamp_us - now_us))
 
 

@@ -46,6 +46,16 @@ class SlotLaw(StoreSetting):
         assert (late.allowed, late.hit, late.retry_after) == (False, None, 10.0)
         assert limiter.schedule("p", "s", max_wait=10).wait == 10.0
 
+    @each_algorithm
+    def test_a_wait_that_is_too_long_has_nothing_left(self, algorithm: str) -> None:
+        limiter = self.one("2/10s", algorithm=algorithm)
+        assert all(limiter.decide("p", "s") for _ in range(2))
+        late = limiter.schedule("p", "s", max_wait=1)
+        assert (late.allowed, late.remaining, late.limits[0].remaining, str(late.limit)) == (False, 0, 0, "2/10s")
+        assert late.retry_after == limiter.peek("p", "s").retry_after
+        assert limiter.schedule("p", "s").allowed
+        assert limiter.schedule("p", "s", max_wait=1).remaining == 0
+
     def test_a_wait_of_a_microsecond_is_a_wait(self) -> None:
         limiter = self.one("5/10s")
         assert limiter.schedule("p", "s", max_wait=0).wait_us == 0

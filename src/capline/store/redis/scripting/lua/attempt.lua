@@ -3,14 +3,14 @@
 --
 -- KEYS   for each group, the key of each of its logs; a group is one subject, or one bucket of subjects. All in
 --        one slot. After them, with a receipt, the receipt's key.
--- ARGV   1  msgpack: [mode, hash, keep_us, grace_ms, logs, bytes of a stamp, cost, max_wait_us, terms,
+-- ARGV   1  msgpack: [mode, hash, retention_us, grace_ms, logs, bytes of a stamp, cost, max_wait_us, terms,
 --             not_before_us, states]
---             mode: 0 decide, 1 peek, 2 take a slot, 3 charge. hash: 1 for buckets, hashes of subjects. keep_us: how long hits
---             are kept. grace_ms: how much longer keys live. logs: how many each attempt reads. max_wait_us: -1 for no
+--             mode: 0 decide, 1 peek, 2 take a slot, 3 charge. hash: 1 for buckets, hashes of subjects.
+--             retention_us: how long hits are kept. grace_ms: how much longer keys live. logs: how many each attempt reads. max_wait_us: -1 for no
 --             bound. not_before_us: a slot is at least so far from now. states: 1 to return the state of each limit.
 --             terms: for each code [limits of each log [quota, by, ...], least quota, its number, widest window in us,
 --             1 if the log may be long]; `by` is a window in us, or an array, see limit_reader.lua. A least quota of 0:
---             the fast path does not apply. Where they are needed, then [keeps of each log, denied, zone], see rule.lua
+--             the fast path does not apply. Where they are needed, then [storage of each log, denied, zone], see rule.lua
 --             and limit_reader.lua.
 --        2  now in us; empty: the server's clock
 --        3  rows of each group, 2 bytes each; empty: one row a group
@@ -30,15 +30,12 @@
 -- Invariant: nothing is written for a row that is not allowed, unless refusals count. Complexity: O(limits) a row,
 -- whatever the quota; two commands a bucket.
 
-local call = redis.call
+--@include prelude
 local head = cmsgpack.unpack(ARGV[1])
-local mode, hash, keep_us, grace, width, bytes_a_stamp, same_cost, max_wait, terms, not_before, with_states = unpack(head)
+local mode, hash, retention_us, grace, width, bytes_a_stamp, same_cost = unpack(head, 1, 7)
+local max_wait, terms, not_before, with_states = unpack(head, 8, 11)
 with_states = with_states == 1
-local now = tonumber(ARGV[2])
-if not now then
-  local time = call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
+local now = clock(ARGV[2])
 local counts, codes, fields, asked, receipt = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local groups = #KEYS / width
 
@@ -59,7 +56,7 @@ if receipt ~= '' then
 end
 
 --@include unit
-keep_as(bytes_a_stamp, keep_us)
+keep_as(bytes_a_stamp, retention_us)
 
 local simple, special, states = {}, {}, {}
 local rows = 0
@@ -95,7 +92,7 @@ local function load_library()
 end
 
 local function ttl_ms()
-  return math.max(1, math.ceil((last_stamp + keep - now) / 1000)) + grace
+  return lifetime(last_stamp, retention, now, grace)
 end
 
 -- A slot that is free now is the same as a decision; any other slot needs the general rule.
@@ -138,8 +135,8 @@ local function general(values, key, keys, term)
     if not log then log = library.decode(keys and call('GET', keys[k]) or values[k]) end
     if not log then return say(3, 255, 0, 0, 0) end
     logs[k] = {
-      log = log, limits = term[1][k], cost = cost, keep = keep, keeps = term[6] and term[6][k] or 0, zone = term[8],
-      denied = term[7] or 0,
+      log = log, limits = term[1][k], cost = cost, retention = retention,
+      storage = term[6] and term[6][k] or 0, zone = term[8], denied = term[7] or 0,
     }
   end
   local said, again = library.attempt(logs, mode, id, now, max_wait, not_before)
@@ -156,7 +153,7 @@ local function general(values, key, keys, term)
         library.save(log, ttl_ms())
         new[k] = ''
       else
-        new[k] = library.encode(log, wide)
+        new[k] = library.encode(log, stamp_bytes)
       end
     end
   end
@@ -190,10 +187,9 @@ local function distinct_subjects()
   end
 end
 
--- The value of a key, cut after SHORT_BYTES: a longer one is a long log, of which only single entries are read.
-local SHORT_BYTES = 1813
+-- The value of a key, cut after LONG_BYTES: a longer one is a long log, of which only single entries are read.
 local function begins(key)
-  local v = redis.pcall('GETRANGE', key, 0, SHORT_BYTES)
+  local v = redis.pcall('GETRANGE', key, 0, LONG_BYTES - 1)
   if v == '' then return false end
   return v
 end
@@ -208,7 +204,7 @@ local function subjects()
       local long = false
       for k = 1, width do
         if r == 1 then values[k] = begins(keys[k]) end
-        if type(values[k]) == 'string' and #values[k] > SHORT_BYTES then long = true end
+        if type(values[k]) == 'string' and #values[k] >= LONG_BYTES then long = true end
       end
       if plain and not long and term[2] > 0 and type(values[1]) ~= 'table' then
         new, kind, limit, remaining, when, reset = unit(values[1], term[1][1], term[2], term[3], term[4])
@@ -237,8 +233,7 @@ end
 local function write(key, list)
   if #list == 0 then return end
   call('HSET', key, unpack(list))
-  local ttl = ttl_ms()
-  if call('PTTL', key) < ttl then call('PEXPIRE', key, ttl + floor(grace / 2)) end
+  keep_bucket(key, ttl_ms(), grace)
 end
 
 -- The values of these fields. For nine or more one-byte fields of a bucket, HGETALL is faster than HMGET.
@@ -322,6 +317,6 @@ end
 
 local reply = pack('>I8', now) .. table.concat(simple) .. table.concat(special) .. table.concat(states)
 if receipt ~= '' then
-  call('SET', KEYS[#KEYS], pack('>I7', now + keep) .. receipt .. reply, 'PX', math.ceil(keep / 1000) + grace)
+  call('SET', KEYS[#KEYS], pack('>I7', now + retention) .. receipt .. reply, 'PX', math.ceil(retention / 1000) + grace)
 end
 return reply

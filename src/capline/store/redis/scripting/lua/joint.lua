@@ -7,14 +7,15 @@
 --        2  now in us; empty: the server's clock
 --        then for each part
 --        1  its terms, as one.lua takes them
---        2  msgpack, the terms in full: [logs, limits of each log, keeps of each log (nil: every hit), denied, zone],
+--        2  msgpack, the terms in full: [logs, limits of each log, storage of each log (nil: every hit), denied, zone],
 --           as in attempt.lua
 --        3  its cost in units
 --        4  its field in its bucket; empty: keys of its own
 --        5  its id; empty: none
 -- Reply: one string: now in us[8]; kind[1]; the number of the part whose limit binds[1]; that limit's number in the
 --        part[1]; remaining[8]; retry_after in us + 1 (0: never)[8]; reset_after in us[8]; then for each part
---        whether its id was known[1] and its hit[8]; then for each part the state of each limit, as in rule.lua, unless kind is 2 or 3.
+--        whether its id was known[1] and its hit[8]; then for each part the state of each limit, as in rule.lua, unless
+--        kind is 2 or 3.
 --        The kinds:
 --        0 refused   1 allowed
 --        2 the part's id was recorded with another cost, which is in the place of remaining
@@ -22,13 +23,9 @@
 --        4 allowed before: each part's id was known; the limit is the one that had the fewest units left
 -- Invariant: nothing is written unless all parts are allowed. Complexity: O(limits), some commands for each log.
 
-local call = redis.call
-local mode, now = tonumber(ARGV[1]), tonumber(ARGV[2])
+--@include prelude
+local mode, now = tonumber(ARGV[1]), clock(ARGV[2])
 local many = (#ARGV - 2) / 5
-if not now then
-  local time = call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
 local function pack_answer(kind, part, limit, remaining, when, reset, tail)
   return struct.pack('>I8BBBI8I8I8', now, kind, part, limit, remaining, when, reset) .. tail
 end
@@ -40,18 +37,18 @@ end
 -- The fast path: every part is one unit on a plain log, and all fit at this instant. Else nil, and nothing is written.
 local function at_once()
   local graces, ttls, values, lengths, states = {}, {}, {}, {}, {}
-  local left, tightest, place, reset = 9007199254740992, 255, 0, 0
+  local left, tightest, place, reset = MOST_UNITS, 255, 0, 0
   for p = 1, many do
     local at = 5 * p
-    local bytes_a_stamp, keep_us, grace, least, number, widest, long, limits = terms_of(ARGV[at - 2])
+    local bytes_a_stamp, retention_us, grace, least, number, widest, long, limits = terms_of(ARGV[at - 2])
     if least == 0 or ARGV[at] ~= '1' or ARGV[at + 2] ~= '' then return nil end
-    keep_as(bytes_a_stamp, keep_us)
+    keep_as(bytes_a_stamp, retention_us)
     local v, bytes = read_stored(KEYS[p], ARGV[at + 1], long)
     if type(v) == 'table' then return nil end
     local new, kind, limit, remaining, hit, empty
     new, kind, limit, remaining, hit, empty, states[p] = unit_of(KEYS[p], v, bytes, limits, least, number, widest)
     if kind ~= 1 or hit ~= now then return nil end
-    graces[p], ttls[p], values[p], lengths[p] = grace, math.max(1, math.ceil(keep_us / 1000)) + grace, new, bytes
+    graces[p], ttls[p], values[p], lengths[p] = grace, math.max(1, math.ceil(retention_us / 1000)) + grace, new, bytes
     if remaining < left then left, tightest, place = remaining, limit, p - 1 end
     if empty > reset then reset = empty end
   end
@@ -83,18 +80,20 @@ end
 
 local parts, at = {}, 0
 for p = 1, many do
-  local wide, keep, grace = terms_of(ARGV[5 * p - 2])
-  local width, limits, keeps, denied, zone = unpack(cmsgpack.unpack(ARGV[5 * p - 1]), 1, 5)
+  local stamp_bytes, retention, grace = terms_of(ARGV[5 * p - 2])
+  local width, limits, storage, denied, zone = unpack(cmsgpack.unpack(ARGV[5 * p - 1]), 1, 5)
   local cost, field, id = tonumber(ARGV[5 * p]), ARGV[5 * p + 1], ARGV[5 * p + 2]
-  local part = {field = field, id = id ~= '' and id or nil, grace = grace, wide = wide, logs = {}, keys = {}}
+  local part = {
+    field = field, id = id ~= '' and id or nil, grace = grace, stamp_bytes = stamp_bytes, logs = {}, keys = {},
+  }
   for k = 1, width do
     at = at + 1
     local log = open(part, KEYS[at])
     if not log then return pack_answer(3, p - 1, 255, 0, 0, 0, '') end
     part.keys[k] = KEYS[at]
     part.logs[k] = {
-      log = log, limits = limits[k], cost = cost, keep = keep, keeps = keeps and keeps[k] or 0, zone = zone,
-      denied = denied,
+      log = log, limits = limits[k], cost = cost, retention = retention,
+      storage = storage and storage[k] or 0, zone = zone, denied = denied,
     }
   end
   parts[#parts + 1] = part
@@ -134,11 +133,11 @@ local function save_part(part)
   for k, bound in ipairs(part.logs) do
     if bound.changed then
       local log, key = bound.log, part.keys[k]
-      local ttl = math.max(1, math.ceil((math.max(newest(log), log.floor) + bound.keep - now) / 1000)) + part.grace
+      local ttl = lifetime(math.max(newest(log), log.floor), bound.retention, now, part.grace)
       if log.key then
         save(log, ttl)
       else
-        put_value(key, part.field, nil, encode(log, part.wide), ttl, part.grace)
+        put_value(key, part.field, nil, encode(log, part.stamp_bytes), ttl, part.grace)
       end
     end
   end

@@ -1,14 +1,14 @@
 -- What one limit reads from a log: capline.window.limit_reader and capline.window.calendar in Lua, function by
 -- function. Included by the scripts after log.lua; runs nothing by itself.
 --
--- A bound log is a log and how an attempt reads it: {log, limits, cost, keep, keeps, zone, denied}.
+-- A bound log is a log and how an attempt reads it: {log, limits, cost, retention, storage, zone, denied}.
 -- limits: flat, quota, by, quota, by, ...; `by` is the window of a rolling limit in us, or
 --   {1, period}              calendar: since the day or the week began
 --   {2, from, until}         quiet hours, by the clock alone
 --   {3, window, tick, ticks} counter: two weighted windows
 --   {4, rise, fall, brim}    level of gcra
 --   {5, window}              fixed windows, each by itself
--- cost: units of the attempt. keep, keeps: see rule.lua.
+-- cost: units of the attempt. retention, storage: see rule.lua.
 -- zone: the offsets of the subject's time zone, from, offset, from, offset, ... (capline.model.zone); nil where no
 -- limit needs one. denied: how many units of refusals are kept; 0 where refusals do not count.
 -- Invariant: every number is whole and below 2^53, so floor and ceil of a quotient are exact.

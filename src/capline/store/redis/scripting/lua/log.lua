@@ -21,8 +21,6 @@
 local NONE = '\0\0\0\0\0\0\0\0'
 local NONE_7 = '\0\0\0\0\0\0\0'
 local AT_NEWEST = '\255\255\255\255\255\255\255'
-local MOST_UNITS = 2 ^ 53   -- the largest whole number that Lua counts to; stamps are below it
-local SHORT = 128   -- a value of at most so many hits is read and written whole
 local BLOCK = 32    -- hits fetched at a time from a longer value
 
 -- How many of a[1..n], which never decrease, are at most `key`. An interpolation search, since traffic is mostly even;
@@ -62,10 +60,10 @@ end
 local function shape(tag)
   local plain, rest = tag < 64, tag % 32
   if plain then return nil end
-  local wide, ids = rest % 4, tag >= 96 and 8 or 0
-  local sums = ((rest - wide) / 4) == 2 and 7 or (rest - wide) / 4
-  if tag >= 128 or wide == 0 or rest > 11 then return nil end
-  return wide + 4, sums, ids, sums == 7 and 22 or 15
+  local stamp_bytes, ids = rest % 4, tag >= 96 and 8 or 0
+  local sums = ((rest - stamp_bytes) / 4) == 2 and 7 or (rest - stamp_bytes) / 4
+  if tag >= 128 or stamp_bytes == 0 or rest > 11 then return nil end
+  return stamp_bytes + 4, sums, ids, sums == 7 and 22 or 15
 end
 
 -- A value as tables; nil if capline cannot have written it.
@@ -88,24 +86,24 @@ local function decode(v)
     end
     return {s = s, c = c, n = n, floor = top}
   end
-  local wide, sums, ids, start = shape(tag)
-  if not wide or #v < start then return nil end
-  local size = wide + sums + ids
+  local stamp_bytes, sums, ids, start = shape(tag)
+  if not stamp_bytes or #v < start then return nil end
+  local size = stamp_bytes + sums + ids
   n = (#v - start) / size
   if n < 1 or n % 1 ~= 0 then return nil end
   local floor, first = unpack_at('>I7I7', v, 2)
   local base = sums == 7 and unpack_at('>I7', v, 16) or 0
   local f = ids > 0 and {} or nil
-  local fmt_s, fmt_c = '>I' .. wide, '>I' .. sums
+  local fmt_s, fmt_c = '>I' .. stamp_bytes, '>I' .. sums
   local last, sum, pos = -1, base, start + 1
   c[0] = base
   for i = 1, n do
     local at = first + unpack_at(fmt_s, v, pos)
-    local to = sums == 0 and i or unpack_at(fmt_c, v, pos + wide)
+    local to = sums == 0 and i or unpack_at(fmt_c, v, pos + stamp_bytes)
     if at <= last or to < sum then return nil end
     s[i], c[i], last, sum = at, to, at, to
     if f then
-      local id = string.sub(v, pos + wide + sums, pos + size - 1)
+      local id = string.sub(v, pos + stamp_bytes + sums, pos + size - 1)
       if id ~= NONE then f[i] = id end
     end
     pos = pos + size
@@ -118,10 +116,10 @@ end
 -- A long log in a string key of this many bytes; a block is read when one of its entries is. Nil if the value is short
 -- or in another form.
 local function open_long(key, bytes)
-  if bytes <= 22 + SHORT * 14 then return nil end
+  if bytes <= LONG_BYTES then return nil end
   local head = redis.call('GETRANGE', key, 0, 21)
-  local wide, sums, ids, start = shape(string.byte(head))
-  if wide ~= 7 or sums ~= 7 then return nil end
+  local stamp_bytes, sums, ids, start = shape(string.byte(head))
+  if stamp_bytes ~= 7 or sums ~= 7 then return nil end
   local floor, first, base = struct.unpack('>I7I7I7', head, 2)
   local size = 14 + ids
   local n = (bytes - start) / size
@@ -160,8 +158,8 @@ local function open_long(key, bytes)
 end
 
 -- The hits of `log` from number i on, as entries with fields of these widths; `base` is subtracted from the units.
-local function entries(log, i, first, base, wide, sums, ids)
-  local parts, pack, fmt_s, fmt_c = {}, struct.pack, '>I' .. wide, '>I' .. sums
+local function entries(log, i, first, base, stamp_bytes, sums, ids)
+  local parts, pack, fmt_s, fmt_c = {}, struct.pack, '>I' .. stamp_bytes, '>I' .. sums
   local s, c, f = log.s, log.c, log.f
   for k = i, log.n do
     local part = pack(fmt_s, s[k] - first)
@@ -176,8 +174,8 @@ local function floor_bytes(log)
   return log.floor == log.s[log.n] and AT_NEWEST or struct.pack('>I7', log.floor)
 end
 
--- The whole log as a value, in the shortest form that holds it; `wide` is the bytes of a plain stamp (5, 6 or 7).
-local function encode(log, wide)
+-- The whole log as a value, in the shortest form that holds it; a plain stamp has so many bytes (5, 6 or 7).
+local function encode(log, stamp_bytes)
   local s, c, f, n = log.s, log.c, log.f, log.n
   local units, ids = true, false
   for i = 1, n do
@@ -185,23 +183,24 @@ local function encode(log, wide)
     if f and f[i] then ids = true end
   end
   if units and not ids and n > 0 and n <= SHORT and log.floor == s[n] then
-    local parts, fmt, span = {string.char(wide) .. struct.pack('>I7', s[n])}, '>I' .. wide, 256 ^ wide
+    local parts = {string.char(stamp_bytes) .. struct.pack('>I7', s[n])}
+    local fmt, span = '>I' .. stamp_bytes, 256 ^ stamp_bytes
     for i = n - 1, 1, -1 do parts[n - i + 1] = struct.pack(fmt, s[i] % span) end
     return table.concat(parts)
   end
   local first, base, sums, span = s[1], c[0], 7, s[n] - s[1]
-  wide = span < 256 ^ 5 and 5 or span < 256 ^ 6 and 6 or 7
+  stamp_bytes = span < 256 ^ 5 and 5 or span < 256 ^ 6 and 6 or 7
   if n > SHORT then
-    first, wide = 0, 7
+    first, stamp_bytes = 0, 7
   elseif units then
     sums = 0
   elseif c[n] - base < 256 then
     sums = 1
   end
-  local tag = 64 + (ids and 32 or 0) + (sums == 7 and 8 or sums * 4) + wide - 4
+  local tag = 64 + (ids and 32 or 0) + (sums == 7 and 8 or sums * 4) + stamp_bytes - 4
   local head = string.char(tag) .. floor_bytes(log) .. struct.pack('>I7', first)
   if sums == 7 then head = head .. NONE_7 end
-  return head .. entries(log, 1, first, base, wide, sums, ids and 8 or 0)
+  return head .. entries(log, 1, first, base, stamp_bytes, sums, ids and 8 or 0)
 end
 
 -- The latest stamp of a hit with units; -1 where there is none.

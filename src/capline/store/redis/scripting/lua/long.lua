@@ -3,8 +3,6 @@
 -- Invariant: the answers are those of rule.lua. Complexity: two reads, one more for each limit; O(log hits) reads where
 -- a window's edge has to be searched.
 
-local MOST = 9007199254740992   -- stamps and units are below it
-
 -- Units of hits later than the cutoff, which is not later than the newest hit; the stamp of the oldest of these hits,
 -- and its units. An interpolation search, since traffic is mostly even; it bisects where that does not help.
 local function units_behind(entry, n, base, top, total, cutoff)
@@ -31,21 +29,21 @@ end
 -- As `unit` in unit.lua, and then the state of each limit. The first result is what to append to the value of this many
 -- bytes. With a max_wait in us (-1: no bound) it takes the first free instant, which may be after slots that are taken.
 local function long_unit(key, bytes, limits, widest, max_wait)
-  if bytes <= 22 + 128 * 14 then return false end
+  if bytes <= LONG_BYTES then return false end
   local tag, seen, first, base = unpack_at('>BI7I7I7', call('GETRANGE', key, 0, 21))
   local size = tag == 75 and 14 or tag == 107 and 22
   local n = size and (bytes - 22) / size or 0.5
   -- Every 64th hit goes to the general rule, which trims the log.
-  if n % 1 ~= 0 or n % 64 == 0 or n <= 128 or first ~= 0 then return false end
+  if n % 1 ~= 0 or n % 64 == 0 or n <= SHORT or first ~= 0 then return false end
   local function entry(i, count)
     local from = 22 + (i - 1) * size
     return call('GETRANGE', key, from, from + count * size - 1)
   end
   local two = entry(n - 1, 2)
   local top, total = unpack_at('>I7I7', two, size + 1)
-  if top >= MOST or total + 1 > MOST then return false end
+  if top >= MOST_UNITS or total + 1 > MOST_UNITS then return false end
   local time, stamp = now, now
-  if seen >= MOST then
+  if seen >= MOST_UNITS then
     if top >= now then time, stamp = top, top + 1 end
   else
     -- An explicit high-water mark: the newest hit is a slot in the future, was one when taken, or was refunded.
@@ -78,13 +76,13 @@ local function long_unit(key, bytes, limits, widest, max_wait)
       if at + limits[j + 1] > fits then fits, binding = at + limits[j + 1], j end
     end
   end
-  if fits >= MOST then return false end
+  if fits >= MOST_UNITS then return false end
   if max_wait then
     if max_wait >= 0 and fits - now > max_wait then return false end
     stamp = fits
   end
   local allowed = max_wait or not binding
-  local left, tightest, states = MOST, nil, {}
+  local left, tightest, states = MOST_UNITS, nil, {}
   for j = 1, #limits, 2 do
     local quota, window = limits[j], limits[j + 1]
     local cutoff, used, oldest = stamp - window, 0, nil   -- units in the window, and where the oldest of them stands

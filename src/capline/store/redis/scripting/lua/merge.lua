@@ -3,19 +3,15 @@
 -- capline.window.merge in Lua.
 --
 -- KEYS   1  the policy's own log, in which known hits are found   2  a channel's, if any
--- ARGV   1 field in the bucket (empty: keys of their own)   2 now in us (empty: the server's clock)   3 keep_us
+-- ARGV   1 field in the bucket (empty: keys of their own)   2 now in us (empty: the server's clock)   3 retention_us
 --        4 grace_ms   5 bytes of a plain stamp   6 the hits by stamp, 22 bytes each: stamp in us[7] units[7] id[8]
 -- Reply: {added, known, old, ahead} as counts of hits, or {-1} if a stored value is not a log; then nothing is changed.
 -- Invariant: the same hits merged again add nothing.
 -- Complexity: O(hits in the logs and new ones); O(new ones) if they go to the end of a long log and none has an id.
 
-local call = redis.call
-local field, now, packed = ARGV[1], tonumber(ARGV[2]), ARGV[6]
-local keep, grace, wide = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-if not now then
-  local time = call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
+--@include prelude
+local field, now, packed = ARGV[1], clock(ARGV[2]), ARGV[6]
+local retention, grace, stamp_bytes = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 --@include log
 
 local earliest = struct.unpack('>I7', packed)
@@ -42,7 +38,7 @@ for k, key in ipairs(KEYS) do
   if not logs[k] then return {-1} end
   time = math.max(time, logs[k].floor)
 end
-local own, horizon = logs[1], time - keep
+local own, horizon = logs[1], time - retention
 for _, log in ipairs(logs) do trim(log, horizon) end
 local marks = {}
 if own.f then
@@ -142,16 +138,16 @@ for k, log in ipairs(logs) do
   end
   last = math.max(last, log.s[log.n], log.floor)
 end
-local ttl = math.max(1, math.ceil((last + keep - now) / 1000)) + grace
+local ttl = lifetime(last, retention, now, grace)
 for k, key in ipairs(KEYS) do
   local log = logs[k]
   if log.key then
     save(log, ttl)
   elseif field == '' then
-    call('SET', key, encode(log, wide), 'PX', ttl)
+    call('SET', key, encode(log, stamp_bytes), 'PX', ttl)
   else
-    call('HSET', key, field, encode(log, wide))
-    if call('PTTL', key) < ttl then call('PEXPIRE', key, ttl + math.floor(grace / 2)) end
+    call('HSET', key, field, encode(log, stamp_bytes))
+    keep_bucket(key, ttl, grace)
   end
 end
 return {#fresh, known, old, ahead}

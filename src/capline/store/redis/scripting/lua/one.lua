@@ -3,8 +3,8 @@
 -- so it takes the fast path first and loads the general rule only if that does not apply.
 --
 -- KEYS   1  the subject's key, or its bucket's
--- ARGV   1  the terms: bytes of a stamp[1] keep_us[8] grace_ms[8] least quota[8] its number[1] widest window in us[8],
--- then
+-- ARGV   1  the terms: bytes of a stamp[1] retention_us[8] grace_ms[8] least quota[8] its number[1]
+--           widest window in us[8], then
 --           quota[8] and window in us[8] of each limit. A least quota of 0: the fast path does not apply.
 --           The number's highest bit: the log may be long.
 --        2  the field in the bucket; empty: a key of its own
@@ -13,12 +13,8 @@
 -- Reply: that of attempt.lua for one row, with the state of each limit.
 -- Invariant: the answer is the one that attempt.lua would give. Complexity: O(limits), two to four commands.
 
-local call = redis.call
-local static, field, now, slot = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
-if not now then
-  local time = call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
+--@include prelude
+local static, field, now, slot = ARGV[1], ARGV[2], clock(ARGV[3]), ARGV[4]
 local max_wait, not_before = -1, 0
 if slot then max_wait, not_before = struct.unpack('>i8i8', slot) end
 local key = KEYS[1]
@@ -26,8 +22,8 @@ local key = KEYS[1]
 --@include long
 --@include stored
 --@include queued
-local bytes_a_stamp, keep_us, grace, least, number, widest, long, limits = terms_of(static)
-keep_as(bytes_a_stamp, keep_us)
+local bytes_a_stamp, retention_us, grace, least, number, widest, long, limits = terms_of(static)
+keep_as(bytes_a_stamp, retention_us)
 
 local new, kind, limit, remaining, when, reset, states = false, 3, 255, 0, 0, 0, ''
 local v, bytes = read_stored(key, field, long or slot)   -- slots in the future can make any log long
@@ -42,7 +38,7 @@ elseif least > 0 and not_before == 0 then
 end
 
 local function ttl_ms()
-  return math.max(1, math.ceil((last_stamp + keep - now) / 1000)) + grace
+  return lifetime(last_stamp, retention, now, grace)
 end
 
 if new == false then
@@ -55,14 +51,14 @@ if new == false then
   if bytes then log = open_long(key, bytes) or decode(call('GET', key)) else log = decode(v) end
   kind, limit, remaining, when, reset, states = 3, 255, 0, 0, 0, ''
   if log then
-    local bound = {log = log, limits = limits, cost = 1, keep = keep, keeps = 0, denied = 0}
+    local bound = {log = log, limits = limits, cost = 1, retention = retention, storage = 0, denied = 0}
     local said = attempt({bound}, slot and 2 or 0, nil, now, max_wait, not_before)
     kind, limit, remaining, when, reset = unpack(said)
     states = bound.states
     if bound.changed then
       last_stamp = math.max(newest(log), log.floor)
       bytes = nil
-      if log.key then save(log, ttl_ms()) else new = encode(log, wide) end
+      if log.key then save(log, ttl_ms()) else new = encode(log, stamp_bytes) end
     end
   end
 end

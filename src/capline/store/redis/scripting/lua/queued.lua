@@ -7,27 +7,27 @@
 local function queued_unit(v, limits, widest, max_wait)
   local tag = v and byte(v) or 0
   if tag < 65 or tag > 67 then return false end
-  local wide = tag - 60
-  local n = (#v - 15) / wide
+  local stamp_bytes = tag - 60
+  local n = (#v - 15) / stamp_bytes
   if n % 1 ~= 0 or n < 1 or n > 127 then return false end
   local seen, first = unpack_at('>I7I7', v, 2)
-  local fmt, before = '>I' .. wide, 16 - wide   -- hit i stands at before + i * wide
-  local last, time = first + unpack_at(fmt, v, before + n * wide), now > seen and now or seen
+  local fmt, before = '>I' .. stamp_bytes, 16 - stamp_bytes   -- hit i stands at before + i * stamp_bytes
+  local last, time = first + unpack_at(fmt, v, before + n * stamp_bytes), now > seen and now or seen
   -- A high-water mark that equals the newest stamp is stored as all ones, more than any stamp.
-  if last <= time or last >= 9007199254740992 or seen >= last then return false end
+  if last <= time or last >= MOST_UNITS or seen >= last then return false end
   local stamp = last + 1
   for j = 1, #limits, 2 do
     local i = n - limits[j] + 1
     if i >= 1 then
-      local at = first + unpack_at(fmt, v, before + i * wide) + limits[j + 1]
+      local at = first + unpack_at(fmt, v, before + i * stamp_bytes) + limits[j + 1]
       if at > stamp then stamp = at end
     end
   end
-  if max_wait >= 0 and stamp - now > max_wait or stamp - first >= 256 ^ wide or stamp >= 9007199254740992 then
+  if max_wait >= 0 and stamp - now > max_wait or stamp - first >= 256 ^ stamp_bytes or stamp >= MOST_UNITS then
     return false
   end
-  local oldest = first + unpack_at(fmt, v, before + wide)
-  local left, tightest = 9007199254740992, nil
+  local oldest = first + unpack_at(fmt, v, before + stamp_bytes)
+  local left, tightest = MOST_UNITS, nil
   for j = 1, #limits, 2 do
     local quota, cutoff = limits[j], stamp - limits[j + 1]
     if quota - n < left then
@@ -36,22 +36,22 @@ local function queued_unit(v, limits, widest, max_wait)
       if oldest > cutoff then inside = 1 end
       while inside - out > 1 do
         local mid = floor((inside + out) / 2)
-        if first + unpack_at(fmt, v, before + mid * wide) > cutoff then inside = mid else out = mid end
+        if first + unpack_at(fmt, v, before + mid * stamp_bytes) > cutoff then inside = mid else out = mid end
       end
       local used = n - inside + 1
       if quota - used < left then left, tightest = quota - used, (j - 1) / 2 end
     end
   end
-  local from, cutoff = 1, time - keep
+  local from, cutoff = 1, time - retention
   while oldest <= cutoff do
     from = from + 1
-    oldest = first + unpack_at(fmt, v, before + from * wide)
+    oldest = first + unpack_at(fmt, v, before + from * stamp_bytes)
   end
   if stamp > last_stamp then last_stamp = stamp end
   local head = char(tag) .. pack('>I7I7', time, first)
   local states = unit_states(function(k)
-    return k == 1 and stamp or first + unpack_at(fmt, v, before + (n - k + 2) * wide)
+    return k == 1 and stamp or first + unpack_at(fmt, v, before + (n - k + 2) * stamp_bytes)
   end, n + 1, limits, stamp)
-  local new = head .. sub(v, before + from * wide) .. pack(fmt, stamp - first)
+  local new = head .. sub(v, before + from * stamp_bytes) .. pack(fmt, stamp - first)
   return new, 1, tightest, left - 1, stamp, stamp + widest - now, states
 end

@@ -1,12 +1,13 @@
 --@head
--- Refund one hit, or settle it at what it really cost: in the policy's own log and in every other log that has it (a channel's, or one of a single limit).
+-- Refund one hit, or settle it at what it really cost: in the policy's own log and in every other log that has it (a
+-- channel's, or one of a single limit).
 -- One atomic step; `refund` and `settle` of capline.window.rule in Lua.
 --
 -- KEYS   the policy's own log, then the others, of one subject or its bucket
 -- ARGV   1 the hit's stamp in us   2 field in the bucket (empty: keys of their own)
---        3 now in us (empty: the server's clock)   4 keep_us   5 grace_ms   6 bytes of a plain stamp
+--        3 now in us (empty: the server's clock)   4 retention_us   5 grace_ms   6 bytes of a plain stamp
 --        7 the hit's cost in units; to refund, used where hits are kept as sums
---        8 empty: every log keeps single hits; else msgpack, five for each key's log: `keeps` as in rule.lua; the most
+--        8 empty: every log keeps single hits; else msgpack, five for each key's log: `storage` as in rule.lua; the most
 --          units that a sum may have; rise, fall and brim of the level of gcra, 0 for other algorithms
 --        9 empty: refund; else settle
 -- Reply: 1 done; 0 no such hit in the widest window, or refunded before; -1 a stored value is not a log; -2 more units
@@ -15,14 +16,10 @@
 -- kept longer, and else does not change.
 -- Complexity: O(hits after it).
 
-local call = redis.call
-local stamp, field, now = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
-local keep, wide, cost = tonumber(ARGV[4]), tonumber(ARGV[6]), tonumber(ARGV[7])
+--@include prelude
+local stamp, field, now = tonumber(ARGV[1]), ARGV[2], clock(ARGV[3])
+local retention, stamp_bytes, cost = tonumber(ARGV[4]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local kept = ARGV[8] ~= '' and cmsgpack.unpack(ARGV[8]) or {}
-if not now then
-  local time = call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
 --@include log
 --@include level
 
@@ -41,14 +38,14 @@ local function open(key)
 end
 
 local function write(key, log)
-  local longer = log.until_us and math.max(1, math.ceil((log.until_us + keep - now) / 1000)) + tonumber(ARGV[5])
+  local longer = log.until_us and lifetime(log.until_us, retention, now, tonumber(ARGV[5]))
   if log.key then
     local ids = log.size - 14
     call('SETRANGE', key, log.start + (log.dirty - 1) * log.size, entries(log, log.dirty, 0, 0, 7, 7, ids))
   elseif field == '' then
-    call('SET', key, encode(log, wide), 'KEEPTTL')
+    call('SET', key, encode(log, stamp_bytes), 'KEEPTTL')
   else
-    call('HSET', key, field, encode(log, wide))
+    call('HSET', key, field, encode(log, stamp_bytes))
   end
   if longer and call('PTTL', key) < longer then call('PEXPIRE', key, longer) end
 end
@@ -65,7 +62,7 @@ local function set_level(log, at, level, floor)
 end
 
 -- Take the cost off the sum, or the level, that the hit was added to.
-local function give_back_sum(log, keeps, _, rise, fall, brim, units)
+local function give_back_sum(log, storage, _, rise, fall, brim, units)
   local n = log.n
   if rise > 0 then
     if n == 0 or units_of(log, n) == 0 then return false end
@@ -78,7 +75,7 @@ local function give_back_sum(log, keeps, _, rise, fall, brim, units)
     return give_back(log, i, log.f and log.f[i] and units_of(log, i) or units)
   end
   -- A sum is stamped with the newest of its hits.
-  local stop = stamp - stamp % keeps + keeps
+  local stop = stamp - stamp % storage + storage
   while i <= n and log.s[i] < stop do
     if not (log.f and log.f[i]) and give_back(log, i, units) then return true end
     i = i + 1
@@ -93,10 +90,10 @@ for k, key in ipairs(KEYS) do
 end
 local own = logs[1]
 local time = math.max(now, own.floor)
-if stamp <= time - keep then return 0 end
+if stamp <= time - retention then return 0 end
 local given, at = 0, index_of(own, stamp)
 local units = at and units_of(own, at) or 0
-local keeps = kept[1] or 0
+local storage = kept[1] or 0
 
 -- The number of the sum, without an id, that the hit was added to: a sum has the stamp of its newest hit.
 local function sum_of(log, grain)
@@ -107,7 +104,7 @@ end
 
 -- Settle the hit in every log that has it: 1, or -2, and nothing changed, if one cannot count so many units.
 local function settle(more)
-  local horizon, changes = time - keep, {}
+  local horizon, changes = time - retention, {}
   for k, log in ipairs(logs) do
     local grain, most, rise, fall, brim = kept_of(k)
     local i = index_of(log, stamp)
@@ -136,12 +133,12 @@ local function settle(more)
 end
 
 local settles = ARGV[9] ~= ''
-if settles and (units == 0 or keeps ~= 0 and not (own.f and own.f[at])) then return 0 end
+if settles and (units == 0 or storage ~= 0 and not (own.f and own.f[at])) then return 0 end
 if settles and cost > 0 then
   given = cost == units and 1 or settle(cost - units)
-elseif keeps > 0 then
-  if give_back_sum(own, keeps, kept[2], kept[3], kept[4], kept[5], cost) then given = 1 end
-elseif keeps == -1 then
+elseif storage > 0 then
+  if give_back_sum(own, storage, kept[2], kept[3], kept[4], kept[5], cost) then given = 1 end
+elseif storage == -1 then
   if units > 0 then
     give_back(own, at, units)
   elseif at then

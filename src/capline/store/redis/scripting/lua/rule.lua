@@ -1,8 +1,8 @@
 -- The rule over the tables of log.lua: capline.window.rule in Lua, function by function. Included by the scripts after
 -- log.lua and limit_reader.lua (which has the fields of a bound log); runs nothing by itself.
 --
--- Two fields of a bound log: `keep` is how long its hits are kept, in us. `keeps` is what a hit leaves behind: 0 the
--- hit; -1 the hit if it has an id, else nothing; n > 0 one sum for all hits of a span of n us.
+-- Two fields of a bound log: `retention` is how long its hits are kept, in us. `storage` is what a hit leaves behind:
+-- 0 the hit; -1 the hit if it has an id, else nothing; n > 0 one sum for all hits of a span of n us.
 -- Limits are numbered from 0 through all bound logs of an attempt.
 -- An answer is {kind, limit, remaining, x, reset_after in us}; x is retry_after in us + 1 (0: never), or the hit's
 -- stamp. If the including script sets `with_states`, each bound log gets `states`: for each limit 24 bytes, units
@@ -205,13 +205,16 @@ local function place(logs, now, max_wait, not_before)
     if opens == -1 then break end
     stamp = free_stamp(logs, opens, last)
   end
-  if max_wait >= 0 and stamp - now > max_wait then return answer({{logs, stamp}}, now, false, binding, stamp) end
+  if max_wait >= 0 and stamp - now > max_wait then
+    -- What is left is as of now, and not as of the slot.
+    return answer({{logs, time}}, now, false, binding, stamp)
+  end
   return answer({{logs, stamp}}, now, true)
 end
 
 -- The answer that this id was recorded with, or a conflict if that had another cost; nil for a new id.
 local function first_answer(logs, id, time)
-  local log, cost, horizon = logs[1].log, logs[1].cost, time - logs[1].keep
+  local log, cost, horizon = logs[1].log, logs[1].cost, time - logs[1].retention
   local i = find(log, id, horizon)
   if not i then return nil end
   local stamp = log.s[i]
@@ -237,10 +240,10 @@ end
 
 -- Put a hit into the log, as its algorithm keeps it.
 local function put(bound, time, stamp, id, units)
-  local log, keeps, by = bound.log, bound.keeps, bound.limits[2]
-  if keeps == -1 and not id then return end
-  trim(log, time - bound.keep)
-  if log.c[log.n] - log.c[0] + units > MOST_UNITS then forget(log, upto(log.s, log.n, time - bound.keep)) end
+  local log, storage, by = bound.log, bound.storage, bound.limits[2]
+  if storage == -1 and not id then return end
+  trim(log, time - bound.retention)
+  if log.c[log.n] - log.c[0] + units > MOST_UNITS then forget(log, upto(log.s, log.n, time - bound.retention)) end
   local n, level = log.n, nil
   if by and kind_of(by) == LEVEL then
     stamp, level = level_raised(log, stamp, units, by[2], by[3], by[4])
@@ -249,8 +252,8 @@ local function put(bound, time, stamp, id, units)
   local floor = stamp <= time + 1 and stamp or time
   if level then
     if n == 0 then record(log, stamp, level, floor) else extend(log, stamp, level - units_of(log, n), floor) end
-  elseif keeps > 0 and not id and n > 0 and log.s[n] < stamp and not (log.f and log.f[n])
-    and math.floor(log.s[n] / keeps) == math.floor(stamp / keeps) then
+  elseif storage > 0 and not id and n > 0 and log.s[n] < stamp and not (log.f and log.f[n])
+    and math.floor(log.s[n] / storage) == math.floor(stamp / storage) then
     extend(log, stamp, units, floor)
   else
     record(log, stamp, units, floor, id)
@@ -285,11 +288,11 @@ end
 -- Whether the log can count its cost more, at this stamp.
 local function can_count(bound, time, stamp)
   local log, by, most = bound.log, bound.limits[2], MOST_UNITS - 1
-  if bound.keeps > 0 and by and kind_of(by) == LEVEL then
+  if bound.storage > 0 and by and kind_of(by) == LEVEL then
     return level_raised(log, stamp, bound.cost, by[2], by[3], by[4]) ~= nil
   end
-  if bound.keeps > 0 and by and kind_of(by) == COUNTER then most = math.floor(most / by[4]) end
-  return has_room(log, time - bound.keep, bound.cost, most)
+  if bound.storage > 0 and by and kind_of(by) == COUNTER then most = math.floor(most / by[4]) end
+  return has_room(log, time - bound.retention, bound.cost, most)
 end
 
 -- Record the cost whatever the limits say, now and before slots that are taken, and answer as of after it.

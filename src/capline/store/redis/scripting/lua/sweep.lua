@@ -3,21 +3,17 @@
 -- this is for a caller's own clock, and for stale fields in a bucket whose other subjects keep it alive.
 --
 -- KEYS   1  a subject's key, or a bucket
--- ARGV   1 hash: 1 for a bucket   2 now in us (empty: the server's clock)   3 keep_us
+-- ARGV   1 hash: 1 for a bucket   2 now in us (empty: the server's clock)   3 retention_us
 -- Reply: how many logs were removed.
 -- Invariant: no log with a hit that still counts is removed; a value that is not a log is left alone.
 -- Complexity: O(subjects in the bucket).
 
-local call = redis.call
-local now, keep = tonumber(ARGV[2]), tonumber(ARGV[3])
-if not now then
-  local time = call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
+--@include prelude
+local now, retention = clock(ARGV[2]), tonumber(ARGV[3])
 --@include log
 
 local function stale(log)
-  return log and math.max(log.floor, log.n > 0 and log.s[log.n] or 0) + keep <= now
+  return log and math.max(log.floor, log.n > 0 and log.s[log.n] or 0) + retention <= now
 end
 
 if ARGV[1] ~= '1' then

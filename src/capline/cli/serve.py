@@ -69,6 +69,10 @@ def serve(
     from capline.service import server  # noqa: PLC0415 - an extra, and `--help` stays instant
     from capline.service.envoy.settings import EnvoySettings  # noqa: PLC0415 - as above
 
+    if envoy:
+        from capline.service.envoy.messages import check_grpc_parts  # noqa: PLC0415 - an extra of its own
+
+        check_grpc_parts()
     at = None if not envoy else str(server.parse_address(grpc, "--grpc"))
     settings = server.Settings(
         policies,

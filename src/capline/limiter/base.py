@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
@@ -303,6 +304,26 @@ class LimiterBase(ABC, Generic[S]):
         if changed:
             self.use(self._watch.current.policies)
         return changed
+
+    def beside(self, policies: Iterable[Policy]) -> Self:
+        """Another limiter of these policies on the same store, in the same namespace, with the same observers.
+
+        It raises in an outage, and keeps no refusals. It opens nothing: it ends when this one is closed, and closing
+        it closes the store of both.
+        """
+        other = copy(self)
+        other._stand_beside(Rules(policies, self.namespace))  # noqa: SLF001 - of this very class
+        return other
+
+    def _stand_beside(self, rules: Rules) -> None:
+        self._outage = OutagePolicy("raise", rules, None)
+        self._denied = DenyCache(0)
+        self._has_fast_path = self._keyed is None and not self._observers
+        self._counts_one = self._keyed is None and self._observers.count_one
+        self._watch = self._lookup = None
+        self._config, self._follows_policies, self._overrides, self._next = None, False, None, None
+        self._overridden = self._turning = frozenset()
+        self._take(rules)
 
     def _take(self, rules: Rules) -> None:
         # In this order a racing decision may be made under the old policies, but never mixes old and new in one rule,

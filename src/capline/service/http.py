@@ -95,26 +95,32 @@ _ROLES = {"GET": ("read",), "POST": ("decide",)}
 class Route:
     """Who answers at a path, by method; bodies of at most `body_bytes`. `{name}` in a path is any one part.
 
+    `any_type` where the body's Content-Type does not matter
     `roles`   whose tokens may: by default read for GET, decide for POST; an admin may all. () is anybody
-    `takes`   the form of the body, `gives` that of the answer, `query` the parameters by method: for OpenAPI
+    `takes`   the form of the body, `gives` that of the answer, `query` the parameters by method, `also` what
+              other statuses mean: for OpenAPI
     """
 
-    __slots__ = ("body_bytes", "gives", "handlers", "query", "roles", "takes")
+    __slots__ = ("also", "any_type", "body_bytes", "gives", "handlers", "query", "roles", "takes")
 
     def __init__(
         self,
         handlers: Mapping[str, Handler],
         body_bytes: int = 0,
         *,
+        any_type: bool = False,
         roles: tuple[str, ...] | None = None,
         takes: Any = None,
         gives: Any = None,
         query: Mapping[str, tuple[str, ...]] | None = None,
+        also: Mapping[int, str] | None = None,
     ) -> None:
         self.handlers = handlers
         self.body_bytes = body_bytes
+        self.any_type = any_type
         self.roles = roles
         self.takes, self.gives, self.query = takes, gives, query or {}
+        self.also = also or {}
 
     def roles_of(self, method: str) -> tuple[str, ...]:
         """Whose tokens may use the method here, beside an admin's; () is anybody."""
@@ -185,7 +191,9 @@ class App:
         if not isinstance(body, bytes):
             kind = MSGPACK if request.packed else JSON
             body = (msgspec.msgpack.encode if request.packed else msgspec.json.encode)(body)
-        headers = [(b"content-type", _header_name(kind)), (b"content-length", b"%d" % len(body))]
+        headers: list[tuple[bytes, bytes]] = []
+        if reply.status != HTTPStatus.NO_CONTENT:
+            headers += [(b"content-type", _header_name(kind)), (b"content-length", b"%d" % len(body))]
         headers += [(_header_name(name), value.encode("latin-1")) for name, value in reply.headers.items()]
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
@@ -225,7 +233,7 @@ class App:
             request.who = await self._guard.who(request.headers, route.roles_of(method))
         if route.body_bytes and method in WITH_BODY:
             most_bytes = self._body_bytes.get(route.body_bytes, route.body_bytes)
-            request.packed = _check_head(request.headers, most_bytes)
+            request.packed = _check_head(request.headers, most_bytes, any_type=route.any_type)
             body = await _body(receive, most_bytes, self._bounds.body_within)
             if body is None:
                 return None
@@ -290,7 +298,7 @@ async def _piece(receive: Receive, left_s: float, within_s: float | None = None)
         ) from None
 
 
-def _check_head(headers: list[tuple[bytes, bytes]], most_bytes: int) -> bool:
+def _check_head(headers: list[tuple[bytes, bytes]], most_bytes: int, *, any_type: bool) -> bool:
     """Refuse what needs no reading to be refused; whether the body is msgpack."""
     kind = b""
     for name, value in headers:
@@ -302,7 +310,7 @@ def _check_head(headers: list[tuple[bytes, bytes]], most_bytes: int) -> bool:
     if kind in _PACKED:
         return True
     # A page in a browser may send forms and text to any address without asking; JSON it may not.
-    if kind != JSON.encode():
+    if not any_type and kind != JSON.encode():
         raise Problem(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
             "send JSON, with the header Content-Type: application/json, or msgpack, with application/msgpack",

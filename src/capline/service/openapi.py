@@ -39,8 +39,9 @@ _STATUSES = {
     "404": "Nothing is at this path",
     "405": "Another method",
     "408": "The body came too slowly",
-    "409": "The id came back with another cost",
+    "409": "The id came back with another cost, another change came first, or there is no configuration store",
     "413": "Too large",
+    "429": "The token has created as many new subjects as it may",
     "415": "Neither JSON nor msgpack",
     "422": "What can never be answered",
     "500": "A fault of the service, or a damaged store",
@@ -101,7 +102,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 def _operation(path: str, method: str, route: Route, by_form: Mapping[Any, Any]) -> dict[str, Any]:
     handler = route.handlers[method]
     said = inspect.getdoc(handler) or f"{method} {path}"
-    statuses = {"400", "404", "422", "500", "503"}
+    statuses = {"400", "404", "409", "422", "500", "503"}
     parameters: list[dict[str, Any]] = []
     text = {"type": "string", "minLength": 1}
     parameters += [{"name": name, "in": "path", "required": True, "schema": text} for name in names_of(path)]
@@ -114,7 +115,7 @@ def _operation(path: str, method: str, route: Route, by_form: Mapping[Any, Any])
         "parameters": parameters,
     }
     if route.body_bytes and method in WITH_BODY:
-        statuses |= {"408", "409", "413", "415"}
+        statuses |= {"408", "413", "415", "429"}
         body: dict[str, Any] = {} if route.takes is None else {"schema": by_form[route.takes]}
         content = dict.fromkeys(("application/json", "application/msgpack"), body)
         operation["requestBody"] = {"required": True, "content": content}
@@ -129,6 +130,7 @@ def _operation(path: str, method: str, route: Route, by_form: Mapping[Any, Any])
         }
         for status in sorted(statuses)
     }
+    operation["responses"] |= {str(status): {"description": text} for status, text in route.also.items()}
     return operation
 
 

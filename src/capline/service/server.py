@@ -7,6 +7,7 @@ what it has begun, closes the store; a second signal ends it at once. SIGHUP rel
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ import uvloop
 from msgspec.structs import replace
 
 from capline.limiter.aio import AsyncLimiter
-from capline.model.errors import InvalidValueError, NoStoreError
+from capline.model.errors import NoStoreError
 from capline.model.policy import Policy
 from capline.service import segments
 from capline.service.access.guard import Guard
@@ -26,6 +27,10 @@ from capline.service.access.newcomers import NAMESPACE, POLICY, Newcomers
 from capline.service.access.tokens import TokenFile
 from capline.service.access.traces import Traces
 from capline.service.api import routes
+from capline.service.check import check_route
+from capline.service.envoy.files import load
+from capline.service.envoy.messages import check_grpc_parts
+from capline.service.envoy.settings import EnvoySettings
 from capline.service.http import App, Observer, Route
 from capline.service.metrics import Metrics
 from capline.service.openapi import described
@@ -33,6 +38,7 @@ from capline.service.probes import probes
 from capline.service.run.listen import Listener, tls_context
 from capline.service.run.reload import Followed, follow
 from capline.service.run.settings import Settings
+from capline.service.spoe import spoe_server
 
 if TYPE_CHECKING:
     import socket
@@ -41,6 +47,8 @@ if TYPE_CHECKING:
 
     from capline.limiter.segments import SegmentSource
     from capline.service.run.settings import Tls
+
+log = logging.getLogger("capline.service")
 
 __all__ = ["ADMIN", "PUBLIC", "Parts", "Settings", "check", "open_parts", "serve_here"]
 
@@ -67,10 +75,11 @@ class Parts:
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
 
-async def open_parts(settings: Settings, metrics: Metrics, *, create: bool = True) -> Parts:
-    """Open all that the settings name; raises what is wrong. Where a new part of the service is joined to it."""
-    if settings.grpc is not None:
-        raise InvalidValueError("grpc: this version does not serve it; leave it out")
+async def open_parts(settings: Settings, metrics: Metrics, *, create: bool = True, answers: bool = True) -> Parts:
+    """Open all that the settings name; raises what is wrong. Where a new part of the service is joined to it.
+
+    Only a process that `answers` decisions listens for Envoy and HAProxy.
+    """
     async with AsyncExitStack() as stack:
         source = await stack.enter_async_context(segments.opened(settings.segments))
         options: Any = {
@@ -91,6 +100,9 @@ async def open_parts(settings: Settings, metrics: Metrics, *, create: bool = Tru
             stack.push_async_callback(counting.close)
             newcomers = Newcomers(counting)
         public = routes(limiter, settings.bounds.batch_rows, newcomers) | segments.routes(source)
+        public |= check_route(limiter)
+        if answers:
+            public |= await _other_protocols(limiter, settings, metrics, stack)
         parts = Parts(limiter, public, {}, source)
         if settings.policies is not None:
             parts.followed.append(Followed("policies", limiter.reload))
@@ -99,21 +111,45 @@ async def open_parts(settings: Settings, metrics: Metrics, *, create: bool = Tru
     return parts
 
 
+async def _other_protocols(
+    limiter: AsyncLimiter, settings: Settings, metrics: Metrics, stack: AsyncExitStack
+) -> dict[str, Route]:
+    """Listen for Envoy and HAProxy where the settings say so; the routes that come with it."""
+    if settings.spoe is not None:
+        port = await stack.enter_async_context(spoe_server(limiter, *settings.spoe))
+        log.info("HAProxy is answered by SPOE at port %d", port)
+    if settings.grpc is None:
+        return {}
+    check_grpc_parts()
+    from capline.service.envoy.json import json_route  # noqa: PLC0415 - an extra of its own
+    from capline.service.envoy.server import envoy_server  # noqa: PLC0415 - as above
+
+    chosen = EnvoySettings(
+        str(settings.grpc.listen), tuple(map(Path, settings.grpc.envoy)), settings.grpc.merge_domains
+    )
+    envoy = await stack.enter_async_context(envoy_server(limiter, chosen, metrics.registry))
+    log.info("Envoy is answered by gRPC at port %d", envoy.port)
+    return json_route(envoy.ratelimit)
+
+
 def check(settings: Settings) -> int:
     """Look whether it could start, and make no store; the number of policies. Raises what is wrong."""
 
     async def opened() -> int:
         metrics = Metrics()
         try:
-            parts = await open_parts(settings, metrics, create=False)
+            parts = await open_parts(settings, metrics, create=False, answers=False)
         except NoStoreError:
             in_memory = replace(settings, store="memory://")
-            parts = await open_parts(in_memory, Metrics())
+            parts = await open_parts(in_memory, Metrics(), answers=False)
         async with parts.stack:
             return len(parts.limiter.policies)
 
     if settings.segments is not None:
         settings = replace(settings, segments=segments.check_address(settings.segments))
+    if settings.grpc is not None:
+        check_grpc_parts()
+        load(*map(Path, settings.grpc.envoy), merge_domains=settings.grpc.merge_domains)
     if settings.tokens is not None:
         TokenFile(settings.tokens)
     for tls in (settings.http.tls, settings.admin.tls):
@@ -142,7 +178,7 @@ async def _serve(
     settings: Settings, sockets: Mapping[str, socket.socket], started: Callable[[], object], lifeline: int | None
 ) -> None:
     metrics = Metrics("+".join(sockets))
-    parts = await open_parts(settings, metrics)
+    parts = await open_parts(settings, metrics, answers=PUBLIC in sockets)
     async with parts.stack:
         known = probes(parts.limiter, parts.segments)
         of = {PUBLIC: described(parts.public | known), ADMIN: parts.admin | known | metrics.routes()}
@@ -153,9 +189,9 @@ async def _serve(
             parts.followed.append(Followed("tokens", tokens.reload))
         observers: tuple[Observer, ...] = (metrics,)
         if settings.observers.access_log is not None:
-            log = AccessLog(settings.observers)
-            parts.followed.append(Followed("access_log", log.reopen))
-            observers += (log,)
+            access_log = AccessLog(settings.observers)
+            parts.followed.append(Followed("access_log", access_log.reopen))
+            observers += (access_log,)
         if settings.observers.traces:
             observers += (Traces(),)
         tls = {PUBLIC: settings.http.tls, ADMIN: settings.admin.tls}

@@ -5,7 +5,8 @@
     segments: s3://bucket/prefix              optional
     http: {listen: 127.0.0.1:8080, workers: 2, trusted_proxies: 1, tls: {certificate: c.pem, key: k.pem}}
     admin: {listen: 127.0.0.1:8081}
-    grpc: {listen: 127.0.0.1:8082, envoy: ratelimit/}
+    grpc: {listen: 127.0.0.1:8082, envoy: ratelimit/, merge_domains: false}
+    spoe: {listen: 127.0.0.1:8083}
     tokens: tokens.json                       who may ask
     on_store_error: raise
     observers: {access_log: "-", access_sample: 0.01}
@@ -46,7 +47,7 @@ KEYS = (
     *("http.listen", "http.workers", "http.trusted_proxies"),
     *("http.tls.certificate", "http.tls.key", "http.tls.client_ca"),
     *("admin.listen", "admin.tls.certificate", "admin.tls.key", "admin.tls.client_ca"),
-    *("grpc.listen", "grpc.envoy"),
+    *("grpc.listen", "grpc.envoy", "grpc.merge_domains", "spoe.listen"),
     *(f"observers.{name}" for name in Observers.__struct_fields__),
     *(f"bounds.{name}" for name in Bounds.__struct_fields__),
 )
@@ -56,7 +57,7 @@ VARIABLES = {f"CAPLINE_{key.replace('.', '_').upper()}": key for key in KEYS}
 
 
 def read_settings(
-    file: Path | None, environment: Mapping[str, str], options: Mapping[str, tuple[str, str]]
+    file: Path | None, environment: Mapping[str, str], options: Mapping[str, tuple[str, str | tuple[str, ...]]]
 ) -> Settings:
     """The settings; `options` has by key how the option is called and its value. Raises naming every fault's line."""
     faults: list[Fault] = []
@@ -66,7 +67,9 @@ def read_settings(
         if root is None and not faults:
             root = Table(0, ())
     said: list[tuple[str, str]] = []
-    above = {key: (name, environment[name]) for name, key in VARIABLES.items() if environment.get(name)}
+    above: dict[str, tuple[str, str | tuple[str, ...]]] = {
+        key: (name, environment[name]) for name, key in VARIABLES.items() if environment.get(name)
+    }
     for key, (name, value) in (above | dict(options)).items():
         said.append((name, key))
         root = _with(root, key.split("."), value, -len(said))
@@ -85,9 +88,11 @@ def _text(file: Path) -> str:
         raise InvalidValueError(str(error)) from None
 
 
-def _with(node: Node | None, path: list[str], value: str, line: int) -> Node | None:
+def _with(node: Node | None, path: list[str], value: str | tuple[str, ...], line: int) -> Node | None:
     """The tree with this value at the path, on a line below 0, which stands for the variable or the option."""
     if not path:
+        if isinstance(value, tuple):
+            return Items(line, tuple(Text(line, one, plain=False) for one in value))
         return Text(line, value, plain=False)
     if node is not None and not isinstance(node, Table):
         return node  # a fault, which is found where it is read
@@ -129,6 +134,7 @@ class _Reader:
             http=self._http(usual.http, "http"),
             admin=self._http(usual.admin, "admin"),
             grpc=self._grpc(),
+            spoe=self._spoe(),
             tokens=self._path(top, "tokens"),
             on_store_error=top.one_of("on_store_error", ("raise", "allow", "deny"), usual.on_store_error),
             observers=self._observers(usual.observers),
@@ -137,9 +143,14 @@ class _Reader:
         if settings.http.workers > 1 and settings.store.lower().startswith("memory:"):
             where = "store" if top.has("store") else None
             top.fault(where, "memory:// is one process's own: with several workers use lmdb:///path or a server")
+        for name, address in (("grpc", settings.grpc and settings.grpc.listen), ("spoe", settings.spoe)):
+            if address is not None and not address.is_loopback:
+                self._note_of(name, f"it knows no tokens and listens on loopback only, like 127.0.0.1:{address.port}")
+            if address is not None and address.port == 0 and settings.http.workers > 1:
+                self._note_of(name, "several workers need a port that all know, not 0")
         if settings.tokens is None:
-            for name, listener in (("http", settings.http), ("admin", settings.admin), ("grpc", settings.grpc)):
-                if listener is not None and not listener.listen.is_loopback:
+            for name, listener in (("http", settings.http), ("admin", settings.admin)):
+                if not listener.listen.is_loopback:
                     near = f"127.0.0.1:{listener.listen.port}"
                     self._note_of(
                         name,
@@ -186,11 +197,20 @@ class _Reader:
         if fields is None:
             return None
         listen = self._address(fields, Address("127.0.0.1", 8082))
+        words = fields.texts("envoy", None, "ratelimit/")
         node = fields.node("envoy")
-        words = fields.texts("envoy", (), "ratelimit/") if node is not None else ()
         base = self._base(node.items[0] if isinstance(node, Items) and node.items else node)
+        merge_domains = fields.flag("merge_domains", default=False)
         fields.close()
-        return Grpc(listen, tuple(str(base / word) for word in words))
+        return Grpc(listen, tuple(str(base / word) for word in words), merge_domains)
+
+    def _spoe(self) -> Address | None:
+        fields = self._section("spoe")
+        if fields is None:
+            return None
+        listen = self._address(fields, Address("127.0.0.1", 8083))
+        fields.close()
+        return listen
 
     def _observers(self, usual: Observers) -> Observers:
         fields = self._section("observers")

@@ -53,6 +53,7 @@ class Grpc(msgspec.Struct, frozen=True):
 
     listen: Address
     envoy: tuple[str, ...] = ()
+    merge_domains: bool = False
 
 
 class Observers(msgspec.Struct, frozen=True):
@@ -89,6 +90,7 @@ class Settings(msgspec.Struct, frozen=True):
     http: Http = Http(Address("127.0.0.1", 8080))
     admin: Http = Http(Address("127.0.0.1", 8081))
     grpc: Grpc | None = None
+    spoe: Address | None = None
     tokens: str | None = None
     on_store_error: str = "raise"
     observers: Observers = Observers()

@@ -1,0 +1,98 @@
+"""`/check`: may this request go on? For gateways that ask by a subrequest: nginx, Caddy, Traefik, HAProxy.
+
+    204          allowed: what it asked for is consumed
+    403 or 429   refused; 403 unless the parameter `refuse` says 429, as nginx knows 401 and 403 alone
+    503          an outage, with Retry-After: what becomes of the request is the gateway's choice
+
+What is asked comes as parameters (`policy`, `subject`, `cost`, `segment`, `channel`, `zone`) or as headers
+(`X-Capline-Policy` and so on). The rule: a parameter wins over its header, as the gateway's own configuration writes
+parameters, while a client can send headers. Every answer has the rate limit headers, of both forms.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from capline.model.errors import InvalidValueError, StoreUnavailableError, quoted
+from capline.model.subject import Subject, check_subject, parse_subject
+from capline.service.forms import query_of
+from capline.service.http import Reply, Request, Route
+from capline.service.problems import Problem
+
+if TYPE_CHECKING:
+    from capline.limiter.aio import AsyncLimiter
+    from capline.model.decision import Decision
+
+__all__ = ["check_route", "decide"]
+
+_NAMES = ("policy", "subject", "cost", "segment", "channel", "zone")
+_PARAMETERS = (*_NAMES, "refuse")
+_HEADERS = {f"x-capline-{name}".encode(): name for name in _NAMES}
+_REFUSALS = {"403": 403, "429": 429}
+_ALSO = {204: "It may go on: what it asked for is consumed", 403: "Refused", 429: "Refused, where `refuse` is 429"}
+_LONGEST_COST = 16
+"""Digits of the largest cost."""
+
+
+def check_route(limiter: AsyncLimiter) -> dict[str, Route]:
+    """The path that answers, to GET and HEAD."""
+
+    async def check(request: Request) -> Reply:
+        """May this request go on? 204 or 403, for gateways that ask by a subrequest."""
+        named = _headers(request) | query_of(request.query, _PARAMETERS)
+        refuse = _REFUSALS.get(named.get("refuse", "403"))
+        if refuse is None:
+            raise InvalidValueError(f"refuse is {' or '.join(_REFUSALS)}, not {quoted(named['refuse'])}")
+        decision = await decide(limiter, named)
+        headers = decision.headers("legacy") | decision.headers("draft-11") | {"Cache-Control": "no-store"}
+        return Reply(b"", headers, status=204 if decision.allowed else refuse)
+
+    return {"/check": Route({"GET": check}, roles=("decide",), query={"GET": _PARAMETERS}, also=_ALSO)}
+
+
+async def decide(limiter: AsyncLimiter, named: dict[str, str]) -> Decision:
+    """The decision that these words ask for; raises `CaplineError` where there is none, in an outage too."""
+    decision = await limiter.decide(
+        _needed(named, "policy"),
+        _subject(_needed(named, "subject")),
+        _cost(named.get("cost", "1")),
+        segment=named.get("segment"),
+        channel=named.get("channel"),
+        zone=named.get("zone"),
+    )
+    if not decision.allowed and decision.origin == "fallback":
+        raise StoreUnavailableError("the store cannot answer now, and nothing goes on without it")
+    return decision
+
+
+def _headers(request: Request) -> dict[str, str]:
+    named: dict[str, str] = {}
+    for header, value in request.headers:
+        name = _HEADERS.get(header)
+        if name is None or not value:
+            continue
+        if name in named:
+            raise InvalidValueError(f"the header {header.decode()} is there twice; give it once")
+        try:
+            named[name] = value.decode()
+        except UnicodeDecodeError:
+            raise Problem(HTTPStatus.BAD_REQUEST, f"the header {header.decode()} is not UTF-8") from None
+    return named
+
+
+def _needed(named: dict[str, str], name: str) -> str:
+    if name not in named:
+        raise InvalidValueError(f"which {name}? add {name}=… to the query, or the header X-Capline-{name.title()}")
+    return named[name]
+
+
+def _subject(word: str) -> Subject:
+    """`i:42` the integer, `s:42` the text; any other word is text."""
+    return parse_subject(word) if word.startswith(("i:", "s:")) else check_subject(word)
+
+
+def _cost(word: str) -> int:
+    if not word.isascii() or not word.isdecimal() or len(word) > _LONGEST_COST:
+        raise InvalidValueError(f"a cost is a whole number of units, not {quoted(word)}")
+    return int(word)

@@ -1,0 +1,131 @@
+"""The files of a configuration, read whole and followed.
+
+Any number of paths: files, and folders of which every `.yaml` and `.yml` file counts, in the order of their names,
+but for those that begin with a dot. The rule: `current` is always a whole, good configuration. A change of any file, a
+new one or one that is gone is a new configuration; one that has a fault anywhere changes only `error`.
+
+Files whose state (inode, size, times) was seen are read again only where it changed, or is younger than two seconds: a
+file system's clock ticks coarsely.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import TYPE_CHECKING
+
+from capline.model.errors import CaplineError, InvalidValueError
+from capline.policy.file import PolicyFileError, read_bytes
+from capline.service.envoy.form import add_file
+from capline.service.envoy.rules import Configuration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+__all__ = ["Files", "load"]
+
+MOST_FILES = 1000
+_SUFFIXES = (".yaml", ".yml")
+_SETTLED_NS = 2_000_000_000
+
+_Read = list[tuple["Path", bytes]]
+
+
+def load(*paths: Path, merge_domains: bool = False) -> Configuration:
+    """The configuration of files and folders; raises the `CaplineError` that names the file, the line and the fault.
+
+    A folder without files is one without domains. Two files with one domain are refused unless `merge_domains`.
+    """
+    return _parsed(_read(paths), merge_domains=merge_domains)
+
+
+class Files:
+    """Follows files and folders: call `poll` now and then. Raises when made on what is not good."""
+
+    def __init__(self, *paths: Path, merge_domains: bool = False) -> None:
+        self._paths = tuple([path.absolute() for path in paths])  # so that a chdir does not change which are meant
+        self._merge_domains = merge_domains
+        self._seen: object = None
+        read = _read(self._paths)
+        self._digest = _digest(read)
+        self.current = _parsed(read, merge_domains=merge_domains)
+        self.error: CaplineError | None = None
+
+    def poll(self) -> bool:
+        """Look whether anything changed; True when `current` was replaced, or when `error` is a new one.
+
+        Never raises. Costs a stat for each file while nothing changes.
+        """
+        try:
+            state, newest_ns = _state(self._paths)
+            if state == self._seen:
+                return False
+            read = _read(self._paths)
+            self._seen = state if time.time_ns() - newest_ns > _SETTLED_NS else None
+            digest = _digest(read)
+            if digest == self._digest and self.error is None:
+                return False
+            self._digest = digest
+            self.current = _parsed(read, merge_domains=self._merge_domains)
+            self.error = None
+        except CaplineError as error:
+            told = self.error is not None and str(self.error) == str(error)
+            self.error, self._seen = error, None  # read again at each poll, until it is good
+            return not told
+        return True
+
+
+def _names(paths: Sequence[Path]) -> list[Path]:
+    found: list[Path] = []
+    for path in paths:
+        try:
+            below = sorted(path.iterdir()) if path.is_dir() else None
+        except OSError as error:
+            raise InvalidValueError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
+        if below is None:
+            found.append(path)
+        else:
+            found += [one for one in below if one.suffix in _SUFFIXES and not one.name.startswith(".")]
+    if len(found) > MOST_FILES:
+        raise InvalidValueError(f"{len(found)} files of rate limits; at most {MOST_FILES}")
+    return found
+
+
+def _state(paths: Sequence[Path]) -> tuple[object, int]:
+    """What changes when any file does, and when the newest did."""
+    states: list[tuple[str, int, int, int]] = []
+    newest_ns = 0
+    for one in _names(paths):
+        try:
+            stat = one.stat()
+        except OSError:
+            states.append((str(one), 0, 0, 0))  # gone: reading it says so
+            continue
+        states.append((str(one), stat.st_ino, stat.st_size, stat.st_ctime_ns))
+        newest_ns = max(newest_ns, stat.st_ctime_ns)
+    return tuple(states), newest_ns
+
+
+def _read(paths: Sequence[Path]) -> _Read:
+    return [(one, read_bytes(one)[0]) for one in _names(paths)]
+
+
+def _digest(read: _Read) -> bytes:
+    whole = hashlib.sha256()
+    for path, data in read:
+        whole.update(f"{path}\0{len(data)}\0".encode(errors="surrogateescape") + data)
+    return whole.digest()
+
+
+def _parsed(read: _Read, *, merge_domains: bool) -> Configuration:
+    into = Configuration()
+    for path, data in read:
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            raise PolicyFileError.of(str(path), [(0, "it is not UTF-8; save it so")]) from None
+        faults = add_file(text, into, merge_domains=merge_domains)
+        if faults:
+            raise PolicyFileError.of(str(path), faults)
+    return into

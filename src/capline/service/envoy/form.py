@@ -1,0 +1,133 @@
+"""One file of envoyproxy/ratelimit's YAML, added to a configuration; every fault with its line.
+
+    domain: edge
+    descriptors:
+      - key: path
+        value: /api/*                     optional; * stands for any text
+        rate_limit: {unit: minute, requests_per_unit: 20, name: api, replaces: [{name: all}]}     or {unlimited: true}
+        shadow_mode: true                 optional, as are quota_mode, share_threshold, detailed_metric, value_to_metric
+        descriptors: [...]                optional
+
+The keys and what is refused are upstream's. YAML's anchors, aliases and tags are refused as in capline's own files.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from capline.forms.fields import Fields
+from capline.forms.tree import Items, Node, Text, Unusable, read_tree, shown
+from capline.service.envoy.rules import UNITS_US, Configuration, Descriptor, Rule
+
+if TYPE_CHECKING:
+    from capline.forms.tree import Fault
+
+__all__ = ["add_file"]
+
+_LARGEST_QUOTA = (1 << 32) - 1
+
+
+def add_file(text: str, into: Configuration, *, merge_domains: bool) -> list[Fault]:
+    """Add the domain of a file; the faults, and where there are any the configuration is not to be used."""
+    root, faults = read_tree(text)
+    if faults:
+        return faults
+    fields = Fields(root, "", faults, Path(), "domain: edge")
+    domain = _word(fields, "domain")
+    below = _items(fields, "descriptors")
+    fields.close()
+    if faults:
+        return faults
+    if not domain:
+        fields.fault("domain" if fields.has("domain") else None, "config file cannot have empty domain")
+    elif domain in into.domains and not merge_domains:
+        fields.fault("domain", f"duplicate domain {shown(domain)}; one file for each, or let domains be merged")
+    else:
+        _Reader(into, faults).descriptors(below, into.domains.setdefault(domain, Descriptor()), domain)
+    return faults
+
+
+class _Reader:
+    def __init__(self, into: Configuration, faults: list[Fault]) -> None:
+        self._into, self._faults = into, faults
+
+    def descriptors(self, items: tuple[Node, ...], above: Descriptor, path: str) -> None:
+        """Put these below `above`, which is at `path`."""
+        for item in items:
+            if not isinstance(item, Unusable):
+                self._descriptor(Fields(item, f"{path}: ", self._faults, Path(), "key: path"), above, path)
+
+    def _descriptor(self, fields: Fields, above: Descriptor, path: str) -> None:
+        key, value = _word(fields, "key"), _word(fields, "value")
+        composite = f"{path}.{key}_{value}" if value else f"{path}.{key}"
+        share = fields.flag("share_threshold", default=False)
+        options = {
+            "shadow": fields.flag("shadow_mode", default=False),
+            "quota_mode": fields.flag("quota_mode", default=False),
+            "detailed": fields.flag("detailed_metric", default=False),
+        }
+        rule = self._rule(fields.section("rate_limit", "{unit: minute, requests_per_unit: 20}"), options)
+        descriptor = Descriptor(
+            rule, share_threshold=share, value_to_metric=fields.flag("value_to_metric", default=False)
+        )
+        below = _items(fields, "descriptors")
+        fields.close()
+        if not key:
+            fields.fault("key" if fields.has("key") else None, "descriptor has empty key")
+        elif above.has(key, value):
+            fields.fault("key", f"duplicate descriptor composite key {shown(composite)}")
+        elif share and "*" not in value:
+            fields.fault("share_threshold", f"it goes with a value that has a *, not with {shown(value)}")
+        else:
+            above.add(key, value, descriptor)
+        self.descriptors(below, descriptor, composite)
+
+    def _rule(self, fields: Fields | None, options: dict[str, bool]) -> Rule | None:
+        if fields is None or not fields.keys():
+            return None
+        unlimited = fields.flag("unlimited", default=False)
+        unit = _word(fields, "unit")
+        quota = fields.whole("requests_per_unit", 0, 0, _LARGEST_QUOTA)
+        name = _word(fields, "name")
+        replaces = [self._replaced(item, name) for item in _items(fields, "replaces")]
+        fields.close()
+        known = unit.lower() in UNITS_US
+        if unlimited and known:
+            fields.fault("unit", "should not specify rate limit unit when unlimited")
+        elif not unlimited and not known:
+            listed = ", ".join(UNITS_US)
+            fields.fault("unit" if fields.has("unit") else None, f"invalid rate limit unit {shown(unit)}; use {listed}")
+        rule = Rule(quota, "" if unlimited else unit.lower(), unlimited, name, tuple(replaces), **options)
+        self._into.rules.append(rule)
+        return rule
+
+    def _replaced(self, item: Node, own: str) -> str:
+        fields = Fields(item, "replaces: ", self._faults, Path(), "name: all")
+        name = _word(fields, "name")
+        fields.close()
+        if not name:
+            fields.fault(None, "should not have an empty replaces entry")
+        elif name == own:
+            fields.fault("name", f"replaces should not contain name of same descriptor, {shown(own)}")
+        return name
+
+
+def _word(fields: Fields, key: str) -> str:
+    """A text; empty where it was left out."""
+    node = fields.node(key)
+    if isinstance(node, Text):
+        return "" if node.is_null else node.text
+    if node is not None and not isinstance(node, Unusable):
+        fields.fault(key, "expected a text")
+    return ""
+
+
+def _items(fields: Fields, key: str) -> tuple[Node, ...]:
+    """A list; empty where it was left out."""
+    node = fields.node(key)
+    if isinstance(node, Items):
+        return node.items
+    if node is not None and not isinstance(node, Unusable) and not (isinstance(node, Text) and node.is_null):
+        fields.fault(key, "expected a list")
+    return ()

@@ -1,0 +1,42 @@
+"""Envoy's messages. Their packages have no types, so they are used as `Any`, and imported here alone."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from capline.model.errors import CaplineError
+
+__all__ = ["OK", "OVER_LIMIT", "SERVICE", "UNIT_NAMES", "UNIT_NUMBERS", "check_grpc_parts", "part", "rls"]
+
+
+def part(name: str) -> Any:
+    """A module of the extra `grpc`; raises the `CaplineError` that says what to install."""
+    try:
+        return import_module(name)
+    except ImportError:
+        package = name.partition(".")[0]
+        raise CaplineError(f'Envoy\'s service needs {package}: pip install "capline[grpc]"') from None
+
+
+def check_grpc_parts() -> None:
+    """Raise where a package of the extra is missing."""
+    for name in ("grpc.aio", "grpc_health.v1.health", "grpc_reflection.v1alpha.reflection"):
+        part(name)
+
+
+rls = part("envoy.service.ratelimit.v3.rls_pb2")
+
+SERVICE = "envoy.service.ratelimit.v3.RateLimitService"
+OK: int = rls.RateLimitResponse.OK
+OVER_LIMIT: int = rls.RateLimitResponse.OVER_LIMIT
+
+UNIT_NUMBERS: dict[str, int] = {
+    name.lower(): number for name, number in rls.RateLimitResponse.RateLimit.Unit.items() if number
+}
+"""The units of answers, by their names in the files."""
+
+UNIT_NAMES: dict[int, str] = {
+    number: name.lower() for name, number in part("envoy.type.v3.ratelimit_unit_pb2").RateLimitUnit.items() if number
+}
+"""The units of a request's own limits."""

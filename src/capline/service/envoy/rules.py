@@ -1,0 +1,149 @@
+"""Which limit a descriptor has: domains, and below each a tree of descriptors.
+
+At each level an entry of the request looks for its exact value, then for wildcards in the order of the files, then for
+its key alone. A limit counts only where the request's entries end: a descriptor of two entries does not have the limit
+of the first. Costs a look-up an entry, and one match for each wildcard of a level.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from capline.model.limit import DAY_US, Limit
+from capline.model.policy import Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["UNITS_US", "Configuration", "Descriptor", "Match", "Rule", "policy_name", "policy_of"]
+
+UNITS_US = {
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": DAY_US,
+    "week": 7 * DAY_US,
+    "month": 30 * DAY_US,
+    "year": 365 * DAY_US,
+}
+"""The units by name; a month and a year have the length that envoyproxy/ratelimit gives them."""
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """A limit: `quota` requests in each `unit`; neither where it is `unlimited`.
+
+    `name` is what others replace it by, `replaces` are the names that it stands instead of. `shadow` never refuses;
+    `quota_mode` refuses only together with all others of its kind. `detailed` counts by the values of the request.
+    """
+
+    quota: int
+    unit: str
+    unlimited: bool = False
+    name: str = ""
+    replaces: tuple[str, ...] = ()
+    shadow: bool = False
+    quota_mode: bool = False
+    detailed: bool = False
+
+
+class Match(msgspec.Struct, frozen=True):
+    """What a descriptor has: its rule, the entries that it is counted by, and what metrics call it."""
+
+    rule: Rule
+    entries: tuple[tuple[str, str], ...]
+    metric: str
+
+
+class Descriptor:
+    """One descriptor of the files, with those below it. Built once, then only read."""
+
+    __slots__ = ("_by_key", "_exact", "_wild", "rule", "share_threshold", "value_to_metric")
+
+    def __init__(
+        self, rule: Rule | None = None, *, share_threshold: bool = False, value_to_metric: bool = False
+    ) -> None:
+        self.rule = rule
+        self.share_threshold = share_threshold
+        self.value_to_metric = value_to_metric
+        self._exact: dict[tuple[str, str], Descriptor] = {}
+        self._by_key: dict[str, Descriptor] = {}
+        self._wild: list[tuple[str, re.Pattern[str], str, Descriptor]] = []
+
+    def has(self, key: str, value: str) -> bool:
+        """Whether there is one of this key and value; the value "" is any."""
+        return (key, value) in self._exact if value else key in self._by_key
+
+    def add(self, key: str, value: str, below: Descriptor) -> None:
+        """Put one below this; `*` in a value stands for any text."""
+        if not value:
+            self._by_key[key] = below
+            return
+        self._exact[key, value] = below
+        if "*" in value:
+            form = re.compile(".*".join(re.escape(piece) for piece in value.split("*")), re.DOTALL)
+            self._wild.append((key, form, value, below))
+
+    def below(self, key: str, value: str) -> tuple[Descriptor, str] | None:
+        """The one that an entry leads to, and the value that it is written with: "" where it is any."""
+        found = self._exact.get((key, value))
+        if found is not None:
+            return found, value
+        for wild_key, form, written, wild in self._wild:
+            if wild_key == key and form.fullmatch(value):
+                return wild, written
+        found = self._by_key.get(key)
+        return None if found is None else (found, "")
+
+
+class Configuration:
+    """All domains."""
+
+    def __init__(self) -> None:
+        self.domains: dict[str, Descriptor] = {}
+        self.rules: list[Rule] = []
+
+    def match(self, domain: str, entries: Sequence[tuple[str, str]]) -> Match | None:
+        """The limit of a descriptor; None where there is none."""
+        at = self.domains.get(domain)
+        if at is None:
+            return None
+        counted: list[tuple[str, str]] = []
+        names = [domain]
+        for key, value in entries:
+            found = at.below(key, value)
+            if found is None:
+                return None
+            at, written = found
+            shared = at.share_threshold and written != value
+            counted.append((key, written if shared else value))
+            names.append(_metric(key, written, value, shown=at.value_to_metric, shared=shared))
+        if at.rule is None or not entries:
+            return None
+        if at.rule.detailed:
+            names[1:] = [f"{key}_{value.removesuffix('*')}" for key, value in counted]
+        return Match(at.rule, tuple(counted), ".".join(names))
+
+
+def _metric(key: str, written: str, value: str, *, shown: bool, shared: bool) -> str:
+    """What metrics call an entry: as it is written in the file, or by the request's value where that is `shown`."""
+    if shown:
+        written = written.removesuffix("*") if shared else value
+    return f"{key}_{written}" if written else key
+
+
+def policy_name(quota: int, unit: str) -> str:
+    """The policy of a limit."""
+    return f"envoy.{unit}.{quota}"
+
+
+def policy_of(quota: int, unit: str) -> Policy:
+    """The policy of a limit: those of one unit share a log, so a changed quota finds what was counted before."""
+    return Policy(policy_name(quota, unit), [Limit(quota, UNITS_US[unit])], log=f"envoy.{unit}")
+
+
+def policies_of(limits: Iterable[tuple[int, str]]) -> list[Policy]:
+    """The policies of these limits, each once."""
+    return [policy_of(*limit) for limit in dict.fromkeys(limits)]

@@ -1,0 +1,84 @@
+"""The gateways of docs/gateways.md, each with the very file that the page shows, before `capline serve`."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from tests.kit.gateway import DOCS, Gateway, free_port, program
+from tests.kit.http import Provider
+from tests.kit.serving import Serving
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+POLICIES = "policies: {api: {limits: [3/hour]}}"
+
+
+def policies(folder: Path) -> None:
+    (folder / "policies.yaml").write_text(POLICIES, encoding="utf-8")
+
+
+def test_nginx_lets_pass_what_is_allowed_and_answers_429(tmp_path: Path) -> None:
+    policies(tmp_path)
+    command = [program("nginx"), "-p", str(tmp_path), "-c", "nginx.conf", "-e", "stderr"]
+    with Provider() as provider, Serving(tmp_path, "--store", "memory://") as service:
+        addresses = {"127.0.0.1:8080": service.url, "127.0.0.1:9000": provider.url}
+        with Gateway(tmp_path, "nginx.conf", command, addresses) as nginx:
+            answers = [nginx.get("/a", X_Api_Key="k&cost=3", X_Capline_Cost="3") for _ in range(4)]
+            assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+            assert answers[0].headers["RateLimit"].startswith('"api-hour";r=2')
+            assert answers[3].headers["RateLimit"].startswith('"api-hour";r=0')
+            assert int(answers[3].headers["Retry-After"]) > 3000
+            assert nginx.get("/a", X_Api_Key="other").status_code == nginx.get("/a").status_code == 200
+            assert len(provider.seen) == 5
+            assert service.stop() == 0
+            outage = nginx.get("/a")
+            assert (outage.status_code, outage.headers["Retry-After"]) == (503, "1")
+        assert len(provider.seen) == 5
+
+
+@pytest.mark.deep
+def test_caddy_passes_the_refusal_on(tmp_path: Path) -> None:
+    policies(tmp_path)
+    command = [program("caddy"), "run", "--config", "Caddyfile", "--adapter", "caddyfile"]
+    with Provider() as provider, Serving(tmp_path, "--store", "memory://") as service:
+        addresses = {"127.0.0.1:8080": service.url, "127.0.0.1:9000": provider.url}
+        with Gateway(tmp_path, "Caddyfile", command, addresses) as caddy:
+            answers = [caddy.get("/a", X_Capline_Subject="mine", X_Capline_Cost="3") for _ in range(4)]
+            assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+            assert answers[3].headers["RateLimit"].startswith('"api-hour";r=0')
+            assert int(answers[3].headers["Retry-After"]) > 3000
+            assert len(provider.seen) == 3
+            assert service.stop() == 0
+            assert caddy.get("/a").status_code == 503
+        assert len(provider.seen) == 3
+
+
+@pytest.mark.deep
+def test_haproxy_asks_the_agent(tmp_path: Path) -> None:
+    policies(tmp_path)
+    shutil.copy(DOCS / "spoe.cfg", tmp_path)
+    port = free_port()
+    words = ["--store", "memory://", "--spoe", f"127.0.0.1:{port}"]
+    command = [program("haproxy"), "-db", "-f", "haproxy.cfg"]
+    with Provider() as provider, Serving(tmp_path, *words) as service:
+        addresses = {"127.0.0.1:8083": f"127.0.0.1:{port}", "127.0.0.1:9000": provider.url}
+        with Gateway(tmp_path, "haproxy.cfg", command, addresses) as haproxy:
+            answers = [haproxy.get("/a") for _ in range(4)]
+            assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+            assert answers[0].headers["RateLimit"].startswith('"api-hour";r=2')
+            assert answers[3].headers["RateLimit"].startswith('"api-hour";r=0')
+            assert int(answers[3].headers["Retry-After"]) > 3000
+            assert len(provider.seen) == 3
+            assert service.stop() == 0
+            outage = haproxy.get("/a")
+            assert (outage.status_code, outage.headers["Retry-After"]) == (503, "1")
+        assert len(provider.seen) == 3
+
+
+def test_traefiks_file_is_yaml() -> None:
+    text = (DOCS / "traefik.yaml").read_text(encoding="utf-8")
+    assert "/check?policy=api" in yaml.safe_load(text)["http"]["middlewares"]["limit"]["forwardAuth"]["address"]

@@ -1,0 +1,103 @@
+"""Envoy's rate limit service in this process: a real gRPC server and channel on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Self
+
+import httpx
+import uvloop
+from prometheus_client import CollectorRegistry
+
+from capline import AsyncLimiter
+from capline.service.envoy.json import json_route
+from capline.service.envoy.messages import SERVICE, part, rls
+from capline.service.envoy.server import envoy_server
+from capline.service.envoy.settings import EnvoySettings
+from capline.service.http import App
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from pathlib import Path
+
+    from capline.model.clock import Clock
+
+grpc, aio = part("grpc"), part("grpc.aio")
+OK, OVER = rls.RateLimitResponse.OK, rls.RateLimitResponse.OVER_LIMIT
+
+
+class EnvoyService:
+    """Ask it by gRPC or as JSON; `limiter` is the one of the service, `registry` has its metrics."""
+
+    def __init__(self, files: Path, url: str = "memory://", clock: Clock | None = None, **settings: Any) -> None:
+        self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        self._stack = AsyncExitStack()
+        self.registry = CollectorRegistry()
+        try:
+            self.run(self._start(files, url, clock, settings))
+        except BaseException:
+            self.__exit__()
+            raise
+
+    async def _start(self, files: Path, url: str, clock: Clock | None, settings: dict[str, Any]) -> None:
+        self.limiter = await self._stack.enter_async_context(AsyncLimiter(url, clock=clock))
+        chosen = EnvoySettings("127.0.0.1:0", (files,), **settings)
+        self.server = await self._stack.enter_async_context(envoy_server(self.limiter, chosen, self.registry))
+        self.channel = await self._stack.enter_async_context(aio.insecure_channel(f"127.0.0.1:{self.server.port}"))
+        self._method = self.channel.unary_unary(
+            f"/{SERVICE}/ShouldRateLimit",
+            request_serializer=rls.RateLimitRequest.SerializeToString,
+            response_deserializer=rls.RateLimitResponse.FromString,
+        )
+        transport = httpx.ASGITransport(App(json_route(self.server.ratelimit)))
+        self.http = await self._stack.enter_async_context(
+            httpx.AsyncClient(transport=transport, base_url="http://service")
+        )
+
+    def run(self, answer: Coroutine[Any, Any, Any]) -> Any:
+        """Await it on the service's own loop."""
+        return self._runner.run(answer)
+
+    def ask(self, *descriptors: Any, domain: str = "edge", hits_addend: int = 0) -> Any:
+        """`ShouldRateLimit`; see `descriptor` for the form of one."""
+        request = rls.RateLimitRequest(
+            domain=domain, descriptors=[descriptor(one) for one in descriptors], hits_addend=hits_addend
+        )
+        return self.run(self._call(request))
+
+    async def _call(self, request: Any) -> Any:
+        return await self._method(request, timeout=60)
+
+    def codes(self, *descriptors: Any, **request: Any) -> str:
+        """The overall code and then that of each descriptor: `+` OK, `-` over."""
+        answer = self.ask(*descriptors, **request)
+        return "".join("-" if code == OVER else "+" for code in (answer.overall_code, *codes_of(answer)))
+
+    def json(self, body: bytes | str, **headers: str) -> httpx.Response:
+        """`POST /json` with this very body."""
+        return self.run(self.http.post("/json", content=body, headers=headers))
+
+    def counted(self, rule: str, outcome: str, domain: str = "edge") -> float:
+        """The counter of descriptors with these labels."""
+        labels = {"domain": domain, "rule": rule, "outcome": outcome}
+        return self.registry.get_sample_value("capline_envoy_descriptors_total", labels) or 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.run(self._stack.aclose())
+        self._runner.close()
+
+
+def descriptor(form: str | dict[str, Any]) -> dict[str, Any]:
+    """`"path=/a user=7"`, or a mapping with `entries` in that form and other fields beside it."""
+    fields = {"entries": form} if isinstance(form, str) else dict(form)
+    pairs = [entry.partition("=") for entry in fields["entries"].split()]
+    return {**fields, "entries": [{"key": key, "value": value} for key, _, value in pairs]}
+
+
+def codes_of(answer: Any) -> list[int]:
+    """The code of each descriptor, in order."""
+    return [status.code for status in answer.statuses]

@@ -170,11 +170,15 @@ def installed(wheel: Path, extra: str | None, folder: Path) -> Path:
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
     subprocess.run([*pip, str(wheel)], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
+    owners = metadata.packages_distributions()
     for name in asked_for(extra):
         for file in metadata.files(name) or ():
-            top = file.parts[0]
-            if top not in ("..", "__pycache__") and not (site / top).exists():
-                (site / top).symlink_to(Path(str(metadata.distribution(name).locate_file(top))))
+            # A folder that several packages share (opentelemetry is one) is linked file by file: only this one's.
+            shared = len(set(owners.get(file.parts[0], ()))) > 1
+            link = Path(*(file.parts if shared else file.parts[:1]))
+            if file.parts[0] not in ("..", "__pycache__") and not (site / link).exists():
+                (site / link).parent.mkdir(parents=True, exist_ok=True)
+                (site / link).symlink_to(Path(str(metadata.distribution(name).locate_file(link))))
     return folder / "bin"
 
 

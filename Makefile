@@ -7,7 +7,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup demo test test-deep lint bench articles proof chaos lock clean
+.PHONY: help setup demo test test-deep steady lint bench articles proof chaos lock clean
 
 BIN := .venv/bin
 PYTEST_WORKERS ?= 2
@@ -39,6 +39,10 @@ test-deep: setup ## the rest: every combination, long random runs, clusters unde
 	@bash tools/setup.sh test
 	CAPLINE_TESTS=deep $(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal -m "(deep or sized) and not alone" $(PYTEST_ARGS) || [ $$? -eq 5 ]
 	CAPLINE_TESTS=deep $(BIN)/pytest -m "(deep or sized) and alone" $(PYTEST_ARGS) || [ $$? -eq 5 ]
+
+steady: setup ## the tests of every day ten times beside two busy loops
+	@bash tools/setup.sh test
+	@bash tools/steady.sh
 
 # pyright works on one core; the others share the second.
 lint: setup ## ruff, pyright strict, import-linter, bandit, and what is known against the packages

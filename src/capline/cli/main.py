@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from capline import __version__
-from capline.cli import campaign, decisions, logs, policies, replay, segments, serve, store, token, worker
+from capline.cli import campaign, decisions, logs, policies, replay, segments, serve, store, token, up, worker
 from capline.cli.common import BAD_INPUT, INTERRUPTED, note, plain
 from capline.model.errors import CaplineError
 
@@ -32,6 +32,7 @@ logs.register(app)
 replay.register(app)
 worker.register(app)
 serve.register(app)
+up.register(app)
 
 
 def _show_version(asked: bool) -> None:

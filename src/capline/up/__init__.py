@@ -3,6 +3,7 @@
     plan        what starts, in which order, with which words: from what is installed here
     files       what the parts read: settings, policies, users, nginx and Prometheus
     processes   starts the parts, waits until they answer, starts again who died, ends them all
+    mortal      a program that ends with its parent
     folder      the one directory of a run: made anew, locked, removed at the end
     ports       free ports of loopback
     publisher   a part: builds the users' segments and publishes a version a minute

@@ -1,6 +1,6 @@
 """What `capline up` starts, with which words and after what: a pure function of what is installed here.
 
-    Redis Cluster 3+3  ->  its slots        Redis (the queue)        S3 server
+    Redis Cluster 3+3, its slots and replicas   Redis (the queue)        S3 server
     publisher          ->  two services     ->  nginx  ->  traffic
     receiver           ->  worker           ->  the campaign, queued once
     Prometheus
@@ -36,6 +36,7 @@ SERVER_PAUSE_S = 10.0
 """Before a server that died is started again: by then its replica serves, or it comes back with what it had on disk."""
 
 _CLI = (sys.executable, "-m", "capline.cli")
+_HAVE_REPLICAS = f'for port; do test "$("$0" -p "$port" WAIT {REPLICAS} 1000)" -ge {REPLICAS} || exit 1; done'
 _ANYBODY = "nobody"
 """The S3 server asks for a name and a secret, and checks neither."""
 _SYSTEM = "/usr/sbin:/usr/local/sbin"
@@ -142,6 +143,10 @@ class _Maker:
         words = [self._programs.redis_cli or "", "--cluster", "create", *addresses]
         words += ["--cluster-replicas", str(REPLICAS), "--cluster-yes"]
         self._parts.append(Part("cluster-slots", tuple(words), once=True))
+        # A hit counts when a replica has it, so each primary has to have one first: the first nodes are the primaries.
+        primaries = [str(port) for port in ports[: NODES // (1 + REPLICAS)]]
+        words = ["/bin/sh", "-c", _HAVE_REPLICAS, self._programs.redis_cli or "", *primaries]
+        self._parts.append(Part("cluster-replicas", tuple(words), once=True))
         return f"redis+cluster://{','.join(addresses)}?deadline=2s"
 
     def _redis(self, name: str, port: int, *, cluster: bool) -> str:

@@ -1,22 +1,23 @@
 """Starts the parts, waits until each answers, starts again who died, and ends them all.
 
 Each part has a session of its own: Ctrl-C in a terminal is for us alone, and at the end all that a part started goes
-with it. Where `setpriv` is there, the kernel ends a part when we are killed. What a part says is in NAME.log, which
+with it. The kernel ends a part when we are killed (`mortal`). What a part says is in NAME.log, which
 begins anew when it has grown too long and the part is started again.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from capline.up import mortal
 from capline.up.ports import HOST
 
 if TYPE_CHECKING:
@@ -49,12 +50,11 @@ class _Child:
     def start(self) -> None:
         self.due = None
         self._began = time.monotonic()
-        mortal = shutil.which("setpriv")
         log = self._folder / f"{self.part.name}.log"
         mode = "wb" if log.exists() and log.stat().st_size > _LARGEST_LOG_BYTES else "ab"
         with log.open(mode) as said:
             self.process = subprocess.Popen(  # noqa: S603 - the plan's own words
-                [*([mortal, "--pdeathsig", "KILL", "--"] if mortal else []), *self.part.words],
+                [sys.executable, "-I", "-S", mortal.__file__, str(os.getpid()), *self.part.words],
                 cwd=self._folder,
                 env=_environment(self.part),
                 stdin=subprocess.DEVNULL,

@@ -22,7 +22,7 @@ ALL = {"redis": "redis-server", "redis_cli": "redis-cli", "nginx": "nginx", "pro
 FOLDER = Path("/run/up")
 WHOLE = [
     *(f"cluster-{number}" for number in range(1, 7)),
-    *("cluster-slots", "queue", "s3", "publisher", "service-1", "service-2", "nginx"),
+    *("cluster-slots", "cluster-replicas", "queue", "s3", "publisher", "service-1", "service-2", "nginx"),
     *("receiver", "worker", "campaign", "prometheus", "traffic"),
 ]
 
@@ -40,7 +40,7 @@ def test_all_of_it_starts_in_order() -> None:
     whole = planned()
     assert names(whole.parts) == WHOLE
     assert whole.missing == ()
-    assert names(part for part in whole.parts if part.once) == ["cluster-slots", "campaign"]
+    assert names(part for part in whole.parts if part.once) == ["cluster-slots", "cluster-replicas", "campaign"]
     ports = [part.ready.split(":")[-1] for part in whole.parts if part.ready.startswith("tcp")]
     assert len(ports) == len(set(ports)) == 9
 

@@ -7,7 +7,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup demo test test-deep steady lint bench articles proof chaos lock clean
+.PHONY: help setup demo up test test-deep steady lint bench articles proof chaos lock clean
 
 BIN := .venv/bin
 PYTEST_WORKERS ?= 2
@@ -26,6 +26,10 @@ help: ## list these targets
 
 setup: ## make .venv with the package, its extras and the tools; does nothing when it is up to date
 	@bash tools/setup.sh setup
+
+up: setup ## start the whole system on this machine, until Ctrl-C: servers, services, a campaign, Prometheus
+	@bash tools/setup.sh test
+	@$(BIN)/capline up
 
 demo: setup ## see the main job done on real data; the report lands in build/demo
 	@$(BIN)/capline demo

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.kit import forked
+from tests.kit.serving import Serving
 
 ROOT = Path(__file__).parents[2]
 CAPLINE = [sys.executable, "-m", "capline.cli"]
@@ -36,11 +37,16 @@ def test_the_whole_demo_and_every_command_that_it_names(tmp_path: Path) -> None:
     assert done.stdout.count("holds") >= 4
     assert "FAILS" not in done.stdout
     named = [line.strip() for line in done.stdout.splitlines() if line.startswith("  capline ")]
-    assert [command.split()[1] for command in named] == ["campaign", "decide", "explain", "segments", "replay"]
+    assert [command.split()[1] for command in named] == ["campaign", "decide", "explain", "segments", "replay", "serve"]
+    *named, serve = named
     answers = [run(*shlex.split(command)[1:]) for command in named]
     assert [answer.returncode for answer in answers] == [0] * len(named), [answer.stderr for answer in answers]
     assert "14,444" in answers[0].stdout  # of 23,570, as the forecast of 2 July 1998
     assert "refused" in run(*shlex.split(named[1])[1:]).stdout
+    with Serving(tmp_path, *shlex.split(serve)[2:]) as service:
+        answer = service.ask("/v1/decide", policy="promo", subject=42).json()
+        assert (answer["allowed"], answer["segment"]) == (False, "churned")  # the command above took the last one
+        assert service.stop() == 0
 
 
 def test_json_is_one_document_and_nothing_else(tmp_path: Path) -> None:

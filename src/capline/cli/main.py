@@ -21,6 +21,7 @@ from capline.cli import (
     serve,
     store,
     token,
+    up,
     worker,
 )
 from capline.cli.common import BAD_INPUT, INTERRUPTED, note, plain
@@ -47,6 +48,7 @@ logs.register(app)
 replay.register(app)
 worker.register(app)
 serve.register(app)
+up.register(app)
 
 
 def _show_version(asked: bool) -> None:

@@ -175,6 +175,7 @@ def _show_next(result: DemoResult, data: Path, out_dir: Path) -> None:
     segment = next(
         (f"--segment {name} " for name in ("churned", *result.policy_segments) if name in result.policy_segments), ""
     )
+    segments = shlex.quote(str(out_dir / "segments"))
     here = f"{segment}--policies {policies} --store {store}"
     columns = "--subject-column customer_id --time-column date --sort"
     campaign = out_dir / "campaign.yaml"
@@ -187,10 +188,14 @@ def _show_next(result: DemoResult, data: Path, out_dir: Path) -> None:
         ),
         ("one message to one customer, now; type it again until it is refused", f"decide promo 42 {here}"),
         ("why: the limits, what counts, when it frees", f"explain promo 42 {here}"),
-        ("the segments of the last morning", f"segments show {shlex.quote(str(out_dir / 'segments'))}"),
+        ("the segments of the last morning", f"segments show {segments}"),
         (
             "the purchases alone, one message each, against the same policy",
             f"replay {shlex.quote(str(data))} --policy promo --policies {policies} {columns}",
+        ),
+        (
+            "decisions over HTTP, for programs in any language; Ctrl-C ends it",
+            f"serve --policies {policies} --store {store} --segments {segments}",
         ),
     ]
     out.print("\nNext, try:")

@@ -1,0 +1,103 @@
+"""`capline up`: the whole system on this machine, until Ctrl-C; then nothing of it is left."""
+
+# ruff: noqa: PLC0415 - imports inside functions: `--help` stays instant
+
+from __future__ import annotations
+
+import signal
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from capline.cli.common import examples, note, out, plain
+from capline.model.errors import CaplineError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from capline.up.plan import Plan
+
+__all__ = ["register"]
+
+LOOK_EVERY_S = 0.2
+_PACKAGES = ("uvicorn", "httptools", "uvloop", "prometheus_client", "pyroaring", "pyarrow", "obstore", "httpx", "redis")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("up", epilog=examples("capline up", "capline up --dir /tmp/capline --keep"))(up)
+
+
+def up(
+    folder: Annotated[
+        Path, typer.Option("--dir", metavar="DIR", help="Everything is in here: logs, stores, settings.")
+    ] = Path(".capline/up"),
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the directory at the end; the next run empties it.")
+    ] = False,
+) -> None:
+    """Start a Redis Cluster, two services behind nginx, segments, a campaign and Prometheus on this machine.
+
+    For trying, on loopback and free ports; some load plays by itself. What is not installed is named, and the rest
+    starts. Ctrl-C ends all of it and removes the directory.
+    """
+    absent = [name for name in _PACKAGES if find_spec(name) is None]
+    if absent:
+        raise CaplineError(f'capline up needs {", ".join(absent)}: pip install "capline[all]"')
+    from capline.up.folder import run_folder
+    from capline.up.plan import PORTS, find_programs, plan
+    from capline.up.ports import free_ports
+
+    with run_folder(folder, keep=keep) as inside:
+        whole = plan(find_programs(Path.cwd()), inside, free_ports(PORTS))
+        for name, text in whole.files.items():
+            path = inside / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        _run(whole, inside)
+    note.print(f"ended; {folder} is {'kept' if keep else 'removed'}", markup=False)
+
+
+def _run(whole: Plan, inside: Path) -> None:
+    from capline.up.processes import Processes
+
+    told: list[int] = []
+
+    def tell(signum: int, _frame: FrameType | None) -> None:
+        told.append(signum)
+
+    before = {signum: signal.signal(signum, tell) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    parts = Processes(inside, lambda line: note.print(line, style="yellow", markup=False), lambda: bool(told))
+    try:
+        for one in whole.missing:
+            note.print(f"{one.program} is missing: {one.install}; without it: {one.instead}", markup=False)
+        for part in whole.parts:
+            if told:
+                return
+            if parts.start(part) and part.where:
+                note.print(f"[bold]{part.name:<12}[/] {plain(part.where)} [dim](pid {parts.pids()[part.name]})[/]")
+        if told:
+            return
+        _say_tries(whole, inside)
+        while not told:
+            parts.look()
+            time.sleep(LOOK_EVERY_S)
+    finally:
+        if told:
+            note.print("ending all of it", markup=False)
+        parts.stop()
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def _say_tries(whole: Plan, inside: Path) -> None:
+    from capline.up.plan import RATE
+
+    out.print(f"\nready; {RATE} requests a second play by themselves, logs are in {plain(inside)}. Try:")
+    for why, command in whole.tries:
+        out.print(f"  [dim]# {plain(why)}[/]")
+        out.print(f"  {plain(command)}", soft_wrap=True)
+    out.print("Ctrl-C ends it.")

@@ -1,0 +1,31 @@
+"""Becomes another program that ends when `capline up` does, however that ends.
+
+    python mortal.py PARENT PROGRAM WORDS…
+
+The kernel is asked to kill this process when its parent ends; a parent that had ended before it was asked is no longer
+our parent, and nothing is started. Linux only: elsewhere the program is started all the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+__all__ = ["main"]
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Become the program; 1 where nobody is there any more who wants it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(sys.argv[1]):
+        sys.exit(1)
+    os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606 - the plan's own words # nosec B606
+
+
+if __name__ == "__main__":
+    main()

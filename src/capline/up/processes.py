@@ -1,0 +1,163 @@
+"""Starts the parts, waits until each answers, starts again who died, and ends them all.
+
+Each part has a session of its own: Ctrl-C in a terminal is for us alone, and at the end all that a part started goes
+with it. The kernel ends a part when we are killed (`mortal`). What a part says is in NAME.log, which
+begins anew when it has grown too long and the part is started again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from capline.up import mortal
+from capline.up.ports import HOST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from capline.up.plan import Part
+
+__all__ = ["Processes"]
+
+READY_WITHIN_S = 60.0
+ONCE_AGAIN_S = 2.0
+LOOK_EVERY_S = 0.1
+STOP_WITHIN_S = 15.0
+PROBE_WITHIN_S = 5.0
+_LONGEST_PAUSE_S, _SETTLED_S = 30.0, 30.0
+_LARGEST_LOG_BYTES = 10 << 20
+
+
+class _Child:
+    """A part, and whoever takes its place."""
+
+    def __init__(self, part: Part, folder: Path) -> None:
+        self.part = part
+        self.due: float | None = None
+        self._folder = folder
+        self._pause_s = part.pause_s
+        self.start()
+
+    def start(self) -> None:
+        self.due = None
+        self._began = time.monotonic()
+        log = self._folder / f"{self.part.name}.log"
+        mode = "wb" if log.exists() and log.stat().st_size > _LARGEST_LOG_BYTES else "ab"
+        with log.open(mode) as said:
+            self.process = subprocess.Popen(  # noqa: S603 - the plan's own words
+                [sys.executable, "-I", "-S", mortal.__file__, str(os.getpid()), *self.part.words],
+                cwd=self._folder,
+                env=_environment(self.part),
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def plan_restart(self) -> float:
+        """When it is started again; the pause doubles while it does not stay up."""
+        settled = time.monotonic() - self._began > _SETTLED_S
+        pause_s = self.part.pause_s if settled else self._pause_s
+        self._pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        self.due = time.monotonic() + pause_s
+        return pause_s
+
+    def tell(self, signum: int) -> None:
+        """To it and all that it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signum)
+
+
+class Processes:
+    """The parts that were started. `say` is told of who died, `stopped` whether all are to end."""
+
+    def __init__(self, folder: Path, say: Callable[[str], object], stopped: Callable[[], bool]) -> None:
+        self._folder, self._say, self._stopped = folder, say, stopped
+        self._children: list[_Child] = []
+
+    def pids(self) -> dict[str, int]:
+        """The process of each part that is to run."""
+        return {child.part.name: child.process.pid for child in self._children}
+
+    def start(self, part: Part) -> bool:
+        """Start it and wait until it answers, or with `once` has ended well; False where it did not in time."""
+        child = _Child(part, self._folder)
+        self._children.append(child)
+        deadline = time.monotonic() + READY_WITHIN_S
+        while time.monotonic() < deadline and not self._stopped():
+            if part.once:
+                if child.process.poll() == 0:
+                    self._children.remove(child)
+                    return True
+                if child.process.poll() is not None:
+                    time.sleep(ONCE_AGAIN_S)
+                    child.start()
+            elif child.process.poll() is None and _answers(part.ready, self._folder):
+                return True
+            self.look()
+            time.sleep(LOOK_EVERY_S)
+        if self._stopped():
+            return False
+        if part.once:
+            child.tell(signal.SIGKILL)
+            child.process.wait()
+            self._children.remove(child)
+        self._say(f"{part.name} did not get ready in {READY_WITHIN_S:.0f} s; see {self._folder / part.name}.log")
+        return False
+
+    def look(self) -> None:
+        """Name who died, and start again whose pause is over."""
+        for child in self._children:
+            status = child.process.poll()
+            if child.part.once or status is None:
+                continue
+            if child.due is None:
+                child.tell(signal.SIGKILL)  # what it had started, too
+                pause_s = child.plan_restart()
+                how = f"ended with {status}" if status >= 0 else f"was ended by {signal.Signals(-status).name}"
+                self._say(f"{child.part.name} {how}; the rest goes on, it starts again in {pause_s:g} s")
+            elif time.monotonic() >= child.due:
+                child.start()
+                self._say(f"{child.part.name} started again, pid {child.process.pid}")
+
+    def stop(self) -> None:
+        """End all of them, those that ask before those that answer; who has not ended in time is killed."""
+        for child in reversed(self._children):
+            child.tell(signal.SIGTERM)
+        deadline = time.monotonic() + STOP_WITHIN_S
+        for child in self._children:
+            with suppress(subprocess.TimeoutExpired):
+                child.process.wait(max(0.0, deadline - time.monotonic()))
+        for child in self._children:
+            child.tell(signal.SIGKILL)
+            child.process.wait()
+
+
+def _environment(part: Part) -> dict[str, str]:
+    """Ours without settings of capline's own, and the part's; an empty value removes a variable."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("CAPLINE_")}
+    return {name: value for name, value in (inherited | part.environment).items() if value}
+
+
+def _answers(ready: str, folder: Path) -> bool:
+    kind, _, rest = ready.partition(":")
+    if kind == "tcp":
+        with suppress(OSError), socket.create_connection((HOST, int(rest)), PROBE_WITHIN_S):
+            return True
+        return False
+    if kind == "http":
+        # No proxy of the environment stands before loopback.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with suppress(OSError), opener.open(ready, timeout=PROBE_WITHIN_S):
+            return True
+        return False
+    return (folder / ready).exists()

@@ -1,0 +1,184 @@
+"""`capline up` as somebody types it: it starts whole, what it prints to try works, and any process may be killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import Any, Self
+
+import pytest
+from proof.checker import check, read
+from proof.record import Recorder
+from tests.kit.asking import ask_until
+from tests.kit.server import soon
+
+ROOT = Path(__file__).parents[2]
+WITHIN_S = 60
+READY_WITHIN_S = 180
+PATHS = "/usr/bin:/usr/sbin:/usr/local/bin"
+NEEDED = ("redis-server", "redis-cli", "nginx", "prometheus", "curl")
+MINUTE_US = 60_000_000
+
+
+class Up:
+    """A running `capline up`; `said` are the lines of both its outputs."""
+
+    def __init__(self, folder: Path, path: str) -> None:
+        self.folder = folder
+        self.said: list[str] = []
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "capline.cli", "up"],
+            cwd=folder,
+            env={**os.environ, "PATH": path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def ready(self) -> bool:
+        return soon(lambda: "Ctrl-C ends it.\n" in self.said or self.process.poll() is not None, READY_WITHIN_S)
+
+    def has(self, text: str) -> bool:
+        return any(text in line for line in self.said)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Of each part, as it was told last."""
+        told = [re.match(r"(\S+) .*\bpid (\d+)", line) for line in self.said]
+        return {found[1]: int(found[2]) for found in told if found}
+
+    @property
+    def ports(self) -> set[int]:
+        return {int(port) for line in self.said for port in re.findall(r"127\.0\.0\.1:(\d+)", line)}
+
+    @property
+    def tries(self) -> list[str]:
+        return [line.strip() for line in self.said if line.startswith("  curl")]
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(WITHIN_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            self.process.wait(WITHIN_S)
+        finally:
+            self.process.kill()
+            self._reader.join()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            self.said.extend(iter(lines.readline, ""))
+
+
+def typed(command: str) -> Any:
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=WITHIN_S)  # noqa: S607
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def is_gone(pid: int) -> bool:
+    """Or has ended, and nobody asks how: in a container the first process may not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def is_closed(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+@pytest.mark.deep
+@pytest.mark.skipif(not all(shutil.which(name, path=PATHS) for name in NEEDED), reason="a server is not installed")
+def test_it_starts_whole_and_any_of_it_may_be_killed(tmp_path: Path) -> None:
+    (tmp_path / "build").symlink_to(ROOT / "build")
+    with Up(tmp_path, f"{PATHS}:/bin") as up, ThreadPoolExecutor(2) as callers:
+        assert up.ready()
+        assert up.process.poll() is None, up.said
+        assert not up.has("is missing"), up.said
+        assert len(up.tries) == 5
+
+        def answers() -> list[Any]:
+            return [typed(command) for command in up.tries]
+
+        api, promo, why, receiver, rules = answers()
+        assert (api["allowed"], api["limit"], api["remaining"]) == (True, "20/minute", 15)
+        assert (promo["allowed"], promo["segment"]) == (True, "active")
+        assert why["policy"] == "promo"
+        assert {"received", "last"} == receiver.keys()
+        assert len(rules["data"]["groups"][0]["rules"]) > 5
+        assert soon(lambda: typed(up.tries[3])["received"] == 300, WITHIN_S)
+
+        first = dict(up.pids)
+        url = re.findall(r"http://127\.0\.0\.1:\d+", up.tries[0])[0]
+        stop = Event()
+        asked = [callers.submit(ask_until, stop, url, "api", ["exact"], 0.02) for _ in range(2)]
+        try:
+            for name in ("service-1", "cluster-1"):
+                os.kill(first[name], signal.SIGKILL)
+                assert soon(lambda name=name: up.has(f"{name} was ended by SIGKILL"), WITHIN_S)
+                assert soon(lambda name=name: up.pids[name] != first[name], WITHIN_S), up.said
+            stop.wait(1)
+        finally:
+            stop.set()
+        lines = [line for one in asked for line in one.result()]
+        assert soon(lambda: "allowed" in typed(up.tries[1]), WITHIN_S)
+
+        pids, ports = {**first, **up.pids}, up.ports
+        assert up.stop() == 0
+        assert all(soon(lambda pid=pid: is_gone(pid), WITHIN_S) for pid in {*pids.values(), *first.values()})
+        assert all(is_closed(port) for port in ports)
+        assert len(ports) > 10
+        assert not (tmp_path / ".capline").exists()
+    head = Recorder()
+    head.policy("api", [(20, MINUTE_US)])
+    report = check(read([*head.lines, *lines]))
+    assert report, report.text()
+    assert report.refused > 0
+
+
+def test_with_no_server_installed_it_says_so_and_starts_the_rest(tmp_path: Path) -> None:
+    with Up(tmp_path, str(tmp_path)) as up:
+        assert up.ready()
+        missing = {line.split(" is missing")[0] for line in up.said if " is missing" in line}
+        # nginx is found in the system's own folder, too, where there is one.
+        assert missing - {"nginx"} == {"redis-server and redis-cli", "an S3 server (ministack)", "prometheus"}
+        api, promo, _, count = (typed(command) for command in up.tries[:4])
+        assert (api["remaining"], promo["segment"], count["count"]) == (15, "active", 500)
+        pids = up.pids
+        assert pids.keys() - {"nginx"} == {"publisher", "service-1", "service-2", "traffic"}
+        assert up.stop() == 0
+        assert all(is_gone(pid) for pid in pids.values())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.deep
+def test_where_it_is_killed_itself_nothing_of_it_goes_on(tmp_path: Path) -> None:
+    for _ in range(2):  # what the first leaves on disk does not keep the second from starting
+        with Up(tmp_path, str(tmp_path)) as up:
+            assert up.ready()
+            assert len(up.tries) == 5
+            pids = up.pids.values()
+            up.process.kill()
+            assert all(soon(lambda pid=pid: is_gone(pid), WITHIN_S) for pid in pids)
+    assert (tmp_path / ".capline" / "up" / ".capline-up").exists()

@@ -1,0 +1,178 @@
+"""deploy/: each example is what its reader takes, names what the service has, and is told in docs/operating.md."""
+
+from __future__ import annotations
+
+import configparser
+import importlib.util
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from capline.cli.main import app
+from capline.policy.file import loads
+from capline.service.metrics import Metrics
+from capline.service.run.file import VARIABLES, read_settings
+from capline.up.files import alerts_yaml
+
+ROOT = Path(__file__).parents[3]
+DEPLOY = ROOT / "deploy"
+PAGE = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+RULES: list[dict[str, Any]] = yaml.safe_load(alerts_yaml())["groups"][0]["rules"]
+DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "capline.json").read_text(encoding="utf-8"))
+QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
+
+
+def exported() -> set[str]:
+    """The names of all series that a service exports."""
+    names = {family.name for family in Metrics().registry.collect()}
+    return names | {f"{name}_{end}" for name in names for end in ("total", "bucket")}
+
+
+def test_the_dashboard_is_what_its_program_writes() -> None:
+    spec = importlib.util.spec_from_file_location("dashboard", ROOT / "tools" / "dashboard.py")
+    assert spec is not None
+    assert spec.loader is not None
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    assert (DEPLOY / "grafana" / "capline.json").read_text(encoding="utf-8") == program.text()
+
+
+def test_every_series_that_is_asked_for_is_one_that_the_service_exports() -> None:
+    known = exported() | {"up"}
+    assert "capline_decisions_total" in known
+    for query in (*QUERIES, *(rule["expr"] for rule in RULES)):
+        named = set(re.findall(r"\b((?:capline|process)_[a-z_]+|up(?=\{))", query))
+        assert named, query
+        assert named <= known, query
+
+
+def test_the_page_tells_of_every_panel_and_every_alert() -> None:
+    for panel in DASHBOARD["panels"]:
+        assert f"| {panel['title']} |" in PAGE
+    for rule in RULES:
+        assert f"### {rule['alert']}\n" in PAGE
+
+
+def test_the_alerts_of_deploy_are_those_of_up_and_each_is_tested() -> None:
+    assert (DEPLOY / "prometheus" / "alerts.yml").read_text(encoding="utf-8") == alerts_yaml()
+    fired = [
+        case["alertname"]
+        for test in yaml.safe_load((DEPLOY / "prometheus" / "alerts_test.yml").read_text(encoding="utf-8"))["tests"]
+        for case in test["alert_rule_test"]
+        if case.get("exp_alerts")
+    ]
+    assert sorted(fired) == sorted(rule["alert"] for rule in RULES)
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
+@pytest.mark.parametrize(
+    "words",
+    [("check", "config", "--syntax-only", "prometheus.yml"), ("test", "rules", "alerts_test.yml")],
+    ids=["config", "rules"],
+)
+def test_promtool_takes_them(words: tuple[str, ...]) -> None:
+    said(["promtool", *words], DEPLOY / "prometheus")
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
+def test_promtool_takes_every_query_of_the_dashboard(tmp_path: Path) -> None:
+    rules = [
+        {"record": f"panel:{number}", "expr": query.replace("$__rate_interval", "1m")}
+        for number, query in enumerate(QUERIES)
+    ]
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}), "utf-8")
+    said(["promtool", "check", "rules", "rules.yml"], tmp_path)
+
+
+def unit() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.optionxform = str  # pyright: ignore[reportAttributeAccessIssue] - as its documentation says
+    parser.read_string((DEPLOY / "systemd" / "capline.service").read_text(encoding="utf-8"))
+    return parser
+
+
+def test_the_unit_calls_the_command_as_it_is() -> None:
+    for key in ("ExecStartPre", "ExecStart"):
+        words = shlex.split(unit()["Service"][key])
+        assert words[0].endswith("/bin/capline")
+        answer = CliRunner().invoke(app, [*words[1:], "--help"])
+        assert answer.exit_code == 0, answer.output
+    settings = read_settings(None, {}, {})
+    assert float(unit()["Service"]["TimeoutStopSec"]) > settings.bounds.stop_within
+
+
+@pytest.mark.deep
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    text = (DEPLOY / "systemd" / "capline.service").read_text(encoding="utf-8")
+    (tmp_path / "capline.service").write_text(text.replace("/opt/capline/bin/capline", "/bin/true"), encoding="utf-8")
+    told = said(["systemd-analyze", "verify", "--man=no", str(tmp_path / "capline.service")], tmp_path)
+    assert "capline.service" not in told
+
+
+def documents() -> dict[str, Any]:
+    loaded = yaml.safe_load_all((DEPLOY / "kubernetes" / "capline.yaml").read_text(encoding="utf-8"))
+    return {document["kind"]: document for document in loaded}
+
+
+def test_the_pods_settings_are_good(tmp_path: Path) -> None:
+    data = documents()["ConfigMap"]["data"]
+    (tmp_path / "capline.yaml").write_text(data["capline.yaml"], encoding="utf-8")
+    pod = documents()["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    names = [variable["name"] for variable in container["env"]]
+    assert names == ["CAPLINE_STORE"]
+    assert set(names) <= VARIABLES.keys()
+    settings = read_settings(tmp_path / "capline.yaml", dict.fromkeys(names, "redis+cluster://a:1,b:2"), {})
+    assert settings.tokens == "/etc/capline-secret/tokens.json"
+    assert loads(data["policies.yaml"]).policies
+    listens = {"http": settings.http.listen.port, "admin": settings.admin.listen.port}
+    assert {port["name"]: port["containerPort"] for port in container["ports"]} == listens
+    pause = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] > pause + settings.bounds.stop_within
+    mounts = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounts == {volume["name"] for volume in pod["volumes"]}
+
+
+def test_only_readiness_asks_the_store_and_nothing_stops_before_its_successor_is_ready() -> None:
+    spec = documents()["Deployment"]["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    probes = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")}
+    assert probes == {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
+    assert spec["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    labels = spec["template"]["metadata"]["labels"]
+    for kind in ("Service", "PodDisruptionBudget"):
+        selector = documents()[kind]["spec"]["selector"]
+        assert selector.get("matchLabels", selector).items() <= labels.items()
+
+
+def test_the_image_is_built_of_what_is_there() -> None:
+    text = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
+    lines = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
+    known = {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "VOLUME", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT", "CMD"}
+    assert {word for word, _ in lines} <= known
+    for word, rest in lines:
+        if word == "COPY" and "--from" not in rest:
+            assert all((ROOT / source).exists() for source in rest.split()[:-1])
+    (extras,) = re.findall(r"\.\[([a-z,]+)\]", text)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(extras.split(",")) <= project["optional-dependencies"].keys()
+    words = {word: json.loads(rest) for word, rest in lines if word in ("ENTRYPOINT", "CMD")}
+    answer = CliRunner().invoke(app, [*words["CMD"], "--help"])
+    assert (words["ENTRYPOINT"], answer.exit_code) == (["capline"], 0)
+
+
+def said(words: list[str], folder: Path) -> str:
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr

@@ -1,0 +1,127 @@
+"""What `capline up` starts with what is installed; what is missing is named and the rest starts."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from capline.campaign.file import loads_campaign
+from capline.policy.file import loads
+from capline.service.run.file import read_settings
+from capline.up.plan import PORTS, Part, Plan, Programs, find_programs, plan
+from capline.up.ports import BUS, free_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+ALL = {"redis": "redis-server", "redis_cli": "redis-cli", "nginx": "nginx", "prometheus": "prometheus", "s3": ("s3",)}
+FOLDER = Path("/run/up")
+WHOLE = [
+    *(f"cluster-{number}" for number in range(1, 7)),
+    *("cluster-slots", "cluster-replicas", "queue", "s3", "publisher", "service-1", "service-2", "nginx"),
+    *("receiver", "worker", "campaign", "prometheus", "traffic"),
+]
+
+
+def planned(*without: str) -> Plan:
+    found: dict[str, Any] = {name: path for name, path in ALL.items() if name not in without}
+    return plan(Programs(**found), FOLDER, range(20_000, 20_000 + PORTS))
+
+
+def names(parts: Iterable[Part]) -> list[str]:
+    return [part.name for part in parts]
+
+
+def test_all_of_it_starts_in_order() -> None:
+    whole = planned()
+    assert names(whole.parts) == WHOLE
+    assert whole.missing == ()
+    assert names(part for part in whole.parts if part.once) == ["cluster-slots", "cluster-replicas", "campaign"]
+    ports = [part.ready.split(":")[-1] for part in whole.parts if part.ready.startswith("tcp")]
+    assert len(ports) == len(set(ports)) == 9
+
+
+@pytest.mark.parametrize(
+    ("program", "install", "gone"),
+    [
+        ("redis", "redis-server", {*(n for n in WHOLE if "cluster" in n), "queue", "receiver", "worker", "campaign"}),
+        (
+            "redis_cli",
+            "redis-server",
+            {*(n for n in WHOLE if "cluster" in n), "queue", "receiver", "worker", "campaign"},
+        ),
+        ("nginx", "nginx-light", {"nginx"}),
+        ("prometheus", "apt-get install prometheus", {"prometheus"}),
+        ("s3", "ministack", {"s3"}),
+    ],
+)
+def test_what_is_missing_is_named_and_the_rest_starts(program: str, install: str, gone: set[str]) -> None:
+    whole = planned(program)
+    assert names(whole.parts) == [name for name in WHOLE if name not in gone]
+    (missing,) = whole.missing
+    assert install in missing.install
+
+
+def test_with_nothing_installed_two_services_share_an_embedded_store(tmp_path: Path) -> None:
+    whole = planned(*ALL)
+    assert names(whole.parts) == ["publisher", "service-1", "service-2", "traffic"]
+    assert len(whole.missing) == 4
+    settings = settings_of(whole, tmp_path)
+    assert settings.store == f"lmdb://{FOLDER}/store"
+    assert settings.segments == f"{FOLDER}/segments"
+    assert "wait_replicas" not in whole.files["policies.yaml"]
+
+
+@pytest.mark.parametrize("without", [(), ("redis",), ("nginx",), ("s3",), tuple(ALL)])
+def test_the_files_are_what_the_parts_take(without: tuple[str, ...], tmp_path: Path) -> None:
+    whole = planned(*without)
+    settings = settings_of(whole, tmp_path)
+    assert settings.http.trusted_proxies == int("nginx" not in without)
+    assert {policy.name for policy in loads(whole.files["policies.yaml"]).policies} == {"promo", "api", "psp"}
+    if "campaign.yaml" in whole.files:
+        assert loads_campaign(whole.files["campaign.yaml"], FOLDER / "campaign.yaml").campaign == "hello"
+    if "prometheus.yml" in whole.files:
+        (job,) = yaml.safe_load(whole.files["prometheus.yml"])["scrape_configs"]
+        assert len(job["static_configs"][0]["targets"]) == 2
+
+
+@pytest.mark.parametrize("without", [(), tuple(ALL)])
+def test_there_are_five_things_to_try_by_curl(without: tuple[str, ...]) -> None:
+    tries = planned(*without).tries
+    assert [shlex.split(command)[0] for _, command in tries] == ["curl"] * 5
+
+
+def test_every_server_listens_on_loopback_alone() -> None:
+    whole = planned()
+    for name in (*(f"cluster-{number}" for number in range(1, 7)), "queue"):
+        assert "bind 127.0.0.1\n" in whole.files[f"{name}/redis.conf"]
+    assert "listen 127.0.0.1:" in whole.files["nginx/nginx.conf"]
+    (s3,) = (part for part in whole.parts if part.name == "s3")
+    assert s3.environment["BIND_HOST"] == "127.0.0.1"
+    for name in ("service-1", "prometheus"):
+        (part,) = (part for part in whole.parts if part.name == name)
+        assert "127.0.0.1:" in " ".join(part.words)
+
+
+def test_the_ports_are_free_with_their_buses_and_differ() -> None:
+    ports = free_ports(PORTS)
+    assert len({*ports, *(port + BUS for port in ports)}) == 2 * PORTS
+
+
+def test_the_programs_of_path_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("redis-server", "redis-cli"):
+        (tmp_path / name).write_text("#!/bin/sh\n", encoding="ascii")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("capline.up.plan._SYSTEM", str(tmp_path))
+    assert find_programs(tmp_path) == Programs(str(tmp_path / "redis-server"), str(tmp_path / "redis-cli"))
+
+
+def settings_of(whole: Plan, folder: Path) -> Any:
+    file = folder / "capline.yaml"
+    file.write_text(whole.files["capline.yaml"], encoding="utf-8")
+    return read_settings(file, {}, {})

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from capline.window.joint import joint
 from capline.window.log import Draft, Log
-from capline.window.rule import joint
 from proof.model.explore import START_US, Result
 from proof.model.promises import BrokenPromiseError, Tolds, check_content
 from proof.model.rule import Rule

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from capline import Limit
 from capline.model.policy import BoundPolicy, LogLimits
+from capline.window.bound_log import BoundLog, readers_of
 from capline.window.log import Draft, Log
-from capline.window.rule import BoundLog, Slot, attempt, readers_of
-from capline.window.rule import refund as refund_hit
+from capline.window.refund import refund as refund_hit
+from capline.window.rule import attempt
+from capline.window.slot import Slot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

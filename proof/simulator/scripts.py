@@ -15,16 +15,20 @@ from capline.model.errors import IdConflictError
 from capline.model.limit import Limit
 from capline.model.policy import BoundPolicy, LogLimits
 from capline.store.redis.scripting.scripts import ATTEMPT, JOINT, JOINT_LOOK, LOOK, ONE, REFUND
+from capline.window.bound_log import draft_logs
+from capline.window.joint import joint
 from capline.window.log import NEVER, Log
-from capline.window.rule import Slot, attempt, draft_logs, joint, peek, refund, settle
+from capline.window.refund import refund, settle
+from capline.window.rule import attempt, peek
+from capline.window.slot import Slot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from capline.model.decision import Decision
     from capline.model.limit_status import LimitStatus
+    from capline.window.bound_log import BoundLog
     from capline.window.log import Draft
-    from capline.window.rule import BoundLog
 
 __all__ = ["SCRIPTS", "Logs", "run_script"]
 

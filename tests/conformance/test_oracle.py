@@ -14,13 +14,14 @@ from capline.testing import reference, state_machine
 from capline.testing.law.counted import COUNTED, History
 from capline.testing.oracle import Oracle
 from capline.testing.setting import START_US
-from capline.window import rule
+from capline.window.joint import joint
+from capline.window.rule import attempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from capline.model.decision import Decision
-    from capline.window.rule import BoundLog
+    from capline.window.bound_log import BoundLog
 
 Parts = list[list["BoundLog"]]
 
@@ -33,7 +34,7 @@ def trims_by_the_latest(parts: Parts, now_us: int, fingerprints: Sequence[int], 
     """The logs of every part lose what is out of the window at the latest time of any part."""
     for bound in [bound for bound_logs in parts for bound in bound_logs]:
         bound.log.trim(latest_us(parts, now_us) - bound.log_limits.retention_us)
-    return rule.joint(parts, now_us, fingerprints, record=record)
+    return joint(parts, now_us, fingerprints, record=record)
 
 
 def looks_up_by_the_latest(parts: Parts, now_us: int, fingerprints: Sequence[int], *, record: bool = True) -> Any:
@@ -45,19 +46,19 @@ def looks_up_by_the_latest(parts: Parts, now_us: int, fingerprints: Sequence[int
         mark if bound_logs[0].log.find(mark, oldest_us) > 0 else 0
         for bound_logs, mark in zip(parts, fingerprints, strict=True)
     ]
-    return rule.joint(parts, now_us, kept, record=record)
+    return joint(parts, now_us, kept, record=record)
 
 
 def judges_all_by_the_latest(parts: Parts, now_us: int, fingerprints: Sequence[int], *, record: bool = True) -> Any:
     """Every part is decided at the latest time of any."""
-    return rule.joint(parts, latest_us(parts, now_us), fingerprints, record=record)
+    return joint(parts, latest_us(parts, now_us), fingerprints, record=record)
 
 
 def consumes_part_by_part(parts: Parts, now_us: int, fingerprints: Sequence[int], *, record: bool = True) -> Any:
     """What was allowed stays recorded when a later part refuses."""
     hits: list[int] = []
     for bound_logs, mark in zip(parts, fingerprints, strict=True):
-        answer, own = rule.joint([bound_logs], now_us, [mark], record=record)
+        answer, own = joint([bound_logs], now_us, [mark], record=record)
         if not answer.allowed:
             return answer, []
         hits += own
@@ -66,15 +67,15 @@ def consumes_part_by_part(parts: Parts, now_us: int, fingerprints: Sequence[int]
 
 def records_only_the_first(parts: Parts, now_us: int, fingerprints: Sequence[int], *, record: bool = True) -> Any:
     """The others are only looked at."""
-    answer, hits = rule.joint(parts, now_us, fingerprints, record=False)
+    answer, hits = joint(parts, now_us, fingerprints, record=False)
     if answer.allowed:
-        rule.joint(parts[:1], now_us, fingerprints[:1], record=record)
+        joint(parts[:1], now_us, fingerprints[:1], record=record)
     return answer, hits
 
 
 def forgets_ids(bound_logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0, *rest: Any) -> Decision:
     """A retry is a new attempt."""
-    return rule.attempt(bound_logs, now_us, 0, *rest)
+    return attempt(bound_logs, now_us, 0, *rest)
 
 
 def follows_the_clock(bound_logs: Sequence[BoundLog], now_us: int, *rest: Any) -> Decision:
@@ -82,7 +83,7 @@ def follows_the_clock(bound_logs: Sequence[BoundLog], now_us: int, *rest: Any) -
     for bound in bound_logs:
         if bound.log.newest_us() > now_us + 1:
             bound.log.give_back(bound.log.newest_us(), 1)
-    return rule.attempt(bound_logs, now_us, *rest)
+    return attempt(bound_logs, now_us, *rest)
 
 
 class Wrong(NamedTuple):

@@ -9,9 +9,9 @@ import msgspec
 from capline.model.decision import Decision
 from capline.model.limit import Limit, QuietHours
 from capline.model.subject import Subject
+from capline.window.bound_log import readers_of, table_of
 from capline.window.limit_reader import QuietReader
 from capline.window.log import Hit, Log
-from capline.window.rule import readers_of, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

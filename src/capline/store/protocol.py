@@ -113,7 +113,7 @@ class Store(Protocol):
 
     @abstractmethod
     def settle(self, compiled: Any, subject: Subject, stamp_us: int, cost: int) -> bool:
-        """Give the hit with this stamp this cost; False if there is no such hit. See `capline.window.rule.settle`."""
+        """Give the hit with this stamp this cost; False if there is no such hit. See `capline.window.refund.settle`."""
         ...
 
     @abstractmethod

@@ -13,8 +13,13 @@ from capline.limiter.checks import fingerprint
 from capline.limiter.rules import Rules
 from capline.model.decision import Decision, Joint
 from capline.model.policy import LogLimits
+from capline.window.bound_log import draft_logs
+from capline.window.charge import charge
+from capline.window.joint import joint
 from capline.window.log import Log, trim
-from capline.window.rule import Slot, attempt, charge, draft_logs, joint, peek, refund, settle
+from capline.window.refund import refund, settle
+from capline.window.rule import attempt, peek
+from capline.window.slot import Slot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,8 +28,8 @@ if TYPE_CHECKING:
     from capline.model.clock import Clock
     from capline.model.policy import BoundPolicy, Policy
     from capline.model.subject import Subject
+    from capline.window.bound_log import BoundLog
     from capline.window.log import Draft
-    from capline.window.rule import BoundLog
 
 __all__ = ["Reference"]
 

@@ -23,11 +23,16 @@ from capline.store.columns import Decisions, plain
 from capline.store.local.fast_path import FastRule, fast_rule
 from capline.store.protocol import Batch, Merge, Page, ScannedLog, Store, StoreAttempt
 from capline.store.receipts import batch_digest, receipt_conflict, receipt_name
+from capline.window.bound_log import BoundLog, OpenLog, readers_of, table_of
+from capline.window.charge import charge
+from capline.window.joint import joint
 from capline.window.limit_reader import LimitReader
 from capline.window.log import Hit
 from capline.window.merge import Merged, merge
-from capline.window.rule import BoundLog, OpenLog, Slot, charge, joint, peek, readers_of, refund, settle, table_of
+from capline.window.refund import refund, settle
 from capline.window.rule import attempt as make_attempt
+from capline.window.rule import peek
+from capline.window.slot import Slot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

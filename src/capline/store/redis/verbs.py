@@ -40,7 +40,7 @@ from capline.store.redis.scripting.requests import (
 )
 from capline.store.redis.scripting.scripts import ONE, REFUND, Call
 from capline.store.redis.session import sound
-from capline.window.rule import too_many
+from capline.window.charge import too_many
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -43,7 +43,7 @@ return out
 
 def read_by_lua(server: Server, value: bytes) -> ParsedLog | None:
     """The value as log.lua understands it; None where it does not."""
-    script = READ % (_folder() / "log.lua").read_bytes()
+    script = READ % ((_folder() / "prelude.lua").read_bytes() + (_folder() / "log.lua").read_bytes())
     try:
         floor, *flat = server.command("EVAL", script, 0, value)
     except Exception as error:

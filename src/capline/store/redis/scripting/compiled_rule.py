@@ -15,6 +15,7 @@ from capline.model.subject import Subject
 from capline.model.zone import zone_table
 from capline.store.redis.io.wire import bulk
 from capline.store.redis.scripting.keys import bucket_count
+from capline.window.bound_log import readers_of
 from capline.window.limit_reader import (
     CalendarReader,
     CounterReader,
@@ -23,7 +24,6 @@ from capline.window.limit_reader import (
     LimitReader,
     QuietReader,
 )
-from capline.window.rule import readers_of
 
 __all__ = ["MOST_SHORT_QUOTA", "SIMPLE_BYTES", "STATE_BYTES", "Family", "RedisRule", "bind"]
 

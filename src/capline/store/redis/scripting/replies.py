@@ -13,7 +13,7 @@ from capline.model.errors import IdConflictError, StoreDamagedError, StoreError
 from capline.model.limit_status import states_of
 from capline.store.columns import NEVER_US, NO_HIT, Decisions
 from capline.store.redis.scripting.compiled_rule import SIMPLE_BYTES, STATE_BYTES
-from capline.window.rule import too_many
+from capline.window.charge import too_many
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,6 +1,6 @@
 --@head
 -- One attempt over several subjects (parts), each on logs of its own and at the time of these logs: all parts are
--- recorded, or none is. One atomic step; `joint` of capline.window.rule in Lua.
+-- recorded, or none is. One atomic step; capline.window.joint in Lua.
 --
 -- KEYS   for each part, the key of each of its logs: the subject's, or its bucket's. All in one slot.
 -- ARGV   1  0 decide, 1 peek

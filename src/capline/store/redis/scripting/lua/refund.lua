@@ -1,7 +1,7 @@
 --@head
 -- Refund one hit, or settle it at what it really cost: in the policy's own log and in every other log that has it (a
 -- channel's, or one of a single limit).
--- One atomic step; `refund` and `settle` of capline.window.rule in Lua.
+-- One atomic step; capline.window.refund in Lua.
 --
 -- KEYS   the policy's own log, then the others, of one subject or its bucket
 -- ARGV   1 the hit's stamp in us   2 field in the bucket (empty: keys of their own)

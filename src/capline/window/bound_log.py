@@ -1,0 +1,97 @@
+"""The logs of an attempt, each bound to the limits over it: what every function of the rule is given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from capline.model.policy import LogLimits
+from capline.model.zone import ZoneTable, zone_table
+from capline.window.limit_reader import LimitReader, reader_of
+from capline.window.log import Draft, Log, LogView
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capline.model.policy import BoundPolicy
+
+__all__ = ["BoundLog", "OpenLog", "Readers", "draft_logs", "readers_of", "table_of"]
+
+
+class OpenLog(LogView, Protocol):
+    """A log that can be changed."""
+
+    def record(self, stamp_us: int, units: int, high_water_us: int, fingerprint: int = 0) -> None:
+        """Add one hit, with a stamp that no other has."""
+        ...
+
+    def extend(self, stamp_us: int, units: int, high_water_us: int) -> None:
+        """Move the last hit, which has no id, to this stamp, not before its own, and add units (may be negative)."""
+        ...
+
+    def units_at(self, stamp_us: int) -> int:
+        """The units of the hit with this stamp; 0 for none."""
+        ...
+
+    def give_back(self, stamp_us: int, units: int) -> bool:
+        """Take so many units off the hit with this stamp; False if it has fewer. Its stamp stays; its id is free."""
+        ...
+
+    def amend(self, stamp_us: int, units: int) -> None:
+        """Give the hit with this stamp so many units, above 0; its id stays."""
+        ...
+
+    def find(self, fingerprint: int, cutoff_us: int) -> int:
+        """The stamp recorded under this id, later than the cutoff; `NEVER` for none."""
+        ...
+
+    def trim(self, cutoff_us: int) -> None:
+        """Forget what is as old as the cutoff or older."""
+        ...
+
+    def forget(self, cutoff_us: int) -> None:
+        """`trim`, but for hits that have an id."""
+        ...
+
+
+class BoundLog(msgspec.Struct):
+    """One log of an attempt, with the readers of its limits, the cost and the zone's table.
+
+    `changed` is set once something was recorded in the log; `binds` if the binding limit of the answer is on this log.
+    """
+
+    log: OpenLog
+    log_limits: LogLimits
+    readers: tuple[LimitReader, ...]
+    cost: int
+    table: ZoneTable = ()
+    changed: bool = False
+    binds: bool = False
+
+
+Readers = tuple[tuple[LimitReader, ...], ...]
+"""For each log of a rule, the readers of its limits."""
+
+
+def readers_of(rule: BoundPolicy) -> Readers:
+    """The reader of each limit of the rule, by log."""
+    counts_denied = rule.denied_units > 0
+    return tuple(
+        tuple(reader_of(limit, rule.algorithm, counts_denied=counts_denied) for limit in log_limits.limits)
+        for log_limits in rule.logs
+    )
+
+
+def table_of(rule: BoundPolicy, now_us: int) -> ZoneTable:
+    """The zone's offsets around now; empty if the rule needs no zone."""
+    return zone_table(rule.zone, now_us) if rule.zone else ()
+
+
+def draft_logs(logs: Sequence[Log], rule: BoundPolicy, cost: int, now_us: int) -> tuple[list[Draft], list[BoundLog]]:
+    """Drafts of plain logs, and the bound logs on them: run the rule on these, then read the drafts."""
+    drafts, table = [Draft(log) for log in logs], table_of(rule, now_us)
+    return drafts, [
+        BoundLog(draft, log_limits, readers, cost, table)  # pyright: ignore[reportArgumentType] - a draft has the rest of its log
+        for draft, log_limits, readers in zip(drafts, rule.logs, readers_of(rule), strict=True)
+    ]

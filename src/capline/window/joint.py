@@ -1,0 +1,73 @@
+"""One attempt over several subjects: an attempt for each of them at the same now, all or nothing (decision 10).
+
+Each part has a time and a stamp of its own, since the logs of one subject may be ahead of the clock and those of
+another not. The logs of one part share both.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from capline.model.limit_status import NUMBERS, LimitStatus, states_of
+from capline.window.answer import known_answer
+from capline.window.reading import time_of
+from capline.window.recording import record_hit
+from capline.window.rule import judge
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capline.model.decision import Decision
+    from capline.window.bound_log import BoundLog
+
+__all__ = ["joint"]
+
+
+def joint(
+    parts: Sequence[Sequence[BoundLog]], now_us: int, fingerprints: Sequence[int], *, record: bool = True
+) -> tuple[Decision, list[int]]:
+    """One attempt over several subjects, each with its logs: the answer, and the hit of each part; no hits if refused.
+
+    All or nothing. A part whose id is known was allowed before, and is left as it is. A refusal is never recorded.
+    """
+    known = [
+        known_answer(logs, fingerprint, time_of(logs, now_us), now_us, slot=False)
+        for logs, fingerprint in zip(parts, fingerprints, strict=True)
+    ]
+    new = [logs for logs, answer in zip(parts, known, strict=True) if answer is None]
+    if not new:
+        answers = [answer for answer in known if answer is not None]
+        least = min(answers, key=lambda answer: answer.remaining)
+        parts[answers.index(least)][0].binds = True
+        return _by_part(least, parts, known, []), [answer.hit or 0 for answer in answers]
+    decision, stamps_us = judge(new, now_us)
+    numbers = decision._seen[-1]  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as `build_answer` put it there
+    decision = _by_part(decision, parts, known, numbers)
+    if not decision.allowed:
+        return decision, []
+    stamps = iter(stamps_us)
+    hits = [next(stamps) if answer is None else answer.hit or 0 for answer in known]
+    for logs, fingerprint, answer, stamp_us in zip(parts, fingerprints, known, hits, strict=True) if record else ():
+        time_us = time_of(logs, now_us)
+        for number, bound in enumerate(logs if answer is None else ()):
+            record_hit(bound, time_us, stamp_us, 0 if number else fingerprint)
+    return decision, hits
+
+
+def _by_part(
+    decision: Decision, parts: Sequence[Sequence[BoundLog]], known: Sequence[Decision | None], numbers: Sequence[int]
+) -> Decision:
+    """The decision with the limit states of each part; for a known id, the states of its first answer.
+
+    `numbers` are the states of the limits of all other parts, one part after the other.
+    """
+    states: list[tuple[LimitStatus, ...]] = []
+    first = 0
+    for logs, answer in zip(parts, known, strict=True):
+        end = first + (NUMBERS * sum(len(bound.readers) for bound in logs) if answer is None else 0)
+        own = states_of([bound.log_limits for bound in logs], numbers[first:end]) if answer is None else answer.limits
+        states.append(own)
+        first = end
+    return msgspec.structs.replace(decision, _seen=(tuple, states))

@@ -216,7 +216,7 @@ def test_a_batch_that_ends_whoever_takes_it_is_set_aside(queue: Queue) -> None:
     assert {claimed(queue, f"again-{count}").number for count in range(len(aside))} == set(aside)
 
 
-def test_an_entry_that_somebody_removed_is_told(queue: Queue, server: Server) -> None:
+def test_an_entry_that_somebody_removed_is_reported(queue: Queue, server: Server) -> None:
     filled(queue)
     batch = claimed(queue, "a")
     server.command("XDEL", PREFIX + "batches", batch.entry)
@@ -363,7 +363,7 @@ def test_a_stop_ends_the_waiting() -> None:
         stop.close()
 
 
-def test_a_full_server_is_told_and_what_it_holds_is_safe(queue: Queue, server: Server) -> None:
+def test_a_full_server_is_reported_and_what_it_holds_is_safe(queue: Queue, server: Server) -> None:
     filled(queue)
     batch = claimed(queue, "a")
     server.command("CONFIG", "SET", "maxmemory", "1")

@@ -728,7 +728,7 @@ def refusals(site: Site, url: str) -> Iterator[tuple[list[str | Path], str]]:
 
 
 @pytest.mark.deep
-def test_bad_input_is_one_line_with_the_mend(redis_server: Server, site: Site) -> None:
+def test_bad_input_is_one_line_with_the_fix(redis_server: Server, site: Site) -> None:
     for words, said in refusals(site, redis_server.url):
         done = capline(*words)
         assert (done.returncode, done.stdout) == (2, ""), words
@@ -753,7 +753,7 @@ def test_a_store_that_workers_cannot_use_is_refused(redis_server: Server, site: 
     assert redis_server.command("DBSIZE") == 0
 
 
-def test_a_wrong_password_is_told_and_not_shown() -> None:
+def test_a_wrong_password_is_reported_and_not_shown() -> None:
     with single("redis", password="right-one") as server:  # noqa: S106 - made up
         done = capline("worker", "-q", server.url.replace("right-one", "wrong-one"))
         assert (done.returncode, done.stdout) == (2, "")
@@ -775,7 +775,7 @@ def test_over_tls_the_servers_certificate_is_checked(tmp_path: Path) -> None:
         assert taken.returncode == 0, taken.stderr
 
 
-def test_a_cluster_node_and_a_server_that_forgets_are_told(tmp_path: Path) -> None:
+def test_a_cluster_node_and_a_server_that_forgets_are_reported(tmp_path: Path) -> None:
     with single("redis", "cluster-enabled yes", "maxmemory-policy allkeys-lru") as server:
         done = capline("worker", "-q", server.url, "--until-idle")
         assert (done.returncode, "a cluster node; a queue needs a server of its own" in done.stderr) == (2, True)

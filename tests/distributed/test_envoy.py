@@ -25,7 +25,7 @@ def envoy() -> str:
     return str(ENVOY)
 
 
-def test_envoy_asks_and_counts_as_it_is_told(tmp_path: Path, envoy: str) -> None:
+def test_envoy_asks_and_counts_as_it_is_reported(tmp_path: Path, envoy: str) -> None:
     (tmp_path / "policies.yaml").write_text("policies: {api: {limits: [3/hour]}}", encoding="utf-8")
     (tmp_path / "limits").mkdir()
     shutil.copy(DOCS / "ratelimit.yaml", tmp_path / "limits")

@@ -126,7 +126,7 @@ def test_a_file_that_changes_while_it_is_sent_is_found(
 
 
 class TestTwoPublishers:
-    def test_the_slower_one_is_told(self, site: Site, tmp_path: Path) -> None:
+    def test_the_slower_one_is_reported(self, site: Site, tmp_path: Path) -> None:
         publish(site, tmp_path, "v1", new=[1])
         slow = make(tmp_path, "slow", new=[1, 2])
         met: list[str] = []

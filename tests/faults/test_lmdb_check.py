@@ -231,7 +231,7 @@ def test_heads_that_do_not_fit_together_are_found(tmp_path: Path) -> None:
     assert any("heads" in fault for fault in check_store(tmp_path).faults)
 
 
-def test_what_is_damaged_is_told_and_exits_1(tmp_path: Path) -> None:
+def test_what_is_damaged_is_reported_and_exits_1(tmp_path: Path) -> None:
     fill(tmp_path)
     change(tmp_path, b"logs", change_value)
     done = capline("check", f"lmdb://{tmp_path}", "--json")

@@ -489,7 +489,7 @@ def test_threads_that_make_a_map_grow_lose_nothing(tmp_path: Path) -> None:
         "lmdb:///x?a=b",
     ],
 )
-def test_a_url_that_names_no_store_says_the_mend(url: str) -> None:
+def test_a_url_that_names_no_store_says_the_fix(url: str) -> None:
     with pytest.raises(InvalidValueError, match="store URL"):
         Limiter(url, [POLICY])
 

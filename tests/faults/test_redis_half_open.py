@@ -79,7 +79,7 @@ def answers(limiter: Any) -> bool:
 
 
 @each_kind
-def test_a_batch_whose_server_is_killed_in_its_middle_is_told_row_by_row_and_a_receipt_completes_it(
+def test_a_batch_whose_server_is_killed_in_its_middle_is_reported_row_by_row_and_a_receipt_completes_it(
     kind: str, limiters: Limiters
 ) -> None:
     """With a server that has on its disk what it has answered."""

@@ -151,7 +151,7 @@ def test_a_slot_that_moves_under_load_loses_nothing_and_counts_nothing_twice(  #
         assert verdicts["TRYAGAIN"] > 0
 
 
-def test_half_a_subject_s_keys_moved_is_waited_for_and_told_in_time(
+def test_half_a_subject_s_keys_moved_is_waited_for_and_reported_in_time(
     nodes: Cluster, limiters: Limiters, verdicts: Counter[str]
 ) -> None:
     """Two keys of one attempt lie on two servers for a while: TRYAGAIN, and nothing is recorded."""

@@ -96,7 +96,7 @@ def test_without_the_replica_an_allowed_hit_is_unknown_and_a_refusal_a_refusal(
 
 
 @each_layout
-def test_in_a_batch_it_is_told_of_each_row(pair: tuple[Server, Server], limiters: Limiters, layout: str) -> None:
+def test_in_a_batch_it_is_reported_of_each_row(pair: tuple[Server, Server], limiters: Limiters, layout: str) -> None:
     limiter = limiters(pair[0], policy(layout, "1/day"), options=QUICK)
     assert limiter.decide_many("p", range(10)).allowed.all()
     with hanging(pair):

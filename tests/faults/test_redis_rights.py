@@ -261,7 +261,7 @@ def shown(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)) + repr(error) + repr(error.__cause__) + repr(error.__context__)
 
 
-def test_a_wrong_password_is_told_at_once_and_nobody_s_password_is_shown(
+def test_a_wrong_password_is_reported_at_once_and_nobody_s_password_is_shown(
     server: Server, limiters: Limiters, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

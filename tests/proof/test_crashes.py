@@ -135,7 +135,7 @@ def disk(tmp_path: Path, library: Path) -> Iterator[Disk]:
     made.end()
 
 
-def test_what_one_writer_was_told_is_on_the_disk(disk: Disk) -> None:
+def test_what_one_writer_was_promised_is_on_the_disk(disk: Disk) -> None:
     said = disk.start().communicate("\n")[0]
     assert disk.hits_after_a_loss() == [int(said)]
 
@@ -148,7 +148,9 @@ def test_on_a_disk_that_drops_the_last_sync_of_a_commit_it_is_not(disk: Disk) ->
 
 
 @pytest.mark.parametrize(("stop_at", "there"), [(LAST_SYNC_OF_ONE, 0), (LAST_SYNC_OF_ONE + 1, 1)])
-def test_a_writer_that_is_killed_before_its_last_sync_was_told_nothing(disk: Disk, stop_at: int, there: int) -> None:
+def test_a_writer_that_is_killed_before_its_last_sync_was_promised_nothing(
+    disk: Disk, stop_at: int, there: int
+) -> None:
     said = disk.start(stop_at).communicate("\n")[0]
     assert len(said.split()) == there
     assert len(disk.hits_after_a_loss()) == there

@@ -39,7 +39,7 @@ def test_what_must_not_come_of_a_flip(region: str, what: str) -> None:
     assert not Outcome(unfound=["wrong"])
 
 
-def test_a_byte_of_a_file_is_told_by_what_stands_there(tmp_path: Path) -> None:
+def test_a_byte_of_a_file_is_known_by_what_stands_there(tmp_path: Path) -> None:
     with Limiter(f"lmdb://{tmp_path}", [Policy("p", ["3/day"])]) as limiter:
         assert limiter.decide_many("p", [f"user:{n}" for n in range(1000)], receipt="r").allowed.all()
         assert limiter.decide("p", "user:7")

@@ -113,7 +113,9 @@ def _verdict(logs: Sequence[BoundLog], now_us: int) -> _Verdict:
     queued = newest_us > time_us
     if early_us > stamp_us or queued:
         return _Verdict(logs, stamp_us, _held_until(early_us, newest_us if queued else NEVER), binding)
-    return _Verdict(logs, stamp_us, NEVER, None, stamp_from(logs, max(stamp_us, fits_us), newest_us))
+    hit_us = max(stamp_us, fits_us)
+    # A peek of cost 0 has no stamp of its own, one behind the newest: it is about now.
+    return _Verdict(logs, stamp_us, NEVER, None, stamp_from(logs, hit_us, newest_us) if logs[0].cost else hit_us)
 
 
 def judge(parts: Sequence[Sequence[BoundLog]], now_us: int) -> tuple[Decision, list[int]]:

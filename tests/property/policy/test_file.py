@@ -203,7 +203,7 @@ def test_any_shape_below_policies_is_read_or_refused(shape: object) -> None:
 
 
 @given(policy_sets(), st.lists(st.sampled_from(["limits", "layout", "name"]), min_size=1, max_size=3, unique=True))
-def test_each_fault_is_told_on_its_own(file: PolicyFile, broken: list[str]) -> None:
+def test_each_fault_is_reported_on_its_own(file: PolicyFile, broken: list[str]) -> None:
     content = written(file)
     first = next(iter(content["policies"]))
     body = content["policies"][first]

@@ -111,7 +111,7 @@ def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
         (9, "as_of: 2026-11-21T16:00:00Z\nx: 1", "unknown key 'x'; use campaign,"),
     ],
 )
-def test_a_bad_line_is_named_with_its_mend(tmp_path: Path, line: int, instead: str, said: str) -> None:
+def test_a_bad_line_is_named_with_its_fix(tmp_path: Path, line: int, instead: str, said: str) -> None:
     lines = [*map(str, GOOD.splitlines())]
     lines[line - 1] = instead
     line += instead.count("\n")
@@ -125,7 +125,7 @@ def test_a_bad_line_is_named_with_its_mend(tmp_path: Path, line: int, instead: s
     assert f"{file}:{line}: " in told
 
 
-def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+def test_all_faults_are_reported_at_once(tmp_path: Path) -> None:
     file = tmp_path / "campaign.yaml"
     file.write_text(GOOD.replace("cost: 2", "cost: no").replace("batch: 5_000", "batch: many"))
     with pytest.raises(CampaignError, match=r":8: cost.*\(and 1 more: line 10\)"):

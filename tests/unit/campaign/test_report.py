@@ -99,7 +99,7 @@ def test_counts_are_as_one_would_count_by_hand(batches: list[list[tuple[int, int
         assert eligible.by == ("hour" if at_us[-1] // HOUR_US - at_us[0] // HOUR_US < 48 else "day")
 
 
-def test_instants_are_told_in_utc() -> None:
+def test_instants_are_reported_in_utc() -> None:
     counts = OutcomeCounts([(None, 2)])
     counts.add(batch(0, [(0, REFUSED, 0, 30 * HOUR_US, 0), (0, REFUSED, 0, 31 * HOUR_US + 1, 0)]))
     eligible = counts.report(RunFacts("c", "p", None, 1, 2, (), 0), "planned", 0).next_eligible

@@ -309,7 +309,7 @@ def test_a_store_that_cannot_answer_stops_the_run_which_goes_on_later(
         assert go(job, limiter, tmp_path / "run").total.sent == 400
 
 
-def test_answers_out_of_a_receipt_are_told_as_of_the_time_they_were_given(
+def test_answers_out_of_a_receipt_are_reported_as_of_the_time_they_were_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = Site(tmp_path)

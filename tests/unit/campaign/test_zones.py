@@ -119,7 +119,7 @@ def test_several_files_and_many_batches_have_one_list_of_zones(tmp_path: Path, m
         ("x" * 5000, "no time zone 'x{64}'"),
     ],
 )
-def test_an_unknown_zone_names_its_row_and_the_mend(
+def test_an_unknown_zone_names_its_row_and_the_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: str, said: str
 ) -> None:
     monkeypatch.setattr(table, "_BLOCK_BYTES", 10_000)
@@ -202,7 +202,7 @@ def test_a_part_carries_its_zones(ids: list[int], data: st.DataObject) -> None:
             Part.unpack(7, len(ids), packed, ("n",), 1, zones)
 
 
-def test_the_limiter_is_told_only_the_pairs_that_there_are(site: Site) -> None:
+def test_the_limiter_is_given_only_the_pairs_that_there_are(site: Site) -> None:
     job = site.job()
     part = job.part(1)  # subjects 100 to 199, all of segment new
     segments, zones, codes = limiter_kinds(job.policy, part, job.audience.segments, job.audience.zones)
@@ -212,7 +212,7 @@ def test_the_limiter_is_told_only_the_pairs_that_there_are(site: Site) -> None:
     assert len(zones) == 5
 
 
-def test_a_policy_that_asks_for_no_zone_is_told_none(site: Site) -> None:
+def test_a_policy_that_asks_for_no_zone_is_given_none(site: Site) -> None:
     (site.path / "policies.yaml").write_text("policies: {promo: {limits: [2/day]}}")
     job = site.job(segments=None)
     assert limiter_kinds(job.policy, job.part(0), job.audience.segments, job.audience.zones)[1] is None

@@ -64,7 +64,7 @@ def policies_of(tmp_path: Path, **policies: str) -> None:
     (tmp_path / "policies.yaml").write_text(f"namespace: shop\npolicies:\n{text}", encoding="utf-8")
 
 
-def test_a_calendar_limit_is_told_in_the_subjects_time(
+def test_a_calendar_limit_is_reported_in_the_subjects_time(
     tmp_path: Path, capline: Callable[..., Done], answer: Callable[..., Any]
 ) -> None:
     policies_of(tmp_path, promo="limits: [1/calendar-day, 9/week], zone: Asia/Tokyo")
@@ -81,7 +81,9 @@ def test_a_calendar_limit_is_told_in_the_subjects_time(
     assert explained["limits"][0]["frees"][0]["at_us"] % 86_400_000_000 == 0
 
 
-def test_quiet_hours_are_told_as_such(tmp_path: Path, capline: Callable[..., Done], answer: Callable[..., Any]) -> None:
+def test_quiet_hours_are_reported_as_such(
+    tmp_path: Path, capline: Callable[..., Done], answer: Callable[..., Any]
+) -> None:
     policies_of(
         tmp_path,
         now=f"limits: [{hours(-1, 2)}, 3/day]",

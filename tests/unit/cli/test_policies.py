@@ -44,7 +44,7 @@ def test_good_files_are_good(capline: CommandLine) -> None:
     ]
 
 
-def test_every_fault_of_every_file_is_told_with_its_line(capline: CommandLine) -> None:
+def test_every_fault_of_every_file_is_reported_with_its_line(capline: CommandLine) -> None:
     done = capline("policies", "check", "bad.yaml", "good.yaml", "shared.yaml", "none.yaml")
     assert (done.returncode, done.stdout) == (2, "good.yaml: good, 3 policies\n")
     told = done.stderr.splitlines()

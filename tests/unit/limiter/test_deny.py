@@ -288,7 +288,7 @@ def test_a_size_that_cannot_be_one(most: Any) -> None:
         Limiter("memory://", [POLICY], deny_cache=most)
 
 
-def test_where_refusals_count_the_store_is_told_of_each(at: Setting) -> None:
+def test_where_refusals_count_the_store_sees_each(at: Setting) -> None:
     at.limiter.use([Policy("shut", ["2/10s"], count_denied=True)])
     for _ in range(2):
         assert at.limiter.decide("shut", "s")

@@ -13,7 +13,7 @@ MOST_US = 10**15
 
 
 @given(st.integers(0, MOST_US))
-def test_microseconds_told_in_seconds_are_those_microseconds(time_us: int) -> None:
+def test_microseconds_shown_in_seconds_are_those_microseconds(time_us: int) -> None:
     assert seconds_us(time_us / 1e6, "max_wait") == time_us
 
 
@@ -28,7 +28,7 @@ def test_what_is_no_time_is_refused(seconds: float) -> None:
         seconds_us(seconds, "max_wait")
 
 
-def test_who_waits_as_long_as_was_told_gets_the_slot() -> None:
+def test_who_waits_as_long_as_the_answer_says_gets_the_slot() -> None:
     clock = ManualClock(10**15)
     with Limiter("memory://", [Policy("p", ["1/s"])], clock=clock) as limiter:
         assert limiter.decide("p", "s")

@@ -123,7 +123,7 @@ def test_a_function_of_the_wrong_kind_is_refused_at_once(limiter: Limiter) -> No
 
 
 @pytest.mark.parametrize("wrong", [{"subject": ""}, {"cost": 0}, {"timeout": -1}])
-def test_bad_settings_are_told_when_it_is_made(limiter: Limiter, wrong: dict[str, Any]) -> None:
+def test_bad_settings_are_reported_when_it_is_made(limiter: Limiter, wrong: dict[str, Any]) -> None:
     settings: dict[str, Any] = {"subject": "s", **wrong}
     with pytest.raises(CaplineError):
         limited(limiter, "psp", **settings)

@@ -309,7 +309,7 @@ def test_without_slack_a_late_request_goes(
         ({"subject": ""}, "subject"),
     ],
 )
-def test_bad_settings_are_told_when_they_are_made(kind: str, options: dict[str, Any], says: str) -> None:
+def test_bad_settings_are_reported_when_they_are_made(kind: str, options: dict[str, Any], says: str) -> None:
     limiter: Any = None
     made: dict[str, Any] = {"httpx": LimitedTransport, "httpx-async": AsyncLimitedTransport, "requests": LimitedAdapter}
     with pytest.raises(CaplineError, match=says):

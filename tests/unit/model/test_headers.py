@@ -51,7 +51,7 @@ def told(*states: LimitStatus, **answer: Any) -> dict[str, str]:
     return headers_of("draft-11", states, states[0].limit if states else None, **said)
 
 
-def test_every_limit_is_told() -> None:
+def test_every_limit_is_reported() -> None:
     limiter, clock = one("20/10s", "3/hour")
     for _ in range(3):
         limiter.decide("api", "s")
@@ -108,7 +108,7 @@ def test_integers_have_fifteen_digits_at_most() -> None:
     assert parsed(headers["RateLimit"])[0][1]["r"] == parsed(headers["RateLimit-Policy"])[0][1]["q"] == 10**15 - 1
 
 
-def test_a_window_below_a_second_is_told_as_one_second() -> None:
+def test_a_window_below_a_second_is_reported_as_one_second() -> None:
     assert parsed(told(state("1/250ms"))["RateLimit-Policy"]) == [("api-250ms", {"q": 1, "w": 1})]
 
 

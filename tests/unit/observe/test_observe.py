@@ -103,7 +103,7 @@ def test_an_event_names_what_its_attempts_share(make: Any) -> None:
     ]
 
 
-def test_a_charge_is_told_and_never_as_a_refusal(make: Any) -> None:
+def test_a_charge_is_reported_and_never_as_a_refusal(make: Any) -> None:
     limiter, _, recorder = make()
     limiter.charge("p", "a", 9)
     event = recorder.events[0]
@@ -119,7 +119,7 @@ def test_an_event_adds_up_what_it_counts(make: Any) -> None:
     assert event.refused_by_limit == {Limit.parse("3/day"): 2}
 
 
-def test_a_call_that_is_wrong_as_a_whole_is_not_told(make: Any) -> None:
+def test_a_call_that_is_wrong_as_a_whole_is_not_reported(make: Any) -> None:
     limiter, _, recorder = make()
     for verb in ("decide", "peek", "schedule"):
         for wrong in (("poison", "s"), ("p", ""), ("p", "s", -1)):
@@ -137,7 +137,7 @@ def test_a_call_that_is_wrong_as_a_whole_is_not_told(make: Any) -> None:
     assert recorder.told == []
 
 
-def test_names_that_nobody_defined_are_told_nowhere_even_while_the_store_is_away(make: Any) -> None:
+def test_names_that_nobody_defined_are_reported_nowhere_even_while_the_store_is_away(make: Any) -> None:
     limiter, door, recorder = make()
     door.down = gone()
     answers = ("poison", None), ("p", "poison"), ("p", "new")
@@ -174,7 +174,7 @@ def test_a_joint_attempt_is_one_event_under_the_names_of_the_part_that_binds(mak
     assert all(told.seconds is not None for told in recorder.told)
 
 
-def test_a_joint_attempt_that_is_wrong_is_not_told_and_one_that_failed_is_an_error(make: Any) -> None:
+def test_a_joint_attempt_that_is_wrong_is_not_reported_and_one_that_failed_is_an_error(make: Any) -> None:
     limiter, door, recorder = make()
     for wrong in ([], [Attempt("poison", "s")], [Attempt("p", "s"), Attempt("p", "s")], [Attempt("p", "s", 0)]):
         with pytest.raises(ValueError):
@@ -191,7 +191,7 @@ def test_a_joint_attempt_that_is_wrong_is_not_told_and_one_that_failed_is_an_err
     assert [told.counts for told in recorder.told[1:]] == [{error(): 1}, {error(): 1}]
 
 
-def test_a_joint_attempt_in_an_outage_is_told_as_what_stood_in(make: Any) -> None:
+def test_a_joint_attempt_in_an_outage_is_reported_as_what_stood_in(make: Any) -> None:
     limiter, door, recorder = make(on_store_error=Insurance(hosts=1))
     door.down = gone()
     assert limiter.decide_all([Attempt("q", "s"), Attempt("p", "s")])
@@ -227,7 +227,7 @@ def try_it(ask: Any) -> None:
 
 
 @pytest.mark.parametrize("bound", [False, True], ids=["from the start", "later"])
-def test_an_error_of_the_store_is_told_of_every_attempt(make: Any, bound: bool) -> None:
+def test_an_error_of_the_store_is_reported_of_every_attempt(make: Any, bound: bool) -> None:
     limiter, door, recorder = make()
     if bound:
         limiter.peek("q", "s")
@@ -242,7 +242,7 @@ def test_an_error_of_the_store_is_told_of_every_attempt(make: Any, bound: bool) 
 @pytest.mark.parametrize(
     ("choice", "origin"), [("allow", "fallback"), ("deny", "fallback"), (Insurance(hosts=1), "insurance")]
 )
-def test_what_stands_in_for_the_store_is_told_with_its_origin(make: Any, choice: Any, origin: str) -> None:
+def test_what_stands_in_for_the_store_is_reported_with_its_origin(make: Any, choice: Any, origin: str) -> None:
     limiter, door, recorder = make(on_store_error=choice)
     limiter.peek("q", "s")
     recorder.told.clear()
@@ -254,7 +254,7 @@ def test_what_stands_in_for_the_store_is_told_with_its_origin(make: Any, choice:
     assert by_origin == {origin: 10, "": 2}
 
 
-def test_rows_that_were_lost_are_told_as_what_stood_in_for_them(make: Any) -> None:
+def test_rows_that_were_lost_are_reported_as_what_stood_in_for_them(make: Any) -> None:
     limiter, door, recorder = make(on_store_error="deny")
     door.lost = {"b", "c"}
     limiter.decide_many("q", ["a", "b", "c", "a", "a"])
@@ -317,7 +317,7 @@ def test_many_rows_are_counted_before_the_event_loop_has_them() -> None:
     assert Looks.counted == [True, True, False, False]
 
 
-def test_a_call_that_was_cancelled_is_not_told() -> None:
+def test_a_call_that_was_cancelled_is_not_reported() -> None:
     recorder = Recorder()
 
     async def hangs(*_: Any) -> None:

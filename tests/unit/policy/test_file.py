@@ -267,7 +267,7 @@ REFUSED = {
 
 @pytest.mark.usefixtures("either_parser")
 @pytest.mark.parametrize("text", REFUSED, ids=lambda text: repr(text)[:50])
-def test_a_refusal_is_one_line_with_the_place_and_the_mend(text: str) -> None:
+def test_a_refusal_is_one_line_with_the_place_and_the_fix(text: str) -> None:
     assert str(refusal(text)) == REFUSED[text]
 
 
@@ -308,7 +308,7 @@ def test_only_text_is_a_limit(item: str) -> None:
     refusal(policies(f"limits: [1/day, {item}]"))
 
 
-def test_every_fault_is_told_in_the_order_of_the_file() -> None:
+def test_every_fault_is_reported_in_the_order_of_the_file() -> None:
     error = refusal(
         "namespace: a b\n"
         "policies:\n"

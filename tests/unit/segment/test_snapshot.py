@@ -376,7 +376,7 @@ def cannot(_one: Path, _other: Path) -> bool:
 
 class TestWriting:
     @pytest.mark.parametrize("can_exchange", [True, False])
-    def test_an_old_one_is_replaced_only_when_told(
+    def test_an_old_one_is_replaced_only_when_asked(
         self, directory: Path, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
     ) -> None:
         if not can_exchange:

@@ -38,7 +38,7 @@ class Kept:
         self.requests.append(request)
 
 
-def test_more_requests_than_the_bound_are_told_to_come_again() -> None:
+def test_more_requests_than_the_bound_are_reported_to_come_again() -> None:
     with Service(POLICIES, bounds=Bounds(requests=1)) as service:
 
         async def ask() -> list[Any]:

@@ -80,7 +80,7 @@ def test_an_override_is_set_read_rolled_back_and_removed(service: Service) -> No
     assert service.post("/v1/peek", policy="promo", subject="user:42").json()["remaining"] == 7
 
 
-def test_subjects_are_told_apart_in_the_path(service: Service) -> None:
+def test_subjects_are_reported_apart_in_the_path(service: Service) -> None:
     put(service, "/v1/policies/promo", limits=["3/day"])
     for path, subject in (("i:42", 42), ("42", "42"), ("a%2Fb", "a/b"), ("s:i:42", "i:42"), ("%C3%A9", "é")):
         put(service, f"/v1/overrides/promo/{path}", limits=["10/day"])

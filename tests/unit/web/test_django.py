@@ -258,7 +258,7 @@ def test_words_for_keys() -> None:
     "said",
     [None, {}, {"limiter": local()[0], "rule": []}, {"limiter": AsyncLimiter("memory://")}, {"limiter": 3}],
 )
-def test_bad_settings_are_told_at_the_start(said: Any) -> None:
+def test_bad_settings_are_reported_at_the_start(said: Any) -> None:
     with override_settings(ROOT_URLCONF=__name__, CAPLINE=said), pytest.raises(CaplineError):
         Client().get("/")
 

@@ -159,7 +159,7 @@ def test_an_outage_and_a_shadow() -> None:
     assert codes(client(IP, shadow=True), "/above", 7) == [200] * 7
 
 
-def test_bad_settings_are_told_at_once() -> None:
+def test_bad_settings_are_reported_at_once() -> None:
     app, cap = made(IP)
     for wrong in (
         lambda: cap.limit("nobody", "a"),

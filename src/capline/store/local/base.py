@@ -1,7 +1,7 @@
 """The verbs of every store on this machine, written once: load logs, decide, save what changed, in one transaction.
 
-A store adds only where logs live. `_transact(work)` runs `work(books)` as one atomic step, and may run it again after a
-map has grown. So `work` changes nothing except through `books`, the transaction's logs.
+A store adds only where logs live. `_transact(work)` runs `work(transaction)` as one atomic step, and may run it
+again after a map has grown. So `work` changes logs through the transaction alone.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class LocalStore(Store, ABC):
 
     @abstractmethod
     def _walk(
-        self, books: LogTransaction, ref: LogRef, after: object
+        self, transaction: LogTransaction, ref: LogRef, after: object
     ) -> Iterator[tuple[object, Subject | None, StoredLog | CaplineError]]:
         """The logs of this name after that place (None: from the first on), each with its place."""
 
@@ -197,19 +197,25 @@ class LocalStore(Store, ABC):
 
     @override
     def decide(self, compiled: LocalRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        return self._transact(lambda books: self._step(books, StoreAttempt(compiled, subject, cost, fingerprint)))
+        return self._transact(
+            lambda transaction: self._step(transaction, StoreAttempt(compiled, subject, cost, fingerprint))
+        )
 
     @override
     def peek(self, compiled: LocalRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        return self._transact(lambda books: self._peek(books, StoreAttempt(compiled, subject, cost, fingerprint)))
+        return self._transact(
+            lambda transaction: self._peek(transaction, StoreAttempt(compiled, subject, cost, fingerprint))
+        )
 
     @override
     def charge(self, compiled: LocalRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        return self._transact(lambda books: self._charge(books, StoreAttempt(compiled, subject, cost, fingerprint)))
+        return self._transact(
+            lambda transaction: self._charge(transaction, StoreAttempt(compiled, subject, cost, fingerprint))
+        )
 
     @override
     def settle(self, compiled: LocalRule, subject: Subject, stamp_us: int, cost: int) -> bool:
-        return self._transact(lambda books: self._of_hit(settle, books, compiled, subject, stamp_us, cost))
+        return self._transact(lambda transaction: self._of_hit(settle, transaction, compiled, subject, stamp_us, cost))
 
     @override
     def place(
@@ -222,20 +228,20 @@ class LocalStore(Store, ABC):
         not_before_us: int = 0,
     ) -> Decision:
         attempt, slot = StoreAttempt(compiled, subject, cost, fingerprint), Slot(max_wait_us, not_before_us)
-        return self._transact(lambda books: self._step(books, attempt, slot))
+        return self._transact(lambda transaction: self._step(transaction, attempt, slot))
 
     @override
     def refund(self, compiled: LocalRule, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
-        return self._transact(lambda books: self._refund(books, compiled, subject, stamp_us, cost))
+        return self._transact(lambda transaction: self._refund(transaction, compiled, subject, stamp_us, cost))
 
     @override
     def decide_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """One transaction."""
-        return self._transact(lambda books: self._joint(books, attempts, record=True))
+        return self._transact(lambda transaction: self._joint(transaction, attempts, record=True))
 
     @override
     def peek_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
-        return self._transact(lambda books: self._joint(books, attempts, record=False))
+        return self._transact(lambda transaction: self._joint(transaction, attempts, record=False))
 
     @override
     def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
@@ -243,7 +249,9 @@ class LocalStore(Store, ABC):
         answers: list[Decision | CaplineError] = []
         for first in range(0, len(attempts), ROWS_A_TRANSACTION):
             part = attempts[first : first + ROWS_A_TRANSACTION]
-            answers += self._transact(lambda books, part=part: [self._caught(books, attempt) for attempt in part])
+            answers += self._transact(
+                lambda transaction, part=part: [self._caught(transaction, attempt) for attempt in part]
+            )
         return answers
 
     @override
@@ -263,9 +271,9 @@ class LocalStore(Store, ABC):
     ) -> NDArray[np.bool_]:
         """One transaction."""
         return self._transact(
-            lambda books: np.fromiter(
+            lambda transaction: np.fromiter(
                 (
-                    self._refund(books, compiled, subject, stamp, cost)
+                    self._refund(transaction, compiled, subject, stamp, cost)
                     for subject, stamp in zip(subjects, stamps_us, strict=True)
                 ),
                 np.bool_,
@@ -276,13 +284,13 @@ class LocalStore(Store, ABC):
     @override
     def recorded(self, compiled: LocalRule, subject: Subject) -> list[list[Hit]]:
         return self._transact(
-            lambda books: [self._recorded(books, ref, subject) for ref in compiled.refs],
+            lambda transaction: [self._recorded(transaction, ref, subject) for ref in compiled.refs],
         )
 
     @override
     def erase(self, compiled: Sequence[LocalRule], subject: Subject) -> int:
         refs = {ref.name: ref for bound in compiled for ref in (*bound.refs, *bound.channel_refs)}
-        return self._transact(lambda books: sum([books.remove(ref, subject) for ref in refs.values()]))
+        return self._transact(lambda transaction: sum([transaction.remove(ref, subject) for ref in refs.values()]))
 
     @override
     def merge(self, merges: Sequence[Merge], /) -> list[Merged | CaplineError]:
@@ -290,7 +298,7 @@ class LocalStore(Store, ABC):
         answers: list[Merged | CaplineError] = []
         for one in merges:
             try:
-                answers.append(self._transact(lambda books, one=one: self._merge(books, one)))
+                answers.append(self._transact(lambda transaction, one=one: self._merge(transaction, one)))
             except CaplineError as error:
                 answers.append(error)
         return answers
@@ -299,11 +307,11 @@ class LocalStore(Store, ABC):
     def scan(self, compiled: Sequence[LocalRule], after: tuple[str, object] | None = None) -> Page:
         """One transaction a page."""
         refs = {ref.name: ref for bound in compiled for ref in (*bound.refs, *bound.channel_refs)}
-        return self._transact(lambda books: self._page(books, refs, after))
+        return self._transact(lambda transaction: self._page(transaction, refs, after))
 
-    def _merge(self, books: LogTransaction, one: Merge) -> Merged:
+    def _merge(self, transaction: LogTransaction, one: Merge) -> Merged:
         refs: tuple[LogRef, ...] = one.compiled.refs
-        logs = [books.load(ref, one.subject) for ref in refs]
+        logs = [transaction.load(ref, one.subject) for ref in refs]
         time_us = max([self._clock.now_us(), *(log.high_water_us for log in logs)])
         horizon_us = time_us - refs[0].retention_us
         kept = [[hit for hit in log.recorded() if hit[0] > horizon_us] for log in logs]
@@ -313,17 +321,17 @@ class LocalStore(Store, ABC):
             if hits and hits[-1][0] > added[0][0]:
                 # Rewrite the log: inserting hits between others one by one would move the later ones each time.
                 rows = sorted((*hits, *rows))
-                books.remove(ref, one.subject)
+                transaction.remove(ref, one.subject)
             high_water_us = max(log.high_water_us, added[-1][0])
             for first in range(0, len(rows), HITS_A_SAVE):
-                log = books.load(ref, one.subject)  # noqa: PLW2901 - the same log, as it is now
+                log = transaction.load(ref, one.subject)  # noqa: PLW2901 - the same log, as it is now
                 log.trim(horizon_us)
                 for stamp_us, units, mark in rows[first : first + HITS_A_SAVE]:
                     log.record(stamp_us, units, high_water_us, mark)
-                books.save(ref, one.subject, log)
+                transaction.save(ref, one.subject, log)
         return merged
 
-    def _page(self, books: LogTransaction, refs: dict[str, LogRef], after: tuple[str, object] | None) -> Page:
+    def _page(self, transaction: LogTransaction, refs: dict[str, LogRef], after: tuple[str, object] | None) -> Page:
         names = list(refs)
         name, place = (names[0], None) if after is None else after
         now_us = self._clock.now_us()
@@ -331,7 +339,7 @@ class LocalStore(Store, ABC):
         logs = hits = 0
         while True:
             ref = refs[name]
-            for at, subject, log in self._walk(books, ref, place):
+            for at, subject, log in self._walk(transaction, ref, place):
                 logs += 1
                 try:
                     if isinstance(log, CaplineError):
@@ -349,65 +357,72 @@ class LocalStore(Store, ABC):
                 return Page(found)
             name, place = rest[0], None
 
-    def _caught(self, books: LogTransaction, attempt: StoreAttempt) -> Decision | CaplineError:
+    def _caught(self, transaction: LogTransaction, attempt: StoreAttempt) -> Decision | CaplineError:
         try:
-            return self._step(books, attempt)
+            return self._step(transaction, attempt)
         except IdConflictError as error:
             return error
 
-    def _bound_logs(self, books: LogTransaction, attempt: StoreAttempt, now_us: int) -> list[BoundLog]:
+    def _bound_logs(self, transaction: LogTransaction, attempt: StoreAttempt, now_us: int) -> list[BoundLog]:
         compiled: LocalRule = attempt.compiled
         table = table_of(compiled.rule, now_us)
         return [
-            BoundLog(books.load(ref, attempt.subject), ref.log_limits, ref.readers, attempt.cost, table)
+            BoundLog(transaction.load(ref, attempt.subject), ref.log_limits, ref.readers, attempt.cost, table)
             for ref in compiled.refs
         ]
 
-    def _save(self, books: LogTransaction, attempt: StoreAttempt, bound_logs: Sequence[BoundLog]) -> None:
+    def _save(self, transaction: LogTransaction, attempt: StoreAttempt, bound_logs: Sequence[BoundLog]) -> None:
         for ref, bound in zip(attempt.compiled.refs, bound_logs, strict=True):
             if bound.changed:
-                books.save(ref, attempt.subject, bound.log)  # pyright: ignore[reportArgumentType] - it came from `load`
+                transaction.save(ref, attempt.subject, bound.log)  # pyright: ignore[reportArgumentType] - it came from `load`
 
-    def _step(self, books: LogTransaction, attempt: StoreAttempt, slot: Slot | None = None) -> Decision:
+    def _step(self, transaction: LogTransaction, attempt: StoreAttempt, slot: Slot | None = None) -> Decision:
         """One attempt, on stored logs."""
         now_us = self._clock.now_us()
-        bound_logs = self._bound_logs(books, attempt, now_us)
+        bound_logs = self._bound_logs(transaction, attempt, now_us)
         decision = make_attempt(bound_logs, now_us, attempt.fingerprint, slot, attempt.compiled.rule.denied_units)
-        self._save(books, attempt, bound_logs)
+        self._save(transaction, attempt, bound_logs)
         return decision
 
-    def _peek(self, books: LogTransaction, attempt: StoreAttempt) -> Decision:
+    def _peek(self, transaction: LogTransaction, attempt: StoreAttempt) -> Decision:
         """What `_step` would answer; nothing is changed."""
         now_us = self._clock.now_us()
-        return peek(self._bound_logs(books, attempt, now_us), now_us, attempt.fingerprint)
+        return peek(self._bound_logs(transaction, attempt, now_us), now_us, attempt.fingerprint)
 
-    def _joint(self, books: LogTransaction, attempts: Sequence[StoreAttempt], *, record: bool) -> Joint:
+    def _joint(self, transaction: LogTransaction, attempts: Sequence[StoreAttempt], *, record: bool) -> Joint:
         """One attempt over the logs of all parts."""
         now_us = self._clock.now_us()
-        parts = [self._bound_logs(books, attempt, now_us) for attempt in attempts]
+        parts = [self._bound_logs(transaction, attempt, now_us) for attempt in attempts]
         decision, hits = joint(parts, now_us, [attempt.fingerprint for attempt in attempts], record=record)
         for attempt, bound_logs in zip(attempts, parts, strict=True):
-            self._save(books, attempt, bound_logs)
+            self._save(transaction, attempt, bound_logs)
         binds = next((i for i, bound_logs in enumerate(parts) if any(bound.binds for bound in bound_logs)), 0)
         return Joint.of(decision, hits if record else (), binds)
 
-    def _charge(self, books: LogTransaction, attempt: StoreAttempt) -> Decision:
+    def _charge(self, transaction: LogTransaction, attempt: StoreAttempt) -> Decision:
         """One charge, on stored logs."""
         now_us = self._clock.now_us()
-        bound_logs = self._bound_logs(books, attempt, now_us)
+        bound_logs = self._bound_logs(transaction, attempt, now_us)
         decision = charge(bound_logs, now_us, attempt.fingerprint)
-        self._save(books, attempt, bound_logs)
+        self._save(transaction, attempt, bound_logs)
         return decision
 
-    def _refund(self, books: LogTransaction, compiled: LocalRule, subject: Subject, stamp_us: int, cost: int) -> bool:
+    def _refund(
+        self, transaction: LogTransaction, compiled: LocalRule, subject: Subject, stamp_us: int, cost: int
+    ) -> bool:
         return self._of_hit(
-            lambda logs, hit_us, now_us: refund(logs, hit_us, cost, now_us), books, compiled, subject, stamp_us, cost
+            lambda logs, hit_us, now_us: refund(logs, hit_us, cost, now_us),
+            transaction,
+            compiled,
+            subject,
+            stamp_us,
+            cost,
         )
 
     def _of_hit(
         self,
         change: Callable[[Sequence[BoundLog], int, int], bool],
-        books: LogTransaction,
+        transaction: LogTransaction,
         compiled: LocalRule,
         subject: Subject,
         stamp_us: int,
@@ -422,22 +437,24 @@ class LocalStore(Store, ABC):
             if compiled.rule.algorithm != "sliding_log"
             else (compiled.refs[0], *compiled.channel_refs)
         )
-        bound_logs = [BoundLog(books.load(ref, subject), ref.log_limits, ref.readers, cost) for ref in refs]
+        bound_logs = [BoundLog(transaction.load(ref, subject), ref.log_limits, ref.readers, cost) for ref in refs]
         done = change(bound_logs, stamp_us, self._clock.now_us())
         for ref, bound in zip(refs, bound_logs, strict=True):
             if bound.changed:
-                books.save(ref, subject, bound.log)  # pyright: ignore[reportArgumentType] - it came from `load`
+                transaction.save(ref, subject, bound.log)  # pyright: ignore[reportArgumentType] - it came from `load`
         return done
 
-    def _recorded(self, books: LogTransaction, ref: LogRef, subject: Subject) -> list[Hit]:
+    def _recorded(self, transaction: LogTransaction, ref: LogRef, subject: Subject) -> list[Hit]:
         """The hits that still count; a log may hold older ones."""
-        return _counted(books.load(ref, subject), self._clock.now_us(), ref.retention_us)
+        return _counted(transaction.load(ref, subject), self._clock.now_us(), ref.retention_us)
 
-    def _rows(self, books: LogTransaction, batch: Batch, rows: slice, *, record: bool) -> list[Decision]:
+    def _rows(self, transaction: LogTransaction, batch: Batch, rows: slice, *, record: bool) -> list[Decision]:
         """Decide these rows of a batch in this transaction, or with `record` off only peek."""
         answer = self._step if record else self._peek
         compiled, cost = batch.compiled, batch.cost
-        return [answer(books, StoreAttempt(compiled[code], subject, cost)) for code, subject in rows_of(batch, rows)]
+        return [
+            answer(transaction, StoreAttempt(compiled[code], subject, cost)) for code, subject in rows_of(batch, rows)
+        ]
 
     def _columns(self, batch: Batch, *, record: bool) -> Decisions:
         """The answers part by part, each turned into columns at once: ten million row objects would fill the memory."""
@@ -445,7 +462,8 @@ class LocalStore(Store, ABC):
         return Decisions.joined(
             [
                 Decisions.of(
-                    self._transact(lambda books, part=part: self._rows(books, batch, part, record=record)), limits
+                    self._transact(lambda transaction, part=part: self._rows(transaction, batch, part, record=record)),
+                    limits,
                 )
                 for part in _parts(batch)
             ],
@@ -456,17 +474,18 @@ class LocalStore(Store, ABC):
         name, asked = receipt_name(batch, receipt), batch_digest(batch)
         limits = _limits_of(batch)
 
-        def work(books: LogTransaction) -> Decisions:
-            kept = books.receipt(name)
+        def work(transaction: LogTransaction) -> Decisions:
+            kept = transaction.receipt(name)
             if kept is not None:
                 if kept[: len(asked)] != asked:
                     raise receipt_conflict(receipt)
                 return Decisions.unpack(kept[len(asked) :], limits)
             answers = Decisions.joined(
-                [Decisions.of(self._rows(books, batch, part, record=True), limits) for part in _parts(batch)], limits
+                [Decisions.of(self._rows(transaction, batch, part, record=True), limits) for part in _parts(batch)],
+                limits,
             )
             retention_us = max(compiled.refs[0].retention_us for compiled in batch.compiled)
-            books.keep_receipt(name, asked + answers.pack(), self._clock.now_us() + retention_us)
+            transaction.keep_receipt(name, asked + answers.pack(), self._clock.now_us() + retention_us)
             return answers
 
         return self._transact(work)

@@ -128,7 +128,7 @@ class MemoryStore(LocalStore, LogTransaction):
 
     def _walk(
         self,
-        books: LogTransaction,  # noqa: ARG002 - this store is its books
+        transaction: LogTransaction,  # noqa: ARG002 - this store is its transaction
         ref: LogRef,
         after: object,
     ) -> Iterator[tuple[object, Subject | None, StoredLog | CaplineError]]:

@@ -40,6 +40,17 @@ class ChargeLaw(StoreSetting):
         assert limiter.peek("p", "s", 0)
         assert limiter.usage("p", "s")[0].past == 0
 
+    @each_algorithm
+    def test_a_look_is_about_now_and_not_about_the_next_hit_s_stamp(self, algorithm: str) -> None:
+        """Behind hits of this very instant a hit would be stamped one microsecond later: by then more may be left."""
+        limiter = self.one("1000003/3s", "9/50us", algorithm=algorithm)
+        for _ in range(2):
+            last = limiter.decide("p", "s")
+            look = limiter.peek("p", "s", 0)
+            assert [one.remaining for one in look.limits] == [one.remaining for one in last.limits]
+            assert [one.frees_in_us for one in look.limits] == [one.frees_in_us for one in last.limits]
+            self.clock.advance_us(5)
+
     def test_a_look_takes_nothing_and_no_id(self) -> None:
         limiter = self.one("2/10s", "3/min")
         assert limiter.decide("p", "s")

@@ -34,12 +34,12 @@ rdb_last_save_time:1700000000
 """
 
 
-def test_a_well_set_server_is_told_nothing() -> None:
+def test_a_well_set_server_gets_no_advice() -> None:
     assert advice([GOOD, NO_SAVES]) == []
     assert advice([GOOD.replace(b"aof_enabled:1", b"aof_enabled:0"), SAVES]) == []
 
 
-def test_one_that_is_too_old_is_told_so() -> None:
+def test_one_that_is_too_old_is_reported() -> None:
     [line] = advice([REDIS_6_2, SAVES])
     assert line == "version 6.2.14 is older than 7.0, the oldest that capline is tested with"
 
@@ -56,7 +56,7 @@ def test_a_valkey_goes_by_its_own_version() -> None:
     assert advice([both, SAVES]) == []
 
 
-def test_eviction_and_no_persistence_are_told_with_their_mends() -> None:
+def test_eviction_and_no_persistence_are_reported_with_their_fixes() -> None:
     bad = GOOD.replace(b"noeviction", b"allkeys-lru").replace(b"aof_enabled:1", b"aof_enabled:0")
     eviction, persistence = advice([bad, NO_SAVES])
     assert "maxmemory-policy is allkeys-lru" in eviction
@@ -65,7 +65,7 @@ def test_eviction_and_no_persistence_are_told_with_their_mends() -> None:
     assert "set appendonly yes" in persistence
 
 
-def test_who_may_not_ask_is_told_less_and_no_error() -> None:
+def test_who_may_not_ask_is_shown_less_and_no_error() -> None:
     refused = ServerError("NOPERM", "NOPERM this user has no permissions to run the 'config|get' command")
     off = GOOD.replace(b"aof_enabled:1", b"aof_enabled:0")
     assert advice([off, refused]) == []

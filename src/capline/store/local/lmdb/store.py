@@ -237,16 +237,16 @@ class LmdbStore(LocalStore):
         pages.within(txn, self.table(b"pages"))
         return seen
 
-    def _rows(self, books: LogTransaction, batch: Batch, rows: slice, *, record: bool) -> list[Decision]:
+    def _rows(self, transaction: LogTransaction, batch: Batch, rows: slice, *, record: bool) -> list[Decision]:
         """Many rows of one unit in one transaction, so at one instant: then all first hits are the same."""
         bound = batch.compiled
         if (
-            not isinstance(books, _LmdbTransaction)
+            not isinstance(transaction, _LmdbTransaction)
             or batch.cost != 1
             or any(compiled.unit is None for compiled in bound)
         ):
-            return super()._rows(books, batch, rows, record=record)
-        txn, logs, now_us = books.txn, self.table(b"logs"), self._clock.now_us()
+            return super()._rows(transaction, batch, rows, record=record)
+        txn, logs, now_us = transaction.txn, self.table(b"logs"), self._clock.now_us()
         prefix, retention_us = _prefix(bound[0].refs[0]), bound[0].refs[0].retention_us
         firsts = [first_decision(compiled.unit, now_us) for compiled in bound]
         first_value = pack_first_hit(now_us)
@@ -267,7 +267,7 @@ class LmdbStore(LocalStore):
             stamps = read_plain(value, key)
             if stamps is None or len(stamps) >= TAIL_HITS:
                 attempt = StoreAttempt(bound[code], subject)
-                answers.append(self._step(books, attempt) if record else self._peek(books, attempt))
+                answers.append(self._step(transaction, attempt) if record else self._peek(transaction, attempt))
                 continue
             oldest_us, last_us = stamps[0], stamps[-1]
             decision = decide_one(stamps, 0, len(stamps), oldest_us, last_us, bound[code].unit, now_us)
@@ -287,12 +287,12 @@ class LmdbStore(LocalStore):
         ]
 
     def _walk(
-        self, books: LogTransaction, ref: LogRef, after: object
+        self, transaction: LogTransaction, ref: LogRef, after: object
     ) -> Iterator[tuple[object, Subject | None, StoredLog | CaplineError]]:
         """The place is the key of the log that was last."""
-        if not isinstance(books, _LmdbTransaction):
+        if not isinstance(transaction, _LmdbTransaction):
             return
-        prefix, cursor = _prefix(ref), books.txn.cursor(self.table(b"logs"))
+        prefix, cursor = _prefix(ref), transaction.txn.cursor(self.table(b"logs"))
         more = cursor.set_range(prefix if not isinstance(after, bytes) else after + b"\0")
         while more:
             key, value = cursor.item()
@@ -303,7 +303,7 @@ class LmdbStore(LocalStore):
             except StoreError as error:
                 yield key, None, error
             else:
-                yield key, subject, books.read(key, value)
+                yield key, subject, transaction.read(key, value)
             more = cursor.next()
 
     @override
@@ -321,7 +321,7 @@ class LmdbStore(LocalStore):
         At the end of the table, remove the receipts that expired.
         """
         now_us = self._clock.now_us()
-        books = _LmdbTransaction(self, txn)
+        transaction = _LmdbTransaction(self, txn)
         retention_us: dict[bytes, int] = {}
         for key, value in txn.cursor(self.table(b"meta")):
             if key.startswith(b"log:"):
@@ -338,7 +338,7 @@ class LmdbStore(LocalStore):
             seen, more = seen + 1, cursor.next()
         self._sweep_from = cursor.key() if more else b""
         for key in stale:
-            books.remove_at(key)
+            transaction.remove_at(key)
         if not more:
             receipts = self.table(b"receipts")
             expired = [key for key, value in txn.cursor(receipts) if _has_expired(key, value, now_us)]

@@ -162,7 +162,8 @@ local function verdict(logs, now)
   local fits, binding, early = fits_at(logs, time)
   if not fits then return stamp, nil, binding end
   if early > stamp or last > time then return stamp, held_until(early, last > time and last or -1), binding end
-  return stamp, -1, nil, fits > stamp and free_stamp(logs, fits, last) or stamp
+  if fits <= stamp then return stamp, -1, nil, stamp end
+  return stamp, -1, nil, logs[1].cost > 0 and free_stamp(logs, fits, last) or fits
 end
 
 -- Would all of these parts, each a list of bound logs, be allowed now? The answer, and the stamp to record each part

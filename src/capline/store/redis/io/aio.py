@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import select
 import time
@@ -166,11 +165,17 @@ class AsyncTransport:
             await asyncio.sleep(0)
 
 
+async def _can_read(connection: Connection) -> bool:
+    """Whether bytes wait that nobody read. To see, redis-py before 8 takes them out; such a connection is closed."""
+    look: Any = getattr(connection, "can_read", None) or connection.can_read_destructive
+    return await look()
+
+
 async def _usable(connection: Connection) -> bool:
     """Whether nothing waits on it: neither its end nor a reply that nobody read."""
     try:
         writer = connection._writer  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - no public way to the socket
-        if writer is None or await connection.can_read():
+        if writer is None or await _can_read(connection):
             return False
         # The loop may not have seen yet that a connection ended while the loop was busy.
         poller = select.poll()
@@ -184,15 +189,11 @@ async def _read(connection: Connection, many: int, until: float) -> list[Reply]:
     """This many replies; after the first that does not come, all others are lost too."""
     replies: list[Reply] = []
     try:
-        # Not by redis-py's own timeout: its answer to that is None, which is an answer.
+        # Not by redis-py's own timeout, which is off: its answer to that is None, which is an answer.
         async with asyncio.timeout(max(LATE_S, until - time.monotonic())):
             while len(replies) < many:
                 try:
-                    replies.append(
-                        await connection.read_response(
-                            disable_decoding=True, timeout=math.inf, disconnect_on_error=False
-                        )
-                    )
+                    replies.append(await connection.read_response(disable_decoding=True, disconnect_on_error=False))
                 except RedisError as error:
                     reply = server_error(error)
                     if reply is None:

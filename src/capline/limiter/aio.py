@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from capline.model.attempt import Attempt
     from capline.model.clock import Clock
     from capline.model.decision import Decision, Joint
+    from capline.model.limit import Limit
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
     from capline.store.protocol import CompiledRule
@@ -58,7 +59,7 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
         """See `Limiter.now_us`."""
         return await self._store.now_us()
 
-    async def decide(
+    async def decide(  # noqa: C901, PLR0911 - the fast paths, one after the other
         self,
         policy: str,
         subject: Subject,
@@ -68,8 +69,13 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
         segment: str | None = None,
         channel: str | None = None,
         zone: str | None = None,
+        limits: Sequence[Limit | str] | None = None,
     ) -> Decision:
         """See `Limiter.decide`."""
+        if limits is not None:
+            return await self._under(policy, limits).decide(
+                policy, subject, cost, id, segment=segment, channel=channel, zone=zone
+            )
         if id is None and cost is _ONE:
             try:
                 compiled = self._fast_terms.get((policy, segment, channel, zone))
@@ -131,8 +137,13 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
         segment: str | None = None,
         channel: str | None = None,
         zone: str | None = None,
+        limits: Sequence[Limit | str] | None = None,
     ) -> Decision:
         """See `Limiter.peek`."""
+        if limits is not None:
+            return await self._under(policy, limits).peek(
+                policy, subject, cost, id, segment=segment, channel=channel, zone=zone
+            )
         asked = self._asked(policy, subject, cost, id, segment, channel, zone)
         with self._observers.one("peek", asked) as seen:
             try:
@@ -140,8 +151,18 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
             except StoreError as error:
                 return seen(self._outage.peek(asked, error))
 
-    async def refund(self, policy: str, subject: Subject, hit: int | None, cost: int = 1) -> bool:
+    async def refund(
+        self,
+        policy: str,
+        subject: Subject,
+        hit: int | None,
+        cost: int = 1,
+        *,
+        limits: Sequence[Limit | str] | None = None,
+    ) -> bool:
         """See `Limiter.refund`."""
+        if limits is not None:
+            return await self._under(policy, limits).refund(policy, subject, hit, cost)
         if hit is None:
             return False
         subject = self._subject(subject)

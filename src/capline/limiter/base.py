@@ -25,10 +25,11 @@ from capline.limiter.outage import OutagePolicy
 from capline.limiter.records import LogRecord, PastHit, check_rows, records_of
 from capline.limiter.rules import DEFAULT_NAMESPACE, Rules
 from capline.limiter.segments import SegmentLookup
+from capline.limiter.unnamed import UnnamedPolicies
 from capline.model.attempt import Attempt, check_cost, check_id
 from capline.model.clock import check_clock
 from capline.model.decision import Decision
-from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, PolicyError, StoreError
+from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, PolicyError, StoreError, quoted
 from capline.model.subject import Subject, check_subject
 from capline.store.columns import plain
 from capline.store.protocol import Batch, Merge, StoreAttempt
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from capline.limiter.rules import Names
     from capline.limiter.segments import SegmentSource
     from capline.model.clock import Clock
+    from capline.model.limit import Limit
     from capline.model.policy import BoundPolicy, Policy
     from capline.observe.protocol import Observer
     from capline.policy.watch import PolicyWatch
@@ -134,6 +136,7 @@ class LimiterBase(ABC, Generic[S]):
             self._stop_following()
             raise
         self._take(rules)
+        self._unnamed = UnnamedPolicies(self._beside)
 
     @classmethod
     def from_file(
@@ -203,6 +206,29 @@ class LimiterBase(ABC, Generic[S]):
         some twenty microseconds, between two transactions.
         """
         return self._store.stats()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A limiter has connections and locks of one process, so it is neither pickled nor copied."""
+        raise InvalidTypeError(
+            f"a limiter cannot be pickled or copied: make one in each process, like "
+            f"{type(self).__name__}(url, policies=...) in a pool's initializer; threads share one"
+        )
+
+    def _under(self, policy: str, limits: Sequence[Limit | str]) -> Self:
+        """A limiter of this one policy on the same store; see `limiter.unnamed`."""
+        if isinstance(policy, str) and policy in self._rules.policies:  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+            raise InvalidValueError(f"policy {quoted(policy)} is defined; leave limits= out, or use another name")
+        return self._unnamed.get(policy, limits)
+
+    def _beside(self, policy: Policy) -> Self:
+        """A limiter of another policy on this one's store, which it does not close. It caches no refusals."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
+        rules = Rules([policy], self._rules.namespace)
+        other._outage = self._outage.beside(rules)
+        other._denied = DenyCache(0)
+        other._take(rules)
+        return other
 
     def use(self, policies: Iterable[Policy]) -> None:
         """Replace all policies at once: a decision sees all of the old or all of the new; histories stay."""
@@ -282,6 +308,7 @@ class LimiterBase(ABC, Generic[S]):
         """Make every verb raise `StoreClosedError`; returns the store to close, or None if it was closed before."""
         store, self._store = self._store, CLOSED
         self._unbind()
+        self._unnamed.clear()
         return None if store is CLOSED else store
 
     def _unbind(self) -> None:

@@ -1,5 +1,8 @@
 """redis-py 5.2 to 8: what older ones lack is not used, and others are refused at open."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# redis-py leaves the methods of its connections untyped.
+
 from __future__ import annotations
 
 import asyncio

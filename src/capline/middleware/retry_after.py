@@ -8,6 +8,10 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["LONGEST_SECONDS", "retry_after"]
 
@@ -19,11 +23,16 @@ _SECONDS = re.compile(r"\d{1,12}(\.\d{1,12})?", re.ASCII)
 _LONGEST_TEXT = 64
 
 
-def retry_after(status: int, header: str | None, date: str | None) -> float | None:
-    """Seconds to wait, 0 to an hour; None where the answer asks for no waiting.
+def retry_after(headers: Mapping[str, str], status: int = 429) -> float | None:
+    """Seconds to wait, 0 to an hour, that an answer with these headers asks for; None where it asks for no waiting.
 
-    A date is taken against the answer's own `Date` header, so that clocks need not agree; without one against ours.
+    Only 429 and 503 ask. `headers` is any client's; a plain dict may have its names in any case. A date is taken
+    against the answer's own `Date` header, so that clocks need not agree; without one against ours.
+
+    >>> retry_after({"Retry-After": "2.5"})
+    2.5
     """
+    header, date = _field(headers, "Retry-After"), _field(headers, "Date")
     if status not in _STATUSES or header is None:
         return None
     text = header.strip()
@@ -35,6 +44,14 @@ def retry_after(status: int, header: str | None, date: str | None) -> float | No
             return None
         seconds = (until - (_instant(date) or datetime.now(UTC))).total_seconds()
     return min(max(seconds, 0.0), LONGEST_SECONDS)
+
+
+def _field(headers: Mapping[str, str], name: str) -> str | None:
+    found = headers.get(name)
+    if found is None and type(headers) is dict:  # the mappings of clients know no case; a plain one does
+        plain: dict[str, str] = headers
+        found = next((text for key, text in plain.items() if key.lower() == name.lower()), None)
+    return found if isinstance(found, str) else None  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
 
 
 def _instant(text: str | None) -> datetime | None:

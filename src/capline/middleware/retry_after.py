@@ -49,7 +49,7 @@ def retry_after(headers: Mapping[str, str], status: int = 429) -> float | None:
 def _field(headers: Mapping[str, str], name: str) -> str | None:
     found = headers.get(name)
     if found is None and type(headers) is dict:  # the mappings of clients know no case; a plain one does
-        plain: dict[str, str] = headers
+        plain: dict[str, str] = {**headers}
         found = next((text for key, text in plain.items() if key.lower() == name.lower()), None)
     return found if isinstance(found, str) else None  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
 

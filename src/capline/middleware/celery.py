@@ -47,7 +47,7 @@ def limited_task(
     def around(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def run(*arguments: Any, **options: Any) -> Any:
-            task = arguments[0] if arguments else None
+            task: Any = arguments[0] if arguments else None
             if not hasattr(task, "request") or not hasattr(task, "retry"):
                 raise InvalidTypeError(f"{function.__qualname__}: write @app.task(bind=True) above @limited_task")
             request: Any = task.request
@@ -55,7 +55,8 @@ def limited_task(
                 slots.go(arguments[1:], options)
                 return function(*arguments, **options)
             # Unless acknowledged late, a task that was begun is not delivered again.
-            redelivered = bool(task.acks_late and (request.delivery_info or {}).get("redelivered"))
+            delivery: dict[str, Any] = request.delivery_info or {}
+            redelivered = bool(task.acks_late and delivery.get("redelivered"))
             key = f"{request.id}:{request.retries}"
             wait = slots.wait(key, arguments[1:], options, may_have_run=redelivered)
             if wait:

@@ -136,11 +136,19 @@ def test_a_slot_past_max_wait_is_not_taken(limiter: Limiter) -> None:
 
 def test_the_limiter_may_be_made_when_the_task_runs(limiter: Limiter) -> None:
     made: list[Limiter] = []
-    one = slots(lambda: made.append(limiter) or limiter, subject=lambda order: order, cost=lambda order: 1)
+
+    def make() -> Limiter:
+        made.append(limiter)
+        return limiter
+
+    def provider(order: str) -> str:
+        return order
+
+    one = slots(make, subject=provider, cost=len)
     assert made == []
-    assert one.wait("a", ("stripe",), {}, may_have_run=False) == 0
+    assert one.wait("a", ("s",), {}, may_have_run=False) == 0
     assert made == [limiter]
-    assert limiter.peek("psp", "stripe").remaining == 0
+    assert limiter.peek("psp", "s").remaining == 0
 
 
 @pytest.mark.parametrize("wrong", [{"early": -1}, {"late": "x"}, {"max_wait": -1}, {"subject": ""}, {"cost": 0}])

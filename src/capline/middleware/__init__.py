@@ -4,7 +4,8 @@
     capline.middleware.requests    LimitedAdapter
     capline.middleware.aiohttp     LimitedMiddleware
     capline.middleware.scrapy      LimitedMiddleware
-    capline.middleware.celery      limited_task; and dramatiq, rq
+    capline.middleware.celery      limited_task
+    capline.middleware.dramatiq    limited_actor
     capline.middleware.decorator   limited, for any function
     capline.middleware.retry_after retry_after, what a provider's headers ask for
 

@@ -128,6 +128,8 @@ class Passage(msgspec.Struct):
     gate: Gate
     visit: Visit
     exempt: bool
+    subject: Any = None
+    """The key of a route's rule, where it is a dependency of the framework."""
 
 
 class CaplineMiddleware:
@@ -256,4 +258,7 @@ def _fields(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def _encoded(fields: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    return [(name.lower().encode(), value.encode("latin-1")) for name, value in fields.items()]
+    return [(_NAMES.get(name) or name.lower().encode(), value.encode("latin-1")) for name, value in fields.items()]
+
+
+_NAMES = {name: name.lower().encode() for name in ("RateLimit-Policy", "RateLimit", "Retry-After", "Content-Type")}

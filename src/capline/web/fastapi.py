@@ -10,7 +10,6 @@ what the middleware consumed is given back. There is one answer and one set of h
 from __future__ import annotations
 
 import inspect
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from capline.model.errors import CaplineError
@@ -49,9 +48,9 @@ class Limited:
         channel: str | Callable[[Any], Any] | None = None,
         refund_if: int | Container[int] | Callable[[Any], bool] | None = None,
     ) -> None:
-        self._rule = Rule(policy, key, cost=cost, segment=segment, channel=channel, refund_if=refund_if)
         dependency = key if callable(key) and not _takes_request(key) else None
-        self._depends = dependency is not None
+        own_key = key if dependency is None else _found
+        self._rule = Rule(policy, own_key, cost=cost, segment=segment, channel=channel, refund_if=refund_if)
         if dependency is not None:
             self.__signature__ = inspect.Signature(
                 [
@@ -69,18 +68,17 @@ class Limited:
         passage = passage_of(connection.scope)
         if passage.exempt:
             return
-        rule = self._rule
-        if self._depends:
-            rule = rule.having(key=partial(_known, subject))
-        (rule,) = passage.gate.check(rule)
+        rules = passage.gate.check(self._rule)
+        passage.subject = subject
         request = Request(connection.scope, connection.receive) if isinstance(connection, Request) else connection
-        refusal = await awaited(passage.visit.enter(request, (rule,)))
+        refusal = await awaited(passage.visit.enter(request, rules))
         if refusal is not None:
             raise Refused(refusal)
 
 
-def _known(subject: Any, _: Any) -> Any:
-    return subject
+def _found(connection: HTTPConnection) -> Any:
+    """What the dependency returned for this route."""
+    return passage_of(connection.scope).subject
 
 
 def _parameter(name: str, kind: type) -> inspect.Parameter:

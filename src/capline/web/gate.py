@@ -244,7 +244,7 @@ class Visit:
             ]
         if not (forms or last.allowed):
             said = [headers_of("draft-11", (), None, allowed=False, retry_after_us=last.retry_after_us)]
-        return {name: value for some in said for name, value in some.items()}
+        return said[0] if len(said) == 1 else {name: value for some in said for name, value in some.items()}
 
     def _give_back(self) -> Generator[Any, Any, None]:
         """Refund whatever was consumed."""

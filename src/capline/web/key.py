@@ -9,6 +9,7 @@ is believed only where a proxy of yours has written it. None means that there is
 
 from __future__ import annotations
 
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ __all__ = ["header", "ip", "joined"]
 
 MOST_PROXIES = 16
 IPV6_BITS = 128
+LONGEST_ADDRESS = 100
 UNKNOWN = "unknown"
 """The address of who came without one: a Unix socket has none. All of them share it, as none of them is let past."""
 
@@ -112,6 +114,11 @@ def _environ(request: Any) -> dict[str, Any]:
 
 def _address(text: str, ipv6: int) -> str | None:
     """The address, or its network, in its one spelling; None for what is none. A port is left out."""
+    return _parsed(text, ipv6) if len(text) <= LONGEST_ADDRESS else None
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str, ipv6: int) -> str | None:
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:

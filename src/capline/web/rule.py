@@ -69,11 +69,6 @@ class Rule:
     def __repr__(self) -> str:
         return f"Rule({self.policy!r}, {self.key!r})"
 
-    def having(self, **changes: Any) -> Rule:
-        """The same rule with these arguments changed."""
-        same = {name: getattr(self, name) for name in ("policy", *self.FIELDS, "refund_if")}
-        return Rule(**{**same, **changes})
-
     def attempt(self, request: Any) -> Generator[Any, Any, Attempt | None]:
         """The attempt of this request; None where the rule is skipped. Yields what has to be awaited."""
         key = self.key

@@ -20,13 +20,16 @@ _COST = re.compile(r"[0-9]{1,20}")
 def read_also(also: Sequence[str], id: str | None, *, as_text: bool) -> list[Attempt]:
     """The further parts of a joint attempt, each `policy=subject` or `policy:cost=subject`.
 
-    A policy's name has no `=` and no colon, so the first ones are ours.
+    A policy's name has no `=`. What stands behind its last colon is the cost, unless there is a `/` in it:
+    `GET:/search=x` names no cost, and a policy `a:b` is written with one, `a:b:1=x`.
     """
     attempts: list[Attempt] = []
     for words in also:
         named, equals, subject = words.partition("=")
-        policy, colon, cost = named.partition(":")
-        if not equals or (colon and not _COST.fullmatch(cost)):
+        policy, colon, cost = named.rpartition(":")
+        if not colon or "/" in cost:
+            policy, cost = named, ""
+        if not equals or (policy != named and not _COST.fullmatch(cost)):
             raise InvalidValueError(
                 f"--and {quoted(words)}: write policy=subject, or policy:cost=subject, like tenant:2=acme"
             )

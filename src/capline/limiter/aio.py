@@ -14,7 +14,7 @@ from capline.limiter.checks import check_iterable, count_of, refusal_text, secon
 from capline.limiter.patience import Patience
 from capline.limiter.records import RECORDS_A_ROUND, LoadProgress
 from capline.model.attempt import check_cost
-from capline.model.errors import CaplineError, LimitExceeded, StoreError
+from capline.model.errors import CaplineError, InvalidValueError, LimitExceeded, StoreError
 from capline.model.subject import check_subject
 from capline.store.open import open_async_store
 from capline.store.protocol import AsyncStore
@@ -81,6 +81,9 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
                 compiled = self._fast_terms.get((policy, segment, channel, zone))
                 if compiled is not None:
                     return await self._store.decide(compiled, check_subject(subject), 1, 0)
+            except InvalidValueError:
+                if not self._hashes_long:
+                    raise
             except StoreError as error:
                 return self._outage.decide(self._asked(policy, subject, cost, id, segment, channel, zone), error)
             except TypeError as error:

@@ -29,8 +29,15 @@ from capline.limiter.unnamed import UnnamedPolicies
 from capline.model.attempt import Attempt, check_cost, check_id
 from capline.model.clock import check_clock
 from capline.model.decision import Decision
-from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, PolicyError, StoreError, quoted
-from capline.model.subject import Subject, check_subject
+from capline.model.errors import (
+    CaplineError,
+    InvalidTypeError,
+    InvalidValueError,
+    PolicyError,
+    StoreError,
+    quoted,
+)
+from capline.model.subject import Subject, check_subject, short_subject
 from capline.store.columns import plain
 from capline.store.protocol import Batch, Merge, StoreAttempt
 from capline.store.redis.io.url import safe_url
@@ -64,6 +71,8 @@ DEFAULT_URL = "lmdb://.capline/store"
 
 MOST_SHOWN = 5
 """Policies that a limiter's `repr` names."""
+
+LONG_SUBJECTS = ("refuse", "hash")
 
 MOST_JOINT = 16
 """Subjects in one attempt."""
@@ -113,6 +122,7 @@ class LimiterBase(ABC, Generic[S]):
         namespace: str = DEFAULT_NAMESPACE,
         deny_cache: int = 0,
         subject_key: bytes | None = None,
+        long_subjects: str = "refuse",
         observers: Iterable[Observer] = (),
         segments: str | Path | SegmentSource | Snapshot | None = None,
         create: bool = True,
@@ -120,6 +130,9 @@ class LimiterBase(ABC, Generic[S]):
         clock = None if clock is None else check_clock(clock)
         rules = Rules(policies, namespace)
         self._outage = OutagePolicy(on_store_error, rules, clock)
+        if long_subjects not in LONG_SUBJECTS:
+            raise InvalidValueError(f"long_subjects is {' or '.join(LONG_SUBJECTS)}, not {quoted(long_subjects)}")
+        self._hashes_long = long_subjects == "hash"
         self._keyed = None if subject_key is None else keyed_hash(subject_key)
         self._denied = DenyCache(check_entries(deny_cache))
         self._observers = Observers(observers)
@@ -148,6 +161,7 @@ class LimiterBase(ABC, Generic[S]):
         on_store_error: str | Insurance = "raise",
         deny_cache: int = 0,
         subject_key: bytes | None = None,
+        long_subjects: str = "refuse",
         observers: Iterable[Observer] = (),
         segments: str | Path | SegmentSource | Snapshot | None = None,
         create: bool = True,
@@ -165,6 +179,7 @@ class LimiterBase(ABC, Generic[S]):
             namespace=file.namespace,
             deny_cache=deny_cache,
             subject_key=subject_key,
+            long_subjects=long_subjects,
             observers=observers,
             segments=segments,
             create=create,
@@ -187,6 +202,10 @@ class LimiterBase(ABC, Generic[S]):
     def policies(self) -> dict[str, Policy]:
         """The policies in force, by name."""
         return dict(self._rules.policies)
+
+    def check_policy(self, name: str) -> None:
+        """Raise `UnknownNameError`, which lists those there are, unless there is a policy of this name."""
+        self._rules.policy(name)
 
     @property
     def namespace(self) -> str:
@@ -265,7 +284,7 @@ class LimiterBase(ABC, Generic[S]):
         None where it is in no segment that the policy lists, where the policy does not differ by segment, and where the
         limiter has no segments.
         """
-        subject = check_subject(subject)
+        subject = check_subject(self._short(subject))
         return self._looked_up(self._rules.policy(policy), subject)
 
     def _looked_up(self, policy: Policy, subject: Subject) -> str | None:
@@ -350,9 +369,19 @@ class LimiterBase(ABC, Generic[S]):
 
     # --- one --------------------------------------------------------------------------------------------------
 
+    def _short(self, subject: Subject) -> Subject:
+        """The subject, not yet checked, or its hash where it is too long and the caller chose that."""
+        return short_subject(subject) if self._hashes_long else subject
+
+    def _all_short(self, subjects: Any) -> Any:
+        """`_short` of many; only a list can hold text."""
+        if not self._hashes_long or hasattr(subjects, "dtype"):
+            return subjects
+        return [short_subject(subject) for subject in subjects]
+
     def _subject(self, subject: Subject) -> Subject:
         """The subject, checked, in the form that the store gets: hashed if there is a `subject_key`."""
-        subject = check_subject(subject)
+        subject = check_subject(self._short(subject))
         return subject if self._keyed is None else self._keyed(subject)
 
     def _asked(
@@ -376,7 +405,7 @@ class LimiterBase(ABC, Generic[S]):
             check_id(id)
         segment = names[1]
         if segment is None and look_up and self._lookup is not None:
-            segment = self._looked_up(self._rules.policy(policy), check_subject(subject))
+            segment = self._looked_up(self._rules.policy(policy), check_subject(self._short(subject)))
             self._add_looking_way(names)
         return Attempt(policy, self._subject(subject), check_cost(cost), id, segment, channel, names[3])
 
@@ -406,7 +435,7 @@ class LimiterBase(ABC, Generic[S]):
         ids: Mapping[int, str],
     ) -> Explanation:
         rule = self._rules.rule(attempt.policy, attempt.segment, attempt.channel, attempt.zone)
-        return explain(rule, check_subject(subject), now_us, decision, logs, ids)
+        return explain(rule, check_subject(self._short(subject)), now_us, decision, logs, ids)
 
     def _note(self, asked: Attempt, decision: Decision, denied: DenyCache, epoch: tuple[int, int]) -> None:
         """Cache a refusal, unless refusals count: then the store must record each one."""
@@ -486,6 +515,8 @@ class LimiterBase(ABC, Generic[S]):
         receipt: str | None = None,
     ) -> AttemptColumns:
         """A caller's arguments for many subjects, checked."""
+        count_of(subjects, "subjects")
+        subjects = self._all_short(subjects)
         fill = None
         if self._lookup is not None:
             known = self._rules.policy(policy)
@@ -527,7 +558,7 @@ class LimiterBase(ABC, Generic[S]):
         """Subjects and their hits, checked; raises for the first that is wrong."""
         if count_of(subjects, "subjects") != count_of(hits, "hits"):
             raise InvalidValueError(f"{len(subjects)} subjects and {len(hits)} hits: one hit for each subject")
-        checked, errors = check_subjects(subjects)
+        checked, errors = check_subjects(self._all_short(subjects))
         for error in errors.values():
             raise error
         named = plain(checked) if self._keyed is None else [self._keyed(subject) for subject in plain(checked)]

@@ -12,7 +12,7 @@ from capline.limiter.checks import check_iterable, refusal_text, seconds_us, sta
 from capline.limiter.patience import Patience
 from capline.limiter.records import RECORDS_A_ROUND, LoadProgress
 from capline.model.attempt import check_cost
-from capline.model.errors import LimitExceeded, StoreError
+from capline.model.errors import InvalidValueError, LimitExceeded, StoreError
 from capline.store.open import open_store
 from capline.store.protocol import Store
 
@@ -51,6 +51,7 @@ class Limiter(LimiterBase[Store]):
     `deny_cache`      how many refusals to cache, so that the store is not called again until a refused cost can fit
                       (origin "deny-cache"); 0 for none. Only `decide` and `decide_batch` use it
     `subject_key`     16 bytes or more: the store knows subjects by a keyed hash only; keep it as long as the logs
+    `long_subjects`   a text of more than 512 bytes, like a token: `"refuse"` raises, `"hash"` takes 128 bits of a hash
     `observers`       called after every decision, without its subject; see `capline.observe`
     `segments`        where a subject's segment is looked up if a policy differs by segment and the caller names none:
                       the address of a publication, fetched here and then followed; a snapshot's directory; or a started
@@ -106,6 +107,9 @@ class Limiter(LimiterBase[Store]):
                     way = self._ways.get((policy, segment, channel, zone))
                 if way is not None:
                     return way(subject)
+        except InvalidValueError:
+            if not self._hashes_long:
+                raise
         except StoreError as error:
             return self._outage.decide(self._asked(policy, subject, cost, id, segment, channel, zone), error)
         except TypeError as error:

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from capline.limiter.checks import seconds_us
-from capline.middleware.retry_after import retry_after
+from capline.middleware.retry_after import wait_asked
 from capline.model.errors import InvalidTypeError, InvalidValueError, StoreError
 from capline.model.subject import Subject, check_subject
 
@@ -183,7 +183,7 @@ class Turn:
 
         If so, `wait` is how long all hosts are held back.
         """
-        asked = retry_after(headers, status)
+        asked = wait_asked(status, headers)
         self.wait = asked or 0.0
         self._left -= 1
         self._missed = 0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["LONGEST_SECONDS", "retry_after"]
+__all__ = ["LONGEST_SECONDS", "retry_after", "wait_asked"]
 
 LONGEST_SECONDS = 3600.0
 """The longest that a provider can hold all hosts back by one answer."""
@@ -23,17 +23,22 @@ _SECONDS = re.compile(r"\d{1,12}(\.\d{1,12})?", re.ASCII)
 _LONGEST_TEXT = 64
 
 
-def retry_after(headers: Mapping[str, str], status: int = 429) -> float | None:
-    """Seconds to wait, 0 to an hour, that an answer with these headers asks for; None where it asks for no waiting.
+def wait_asked(status: int, headers: Mapping[str, str]) -> float | None:
+    """`retry_after` of an answer of 429 or 503; None for any other."""
+    return retry_after(headers) if status in _STATUSES else None
 
-    Only 429 and 503 ask. `headers` is any client's; a plain dict may have its names in any case. A date is taken
-    against the answer's own `Date` header, so that clocks need not agree; without one against ours.
 
-    >>> retry_after({"Retry-After": "2.5"})
-    2.5
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait, 0 to an hour, of an answer's headers; None where they ask for no waiting.
+
+    `headers` are a client's own, or a plain mapping by any case. A date is taken against the answer's own `Date`, so
+    that clocks need not agree; without one against ours. Call it where the status is 429 or 503.
+
+    >>> retry_after({"retry-after": "7"})
+    7.0
     """
-    header, date = _field(headers, "Retry-After"), _field(headers, "Date")
-    if status not in _STATUSES or header is None:
+    header, date = _found(headers, "Retry-After"), _found(headers, "Date")
+    if header is None:
         return None
     text = header.strip()
     if _SECONDS.fullmatch(text):
@@ -46,12 +51,12 @@ def retry_after(headers: Mapping[str, str], status: int = 429) -> float | None:
     return min(max(seconds, 0.0), LONGEST_SECONDS)
 
 
-def _field(headers: Mapping[str, str], name: str) -> str | None:
-    found = headers.get(name)
-    if found is None and type(headers) is dict:  # the mappings of clients know no case; a plain one does
-        plain: dict[str, str] = {**headers}
-        found = next((text for key, text in plain.items() if key.lower() == name.lower()), None)
-    return found if isinstance(found, str) else None  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+def _found(headers: Mapping[str, str], name: str) -> str | None:
+    """The value of this name; clients' own mappings know no case, plain ones are looked through."""
+    value = headers.get(name)
+    if value is None:
+        value = next((headers[one] for one in headers if one.lower() == name.lower()), None)
+    return value
 
 
 def _instant(text: str | None) -> datetime | None:

@@ -19,11 +19,11 @@ from capline.model.errors import InvalidValueError, quoted
 from capline.model.limit import CalendarLimit, Limit, QuietHours
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from capline.model.limit_status import LimitStatus
 
-__all__ = ["HEADER_FORMS", "HeaderForm", "headers_of", "string_item"]
+__all__ = ["HEADER_FORMS", "HeaderForm", "headers_of", "limit_names", "string_item"]
 
 HeaderForm = Literal["draft-11", "legacy"]
 HEADER_FORMS = ("draft-11", "legacy")
@@ -53,24 +53,39 @@ def string_item(text: str) -> str:
 
 
 def _draft_11(states: Sequence[LimitStatus]) -> dict[str, str]:
-    policies: list[str] = []
+    if not states:
+        return {}
+    items, policies = _fixed(tuple([(state.name, state.limit) for state in states]))
     left: list[str] = []
-    for name, state in zip(_names(states), states, strict=True):
-        limit, item = state.limit, string_item(name)
+    for item, state in zip(items, states, strict=True):
+        more = f";t={_seconds(state.frees_in_us)}" if state.frees_in_us else ""
+        left.append(f"{item};r={min(state.remaining, LARGEST_INTEGER)}{more}")
+    return {"RateLimit-Policy": policies, "RateLimit": ", ".join(left)}
+
+
+@lru_cache(maxsize=1024)
+def _fixed(limits: tuple[tuple[str, Limit], ...]) -> tuple[tuple[str, ...], str]:
+    """What is the same for every subject: the item of each limit, and RateLimit-Policy."""
+    items = tuple(string_item(name) for name in _unlike(limits))
+    policies: list[str] = []
+    for item, (_, limit) in zip(items, limits, strict=True):
         # A calendar's day or week is no window that slides: it has no length that holds.
         window = "" if isinstance(limit, CalendarLimit) else f";w={_seconds(limit.window_us)}"
         policies.append(f"{item};q={min(limit.quota, LARGEST_INTEGER)}{window}")
-        more = f";t={_seconds(state.frees_in_us)}" if state.frees_in_us else ""
-        left.append(f"{item};r={min(state.remaining, LARGEST_INTEGER)}{more}")
-    return {"RateLimit-Policy": ", ".join(policies), "RateLimit": ", ".join(left)} if policies else {}
+    return items, ", ".join(policies)
 
 
-def _names(states: Sequence[LimitStatus]) -> list[str]:
-    """A name for each limit, no two alike: what it is called by and its window, and a number where that comes again."""
+def limit_names(states: Iterable[LimitStatus]) -> list[str]:
+    """A name for each limit, as in the header `RateLimit`, but for its quotes."""
+    return _unlike((state.name, state.limit) for state in states)
+
+
+def _unlike(limits: Iterable[tuple[str, Limit]]) -> list[str]:
+    """No two alike: what a limit is called by and its window, and a number where that comes again."""
     seen: dict[str, int] = {}
     names: list[str] = []
-    for state in states:
-        name = "-".join(part for part in (state.name, str(state.limit).partition("/")[2].replace(" ", "")) if part)
+    for called, limit in limits:
+        name = "-".join(part for part in (called, str(limit).partition("/")[2].replace(" ", "")) if part)
         seen[name] = seen.get(name, 0) + 1
         names.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
     return names

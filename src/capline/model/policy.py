@@ -86,6 +86,16 @@ NAME_FORM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 """Names become parts of keys, labels and file names: 1 to 64 of letters, digits, `_`, `.`, `-`."""
 
 
+POLICY_FORM = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_.:/-]{0,63}", re.ASCII)
+"""A policy may be named like a route, `GET:/search`; its log then has `%3A` and `%2F` in the name, as a log's name ends
+at a `/` and begins behind a `:`."""
+
+LOG_FORM = re.compile(r"(?:[A-Za-z0-9_]|%2F)(?:[A-Za-z0-9_.-]|%3A|%2F){0,63}", re.ASCII)
+
+
+_MARKS = "'_', '.' or '-'", "'.' or '-'"
+
+
 class LogLimits(msgspec.Struct, frozen=True):
     """One log of an attempt: its name, the limits that must hold over it, and how long its hits are kept.
 
@@ -181,7 +191,7 @@ class Policy:
             "algorithm": _algorithm(algorithm, f"{where}: algorithm"),
             "count_denied": _flag(count_denied, f"{where}: count_denied"),
             "layout": _one_of(layout, LAYOUTS, f"{where}: layout"),
-            "log": check_name(name if log is None else log, "log"),
+            "log": name.replace(":", "%3A").replace("/", "%2F") if log is None else check_name(log, "log"),
             "wait_replicas": _whole(wait_replicas, 0, MOST_REPLICAS, f"{where}: wait_replicas"),
             "population": _whole(population, 1, LARGEST_POPULATION, f"{where}: population"),
             "zone": _zone(zone, where),
@@ -309,10 +319,11 @@ _FIELDS = (
 
 def check_name(name: str, what: str) -> str:
     """Return the name, or raise a `PolicyError`: names become parts of keys and labels."""
-    if not isinstance(name, str) or not NAME_FORM.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+    form = {"policy": POLICY_FORM, "log": LOG_FORM}.get(what, NAME_FORM)
+    if not isinstance(name, str) or not form.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+        marks, first = ("'_', '.', '-', ':' or '/'", "'.', '-' or ':'") if what == "policy" else _MARKS
         raise PolicyError(
-            f"{what} name {quoted(name)} is not 1 to 64 letters, digits, '_', '.' or '-' "
-            "(not starting with '.' or '-')",
+            f"{what} name {quoted(name)} is not 1 to 64 letters, digits, {marks} (not starting with {first})"
         )
     return name
 

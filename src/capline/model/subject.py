@@ -8,11 +8,21 @@ is meant: `i:42` is the integer, `s:42` the text.
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from operator import index
 
 from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 
-__all__ = ["LARGEST_ID", "LONGEST_TEXT_BYTES", "Subject", "check_subject", "parse_subject", "subject_text"]
+__all__ = [
+    "LARGEST_ID",
+    "LONGEST_TEXT_BYTES",
+    "Subject",
+    "check_subject",
+    "hashed_text",
+    "parse_subject",
+    "short_subject",
+    "subject_text",
+]
 
 Subject = str | int
 
@@ -44,6 +54,19 @@ def check_subject(subject: Subject) -> Subject:
     if 0 <= number <= LARGEST_ID:
         return number
     raise InvalidValueError(f"an integer subject is 0 to 2^64-1, not {quoted(number)}")
+
+
+def short_subject(subject: Subject) -> Subject:
+    """The subject, or its hash where it is a text of more than 512 bytes."""
+    if not isinstance(subject, str) or len(subject) <= LONGEST_TEXT_BYTES // 4:  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+        return subject
+    size_bytes = len(subject.encode(errors="surrogatepass"))
+    return subject if size_bytes <= LONGEST_TEXT_BYTES else hashed_text(subject)
+
+
+def hashed_text(text: str) -> str:
+    """The subject that stands for any text at all: `long:` and 128 bits of its BLAKE2b, in hex."""
+    return f"long:{blake2b(text.encode(errors='surrogatepass'), digest_size=16).hexdigest()}"
 
 
 def parse_subject(word: str, *, as_text: bool = False) -> Subject:

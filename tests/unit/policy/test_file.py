@@ -229,8 +229,8 @@ REFUSED = {
         "limits: [1/day]", "log: .x"
     ): "policies.yaml:4: policy 'p': log name '.x' is not 1 to 64 letters, digits, "
     "'_', '.' or '-' (not starting with '.' or '-')",
-    "policies: {a b: {limits: [1/day]}}": "policies.yaml:1: policy name 'a b' is not 1 to 64 letters, digits, '_', '.' "
-    "or '-' (not starting with '.' or '-')",
+    "policies: {a b: {limits: [1/day]}}": "policies.yaml:1: policy name 'a b' is not 1 to 64 letters, digits, '_', "
+    "'.', '-', ':' or '/' (not starting with '.', '-' or ':')",
     "policies:\n  a: {limits: [1/day], log: l}\n  b: {limits: [2/day], log: l, layout: bucket}\n": "policies.yaml:3: "
     "policy 'b': shares log 'l' with policy 'a' but not its layout; give both the same",
     "policies:\n  a: {limits: [1/day], log: l}\n  b: {limits: [2/day], log: l, population: 5}\n": "policies.yaml:3: "

@@ -70,6 +70,19 @@ class InputLaw(StoreSetting):
             self.one("1/day").decide("p", subject)
         assert isinstance(caught.value, ValueError | TypeError)
 
+    def test_a_policy_may_be_named_like_a_route_and_a_subject_be_of_any_length(self) -> None:
+        names = ["GET:/search/now", "/" * 64, "a:b", "a/b"]
+        policies = [self.policy(name, ["1/day"], channels={"b": ["1/day"]}) for name in names]
+        limiter = self.limiter(*policies, long_subjects="hash")
+        subject = "k" * 4096
+        for name in names:
+            answers = [limiter.decide(name, subject, channel="b") for _ in range(2)]
+            assert [answer.allowed for answer in answers] == [True, False]
+        records = list(limiter.export())
+        assert len({record.log for record in records}) == 2 * len(names)
+        assert limiter.load(records).added == 0
+        assert limiter.erase(subject) == 2 * len(names)
+
     @pytest.mark.parametrize("cost", [0, -1, 1.0, float("nan"), True, "1", None, 2**53, 10**18])
     def test_a_cost_that_cannot_be_one(self, cost: Any) -> None:
         limiter = self.one("1/day")

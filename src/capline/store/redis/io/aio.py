@@ -7,6 +7,7 @@ import os
 import select
 import time
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capline.model.errors import StoreError, StoreUnavailableError
@@ -91,6 +92,8 @@ class AsyncTransport:
             # Connections belong to the loop that made them: another's are left to it, and never used here.
             if self._home is not None and self._home[0] != home[0]:
                 _inherited.append(self._idle)
+            else:
+                self._clear_after_loop()
             self._home, self._idle, self._room = home, {}, {}
 
     async def _take(self, node: Address, until: float) -> Connection:
@@ -152,10 +155,18 @@ class AsyncTransport:
             writer.transport.abort()
         connection._reader = connection._writer = None  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - so that it is not used again
 
+    def _clear_after_loop(self) -> None:
+        """Close the connections of a loop that is closed itself, as those of test clients are, and closes no more."""
+        if self._home is not None and self._home[0] == os.getpid() and self._home[1].is_closed():
+            for idle in self._idle.values():
+                while idle:
+                    _close_without_loop(idle.pop())
+
     async def close(self) -> None:
         """Close every connection that is not in use, and the others when they come back."""
         self.closed = True
         if self._home != (os.getpid(), asyncio.get_running_loop()):
+            self._clear_after_loop()
             return
         for idle in self._idle.values():
             while idle:
@@ -169,6 +180,21 @@ async def _can_read(connection: Connection) -> bool:
     """Whether bytes wait that nobody read. To see, redis-py before 8 takes them out; such a connection is closed."""
     look: Any = getattr(connection, "can_read", None) or connection.can_read_destructive
     return await look()
+
+
+def _close_without_loop(connection: Connection) -> None:
+    """Close the socket itself; asyncio has no public way to, and its garbage is closed with a ResourceWarning."""
+    writer = connection._writer  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as in `_shut`
+    connection._reader = connection._writer = None  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as in `_shut`
+    transport: Any = None if writer is None else writer.transport
+    while transport is not None:
+        with suppress(RuntimeError):
+            transport.abort()  # marked as closed, before it finds the loop closed
+        if getattr(transport, "_sock", None) is not None:
+            transport._sock.close()  # noqa: SLF001 - see above
+            transport._sock = None  # noqa: SLF001
+        # TLS is a transport upon another.
+        transport = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
 
 
 async def _usable(connection: Connection) -> bool:

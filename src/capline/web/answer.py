@@ -1,0 +1,85 @@
+"""What a request gets that is not let through: problem documents (RFC 9457), the same from every face.
+
+    429  quota-exceeded, a problem type of draft-ietf-httpapi-ratelimit-headers: the limits that have too little left
+    503  the store cannot answer: an outage, never a refusal
+
+The rule: no body names a subject or a store. Its names are those of the `RateLimit` header.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from capline.limiter.outage import ASK_AGAIN_US
+from capline.model.headers import limit_names
+from capline.model.limit import QuietHours, duration_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from capline.model.attempt import Attempt
+    from capline.model.limit_status import LimitStatus
+
+__all__ = ["PROBLEM", "Refusal", "bad_request", "outage", "quota_exceeded"]
+
+PROBLEM = "application/problem+json"
+QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """An answer instead of the app's. `headers` are beside those of the limits, which every answer has."""
+
+    status: int
+    body: bytes
+    headers: dict[str, str] = {}
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """All header fields but those of the limits."""
+        return {"Content-Type": PROBLEM, "Content-Length": str(len(self.body)), **self.headers}
+
+
+def quota_exceeded(
+    attempts: Sequence[Attempt], limits: Iterable[Sequence[LimitStatus]], binds: int, retry_after_us: int | None
+) -> Refusal:
+    """429: every limit that has less left than its attempt asks for; the binding policy where none is known."""
+    costs: list[int] = []
+    states: list[LimitStatus] = []
+    for attempt, own in zip(attempts, limits, strict=False):
+        quotas = [state for state in own if not isinstance(state.limit, QuietHours)]
+        states += quotas
+        costs += [attempt.cost] * len(quotas)
+    named = zip(limit_names(states), states, costs, strict=True)
+    violated = [name for name, state, cost in named if state.remaining < cost] or [attempts[binds].policy]
+    when = "This request will never fit."
+    if retry_after_us is not None:
+        whole_s = max(1, -(-retry_after_us // 1_000_000))  # as in Retry-After
+        when = f"Try again in {duration_text(whole_s * 1_000_000)}."
+    said = _document(
+        QUOTA_EXCEEDED,
+        "Request cannot be satisfied as assigned quota has been exceeded",
+        HTTPStatus.TOO_MANY_REQUESTS,
+        f"Too many requests. {when}",
+        {"violated-policies": violated},
+    )
+    return Refusal(HTTPStatus.TOO_MANY_REQUESTS.value, said)
+
+
+def outage() -> Refusal:
+    """503, with `Retry-After`: nobody knows when the store answers again."""
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    said = _document("about:blank", status.phrase, status, "Limits cannot be checked now. Try again.", {})
+    return Refusal(status.value, said, {"Retry-After": str(ASK_AGAIN_US // 1_000_000)})
+
+
+def bad_request(status: int, detail: str) -> Refusal:
+    """4xx, for what a rule's own function said of the request."""
+    known = HTTPStatus(status)
+    return Refusal(status, _document("about:blank", known.phrase, known, detail, {}))
+
+
+def _document(kind: str, title: str, status: HTTPStatus, detail: str, more: dict[str, Any]) -> bytes:
+    return msgspec.json.encode({"type": kind, "title": title, "status": status.value, "detail": detail, **more})

@@ -1,0 +1,264 @@
+"""Limits for any ASGI app: Starlette, FastAPI, Litestar, plain; HTTP and WebSockets.
+
+    app.add_middleware(CaplineMiddleware, limiter=limiter, rules=[Rule("ip", key.ip(trusted=1))])
+
+A request is decided before the app sees it; a WebSocket when it connects. A refused WebSocket is answered 429 where the
+server can (the extension `websocket.http.response`), else closed with 1008, which servers answer 403.
+
+The rule: the body is read only if a function of a rule asks for it, at most 1 MiB, and the app gets it all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import parse_qs
+
+import msgspec
+
+from capline.limiter.aio import AsyncLimiter
+from capline.model.errors import CaplineError, InvalidTypeError
+from capline.web.answer import Refusal, bad_request
+from capline.web.gate import Gate, Refused, Visit, awaited
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from capline.web.gate import Headers, Outcome
+    from capline.web.rule import Rule
+
+# Each framework has types of its own for the same things, which are not assignable to each other.
+Scope = Message = Receive = Send = App = Any
+
+__all__ = ["Answer", "CaplineMiddleware", "Request", "passage_of"]
+
+MOST_BODY_BYTES = 1 << 20
+POLICY_VIOLATION = 1008
+IN_SCOPE = "capline"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The beginning of an app's answer, as `refund_if` sees it."""
+
+    status_code: int
+    headers: Mapping[str, str]
+
+
+class Request:
+    """A request as the functions of a rule see it: the scope, and its parts under their usual names."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.scope: dict[str, Any] = scope
+        self._receive = receive
+        self._read: list[Message] = []
+        self._body: bytes | None = None
+
+    @property
+    def method(self) -> str:
+        """`GET` and its kin; of a WebSocket too, whose handshake is one."""
+        return self.scope.get("method", "GET")
+
+    @property
+    def path(self) -> str:
+        """The path, decoded."""
+        return self.scope["path"]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Header fields by their names in lower case; lines of one name are joined by ", "."""
+        return _fields(self.scope["headers"])
+
+    @property
+    def query(self) -> dict[str, list[str]]:
+        """The query, by name."""
+        return parse_qs(self.scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+
+    async def body(self) -> bytes:
+        """The whole body; the app gets it as well. Past 1 MiB the request is answered 413."""
+        if self._body is not None:
+            return self._body
+        if self.scope["type"] != "http":
+            raise InvalidTypeError("a WebSocket has no body; limit it by its headers, path or query")
+        size, more = 0, True
+        while more:
+            message = await self._receive()
+            self._read.append(message)
+            if message["type"] == "http.disconnect":
+                raise _GoneError
+            size += len(message.get("body", b""))
+            if size > MOST_BODY_BYTES:
+                raise _TooLargeError
+            more = message.get("more_body", False)
+        self._body = b"".join(message.get("body", b"") for message in self._read)
+        return self._body
+
+    async def json(self) -> Any:
+        """The body as JSON; what is none is answered 400."""
+        body = await self.body()
+        try:
+            return msgspec.json.decode(body)
+        except msgspec.DecodeError as error:
+            raise _NoJSONError(str(error)) from None
+
+    async def receive(self) -> Message:
+        """What the app receives: first what was read for a rule."""
+        return self._read.pop(0) if self._read else await self._receive()
+
+
+class _GoneError(Exception):
+    """The client went away while its body was read."""
+
+
+class _TooLargeError(Exception):
+    status_code = 413
+    detail = f"The body is more than {MOST_BODY_BYTES} bytes."
+
+
+class _NoJSONError(Exception):
+    status_code = 400
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.detail = f"The body is no JSON: {why}"
+
+
+class Passage(msgspec.Struct):
+    """What a route finds in the scope: the settings, and what the request has asked for so far."""
+
+    gate: Gate
+    visit: Visit
+    exempt: bool
+    subject: Any = None
+    """The key of a route's rule, where it is a dependency of the framework."""
+
+
+class CaplineMiddleware:
+    """Decides each request under `rules` before the app sees it; see `capline.web.gate.Gate` for the options.
+
+    A function of a rule may raise the framework's own `HTTPException`, or anything with a `status_code` from 400 to 499
+    and a `detail`: it is answered so, and nothing is consumed. Any other exception is raised.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        limiter: AsyncLimiter,
+        rules: Sequence[Rule] = (),
+        *,
+        headers: Headers = "draft-11",
+        on_error: Literal["allow", "deny"] = "allow",
+        shadow: bool = False,
+        exempt: Iterable[str] = (),
+        on_outcome: Callable[[Outcome], object] | None = None,
+    ) -> None:
+        self._app = app
+        self._gate = Gate(
+            limiter,
+            AsyncLimiter,
+            rules,
+            may_await=True,
+            headers=headers,
+            on_error=on_error,
+            shadow=shadow,
+            exempt=exempt,
+            on_outcome=on_outcome,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One connection."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        gate = self._gate
+        visit = gate.visit()
+        exempt = gate.is_exempt(scope["path"])
+        scope[IN_SCOPE] = Passage(gate, visit, exempt)
+        request = Request(scope, receive)
+        if gate.rules and not exempt:
+            try:
+                refusal = await awaited(visit.enter(request, gate.rules))
+            except _GoneError:
+                return
+            except Exception as error:
+                refusal = _of_http_error(error)
+                if refusal is None:
+                    raise
+            if refusal is not None:
+                await _refuse(scope, send, refusal, visit)
+                return
+        await self._through(scope, request, send, visit)
+
+    async def _through(self, scope: Scope, request: Request, send: Send, visit: Visit) -> None:
+        began = False
+
+        async def sending(message: Message) -> None:
+            nonlocal began
+            kind = message["type"]
+            if kind in _BEGINNINGS:
+                began = True
+                if "status" in message and visit.may_refund:
+                    await awaited(visit.leave(Answer(message["status"], _fields(message.get("headers", ())))))
+                fields = visit.headers()
+                if fields:
+                    message = {**message, "headers": [*message.get("headers", ()), *_encoded(fields)]}
+            await send(message)
+
+        try:
+            await self._app(scope, request.receive, sending)
+        except Refused as refused:
+            if began:
+                raise
+            await _refuse(scope, send, refused.refusal, visit)
+        except Exception:
+            if not began and visit.may_refund:
+                await awaited(visit.leave(Answer(500, {})))
+            raise
+
+
+_BEGINNINGS = frozenset(("http.response.start", "websocket.accept", "websocket.http.response.start"))
+
+
+def passage_of(scope: Mapping[str, Any]) -> Passage:
+    """What the middleware left for a route; raises where there is none."""
+    passage = scope.get(IN_SCOPE)
+    if not isinstance(passage, Passage):
+        raise CaplineError(
+            "a limited route needs the middleware: app.add_middleware(CaplineMiddleware, limiter=limiter)"
+        )
+    return passage
+
+
+async def _refuse(scope: Scope, send: Send, refusal: Refusal, visit: Visit) -> None:
+    prefix = "http"
+    if scope["type"] == "websocket":
+        if "websocket.http.response" not in (scope.get("extensions") or {}):
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION})
+            return
+        prefix = "websocket.http"
+    headers = _encoded({**refusal.fields, **visit.headers()})
+    await send({"type": f"{prefix}.response.start", "status": refusal.status, "headers": headers})
+    body = b"" if scope.get("method") == "HEAD" else refusal.body
+    await send({"type": f"{prefix}.response.body", "body": body})
+
+
+def _of_http_error(error: Exception) -> Refusal | None:
+    """What an exception of HTTP is answered with; None for any other."""
+    status = getattr(error, "status_code", None)
+    if not isinstance(status, int) or not 400 <= status <= 499:  # noqa: PLR2004 - the client's faults
+        return None
+    return bad_request(status, str(getattr(error, "detail", "")))
+
+
+def _fields(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    for raw, value in pairs:
+        name, text = raw.decode("latin-1").lower(), value.decode("latin-1")
+        fields[name] = f"{fields[name]}, {text}" if name in fields else text
+    return fields
+
+
+def _encoded(fields: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(_NAMES.get(name) or name.lower().encode(), value.encode("latin-1")) for name, value in fields.items()]
+
+
+_NAMES = {name: name.lower().encode() for name in ("RateLimit-Policy", "RateLimit", "Retry-After", "Content-Type")}

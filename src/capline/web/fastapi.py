@@ -1,0 +1,97 @@
+"""Limits of single FastAPI routes, as dependencies.
+
+    app.add_middleware(CaplineMiddleware, limiter=limiter, rules=rules)
+    @app.get("/search", dependencies=[Depends(Limited("search", key=current_user))])
+
+The middleware has decided already when a route is known. So a route's rule is decided after it, and where it refuses,
+what the middleware consumed is given back. There is one answer and one set of headers for both.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from capline.model.errors import CaplineError
+from capline.web.asgi import CaplineMiddleware, passage_of
+from capline.web.gate import Refused, awaited
+from capline.web.rule import Rule
+
+try:
+    from fastapi import Depends
+    from starlette.requests import HTTPConnection, Request
+except ImportError as error:
+    raise CaplineError("capline.web.fastapi needs FastAPI: pip install fastapi") from error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+
+    from capline.model.subject import Subject
+
+__all__ = ["CaplineMiddleware", "Limited"]
+
+
+class Limited:
+    """A dependency that limits its route, or its router, by one more rule; the arguments are those of `Rule`.
+
+    `key` is a function of the request, as everywhere, or any dependency of FastAPI: `current_user` with its own
+    `Depends(...)` is called once a request, wherever else it is used. WebSocket routes may have it too.
+    """
+
+    def __init__(
+        self,
+        policy: str,
+        key: Subject | Callable[..., Any],
+        *,
+        cost: int | Callable[[Any], Any] = 1,
+        segment: str | Callable[[Any], Any] | None = None,
+        channel: str | Callable[[Any], Any] | None = None,
+        refund_if: int | Container[int] | Callable[[Any], bool] | None = None,
+    ) -> None:
+        dependency = key if callable(key) and not _takes_request(key) else None
+        own_key = key if dependency is None else _found
+        self._rule = Rule(policy, own_key, cost=cost, segment=segment, channel=channel, refund_if=refund_if)
+        if dependency is not None:
+            self.__signature__ = inspect.Signature(
+                [
+                    _parameter("connection", HTTPConnection),
+                    inspect.Parameter(
+                        "subject", inspect.Parameter.KEYWORD_ONLY, default=Depends(dependency), annotation=Any
+                    ),
+                ]
+            )
+        else:
+            self.__signature__ = inspect.Signature([_parameter("connection", HTTPConnection)])
+
+    async def __call__(self, connection: HTTPConnection, *, subject: Any = None) -> None:
+        """Decide; FastAPI calls it before the route."""
+        passage = passage_of(connection.scope)
+        if passage.exempt:
+            return
+        rules = passage.gate.check(self._rule)
+        passage.subject = subject
+        request = Request(connection.scope, connection.receive) if isinstance(connection, Request) else connection
+        refusal = await awaited(passage.visit.enter(request, rules))
+        if refusal is not None:
+            raise Refused(refusal)
+
+
+def _found(connection: HTTPConnection) -> Any:
+    """What the dependency returned for this route."""
+    return passage_of(connection.scope).subject
+
+
+def _parameter(name: str, kind: type) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind)
+
+
+def _takes_request(key: Any) -> bool:
+    """Whether it is a function of the request, as all keys of capline.web are; else FastAPI has to call it."""
+    try:
+        parameters = list(inspect.signature(key).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    if len(parameters) != 1 or parameters[0].default is not inspect.Parameter.empty:
+        return False
+    kind = parameters[0].annotation
+    return kind in (inspect.Parameter.empty, Any, "Any", Request, "Request", HTTPConnection, "HTTPConnection")

@@ -1,0 +1,303 @@
+"""The settings of an app, checked, and one visit for each request: everything but the framework and the waiting.
+
+    visit = gate.visit()
+    refusal = run(visit.enter(request, rules))    None: let it through; else this is the answer
+    ...                                           again for a route that is known only now, by its own rules
+    run(visit.leave(answer))                      gives back what an answer should not count (`refund_if`)
+    visit.headers()                               for whatever is answered
+
+`enter` and `leave` are generators that yield what the limiter returned: a decision of a `Limiter`, or what has to be
+awaited of an `AsyncLimiter`. So both are one code; `run` and `awaited` are the two ways through it.
+
+The rule: the rules of one `enter` are one attempt, and a refusal by a later one gives back what was consumed before.
+So a request that is refused has consumed of no limit. An outage is the caller's choice, 503 or let through, and never
+429.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import msgspec
+
+from capline.limiter.outage import is_outage
+from capline.model.attempt import Attempt
+from capline.model.decision import Decision, Joint
+from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, StoreError, quoted
+from capline.model.headers import headers_of
+from capline.web.answer import Refusal, outage, quota_exceeded
+from capline.web.rule import Rule, attempts_of, check_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Sequence
+
+    from capline.limiter.aio import AsyncLimiter
+    from capline.limiter.limiter import Limiter
+    from capline.model.headers import HeaderForm
+    from capline.model.limit_status import LimitStatus
+
+__all__ = ["Gate", "Headers", "Outcome", "Refused", "Visit", "awaited", "run"]
+
+_log = logging.getLogger("capline")
+LOG_EVERY_SECONDS = 60
+
+Headers = Literal["draft-11", "legacy", "both"] | None
+Outcome = Literal["allowed", "refused", "shadow-refused", "failed-open", "failed-closed"]
+_FORMS: dict[str | None, tuple[HeaderForm, ...]] = {
+    "draft-11": ("draft-11",),
+    "legacy": ("legacy",),
+    "both": ("draft-11", "legacy"),
+    "none": (),
+    None: (),
+}
+_ON_ERROR = ("allow", "deny")
+T = TypeVar("T")
+
+
+class Refused(CaplineError):  # noqa: N818 - a refusal is no fault
+    """A route's own rules refused the request; the face answers with `refusal`."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(f"this request is answered {refusal.status}")
+        self.refusal = refusal
+
+
+class Gate:
+    """The rules of an app and how it answers. `limiter` is of the kind that the face needs, and stays open.
+
+    `headers`     the limits on every answer: `"draft-11"`, `"legacy"`, `"both"`, or None
+    `on_error`    an outage: `"allow"` lets requests through, `"deny"` answers 503
+    `shadow`      decide and count, but refuse nothing, and say nothing in headers
+    `exempt`      paths that are under no rule: as they are, or all that begin so with a `*` at the end
+    `on_outcome`  called with each `Outcome`, to count it
+    """
+
+    def __init__(
+        self,
+        limiter: Limiter | AsyncLimiter,
+        kind: type[Limiter | AsyncLimiter],
+        rules: Sequence[Rule] = (),
+        *,
+        may_await: bool = False,
+        headers: Headers = "draft-11",
+        on_error: Literal["allow", "deny"] = "allow",
+        shadow: bool = False,
+        exempt: Iterable[str] = (),
+        on_outcome: Callable[[Outcome], object] | None = None,
+    ) -> None:
+        if not isinstance(limiter, kind):
+            raise InvalidTypeError(f"limiter is {_article(kind.__name__)} here, not {_article(type(limiter).__name__)}")
+        if headers not in _FORMS:
+            raise InvalidValueError(f"headers is 'draft-11', 'legacy', 'both' or None, not {quoted(headers)}")
+        if on_error not in _ON_ERROR:  # pyright: ignore[reportUnnecessaryContains] - callers may be untyped
+            raise InvalidValueError(f"on_error is 'allow' or 'deny', not {quoted(on_error)}")
+        if isinstance(exempt, str):
+            raise InvalidTypeError(f"exempt is a list of paths, like ['/healthz'], not {quoted(exempt)}")
+        self.limiter: Any = limiter
+        self.may_await = may_await
+        self.rules = check_rules(rules, limiter, may_await=may_await)
+        self.forms = () if shadow else _FORMS[headers]
+        self.on_error = on_error
+        self.shadow = shadow
+        exempt = tuple(exempt)
+        self._exempt = frozenset(path for path in exempt if not path.endswith("*"))
+        self._exempt_below = tuple(path[:-1] for path in exempt if path.endswith("*"))
+        self._on_outcome = on_outcome
+        self._log_from = -float("inf")
+
+    def is_exempt(self, path: str) -> bool:
+        """Whether requests for this path are under no rule."""
+        return path in self._exempt or (bool(self._exempt_below) and path.startswith(self._exempt_below))
+
+    def check(self, *rules: Rule) -> tuple[Rule, ...]:
+        """Rules of a route, beside those of all requests."""
+        return check_rules(rules, self.limiter, may_await=self.may_await, beside=len(self.rules))
+
+    def visit(self) -> Visit:
+        """A request comes."""
+        return Visit(self)
+
+    def note(self, outcome: Outcome) -> None:
+        """Count what became of a request."""
+        if self._on_outcome is not None:
+            self._on_outcome(outcome)
+
+    def log(self, what: str, error: StoreError) -> None:
+        """Log an outage, at most once a minute."""
+        now = time.monotonic()
+        if now >= self._log_from:
+            self._log_from = now + LOG_EVERY_SECONDS
+            _log.warning("%s: %s", what, error)
+
+
+class _Part(msgspec.Struct):
+    """What one `enter` has consumed."""
+
+    rules: list[Rule]
+    attempts: list[Attempt]
+    answer: Decision | Joint
+    given_back: bool = False
+
+
+class Visit:
+    """What one request has asked for so far. `refusal` is what it is answered with, if it was refused."""
+
+    __slots__ = ("_gate", "_parts", "refusal")
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._parts: list[_Part] = []
+        self.refusal: Refusal | None = None
+
+    def enter(self, request: Any, rules: Sequence[Rule]) -> Generator[Any, Any, Refusal | None]:
+        """Decide; None lets the request through, else it is answered so."""
+        if self.refusal is not None:
+            return self.refusal
+        asked, attempts = yield from attempts_of(rules, request)
+        if not attempts:
+            return None
+        gate = self._gate
+        try:
+            if len(attempts) == 1:
+                one = attempts[0]
+                answer = yield gate.limiter.decide(
+                    one.policy, one.subject, one.cost, segment=one.segment, channel=one.channel
+                )
+            else:
+                answer = yield gate.limiter.decide_all(attempts)
+        except StoreError as error:
+            if not is_outage(error):
+                raise
+            return (yield from self._failed(error))
+        if answer.allowed:
+            self._parts.append(_Part(asked, attempts, answer))
+            gate.note("failed-open" if answer.origin == "fallback" else "allowed")
+        elif gate.shadow:
+            gate.note("shadow-refused")
+        else:
+            yield from self._give_back()
+            self.refusal = self._refused(_Part(asked, attempts, answer))
+        return self.refusal
+
+    def _refused(self, part: _Part) -> Refusal:
+        answer = part.answer
+        if answer.origin == "fallback":
+            # The limiter's own choice for an outage was to refuse.
+            self._gate.note("failed-closed")
+            return outage()
+        self._gate.note("refused")
+        self._parts.append(part)
+        if isinstance(answer, Joint):
+            return quota_exceeded(part.attempts, answer.limits, answer.binds, answer.retry_after_us)
+        return quota_exceeded(part.attempts, (answer.limits,), 0, answer.retry_after_us)
+
+    def _failed(self, error: StoreError) -> Generator[Any, Any, Refusal | None]:
+        gate = self._gate
+        if gate.on_error == "allow" or gate.shadow:
+            gate.note("failed-open")
+            gate.log("requests are let through, as limits cannot be checked", error)
+            return None
+        gate.note("failed-closed")
+        gate.log("requests are answered 503, as limits cannot be checked", error)
+        yield from self._give_back()
+        self.refusal = outage()
+        return self.refusal
+
+    def leave(self, answer: Any) -> Generator[Any, Any, None]:
+        """Give back what `refund_if` says of this answer."""
+        for part in self._parts:
+            if part.answer.allowed and not part.given_back:
+                stamps = _stamps(part.answer)
+                for rule, attempt, hit in zip(part.rules, part.attempts, stamps, strict=False):
+                    if rule.refund_if is not None and rule.refund_if(answer):
+                        yield from self._refund(attempt, hit)
+
+    @property
+    def may_refund(self) -> bool:
+        """Whether an answer may have to be looked at."""
+        return any(rule.refund_if is not None for part in self._parts for rule in part.rules)
+
+    @property
+    def retry_after(self) -> float | None:
+        """Of a refusal: seconds until it would fit; None for never."""
+        return self._parts[-1].answer.retry_after if self._parts else None
+
+    def headers(self) -> dict[str, str]:
+        """The limits that this request was under, as headers; none of an outage, of no rule, or of a shadow.
+
+        A refusal says when to come again even where nothing is said of limits.
+        """
+        parts, forms = self._parts, self._gate.forms
+        if not parts:
+            return {}
+        last = parts[-1].answer
+        if len(parts) == 1:
+            said = [last.headers(form) for form in forms]
+        else:
+            states = [state for part in parts for state in _states(part)]
+            least = last if not last.allowed else min((part.answer for part in parts), key=lambda one: one.remaining)
+            said = [
+                headers_of(form, states, least.limit, allowed=last.allowed, retry_after_us=last.retry_after_us)
+                for form in forms
+            ]
+        if not (forms or last.allowed):
+            said = [headers_of("draft-11", (), None, allowed=False, retry_after_us=last.retry_after_us)]
+        return said[0] if len(said) == 1 else {name: value for some in said for name, value in some.items()}
+
+    def _give_back(self) -> Generator[Any, Any, None]:
+        """Refund whatever was consumed."""
+        for part in self._parts:
+            if part.answer.allowed and not part.given_back:
+                part.given_back = True
+                for attempt, hit in zip(part.attempts, _stamps(part.answer), strict=False):
+                    yield from self._refund(attempt, hit)
+
+    def _refund(self, attempt: Attempt, hit: int | None) -> Generator[Any, Any, None]:
+        try:
+            yield self._gate.limiter.refund(attempt.policy, attempt.subject, hit, attempt.cost)
+        except StoreError as error:
+            self._gate.log("a hit was not given back", error)
+
+
+def _stamps(answer: Decision | Joint) -> Sequence[int | None]:
+    return answer.hits if isinstance(answer, Joint) else (answer.hit,)
+
+
+def _states(part: _Part) -> Iterable[LimitStatus]:
+    answer = part.answer
+    limits = answer.limits if isinstance(answer, Joint) else (answer.limits,)
+    for attempt, states in zip(part.attempts, limits, strict=False):
+        for state in states:
+            more = attempt.cost if part.given_back else 0
+            yield msgspec.structs.replace(state, remaining=state.remaining + more)
+
+
+def run(steps: Generator[Any, Any, T]) -> T:
+    """Go through with a `Limiter`: what is yielded is the answer already."""
+    try:
+        answer = next(steps)
+        while True:
+            answer = steps.send(answer)
+    except StopIteration as done:
+        return done.value
+
+
+async def awaited(steps: Generator[Any, Any, T]) -> T:
+    """Go through with an `AsyncLimiter`: what is yielded is awaited."""
+    try:
+        waiting = next(steps)
+        while True:
+            try:
+                answer = await waiting
+            except BaseException as error:  # noqa: BLE001 - it is raised where it was yielded
+                waiting = steps.throw(error)
+            else:
+                waiting = steps.send(answer)
+    except StopIteration as done:
+        return done.value
+
+
+def _article(name: str) -> str:
+    return f"an {name}" if name[0] in "AEIOU" else f"a {name}"

@@ -1,0 +1,165 @@
+"""One rule of an app: a policy, whom it limits, and what a request costs there.
+
+    request  ->  key, cost, segment, channel  ->  an attempt  |  nothing, where the key is None or the cost 0
+
+The rule: a request must not be able to break a decision by what it sends. A key of any text has a subject: one that a
+store cannot take, because it is empty, longer than 512 bytes or no UTF-8, is hashed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from capline.model.attempt import Attempt, check_cost
+from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
+from capline.model.subject import Subject, check_subject, hashed_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Generator, Sequence
+
+    from capline.limiter.base import LimiterBase
+
+__all__ = ["MOST_RULES", "Rule", "attempts_of", "check_rules", "is_async"]
+
+MOST_RULES = 16
+"""Rules of one request, as one attempt is over at most 16 subjects."""
+
+
+class Rule:
+    """A policy that requests are limited by.
+
+    `policy`     its name
+    `key`        who is limited: a subject, or a function of the request; where it returns None, the rule is skipped
+    `cost`       the units of a request, or a function of it; 0 skips the rule
+    `segment`, `channel`  names, or functions of the request; see `Limiter.decide`
+    `refund_if`  which answers do not count: a status, a collection of them (`range(500, 600)`), or a function of the
+                 answer, which has a `status_code`. What was consumed is given back before the answer leaves
+
+    The request is the framework's own; a function may be `async` in ASGI. An exception in it is the app's own: nothing
+    is consumed, and the framework answers as if a view had raised it.
+    """
+
+    __slots__ = ("awaits", "channel", "cost", "key", "policy", "refund_if", "segment")
+
+    FIELDS: ClassVar[tuple[str, ...]] = ("key", "cost", "segment", "channel")
+
+    def __init__(
+        self,
+        policy: str,
+        key: Subject | Callable[[Any], Any],
+        *,
+        cost: int | Callable[[Any], Any] = 1,
+        segment: str | Callable[[Any], Any] | None = None,
+        channel: str | Callable[[Any], Any] | None = None,
+        refund_if: int | Container[int] | Callable[[Any], bool] | None = None,
+    ) -> None:
+        if not isinstance(policy, str):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+            raise InvalidTypeError(f"a rule names a policy, like Rule('ip', key.ip()), not {quoted(policy)}")
+        self.policy = policy
+        self.key = key if callable(key) else check_subject(key)
+        self.cost = cost if callable(cost) else check_cost(cost)
+        self.segment = segment
+        self.channel = channel
+        self.refund_if = _refunds(refund_if)
+        self.awaits = frozenset(name for name in self.FIELDS if is_async(getattr(self, name)))
+        """The fields whose functions are async."""
+
+    def __repr__(self) -> str:
+        return f"Rule({self.policy!r}, {self.key!r})"
+
+    def attempt(self, request: Any) -> Generator[Any, Any, Attempt | None]:
+        """The attempt of this request; None where the rule is skipped. Yields what has to be awaited."""
+        key = self.key
+        if callable(key):
+            key = (yield key(request)) if "key" in self.awaits else key(request)
+            if key is None:
+                return None
+            key = _subject_of(key)
+        cost = self.cost
+        if callable(cost):
+            cost = (yield cost(request)) if "cost" in self.awaits else cost(request)
+            if type(cost) is int and cost == 0:
+                return None
+        segment = self.segment
+        if callable(segment):
+            segment = (yield segment(request)) if "segment" in self.awaits else segment(request)
+        channel = self.channel
+        if callable(channel):
+            channel = (yield channel(request)) if "channel" in self.awaits else channel(request)
+        return Attempt(self.policy, key, cost, None, segment, channel)
+
+
+def check_rules(
+    rules: Sequence[Rule], limiter: LimiterBase[Any], *, may_await: bool, beside: int = 0
+) -> tuple[Rule, ...]:
+    """The rules as a tuple; raises for what cannot be decided, before any request comes."""
+    listed = tuple(rules)
+    for rule in listed:
+        if not isinstance(rule, Rule):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+            raise InvalidTypeError(f"rules are a list of Rule, like [Rule('ip', key.ip())], not {quoted(rule)}")
+        limiter.check_policy(rule.policy)
+        if rule.awaits and not may_await:
+            fields = ", ".join(sorted(rule.awaits))
+            raise InvalidTypeError(f"rule {rule.policy!r}: {fields} is an async function, which only ASGI can await")
+    if len(listed) + beside > MOST_RULES:
+        raise InvalidValueError(f"{len(listed) + beside} rules for one request; at most {MOST_RULES}")
+    return listed
+
+
+def attempts_of(rules: Sequence[Rule], request: Any) -> Generator[Any, Any, tuple[list[Rule], list[Attempt]]]:
+    """The rules that this request is under, and the attempt of each.
+
+    Two attempts on one log are one of both costs: so two rules may have one policy, and a client that sends its address
+    as its key breaks nothing.
+    """
+    asked: list[Rule] = []
+    attempts: list[Attempt] = []
+    for rule in rules:
+        attempt = yield from rule.attempt(request)
+        if attempt is None:
+            continue
+        for place, other in enumerate(attempts):
+            if other.policy == attempt.policy and other.subject == attempt.subject:
+                cost = check_cost(other.cost) + check_cost(attempt.cost)
+                attempts[place] = Attempt(other.policy, other.subject, cost, None, other.segment, other.channel)
+                break
+        else:
+            asked.append(rule)
+            attempts.append(attempt)
+    return asked, attempts
+
+
+def _subject_of(key: Any) -> Any:
+    """The subject of a key: any text has one."""
+    if not isinstance(key, str):
+        return key
+    try:
+        return check_subject(key)
+    except InvalidValueError:
+        return hashed_text(key)
+
+
+def _refunds(refund_if: int | Container[int] | Callable[[Any], bool] | None) -> Callable[[Any], bool] | None:
+    if refund_if is None or callable(refund_if):
+        if is_async(refund_if):
+            raise InvalidTypeError("refund_if is a plain function of the answer, not an async one")
+        return refund_if
+    if isinstance(refund_if, (bool, str)) or not (isinstance(refund_if, int) or hasattr(refund_if, "__contains__")):
+        raise InvalidTypeError(
+            f"refund_if is a status, a collection of them or a function of the answer, not {quoted(refund_if)}"
+        )
+    statuses = (refund_if,) if isinstance(refund_if, int) else refund_if
+    return partial(_is_among, statuses)
+
+
+def _is_among(statuses: Container[int], answer: Any) -> bool:
+    return answer.status_code in statuses
+
+
+def is_async(value: Any) -> bool:
+    """Whether calling it gives what has to be awaited."""
+    return callable(value) and (
+        inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(getattr(value, "__call__", None))  # noqa: B004 - its own method is looked at
+    )

@@ -1,0 +1,189 @@
+"""The examples of `examples/web` in real servers: several processes on one store, forks, no leaked sockets."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from queue import Empty, Queue
+from typing import Self
+
+import httpx
+import pytest
+from tests.kit.web import left
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+ROOT = Path(__file__).parents[2]
+APPS = ROOT / "examples" / "web"
+WITHIN_S = 60
+_LEAK = "ResourceWarning: unclosed"
+_ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)")
+
+
+class Served:
+    """A server as its own process on a free port of loopback; what it leaks is written to its stderr."""
+
+    def __init__(self, folder: Path, *words: str, apps: Path = APPS) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-X", "dev", "-W", "default::ResourceWarning", "-m", *words],
+            cwd=folder,
+            env={"PYTHONPATH": f"{apps}:{ROOT / 'src'}", "PATH": "/usr/bin:/bin"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.said: list[str] = []
+        self._lines: Queue[str] = Queue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        try:
+            self.port = self._started()
+            patient = httpx.HTTPTransport(retries=8)  # the address is said before a worker listens
+            self.client = httpx.Client(
+                base_url=f"http://127.0.0.1:{self.port}", timeout=WITHIN_S, trust_env=False, transport=patient
+            )
+        except BaseException:
+            self._end()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+        self.process.send_signal(signal.SIGTERM)
+        self._end()
+        # Servers leave their own listening socket to the end of the process.
+        own = f"laddr=('127.0.0.1', {self.port})>"
+        wrong = [line for line in self.said if "Traceback" in line or (_LEAK in line and own not in line)]
+        assert not wrong, self.said
+
+    def _end(self) -> None:
+        try:
+            self.process.wait(WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._reader.join()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as lines:
+            for line in lines:
+                self.said.append(line)
+                self._lines.put(line)
+        self._lines.put("")
+
+    def _started(self) -> int:
+        while True:
+            try:
+                line = self._lines.get(timeout=WITHIN_S)
+            except Empty:
+                self.process.kill()
+                raise AssertionError(f"it did not start: {self.said}") from None
+            assert line, f"it ended: {self.said}"
+            if found := _ADDRESS.search(line):
+                return int(found[1])
+
+
+def uvicorn(app: str, *more: str) -> tuple[str, ...]:
+    return ("uvicorn", app, "--host", "127.0.0.1", "--port", "0", "--no-access-log", *more)
+
+
+def gunicorn(app: str, *more: str) -> tuple[str, ...]:
+    return ("gunicorn", app, "--bind", "127.0.0.1:0", "--no-control-socket", *more)
+
+
+SERVERS = [
+    pytest.param(uvicorn("fastapi_app:app"), id="fastapi"),
+    *(
+        pytest.param(words, id=name, marks=pytest.mark.deep)
+        for name, words in {
+            "fastapi-2-workers": uvicorn("fastapi_app:app", "--workers", "2"),
+            "starlette": uvicorn("starlette_app:app"),
+            "flask-preload": gunicorn("flask_app:app", "--preload", "--workers", "2"),
+            "flask-threads": gunicorn("flask_app:app", "--threads", "4"),
+            "django-wsgi": gunicorn("django_app:by_wsgi", "--workers", "2"),
+            "django-wsgi-preload": gunicorn("django_app:by_wsgi", "--preload", "--workers", "2"),
+            "django-asgi": uvicorn("django_app:by_asgi", "--lifespan", "off"),
+        }.items()
+    ),
+]
+
+
+@pytest.mark.parametrize("words", SERVERS)
+def test_an_example_in_a_real_server(words: tuple[str, ...], tmp_path: Path) -> None:
+    with Served(tmp_path, *words) as served:
+        for number in range(3):
+            answer = served.client.get(
+                "/search", headers={"X-User": "ann", "X-Forwarded-For": f"6.6.6.{number}, 1.1.1.1"}
+            )
+            assert answer.status_code == 200, answer.text
+            assert left(answer.headers)["search-minute"] == 2 - number
+        refused = [served.client.get("/search", headers={"X-User": "ann"}) for _ in range(4)]
+        assert {answer.status_code for answer in refused} == {429}
+        assert refused[0].json()["violated-policies"] == ["search-minute"]
+        assert 1 <= int(refused[0].headers["Retry-After"]) <= 60
+        bad = served.client.get("/search", headers=[(b"X-User", b"\xff" * 600)])
+        assert left(bad.headers)["search-minute"] == 2
+        # In threads, on keep-alive connections and new ones: exactly three of thirty.
+        codes: list[int] = []
+
+        def ask() -> None:
+            with httpx.Client(base_url=served.client.base_url, timeout=WITHIN_S, trust_env=False) as own:
+                codes.extend(own.get("/search", headers={"X-User": "bob"}).status_code for _ in range(5))
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(codes) == [200] * 3 + [429] * 12
+
+
+WEBSOCKETS = """
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+from capline import AsyncLimiter, Policy
+from capline.web import Rule, key
+from capline.web.asgi import CaplineMiddleware
+
+async def talk(websocket):
+    await websocket.accept()
+    await websocket.send_text("hello")
+    await websocket.close()
+
+app = Starlette(routes=[WebSocketRoute("/", talk)])
+limiter = AsyncLimiter("memory://", [Policy("ws", ["2/minute"])])
+app.add_middleware(CaplineMiddleware, limiter=limiter, rules=[Rule("ws", key.ip())])
+"""
+
+
+@pytest.mark.deep
+def test_websockets_in_a_real_server(tmp_path: Path) -> None:
+    (tmp_path / "talking.py").write_text(WEBSOCKETS, encoding="utf-8")
+    with Served(tmp_path, *uvicorn("talking:app", "--ws", "websockets-sansio"), apps=tmp_path) as served:
+        for number in range(2):
+            with connect(f"ws://127.0.0.1:{served.port}/") as talking:
+                assert talking.recv() == "hello"
+                assert talking.response is not None
+                assert talking.response.headers["ratelimit"] == f'"ws-minute";r={1 - number};t=60'
+        with pytest.raises(InvalidStatus) as refused, connect(f"ws://127.0.0.1:{served.port}/"):
+            pass
+        assert refused.value.response.status_code == 429
+        assert 1 <= int(refused.value.response.headers["retry-after"]) <= 60
+
+
+def test_an_example_has_at_most_fifteen_lines_and_is_in_the_docs() -> None:
+    page = (ROOT / "docs" / "web.md").read_text(encoding="utf-8")
+    apps = sorted(APPS.glob("*.py"))
+    assert len(apps) == 4
+    for app in apps:
+        code = app.read_text(encoding="utf-8")
+        lines = [line for line in code.splitlines() if line.strip()]
+        assert len(lines) <= 15, app.name
+        assert f"```py\n{code}```" in page, app.name

@@ -1,0 +1,266 @@
+"""`capline.web.asgi` under Starlette and Litestar, by their own test clients, and plain."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from litestar import Litestar, get
+from litestar.middleware import DefineMiddleware
+from litestar.testing import TestClient as LitestarClient
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route, WebSocketRoute
+from tests.kit.web import NOON_US, QUOTA_EXCEEDED, Down, left, limits_said, policies
+
+from capline import AsyncLimiter, CaplineError, Limiter, ManualClock
+from capline.web import Rule, key
+from capline.web.asgi import CaplineMiddleware, Request
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Starlette asks for another client than httpx
+    from starlette.testclient import TestClient, WebSocketDenialResponse
+
+if TYPE_CHECKING:
+    from starlette.requests import Request as StarletteRequest
+    from starlette.websockets import WebSocket
+
+
+def limiter_of(**options: Any) -> AsyncLimiter:
+    return AsyncLimiter("memory://", policies(), clock=ManualClock(NOON_US), **options)
+
+
+async def home(request: StarletteRequest) -> PlainTextResponse:
+    return PlainTextResponse(f"{request.method} {len(await request.body())}")
+
+
+async def fails(_: StarletteRequest) -> PlainTextResponse:
+    raise RuntimeError("the app's own fault")
+
+
+async def status(request: StarletteRequest) -> PlainTextResponse:
+    return PlainTextResponse("", request.path_params["code"])
+
+
+async def talk(websocket: WebSocket) -> None:
+    await websocket.accept()
+    await websocket.send_text("hello")
+    await websocket.close()
+
+
+def client(*rules: Rule, limiter: AsyncLimiter | None = None, **options: Any) -> Any:
+    app = Starlette(
+        routes=[
+            Route("/", home, methods=["GET", "POST"]),
+            Route("/healthz", home),
+            Route("/fails", fails),
+            Route("/status/{code:int}", status),
+            WebSocketRoute("/ws", talk),
+        ],
+        middleware=[Middleware(CaplineMiddleware, limiter=limiter or limiter_of(), rules=rules, **options)],
+    )
+    return TestClient(app, raise_server_exceptions=False)
+
+
+IP, USER = Rule("ip", key.ip(trusted=1)), Rule("user", key.header("X-Api-Key"))
+
+
+def test_every_answer_has_the_limits_and_a_refusal_consumes_of_none() -> None:
+    asked = client(IP, USER)
+    answers = [asked.get("/", headers={"X-Api-Key": "ann"}) for _ in range(5)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
+    assert limits_said(answers[0].headers) == {
+        "ip-10s": {"q": 5, "w": 10, "r": 4, "t": 10},
+        "ip-hour": {"q": 100, "w": 3600, "r": 99, "t": 3600},
+        "user-minute": {"q": 3, "w": 60, "r": 2, "t": 60},
+    }
+    assert [left(answer.headers)["ip-10s"] for answer in answers] == [4, 3, 2, 2, 2]
+    assert answers[-1].headers["Retry-After"] == "60"
+    assert answers[-1].headers["Content-Type"] == "application/problem+json"
+    body = answers[-1].json()
+    assert (body["type"], body["violated-policies"]) == (QUOTA_EXCEEDED, ["user-minute"])
+    assert asked.get("/nothing").status_code == 404
+    assert asked.head("/").status_code == 200
+
+
+def test_a_spoofed_address_helps_nobody() -> None:
+    asked = client(IP)
+    codes = [
+        asked.get("/", headers={"X-Forwarded-For": f"6.6.6.{number}, 203.0.113.7"}).status_code for number in range(7)
+    ]
+    assert codes == [200] * 5 + [429] * 2
+    assert asked.get("/", headers={"X-Forwarded-For": "203.0.113.7, 203.0.113.8"}).status_code == 200
+
+
+@pytest.mark.parametrize("bad", [b"", b"k" * 600, b"\xff\xfe", b"a\tb", b"%0d%0aSet-Cookie: c=1"])
+def test_a_bad_key_breaks_nothing(bad: bytes) -> None:
+    asked = client(USER)
+    answers = [asked.get("/", headers=[(b"x-api-key", bad)]) for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429 if bad else 200]
+    assert {"set-cookie"} & set(answers[-1].headers) == set()
+
+
+def test_exempt_paths_say_nothing() -> None:
+    asked = client(IP, exempt=["/healthz"])
+    assert [asked.get("/healthz").status_code for _ in range(7)] == [200] * 7
+    assert "RateLimit" not in asked.get("/healthz").headers
+    assert left(asked.get("/").headers)["ip-10s"] == 4
+
+
+def test_a_cost_by_the_body_leaves_it_to_the_app() -> None:
+    async def items(request: Request) -> int:
+        return len((await request.json())["items"])
+
+    asked = client(Rule("ip", "a", cost=items))
+    answer = asked.post("/", json={"items": [1, 2, 3]})
+    assert (answer.text, left(answer.headers)["ip-10s"]) == (f"POST {len(answer.request.content)}", 2)
+    assert asked.post("/", json={"items": [1, 2, 3]}).status_code == 429
+    broken = asked.post("/", content=b"{")
+    assert (broken.status_code, broken.json()["title"]) == (400, "Bad Request")
+    assert asked.post("/", content=b"[" * ((1 << 20) + 1)).status_code == 413
+    assert asked.post("/", json={}).status_code == 500, "the function's own fault"
+    assert left(asked.post("/", json={"items": [1]}).headers)["ip-10s"] == 1, "none of these consumed"
+
+
+def test_what_the_functions_of_a_rule_see() -> None:
+    seen: list[Any] = []
+
+    def who(request: Request) -> str:
+        seen.append((request.method, request.path, request.headers["x-a"], request.query, request.scope["type"]))
+        return "a"
+
+    client(Rule("ip", who)).get("/status/204?q=1&q=2", headers={"X-A": "b"})
+    assert seen == [("GET", "/status/204", "b", {"q": ["1", "2"]}, "http")]
+
+
+def test_an_exception_of_http_is_answered_and_any_other_raised() -> None:
+    def forbidden(_: Any) -> str:
+        raise HTTPException(403, "no\r\nkey")
+
+    answer = client(Rule("ip", forbidden)).get("/")
+    assert (answer.status_code, answer.json()["detail"]) == (403, "no\r\nkey")
+
+    def wrong(_: Any) -> str:
+        raise HTTPException(503)
+
+    assert client(Rule("ip", wrong)).get("/").status_code == 500
+
+
+def test_an_outage_is_503_or_let_through() -> None:
+    for choice, code in (("allow", 200), ("deny", 503)):
+        limiter = limiter_of()
+        asked = client(IP, USER, limiter=limiter, on_error=choice)
+        with Down(limiter):
+            answer = asked.get("/", headers={"X-Api-Key": "ann"})
+        assert answer.status_code == code
+        assert answer.headers.get("Retry-After") == (None if code == 200 else "1")
+        assert "RateLimit" not in answer.headers
+        assert asked.get("/").status_code == 200
+
+
+def test_what_should_not_count_is_given_back_before_the_answer_leaves() -> None:
+    asked = client(Rule("login", "a", refund_if=range(500, 600)))
+    for path in ("/fails", "/status/500", "/status/503", "/fails"):
+        assert asked.get(path).status_code >= 500
+    assert [asked.get("/status/401").status_code for _ in range(3)] == [401, 401, 429]
+
+
+def test_a_websocket_is_decided_when_it_connects() -> None:
+    asked = client(Rule("login", key.header("X-Api-Key")))
+    for number in range(2):
+        with asked.websocket_connect("/ws", headers={"X-Api-Key": "ann"}) as talking:
+            assert talking.receive_text() == "hello"
+            said = {name.decode(): value.decode() for name, value in talking.extra_headers or ()}
+            assert said["ratelimit"] == f'"login-minute";r={1 - number};t=60'
+    refused: Any
+    with (
+        pytest.raises(WebSocketDenialResponse) as refused,
+        asked.websocket_connect("/ws", headers={"X-Api-Key": "ann"}),
+    ):
+        pass
+    assert (refused.value.status_code, refused.value.headers["Retry-After"]) == (429, "60")
+    with asked.websocket_connect("/ws") as talking:
+        assert talking.receive_text() == "hello"
+
+
+def test_a_server_that_cannot_answer_a_websocket_closes_it() -> None:
+    asked = client(Rule("tier", "a"))
+    sent: list[Any] = []
+
+    async def connect() -> None:
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def receive() -> Any:
+            return {"type": "websocket.connect"}
+
+        scope: dict[str, Any] = {"type": "websocket", "path": "/ws", "headers": [], "query_string": b""}
+        for _ in range(2):
+            await asked.app(dict(scope), receive, send)
+
+    asyncio.run(connect())
+    assert sent[-1] == {"type": "websocket.close", "code": 1008}
+
+
+def test_a_client_that_goes_away_ends_nothing() -> None:
+    async def body(request: Request) -> str:
+        return (await request.body()).decode()
+
+    reached: list[Any] = []
+
+    async def app(*arguments: Any) -> None:
+        reached.append(arguments)
+
+    async def gone() -> None:
+        async def receive() -> Any:
+            return {"type": "http.disconnect"}
+
+        middleware = CaplineMiddleware(app, limiter_of(), [Rule("ip", body)])
+        await middleware({"type": "http", "path": "/", "headers": []}, receive, receive)  # pyright: ignore[reportArgumentType]
+        await middleware({"type": "lifespan"}, receive, receive)  # pyright: ignore[reportArgumentType]
+
+    asyncio.run(gone())
+    assert [one[0]["type"] for one in reached] == ["lifespan"]
+
+
+def test_other_middleware_may_be_around_it() -> None:
+    async def through(request: Any, call_next: Any) -> Any:
+        answer = await call_next(request)
+        answer.headers["X-Seen"] = "1"
+        return answer
+
+    asked = client(IP)
+    asked.app.add_middleware(BaseHTTPMiddleware, dispatch=through)
+    answers = [asked.get("/") for _ in range(6)]
+    assert [answer.status_code for answer in answers] == [200] * 5 + [429]
+    assert answers[-1].headers["X-Seen"] == "1"
+
+
+def test_a_limiter_outlives_an_event_loop() -> None:
+    limiter = limiter_of()
+    for remaining in (4, 3):
+        with client(IP, limiter=limiter) as asked:
+            assert left(asked.get("/").headers)["ip-10s"] == remaining
+
+
+def test_litestar() -> None:
+    @get("/", sync_to_thread=False)
+    def index() -> dict[str, int]:
+        return {"ok": 1}
+
+    middleware = DefineMiddleware(CaplineMiddleware, limiter=limiter_of(), rules=[IP, USER], headers="both")
+    with LitestarClient(Litestar([index], middleware=[middleware])) as asked:
+        answers = [asked.get("/", headers={"X-Api-Key": "ann"}) for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    assert left(answers[2].headers) == {"ip-10s": 2, "ip-hour": 97, "user-minute": 0}
+    assert answers[2].headers["X-RateLimit-Limit"] == "3"
+
+
+def test_it_takes_an_async_limiter() -> None:
+    with pytest.raises(CaplineError, match="an AsyncLimiter here, not a Limiter"):
+        CaplineMiddleware(home, Limiter("memory://"))  # pyright: ignore[reportArgumentType]

@@ -106,6 +106,8 @@ def test_a_script_that_the_server_forgot_is_loaded_again(old: str) -> None:
         (exceptions.ResponseError("MOVED 3999 127.0.0.1:6381"), "MOVED"),
         (exceptions.ResponseError("TRYAGAIN Multiple keys request"), "TRYAGAIN"),
         (exceptions.ResponseError("unknown command 'x'"), "ERR"),
+        (exceptions.ResponseError("DB index is out of range"), "ERR"),
+        (exceptions.AuthenticationError("AUTH <password> called without any password configured"), "ERR"),
     ],
 )
 def test_an_error_of_an_older_client_has_its_first_word(error: Exception, code: str) -> None:

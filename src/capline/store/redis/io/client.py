@@ -61,6 +61,8 @@ _WORDS: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.OutOfMemoryError, "OOM"),
     (exceptions.ExecAbortError, "EXECABORT"),
 )
+_OF_TEXT = frozenset({"AUTH", "DB", "SELECT"})
+"""Words in capitals with which the text of an ERR begins, once ERR is taken out."""
 _NO_PASSWORD = "Authentication required"  # noqa: S105 - a server's text
 _TOO_MANY = "max number of clients reached"
 
@@ -136,6 +138,8 @@ def _word_of(error: Exception, text: str) -> str | None:
     for kind, word in _WORDS:
         if isinstance(error, kind):
             return None if text.startswith(f"{word} ") else word
+    if text.split(" ", 1)[0] in _OF_TEXT:
+        return "ERR"
     if isinstance(error, exceptions.AuthenticationError):
         return "NOAUTH" if _NO_PASSWORD in text else "WRONGPASS"
     return "ERR" if text == _TOO_MANY else None

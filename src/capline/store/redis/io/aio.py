@@ -110,9 +110,14 @@ class AsyncTransport:
             idle = self._idle.setdefault(node, deque())
             while idle:
                 connection = idle.pop()
-                if await _usable(connection):
+                usable = False
+                try:
+                    usable = await _usable(connection)  # redis-py before 8 waits there, and may be cancelled
+                finally:
+                    if not usable:
+                        self._shut(connection)
+                if usable:
                     return connection
-                self._shut(connection)
             return await self._connect(node, until)
         except BaseException:
             room.release()

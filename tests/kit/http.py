@@ -7,10 +7,12 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Self
 
+import aiohttp
 import httpx
 import requests
 
 from capline import AsyncLimiter, Limiter
+from capline.middleware.aiohttp import LimitedMiddleware
 from capline.middleware.httpx import AsyncLimitedTransport, LimitedTransport
 from capline.middleware.requests import LimitedAdapter
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
     from capline import Policy
 
-CLIENTS = ("httpx", "httpx-async", "requests")
+CLIENTS = ("httpx", "httpx-async", "requests", "aiohttp")
 
 
 class Provider:
@@ -89,6 +91,11 @@ class Caller:
             transport = AsyncLimitedTransport(self.limiter, policy.name, **options)
             self.client = httpx.AsyncClient(transport=transport)
             return
+        if kind == "aiohttp":
+            self.runner = asyncio.Runner()
+            self.limiter = self.runner.run(_made(store, policy))
+            self.client = self.runner.run(_session(LimitedMiddleware(self.limiter, policy.name, **options)))
+            return
         self.limiter = Limiter(store, policies=[policy])
         if kind == "httpx":
             self.client = httpx.Client(transport=LimitedTransport(self.limiter, policy.name, **options))
@@ -99,10 +106,13 @@ class Caller:
 
     def __call__(self, method: str, url: str, body: bytes | Iterator[bytes] | None = None, **options: Any) -> int:
         """The status of the answer, the body of which must be whole."""
-        named = "data" if isinstance(self.client, requests.Session) else "content"
+        named = "data" if isinstance(self.client, requests.Session | aiohttp.ClientSession) else "content"
         if self.runner is not None and body is not None and not isinstance(body, bytes):
             body = _trickle(body)  # pyright: ignore[reportAssignmentType] - what this client takes for a stream
         answer = self.run(self.client.request(method, url, **{named: body}, **options))
+        if isinstance(answer, aiohttp.ClientResponse):
+            assert self.run(answer.read()) == b"ok"
+            return answer.status
         assert answer.content == b"ok"
         return answer.status_code
 
@@ -114,13 +124,17 @@ class Caller:
             self.client.close()
             self.limiter.close()
             return
-        self.runner.run(self.client.aclose())
+        self.runner.run(self.client.close() if isinstance(self.client, aiohttp.ClientSession) else self.client.aclose())
         self.runner.run(self.limiter.close())
         self.runner.close()
 
 
 async def _made(store: str, policy: Policy) -> AsyncLimiter:
     return AsyncLimiter(store, policies=[policy])
+
+
+async def _session(middleware: LimitedMiddleware) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(middlewares=[middleware])
 
 
 async def _trickle(pieces: Iterator[bytes]) -> Any:

@@ -246,7 +246,7 @@ def test_a_further_part_of_an_attempt(words: str) -> None:
 def test_a_time(text: str) -> None:
     value_or_error(instant_us, text)
     value_or_error(read_line, f'{{"policy":"p","subject":1,"at":"{text}"}}'.encode(errors="replace"))
-    seconds = retry_after(429, text, None)
+    seconds = retry_after({"Retry-After": text})
     assert seconds is None or 0 <= seconds <= LONGEST_SECONDS
 
 

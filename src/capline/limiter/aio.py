@@ -66,7 +66,7 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
         """See `Limiter.now_us`."""
         return await self._store.now_us()
 
-    async def decide(
+    async def decide(  # noqa: C901, PLR0911 - the fast paths, one after the other
         self,
         policy: str,
         subject: Subject,
@@ -76,8 +76,13 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
         segment: str | None = None,
         channel: str | None = None,
         zone: str | None = None,
+        limits: Sequence[Limit | str] | None = None,
     ) -> Decision:
         """See `Limiter.decide`."""
+        if limits is not None:
+            return await self._under(policy, limits).decide(
+                policy, subject, cost, id, segment=segment, channel=channel, zone=zone
+            )
         if id is None and cost is _ONE:
             try:
                 compiled = self._fast_terms.get((policy, segment, channel, zone))
@@ -138,8 +143,13 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
         segment: str | None = None,
         channel: str | None = None,
         zone: str | None = None,
+        limits: Sequence[Limit | str] | None = None,
     ) -> Decision:
         """See `Limiter.peek`."""
+        if limits is not None:
+            return await self._under(policy, limits).peek(
+                policy, subject, cost, id, segment=segment, channel=channel, zone=zone
+            )
         asked = self._peeked(policy, subject, cost, id, segment, channel, zone)
         with self._observers.one("peek", asked) as seen:
             try:
@@ -148,8 +158,18 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
             except StoreError as error:
                 return seen(self._outage.peek(asked, error))
 
-    async def refund(self, policy: str, subject: Subject, hit: int | None, cost: int = 1) -> bool:
+    async def refund(
+        self,
+        policy: str,
+        subject: Subject,
+        hit: int | None,
+        cost: int = 1,
+        *,
+        limits: Sequence[Limit | str] | None = None,
+    ) -> bool:
         """See `Limiter.refund`."""
+        if limits is not None:
+            return await self._under(policy, limits).refund(policy, subject, hit, cost)
         if hit is None:
             return False
         subject = self._subject(subject)

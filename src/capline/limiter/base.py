@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
@@ -27,6 +26,7 @@ from capline.limiter.outage import OutagePolicy
 from capline.limiter.records import LogRecord, PastHit, check_rows, records_of
 from capline.limiter.rules import DEFAULT_NAMESPACE, Rules
 from capline.limiter.segments import SegmentLookup
+from capline.limiter.unnamed import UnnamedPolicies
 from capline.model.attempt import Attempt, check_cost, check_id
 from capline.model.clock import check_clock
 from capline.model.decision import Decision
@@ -162,6 +162,7 @@ class LimiterBase(ABC, Generic[S]):
         self._turning: frozenset[str] = frozenset()
         self._next: tuple[int, Rules] | None = None
         self._take(rules)
+        self._unnamed = UnnamedPolicies(self._beside)
         if configuration is not None:
             self._configure(configuration, own=self._owns_config, with_policies=not rules.policies)
 
@@ -278,6 +279,38 @@ class LimiterBase(ABC, Generic[S]):
         """
         return self._store.stats()
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A limiter has connections and locks of one process, so it is neither pickled nor copied."""
+        raise InvalidTypeError(
+            f"a limiter cannot be pickled or copied: make one in each process, like "
+            f"{type(self).__name__}(url, policies=...) in a pool's initializer; threads share one"
+        )
+
+    def _under(self, policy: str, limits: Sequence[Limit | str]) -> Self:
+        """A limiter of this one policy on the same store; see `limiter.unnamed`."""
+        if isinstance(policy, str) and policy in self._rules.policies:  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+            raise InvalidValueError(f"policy {quoted(policy)} is defined; leave limits= out, or use another name")
+        return self._unnamed.get(policy, limits)
+
+    def _beside(self, policy: Policy) -> Self:
+        """A limiter of another policy on this one's store, with the same choice for an outage."""
+        rules = Rules([policy], self._rules.namespace)
+        return self._view(rules, self._outage.beside(rules))
+
+    def _view(self, rules: Rules, outage: OutagePolicy) -> Self:
+        """A limiter of other rules on this one's store, which it does not close. It caches no refusals."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
+        other._outage = outage
+        other._denied = DenyCache(0)
+        other._has_fast_path = self._keyed is None and not self._observers
+        other._counts_one = self._keyed is None and self._observers.count_one
+        other._watch = other._lookup = None
+        other._config, other._follows_policies, other._overrides, other._next = None, False, None, None
+        other._overridden = other._turning = frozenset()
+        other._take(rules)
+        return other
+
     def use(self, policies: Iterable[Policy]) -> None:
         """Replace all policies at once: a decision sees all of the old or all of the new; histories stay."""
         if self._follows_policies:
@@ -311,19 +344,8 @@ class LimiterBase(ABC, Generic[S]):
         It raises in an outage, and keeps no refusals. It opens nothing: it ends when this one is closed, and closing
         it closes the store of both.
         """
-        other = copy(self)
-        other._stand_beside(Rules(policies, self.namespace))  # noqa: SLF001 - of this very class
-        return other
-
-    def _stand_beside(self, rules: Rules) -> None:
-        self._outage = OutagePolicy("raise", rules, None)
-        self._denied = DenyCache(0)
-        self._has_fast_path = self._keyed is None and not self._observers
-        self._counts_one = self._keyed is None and self._observers.count_one
-        self._watch = self._lookup = None
-        self._config, self._follows_policies, self._overrides, self._next = None, False, None, None
-        self._overridden = self._turning = frozenset()
-        self._take(rules)
+        rules = Rules(policies, self.namespace)
+        return self._view(rules, OutagePolicy("raise", rules, None))
 
     def _take(self, rules: Rules) -> None:
         # In this order a racing decision may be made under the old policies, but never mixes old and new in one rule,
@@ -339,7 +361,7 @@ class LimiterBase(ABC, Generic[S]):
         None where it is in no segment that the policy lists, where the policy does not differ by segment, and where the
         limiter has no segments.
         """
-        subject = check_subject(subject)
+        subject = check_subject(self._short(subject))
         return self._looked_up(self._rules.policy(policy), subject)
 
     def _looked_up(self, policy: Policy, subject: Subject) -> str | None:
@@ -490,6 +512,7 @@ class LimiterBase(ABC, Generic[S]):
                 config.close()
         store, self._store = self._store, CLOSED
         self._unbind()
+        self._unnamed.clear()
         return None if store is CLOSED else store
 
     def _unbind(self) -> None:
@@ -587,7 +610,7 @@ class LimiterBase(ABC, Generic[S]):
             check_id(id)
         segment = names[1]
         if segment is None and look_up and self._lookup is not None:
-            segment = self._looked_up(self._rules.policy(policy), check_subject(subject))
+            segment = self._looked_up(self._rules.policy(policy), check_subject(self._short(subject)))
             self._add_looking_way(names)
         return Attempt(policy, self._subject(subject), check_cost(cost, least), id, segment, channel, names[3])
 

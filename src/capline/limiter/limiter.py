@@ -92,12 +92,20 @@ class Limiter(LimiterBase[Store]):
         segment: str | None = None,
         channel: str | None = None,
         zone: str | None = None,
+        limits: Sequence[Limit | str] | None = None,
     ) -> Decision:
         """May the subject have `cost` units now? Consumes them when allowed, nothing when refused.
 
         The same `id` on the same log counts once: for as long as the widest window a retry gets the first answer back.
         The same id with another cost raises `IdConflictError`. Costs O(1) a limit, whatever the quota.
+
+        `limits` decides by these instead of a policy made before: `policy` is then a name of your own, and each set of
+        limits under it has its own history. `erase` does not reach it; it expires by itself, after the widest window.
         """
+        if limits is not None:
+            return self._under(policy, limits).decide(
+                policy, subject, cost, id, segment=segment, channel=channel, zone=zone
+            )
         try:
             if id is None and cost is _ONE:
                 if segment is None and channel is None and zone is None:
@@ -143,12 +151,17 @@ class Limiter(LimiterBase[Store]):
         segment: str | None = None,
         channel: str | None = None,
         zone: str | None = None,
+        limits: Sequence[Limit | str] | None = None,
     ) -> Decision:
         """What `decide` would answer, with `hit` None; consumes nothing.
 
         With a `cost` of 0 it asks whether no limit is past its quota: allowed while anything is left or the quota is
         exactly used, and `remaining` is what is left now. Quiet hours and slots ahead refuse it as any attempt.
         """
+        if limits is not None:
+            return self._under(policy, limits).peek(
+                policy, subject, cost, id, segment=segment, channel=channel, zone=zone
+            )
         asked = self._peeked(policy, subject, cost, id, segment, channel, zone)
         with self._observers.one("peek", asked) as seen:
             try:
@@ -156,13 +169,23 @@ class Limiter(LimiterBase[Store]):
             except StoreError as error:
                 return seen(self._outage.peek(asked, error))
 
-    def refund(self, policy: str, subject: Subject, hit: int | None, cost: int = 1) -> bool:
+    def refund(
+        self,
+        policy: str,
+        subject: Subject,
+        hit: int | None,
+        cost: int = 1,
+        *,
+        limits: Sequence[Limit | str] | None = None,
+    ) -> bool:
         """Refund the hit that a decision named, in the policy's log and its channel's; True once, False after.
 
         A hit older than the widest window has left the log by itself: False. Its id, if it had one, is free again.
         `cost` is the hit's cost. It is used only if the policy's algorithm keeps no single hits: then each refund of a
         hit without an id takes that cost off again.
         """
+        if limits is not None:
+            return self._under(policy, limits).refund(policy, subject, hit, cost)
         if hit is None:
             return False
         subject = self._subject(subject)

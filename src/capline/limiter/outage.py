@@ -62,8 +62,13 @@ class OutagePolicy:
             raise InvalidValueError(
                 f"on_store_error is one of {', '.join(_CHOICES)}, or Insurance(hosts=...), not {quoted(choice)}"
             )
+        self._choice, self._clock = choice, clock
         self._raises = choice == "raise"
         self._answer = _ALLOW if choice == "allow" else _DENY
+
+    def beside(self, rules: Rules) -> OutagePolicy:
+        """The same choice for other policies."""
+        return OutagePolicy(self._choice, rules, self._clock)
 
     def check(self, error: StoreError) -> None:
         """Raise the error if that is the choice, or if it is no outage."""

@@ -4,23 +4,38 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from capline.limiter.aio import AsyncLimiter
 from capline.limiter.checks import seconds_us
+from capline.limiter.limiter import Limiter
+from capline.middleware.threaded import acquired
 from capline.model.attempt import check_cost
 from capline.model.errors import InvalidTypeError
 from capline.model.subject import Subject, check_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
-
-    from capline.limiter.limiter import Limiter
+    from collections.abc import Callable, Coroutine
 
 __all__ = ["limited"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+
+class _Kept(Protocol):
+    """Makes of a function one of the same kind: what a `Limiter` gives."""
+
+    def __call__(self, function: Callable[_P, _T], /) -> Callable[_P, _T]: ...
+
+
+class _Awaited(Protocol):
+    """Makes of any function one that is awaited: what an `AsyncLimiter` gives."""
+
+    @overload
+    def __call__(self, function: Callable[_P, Coroutine[Any, Any, _T]], /) -> Callable[_P, Coroutine[Any, Any, _T]]: ...
+    @overload
+    def __call__(self, function: Callable[_P, _T], /) -> Callable[_P, Coroutine[Any, Any, _T]]: ...
 
 
 @overload
@@ -31,7 +46,7 @@ def limited(
     subject: Subject | Callable[..., Subject],
     cost: int | Callable[..., int] = 1,
     timeout: float | None = None,
-) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]: ...
+) -> _Kept: ...
 
 
 @overload
@@ -42,7 +57,7 @@ def limited(
     subject: Subject | Callable[..., Subject],
     cost: int | Callable[..., int] = 1,
     timeout: float | None = None,
-) -> Callable[[Callable[_P, Awaitable[_T]]], Callable[_P, Coroutine[Any, Any, _T]]]: ...
+) -> _Awaited: ...
 
 
 def limited(
@@ -56,8 +71,9 @@ def limited(
     """Call the function in a slot of `policy`: `acquire` around each call.
 
     `subject` and `cost` are values, or functions of the call's own arguments. A slot that is more than `timeout`
-    seconds away is not taken: `LimitExceeded` is raised and the function is not called. A plain function takes a
-    `Limiter`, an `async def` an `AsyncLimiter`; a generator is refused, as calling it does nothing yet.
+    seconds away is not taken: `LimitExceeded` is raised and the function is not called. Either limiter takes either
+    kind of function: an `async def` waits without blocking its loop, under a `Limiter` too; a plain function under an
+    `AsyncLimiter` has to be awaited. A generator is refused, as calling it does nothing yet.
 
     >>> from capline import Limiter, Policy
     >>> limiter = Limiter("memory://", policies=[Policy("psp", ["100/s"])])
@@ -80,27 +96,26 @@ def limited(
     def around(function: Callable[..., Any]) -> Callable[..., Any]:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise InvalidTypeError(f"{_name(function)} is a generator: limit what it calls, or use acquire inside it")
-        if isinstance(limiter, AsyncLimiter):
-            awaited_limiter = limiter
-            if not inspect.iscoroutinefunction(function):
-                raise InvalidTypeError(f"{_name(function)} is not async: limit it by a Limiter, not an AsyncLimiter")
+        is_async = inspect.iscoroutinefunction(function)
+        if not is_async and isinstance(limiter, Limiter):
+            plain = limiter
 
             @functools.wraps(function)
-            async def awaited(*arguments: Any, **options: Any) -> Any:
-                async with awaited_limiter.acquire(*asked(arguments, options), timeout=timeout):
-                    return await function(*arguments, **options)
+            def called(*arguments: Any, **options: Any) -> Any:
+                with plain.acquire(*asked(arguments, options), timeout=timeout):
+                    return function(*arguments, **options)
 
-            return awaited
-        plain_limiter = limiter
-        if inspect.iscoroutinefunction(function):
-            raise InvalidTypeError(f"{_name(function)} is async: limit it by an AsyncLimiter, which does not block")
+            return called
+        # A Limiter asks its store in a thread, so that the loop goes on.
+        acquire = limiter.acquire if isinstance(limiter, AsyncLimiter) else functools.partial(acquired, limiter)
 
         @functools.wraps(function)
-        def called(*arguments: Any, **options: Any) -> Any:
-            with plain_limiter.acquire(*asked(arguments, options), timeout=timeout):
-                return function(*arguments, **options)
+        async def awaited(*arguments: Any, **options: Any) -> Any:
+            async with acquire(*asked(arguments, options), timeout=timeout):
+                answer = function(*arguments, **options)
+                return await answer if is_async else answer
 
-        return called
+        return awaited
 
     return around
 

@@ -15,13 +15,14 @@ import time
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from capline.limiter.checks import seconds_us
-from capline.middleware.retry_after import retry_after
+from capline.middleware.retry_after import wait_asked
 from capline.model.errors import InvalidTypeError, InvalidValueError, StoreError
 from capline.model.subject import Subject, check_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
+    from capline.limiter.aio import AsyncLimiter
     from capline.limiter.limiter import Limiter
     from capline.model.decision import Decision
 
@@ -34,24 +35,34 @@ MOST_MISSED = 10
 _log = logging.getLogger("capline")
 _R = TypeVar("_R")
 _A = TypeVar("_A", bound="Answer")
+_AA = TypeVar("_AA", bound="AsyncAnswer")
 
 # RFC 9110: the same request again has the same effect as one.
 _IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE"})
 
 
-class Headed(Protocol):
+class Answer(Protocol):
     """What is read of an answer, whatever the client."""
 
     @property
     def status_code(self) -> int: ...
     @property
     def headers(self) -> Mapping[str, str]: ...
+    def close(self) -> None:
+        """Let its connection go; it is not read."""
+        ...
 
 
-class Answer(Headed, Protocol):
-    """One that is closed at once."""
+class AsyncAnswer(Protocol):
+    """One that an awaited client gave, in the words of this module."""
 
-    def close(self) -> None: ...
+    @property
+    def status_code(self) -> int: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    async def aclose(self) -> None:
+        """Let its connection go; it is not read."""
+        ...
 
 
 class Gate(Generic[_R]):
@@ -94,7 +105,7 @@ class Gate(Generic[_R]):
                     limiter.refund(self.policy, subject, slot.hit)
                     continue
                 answer = send()
-            if turn.is_last(answer, repeatable=repeatable(answer.status_code)):
+            if turn.is_last(answer.status_code, answer.headers, repeatable=repeatable(answer.status_code)):
                 break
             answer.close()
         if turn.wait:
@@ -105,6 +116,36 @@ class Gate(Generic[_R]):
             except BaseException:
                 # Nobody will read the answer; it must not hold its connection.
                 answer.close()
+                raise
+        return answer
+
+    async def awaited(
+        self,
+        limiter: AsyncLimiter,
+        request: _R,
+        send: Callable[[], Awaitable[_AA]],
+        repeatable: Callable[[int], bool],
+    ) -> _AA:
+        """`sent`, awaited. A cancelled request gives its slot back, unless it was sent already."""
+        subject = self.subject_of(request)
+        turn = Turn(self)
+        while True:
+            async with limiter.acquire(self.policy, subject, timeout=self.max_wait, not_before=turn.begin()) as slot:
+                if turn.is_late(slot):
+                    await limiter.refund(self.policy, subject, slot.hit)
+                    continue
+                answer = await send()
+            if turn.is_last(answer.status_code, answer.headers, repeatable=repeatable(answer.status_code)):
+                break
+            await answer.aclose()
+        if turn.wait:
+            try:
+                await limiter.schedule(self.policy, subject, max_wait=turn.wait, not_before=turn.wait)
+            except StoreError as error:
+                turn.not_held(error)
+            except BaseException:
+                # Cancelled: nobody will read the answer, and it must not keep its connection.
+                await answer.aclose()
                 raise
         return answer
 
@@ -137,12 +178,12 @@ class Turn:
         self.wait = 0.0
         return True
 
-    def is_last(self, answer: Headed, *, repeatable: bool) -> bool:
+    def is_last(self, status: int, headers: Mapping[str, str], *, repeatable: bool) -> bool:
         """Whether the caller gets this answer; if not, the request is sent again after `wait` seconds.
 
         If so, `wait` is how long all hosts are held back.
         """
-        asked = retry_after(answer.status_code, answer.headers.get("Retry-After"), answer.headers.get("Date"))
+        asked = wait_asked(status, headers)
         self.wait = asked or 0.0
         self._left -= 1
         self._missed = 0

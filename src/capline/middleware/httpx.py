@@ -12,8 +12,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from capline.middleware.gate import Gate, Turn, is_safe_to_repeat
-from capline.model.errors import CaplineError, StoreError
+from capline.middleware.gate import Gate, is_safe_to_repeat
+from capline.model.errors import CaplineError
 
 try:
     import httpx
@@ -95,28 +95,8 @@ class AsyncLimitedTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Wait for a slot, then send; see the class."""
-        gate, limiter = self._gate, self._limiter
-        subject = gate.subject_of(request)
-        turn = Turn(gate)
-        while True:
-            async with limiter.acquire(gate.policy, subject, timeout=gate.max_wait, not_before=turn.begin()) as slot:
-                if turn.is_late(slot):
-                    await limiter.refund(gate.policy, subject, slot.hit)
-                    continue
-                response = await self._transport.handle_async_request(request)
-            if turn.is_last(response, repeatable=_repeatable(request, response.status_code)):
-                break
-            await response.aclose()
-        if turn.wait:
-            try:
-                await limiter.schedule(gate.policy, subject, max_wait=turn.wait, not_before=turn.wait)
-            except StoreError as error:
-                turn.not_held(error)
-            except BaseException:
-                # Cancelled: nobody will read the answer, and it must not keep its connection.
-                await response.aclose()
-                raise
-        return response
+        send = self._transport.handle_async_request
+        return await self._gate.awaited(self._limiter, request, lambda: send(request), partial(_repeatable, request))
 
     async def aclose(self) -> None:
         """Close the transport that the requests went through."""

@@ -8,8 +8,12 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
 
-__all__ = ["LONGEST_SECONDS", "retry_after"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["LONGEST_SECONDS", "retry_after", "wait_asked"]
 
 LONGEST_SECONDS = 3600.0
 """The longest that a provider can hold all hosts back by one answer."""
@@ -19,12 +23,22 @@ _SECONDS = re.compile(r"\d{1,12}(\.\d{1,12})?", re.ASCII)
 _LONGEST_TEXT = 64
 
 
-def retry_after(status: int, header: str | None, date: str | None) -> float | None:
-    """Seconds to wait, 0 to an hour; None where the answer asks for no waiting.
+def wait_asked(status: int, headers: Mapping[str, str]) -> float | None:
+    """`retry_after` of an answer of 429 or 503; None for any other."""
+    return retry_after(headers) if status in _STATUSES else None
 
-    A date is taken against the answer's own `Date` header, so that clocks need not agree; without one against ours.
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait, 0 to an hour, of an answer's headers; None where they ask for no waiting.
+
+    `headers` are a client's own, or a plain mapping by any case. A date is taken against the answer's own `Date`, so
+    that clocks need not agree; without one against ours. Call it where the status is 429 or 503.
+
+    >>> retry_after({"retry-after": "7"})
+    7.0
     """
-    if status not in _STATUSES or header is None:
+    header, date = _found(headers, "Retry-After"), _found(headers, "Date")
+    if header is None:
         return None
     text = header.strip()
     if _SECONDS.fullmatch(text):
@@ -35,6 +49,14 @@ def retry_after(status: int, header: str | None, date: str | None) -> float | No
             return None
         seconds = (until - (_instant(date) or datetime.now(UTC))).total_seconds()
     return min(max(seconds, 0.0), LONGEST_SECONDS)
+
+
+def _found(headers: Mapping[str, str], name: str) -> str | None:
+    """The value of this name; clients' own mappings know no case, plain ones are looked through."""
+    value = headers.get(name)
+    if value is None:
+        value = next((headers[one] for one in headers if one.lower() == name.lower()), None)
+    return value
 
 
 def _instant(text: str | None) -> datetime | None:

@@ -76,10 +76,10 @@ _SPELLINGS = {
 _SHORT = {"second": "s", "minute": "min", "hour": "h"}
 _NUMBER = "([0-9]+(?:_[0-9]+)*)"
 """Digits, and between two of them an underscore: exactly what `int` reads."""
-_FORM = re.compile(rf"\s*{_NUMBER}\s*(?:/|\bper\b)\s*{_NUMBER}?\s*([^\W\d_]+)\s*", re.IGNORECASE)
+_FORM = re.compile(rf"\s*{_NUMBER}\s*(?:/|per)\s*{_NUMBER}?\s*([^\W\d_]+)\s*", re.IGNORECASE)
 _SPAN = re.compile(rf"\s*{_NUMBER}?\s*([^\W\d_]+)\s*")
 _GAP = re.compile(r"\s*(?:minimum\s+)?gap\s+(?:of\s+)?(.+)", re.IGNORECASE)
-_CALENDAR = re.compile(rf"\s*{_NUMBER}\s*(?:/|\bper\b)\s*calendar[- ](day|week)\s*", re.IGNORECASE)
+_CALENDAR = re.compile(rf"\s*{_NUMBER}\s*(?:/|per)\s*calendar[- ](day|week)\s*", re.IGNORECASE)
 _QUIET = re.compile(r"\s*not\s+between\s+([0-9]{1,2}):([0-9]{2})\s+and\s+([0-9]{1,2}):([0-9]{2})\s*", re.IGNORECASE)
 _SEPARATORS = re.compile("[;,|]")
 _USUAL_DAYS = {"month": 30, "months": 30, "year": 365, "years": 365}
@@ -117,18 +117,23 @@ class Limit(msgspec.Struct, frozen=True, gc=False):
             )
 
     @classmethod
-    def parse(cls, text: str) -> Limit:
-        """Read a limit of any kind, as the module's text has them; raises an error that says the fix."""
+    def parse(cls, text: str, *, approximate: bool = False) -> Limit:
+        """Read a limit of any kind, as the module's text has them; raises an error that says the fix.
+
+        `approximate` takes months and years too, as 30 and 365 days.
+        """
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             raise InvalidTypeError(f"a limit is text like '3/day', not {quoted(text)}")
         try:
-            return _parse(text)
+            return _parse(text, approximate)
         except InvalidValueError as error:
             raise InvalidValueError(f"limit {text[:_LONGEST_TEXT]!r}: {error}") from None
 
     @classmethod
-    def parse_many(cls, text: str) -> tuple[Limit, ...]:
+    def parse_many(cls, text: str, *, approximate: bool = False) -> tuple[Limit, ...]:
         """Read limits separated by `;`, `,` or `|`, as the package `limits` writes them; raises as `parse` does.
+
+        `approximate` takes months and years too, as 30 and 365 days.
 
         >>> Limit.parse_many("5/15 minutes; 100 per hour")[1] == Limit(100, 3_600_000_000)
         True
@@ -138,7 +143,7 @@ class Limit(msgspec.Struct, frozen=True, gc=False):
         parts = _SEPARATORS.split(text, MOST_IN_TEXT)
         if len(parts) > MOST_IN_TEXT:
             raise InvalidValueError(f"more than {MOST_IN_TEXT} limits in one text; a policy has a few")
-        return tuple(cls.parse(part) for part in parts)
+        return tuple(cls.parse(part, approximate=approximate) for part in parts)
 
     @classmethod
     def margin(cls, text: str, *, jitter: str) -> tuple[Limit, ...]:
@@ -234,7 +239,7 @@ class QuietHours(Limit, frozen=True, gc=False):
 _PERIODS = {DAY_US: "day", 7 * DAY_US: "week"}
 
 
-def _parse(text: str) -> Limit:
+def _parse(text: str, approximate: bool) -> Limit:
     if len(text) > _LONGEST_TEXT:
         raise InvalidValueError("it is too long; write it like '3/day'")
     quiet = _QUIET.fullmatch(text)
@@ -252,7 +257,13 @@ def _parse(text: str) -> Limit:
             "it is not 'quota/window'; write it like '3/day', '100/minute', '5 per 10s', '3/calendar-day', "
             "'gap 30 minutes' or 'not between 22:00 and 08:00'",
         )
-    return Limit(int(match[1]), _span_us(match[2], match[3]))
+    days = _USUAL_DAYS.get(match[3].lower())
+    if days is not None and approximate:
+        return Limit(int(match[1]), int(match[2] or 1) * days * DAY_US)
+    try:
+        return Limit(int(match[1]), _span_us(match[2], match[3]))
+    except InvalidValueError as error:
+        raise InvalidValueError(f"{error}{', or parse it with approximate=True' if days else ''}") from None
 
 
 def parse_span(text: str, what: str) -> int:

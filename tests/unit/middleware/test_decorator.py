@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,7 @@ from capline.middleware.decorator import limited
 from capline.model.errors import CaplineError, LimitExceeded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 POLICY = Policy("psp", ["2/h"])
 
@@ -26,6 +27,14 @@ def limiter() -> Iterator[Limiter]:
 
 def used(limiter: Limiter, subject: str) -> int:
     return sum(hit.units for hit in limiter.explain("psp", subject).hits)
+
+
+async def until(truth: Callable[[], bool]) -> None:
+    for _ in range(60_000):
+        if truth():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it did not come true within 60 s")
 
 
 def test_a_function_is_called_in_its_slot_and_not_at_all_past_the_timeout(limiter: Limiter) -> None:
@@ -103,21 +112,89 @@ def test_an_async_function_that_is_cancelled_while_it_waits_gives_its_slot_back(
     assert asyncio.run(main()) == ([5], 2)
 
 
-def test_a_function_of_the_wrong_kind_is_refused_at_once(limiter: Limiter) -> None:
-    async def later() -> None: ...
+def test_an_async_function_waits_under_a_plain_limiter_and_its_loop_goes_on(limiter: Limiter) -> None:
+    @limited(limiter, "psp", subject="s", timeout=5)
+    async def pay(amount: int) -> int:
+        await asyncio.sleep(0)
+        return amount
 
+    async def main() -> None:
+        assert inspect.iscoroutinefunction(pay)
+        assert [await pay(5), await pay(6)] == [5, 6]
+        with pytest.raises(LimitExceeded, match="limit 2/hour is reached"):
+            await pay(7)
+
+    asyncio.run(main())
+    assert used(limiter, "s") == 2
+
+
+def test_one_that_is_cancelled_under_a_plain_limiter_gives_its_slot_back(limiter: Limiter) -> None:
+    @limited(limiter, "psp", subject="s", cost=2)
+    async def pay() -> None: ...
+
+    async def main() -> None:
+        await pay()
+        task = asyncio.create_task(pay())
+        await until(lambda: used(limiter, "s") == 4)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())  # it ends when its threads have ended
+    assert used(limiter, "s") == 2
+
+
+def test_a_slot_that_the_thread_takes_after_the_cancellation_is_given_back(
+    limiter: Limiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, go_on, schedule = threading.Event(), threading.Event(), limiter.schedule
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        asked.set()
+        assert go_on.wait(60)
+        taken.append(schedule(*arguments, **options))
+        return taken[0]
+
+    taken: list[Any] = []
+    monkeypatch.setattr(limiter, "schedule", slow)
+    pay = limited(limiter, "psp", subject="s")(_nothing)
+
+    async def main() -> None:
+        task = asyncio.create_task(pay())
+        assert await asyncio.to_thread(asked.wait, 60)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go_on.set()
+        await until(lambda: bool(taken))
+        await until(lambda: not used(limiter, "s"))
+
+    asyncio.run(main())
+
+
+async def _nothing() -> None: ...
+
+
+def test_a_plain_function_under_an_async_limiter_is_awaited() -> None:
+    async def main() -> list[int]:
+        async with AsyncLimiter("memory://", policies=[POLICY]) as limiter:
+
+            @limited(limiter, "psp", subject="s", timeout=5)
+            def pay(amount: int) -> int:
+                return amount
+
+            paid = [await pay(5), await pay(6)]
+            with pytest.raises(LimitExceeded):
+                await pay(7)
+            return paid
+
+    assert asyncio.run(main()) == [5, 6]
+
+
+def test_a_generator_is_refused_at_once(limiter: Limiter) -> None:
     def pieces() -> Iterator[int]:
         yield 1
 
-    async def main() -> None:
-        async with AsyncLimiter("memory://", policies=[POLICY]) as other:
-            wrong: Any = limited(other, "psp", subject="s")
-            with pytest.raises(CaplineError, match="is not async: limit it by a Limiter"):
-                wrong(test_subject_and_cost_may_be_of_the_arguments)
-
-    asyncio.run(main())
-    with pytest.raises(CaplineError, match="is async: limit it by an AsyncLimiter"):
-        limited(limiter, "psp", subject="s")(later)
     with pytest.raises(CaplineError, match="pieces is a generator"):
         limited(limiter, "psp", subject="s")(pieces)
 

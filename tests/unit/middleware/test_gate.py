@@ -14,12 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class Answered:
+def answered(status: int, seconds: float | None = None) -> tuple[int, Mapping[str, str]]:
     """A status, with the seconds after which to come again."""
-
-    def __init__(self, status_code: int, seconds: float | None = None) -> None:
-        self.status_code = status_code
-        self.headers: Mapping[str, str] = {} if seconds is None else {"Retry-After": str(seconds)}
+    return status, {} if seconds is None else {"Retry-After": str(seconds)}
 
 
 def turn(max_wait: float | None = None, slack: float | None = None, retries: int = 3) -> Turn:
@@ -29,15 +26,15 @@ def turn(max_wait: float | None = None, slack: float | None = None, retries: int
 @pytest.mark.parametrize(("seconds", "is_last"), [(4.999, False), (5.0, False), (5.001, True)])
 def test_a_wait_as_long_as_the_longest_is_waited_and_a_longer_one_is_not(seconds: float, is_last: bool) -> None:
     one = turn(max_wait=5.0)
-    assert one.is_last(Answered(429, seconds), repeatable=True) is is_last
+    assert one.is_last(*answered(429, seconds), repeatable=True) is is_last
     assert one.wait == seconds
 
 
 def test_there_are_as_many_retries_as_said() -> None:
     one = turn(retries=2)
-    assert [one.is_last(Answered(503, 1), repeatable=True) for _ in range(3)] == [False, False, True]
-    assert turn().is_last(Answered(503, 1), repeatable=False)
-    assert turn().is_last(Answered(200), repeatable=True)
+    assert [one.is_last(*answered(503, 1), repeatable=True) for _ in range(3)] == [False, False, True]
+    assert turn().is_last(*answered(503, 1), repeatable=False)
+    assert turn().is_last(*answered(200), repeatable=True)
 
 
 def test_slots_are_missed_so_often_for_each_sending(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +54,7 @@ def test_slots_are_missed_so_often_for_each_sending(monkeypatch: pytest.MonkeyPa
     one = turn(slack=1.0)
     assert missed(one) == MOST_MISSED
     # Sent and asked to come again: slots may be missed anew.
-    assert not one.is_last(Answered(429, 0), repeatable=True)
+    assert not one.is_last(*answered(429, 0), repeatable=True)
     assert missed(one) == MOST_MISSED
 
 

@@ -15,10 +15,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from aiohttp import ClientResponse
 from tests.kit.http import CLIENTS, Caller, Provider
 from tests.kit.servers import shared
 
 from capline import Limiter, Policy
+from capline.middleware.aiohttp import LimitedMiddleware
 from capline.middleware.httpx import AsyncLimitedTransport, LimitedTransport
 from capline.middleware.requests import LimitedAdapter
 from capline.model.errors import CaplineError, LimitExceeded, StoreUnavailableError
@@ -311,7 +313,12 @@ def test_without_slack_a_late_request_goes(
 )
 def test_bad_settings_are_reported_when_they_are_made(kind: str, options: dict[str, Any], says: str) -> None:
     limiter: Any = None
-    made: dict[str, Any] = {"httpx": LimitedTransport, "httpx-async": AsyncLimitedTransport, "requests": LimitedAdapter}
+    made: dict[str, Any] = {
+        "httpx": LimitedTransport,
+        "httpx-async": AsyncLimitedTransport,
+        "requests": LimitedAdapter,
+        "aiohttp": LimitedMiddleware,
+    }
     with pytest.raises(CaplineError, match=says):
         made[kind](limiter, "psp", **options)
 
@@ -320,16 +327,16 @@ def test_without_the_client_the_error_says_what_to_install(kind: str) -> None:
     name = kind.partition("-")[0]
     code = f"import sys; sys.modules[{name!r}] = None; import capline.middleware.{name}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    extra = "http" if name == "httpx" else name
-    assert f'needs {name}: pip install "capline[{extra}]"' in done.stderr.splitlines()[-1]
+    package = {"httpx": "capline[http]", "requests": "capline[requests]", "aiohttp": "aiohttp>=3.12"}[name]
+    assert f'needs {name}: pip install "{package}"' in done.stderr.splitlines()[-1]
 
 
 def test_an_interrupted_wait_gives_the_slot_back(
-    call: Callable[..., Caller], provider: Provider, kind: str, monkeypatch: pytest.MonkeyPatch
+    call: Callable[..., Caller], provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caller = call("1/h")
     caller("GET", provider.url)
-    if kind == "httpx-async":
+    if caller.runner is not None:
 
         async def cancelled() -> None:
             task = asyncio.create_task(caller.client.get(provider.url))
@@ -358,13 +365,15 @@ def test_an_interrupted_wait_gives_the_slot_back(
     assert len(provider.seen) == 1
 
 
-def test_threads_or_tasks_share_one_client(call: Callable[..., Caller], provider: Provider, kind: str) -> None:
+def test_threads_or_tasks_share_one_client(call: Callable[..., Caller], provider: Provider) -> None:
     caller = call("5/300ms")
     began = time.monotonic()
-    if kind == "httpx-async":
+    if caller.runner is not None:
 
         async def together() -> None:
-            await asyncio.gather(*(caller.client.get(provider.url) for _ in range(11)))
+            answers = await asyncio.gather(*(caller.client.get(provider.url) for _ in range(11)))
+            for answer in answers:
+                assert await (answer.read() if isinstance(answer, ClientResponse) else answer.aread()) == b"ok"
 
         caller.run(together())
     else:

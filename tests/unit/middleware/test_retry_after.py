@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capline.middleware.retry_after import LONGEST_SECONDS, retry_after
+from capline.middleware.retry_after import LONGEST_SECONDS, retry_after, wait_asked
+
+
+def said(header: str | None, date: str | None = None) -> dict[str, str]:
+    fields = {"Retry-After": header, "Date": date}
+    return {name: value for name, value in fields.items() if value is not None}
+
 
 NOON = "Wed, 21 Oct 2015 12:00:00 GMT"
 
@@ -33,13 +39,18 @@ NOON = "Wed, 21 Oct 2015 12:00:00 GMT"
     ],
 )
 def test_seconds_and_dates(header: str, date: str | None, seconds: float) -> None:
-    assert retry_after(429, header, date) == seconds
-    assert retry_after(503, header, date) == seconds
-    assert retry_after(500, header, date) is None
+    assert retry_after(said(header, date)) == seconds
+    assert wait_asked(429, said(header, date)) == wait_asked(503, said(header, date)) == seconds
+    assert wait_asked(500, said(header, date)) is None
+
+
+def test_names_are_of_any_case() -> None:
+    assert retry_after({"retry-after": "7"}) == retry_after({"RETRY-AFTER": "7", "x": "y"}) == 7
+    assert retry_after({"retry-after": "Wed, 21 Oct 2015 12:01:30 GMT", "date": NOON}) == 90
 
 
 def test_a_date_without_a_date_beside_it_is_taken_against_our_clock() -> None:
-    asked = retry_after(429, formatdate(time.time() + 100, usegmt=True), None)
+    asked = retry_after(said(formatdate(time.time() + 100, usegmt=True)))
     assert asked is not None
     assert 90 < asked <= 100
 
@@ -49,10 +60,10 @@ def test_a_date_without_a_date_beside_it_is_taken_against_our_clock() -> None:
     [None, "", "soon", "-1", "+1", "1e3", "nan", "inf", "0x10", "1_0", "\u0663", "9" * 5000, "1.", "Wed", "\ud800"],
 )
 def test_what_is_no_such_header_asks_for_nothing(header: str | None) -> None:
-    assert retry_after(429, header, None) is None
+    assert retry_after(said(header)) is None
 
 
 @given(header=st.text(), date=st.none() | st.text())
 def test_no_text_at_all_breaks_it_or_asks_for_more_than_an_hour(header: str, date: str | None) -> None:
-    asked = retry_after(429, header, date)
+    asked = retry_after(said(header, date))
     assert asked is None or 0 <= asked <= LONGEST_SECONDS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import select
 import time
@@ -111,9 +110,14 @@ class AsyncTransport:
             idle = self._idle.setdefault(node, deque())
             while idle:
                 connection = idle.pop()
-                if await _usable(connection):
+                usable = False
+                try:
+                    usable = await _usable(connection)  # redis-py before 8 waits there, and may be cancelled
+                finally:
+                    if not usable:
+                        self._shut(connection)
+                if usable:
                     return connection
-                self._shut(connection)
             return await self._connect(node, until)
         except BaseException:
             room.release()
@@ -177,6 +181,12 @@ class AsyncTransport:
             await asyncio.sleep(0)
 
 
+async def _can_read(connection: Connection) -> bool:
+    """Whether bytes wait that nobody read. To see, redis-py before 8 takes them out; such a connection is closed."""
+    look: Any = getattr(connection, "can_read", None) or connection.can_read_destructive
+    return await look()
+
+
 def _close_without_loop(connection: Connection) -> None:
     """Close the socket itself; asyncio has no public way to, and its garbage is closed with a ResourceWarning."""
     writer = connection._writer  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as in `_shut`
@@ -196,7 +206,7 @@ async def _usable(connection: Connection) -> bool:
     """Whether nothing waits on it: neither its end nor a reply that nobody read."""
     try:
         writer = connection._writer  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - no public way to the socket
-        if writer is None or await connection.can_read():
+        if writer is None or await _can_read(connection):
             return False
         # The loop may not have seen yet that a connection ended while the loop was busy.
         poller = select.poll()
@@ -210,15 +220,11 @@ async def _read(connection: Connection, many: int, until: float) -> list[Reply]:
     """This many replies; after the first that does not come, all others are lost too."""
     replies: list[Reply] = []
     try:
-        # Not by redis-py's own timeout: its answer to that is None, which is an answer.
+        # Not by redis-py's own timeout, which is off: its answer to that is None, which is an answer.
         async with asyncio.timeout(max(LATE_S, until - time.monotonic())):
             while len(replies) < many:
                 try:
-                    replies.append(
-                        await connection.read_response(
-                            disable_decoding=True, timeout=math.inf, disconnect_on_error=False
-                        )
-                    )
+                    replies.append(await connection.read_response(disable_decoding=True, disconnect_on_error=False))
                 except RedisError as error:
                     reply = server_error(error)
                     if reply is None:

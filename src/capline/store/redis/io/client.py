@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import ssl
 import time
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,8 @@ from capline.model.errors import StoreError
 from capline.store.redis.io.wire import NO_CLIENT, NoReply, ServerError
 
 try:
-    from redis import exceptions
+    from redis import __version__, exceptions
+    from redis.connection import Connection
 except ModuleNotFoundError:
     raise StoreError(NO_CLIENT) from None
 
@@ -23,6 +26,7 @@ __all__ = [
     "SMALL_BYTES",
     "Failure",
     "answered",
+    "check_version",
     "connection_options",
     "halfway",
     "lost",
@@ -36,6 +40,48 @@ SMALL_BYTES = 32_768
 """So many bytes can be sent at once even if the server does not read: less than any socket buffer."""
 LATE_S = 0.02
 """The least time that a read waits: other servers may have used up the deadline."""
+
+
+OLDEST, NEWEST = (5, 2), 8
+"""The first release of redis-py and the last major one that this package is tested with."""
+_VERSION = re.compile(r"(\d+)\.(\d+)")
+
+# Before 7.4 an exception of redis-py does not say which first word of the reply it stands for. More special ones first.
+_WORDS: tuple[tuple[type[Exception], str], ...] = (
+    (exceptions.AskError, "ASK"),
+    (exceptions.MovedError, "MOVED"),
+    (exceptions.TryAgainError, "TRYAGAIN"),
+    (exceptions.ClusterDownError, "CLUSTERDOWN"),
+    (exceptions.MasterDownError, "MASTERDOWN"),
+    (exceptions.ClusterCrossSlotError, "CROSSSLOT"),
+    (exceptions.BusyLoadingError, "LOADING"),
+    (exceptions.NoScriptError, "NOSCRIPT"),
+    (exceptions.ReadOnlyError, "READONLY"),
+    (exceptions.NoPermissionError, "NOPERM"),
+    (exceptions.OutOfMemoryError, "OOM"),
+    (exceptions.ExecAbortError, "EXECABORT"),
+)
+_OF_TEXT = frozenset({"AUTH", "DB", "SELECT"})
+"""Words in capitals with which the text of an ERR begins, once ERR is taken out."""
+_NO_PASSWORD = "Authentication required"  # noqa: S105 - a server's text
+_TOO_MANY = "max number of clients reached"
+
+
+def check_version(version: str) -> None:
+    """Raise, saying what to install, for a redis-py that this package was not tested with."""
+    found = _VERSION.match(version)
+    if found is None or (int(found[1]), int(found[2])) < OLDEST or int(found[1]) > NEWEST:
+        raise StoreError(
+            f"redis-py {version} is installed; a store on Redis or Valkey needs 5.2 to {NEWEST}: "
+            f'pip install "redis>={OLDEST[0]}.{OLDEST[1]},<{NEWEST + 1}"'
+        )
+
+
+check_version(__version__)
+
+# redis-py introduces itself to the server, one or two more round trips, unless told not to; since 7.4 in another way.
+_IS_OLD = not any("driver_info" in inspect.signature(kind.__init__).parameters for kind in Connection.__mro__)
+_SILENT: dict[str, Any] = {"lib_name": None, "lib_version": None} if _IS_OLD else {"driver_info": None}
 
 
 def connection_options(settings: Settings, node: Address) -> dict[str, Any]:
@@ -54,7 +100,7 @@ def connection_options(settings: Settings, node: Address) -> dict[str, Any]:
         "socket_keepalive": True,
         "protocol": 2,
         "retry_on_error": [],
-        "driver_info": None,
+        **_SILENT,
     }
     if settings.tls:
         options |= {
@@ -73,13 +119,30 @@ def server_error(error: Exception) -> ServerError | None:
     text = str(error)
     if isinstance(error, exceptions.ResponseError) and "Protocol error: unauthenticated" in text:
         return ServerError("NOAUTH", text)  # to a long command of somebody who has not logged in
-    if isinstance(error, exceptions.RedisError) and error.status_code:
+    code = _word_of(error, text)
+    if code:
         # redis-py knows this first word, and has taken it out of the text.
-        return ServerError(error.status_code, f"{error.status_code} {text}")
+        return ServerError(code, f"{code} {text}")
     if isinstance(error, exceptions.ResponseError):
         word = text.split(" ", 1)[0].rstrip(":")
         return ServerError(word if word.isupper() else "ERR", text)
     return None
+
+
+def _word_of(error: Exception, text: str) -> str | None:
+    """The first word of the reply behind this exception; None if redis-py left it in the text, or no reply came."""
+    if not isinstance(error, exceptions.RedisError):
+        return None
+    if hasattr(error, "status_code"):
+        return error.status_code
+    for kind, word in _WORDS:
+        if isinstance(error, kind):
+            return None if text.startswith(f"{word} ") else word
+    if text.split(" ", 1)[0] in _OF_TEXT:
+        return "ERR"
+    if isinstance(error, exceptions.AuthenticationError):
+        return "NOAUTH" if _NO_PASSWORD in text else "WRONGPASS"
+    return "ERR" if text == _TOO_MANY else None
 
 
 def halfway(until: float) -> float:

@@ -10,11 +10,13 @@ its own.
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 import time
 import weakref
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capline.model.errors import StoreError, StoreUnavailableError
@@ -223,11 +225,7 @@ def _read(connection: Connection, many: int, until: float) -> list[Reply]:
     replies: list[Reply] = []
     for _ in range(many):
         try:
-            replies.append(
-                connection.read_response(
-                    disable_decoding=True, timeout=max(LATE_S, until - time.monotonic()), disconnect_on_error=False
-                )
-            )
+            replies.append(_read_one(connection, max(LATE_S, until - time.monotonic())))
         except _ERRORS as error:
             reply = server_error(error)
             if reply is None:
@@ -236,6 +234,23 @@ def _read(connection: Connection, many: int, until: float) -> list[Reply]:
                 break
             replies.append(reply)
     return replies
+
+
+_TAKES_TIMEOUT = "timeout" in inspect.signature(Connection.read_response).parameters
+
+
+def _read_one(connection: Connection, seconds: float) -> Reply:
+    if _TAKES_TIMEOUT:
+        return connection.read_response(disable_decoding=True, timeout=seconds, disconnect_on_error=False)
+    wire: Any = connection._sock  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as in `_send_much`; redis-py before 8
+    if wire is None:
+        raise ConnectionError("the connection is closed")
+    wire.settimeout(seconds)
+    try:
+        return connection.read_response(disable_decoding=True, disconnect_on_error=False)
+    finally:
+        with suppress(OSError):  # closed meanwhile
+            wire.settimeout(connection.socket_timeout)
 
 
 def _after_fork() -> None:

@@ -1,0 +1,119 @@
+"""A storage for the package `limits`: flask-limiter and slowapi decide by capline, by a URL.
+
+    import capline.contrib.limits                       # makes the URLs known
+    Limiter(key_func, app=app, storage_uri="capline+lmdb:///var/lib/app/limits", strategy="moving-window")
+
+`capline+` stands before any store URL: memory, lmdb, redis, redis+cluster and so on. The strategy is `moving-window`:
+it is exact, and what capline's default is. A fixed window admits twice its quota around its end, and is refused.
+
+Each key is a subject, each (amount, period) a set of limits that comes with the call; `limits` itself still asks one
+limit at a time, so a refusal by the second has used up the first. Only capline's own verbs decide all at once.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+from typing import NoReturn
+
+from capline.limiter.limiter import Limiter
+from capline.model.errors import CaplineError, InvalidValueError, StoreError
+from capline.model.limit import Limit
+from capline.store.redis.io.url import server_schemes
+
+try:
+    from limits.limits import GRANULARITIES
+    from limits.storage.base import MovingWindowSupport, Storage
+except ImportError as error:
+    raise CaplineError("capline.contrib.limits needs limits: pip install limits") from error
+
+__all__ = ["CaplineStorage"]
+
+POLICY = "limits"
+_PREFIX = "capline+"
+_LONGEST_KEY_BYTES = 512
+_END = re.compile(r".*/(\d+)/(\d+)/(\w+)", re.DOTALL)
+"""How the key of a limit ends: amount, multiples, granularity."""
+_STRATEGY = "capline's storage counts by strategy='moving-window'; a fixed window admits twice its quota around its end"
+
+
+class CaplineStorage(Storage, MovingWindowSupport):
+    """See the module's text. Options are `capline.Limiter`'s, like `on_store_error` or `namespace`."""
+
+    STORAGE_SCHEME = [f"{_PREFIX}{name}" for name in ("memory", "lmdb", *server_schemes())]  # noqa: RUF012 - as limits asks
+    DEPENDENCIES = []  # noqa: RUF012
+
+    def __init__(self, uri: str | None = None, wrap_exceptions: bool = False, **options: str | float | bool) -> None:
+        super().__init__(uri, wrap_exceptions=wrap_exceptions)
+        given: dict[str, object] = dict(options)
+        self._limiter = Limiter((uri or "capline+memory://").removeprefix(_PREFIX), **given)  # pyright: ignore[reportArgumentType] - checked there
+
+    @property
+    def base_exceptions(self) -> type[Exception]:
+        """What an outage raises."""
+        return StoreError
+
+    def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
+        """Whether `amount` more fit; consumes them if so."""
+        if amount < 1:
+            return True
+        return self._limiter.decide(POLICY, _subject(key), amount, limits=_limits(limit, expiry)).allowed
+
+    def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
+        """When the oldest hit of the window was, or now if there is none; and how many units are in it."""
+        seen = self._limiter.peek(POLICY, _subject(key), limits=_limits(limit, expiry))
+        if not seen.limits:
+            return self._limiter.now_us() / 1e6, 0  # an outage that the choice allows: nothing was read
+        state = seen.limits[0]
+        units = limit - state.remaining - seen.allowed
+        now = self._limiter.now_us() / 1e6
+        if units <= 0 or state.frees_in_us is None:
+            return now, units
+        return now + state.frees_in_us / 1e6 - expiry, units
+
+    def clear(self, key: str) -> None:
+        """Forget the key under its limit, which the key names."""
+        found = _END.fullmatch(key)
+        granularity = None if found is None else GRANULARITIES.get(found[3])
+        if found is None or granularity is None:
+            raise InvalidValueError(f"{key!r} is not a key of limits: it ends with amount, multiples and period")
+        limits = _limits(int(found[1]), int(found[2]) * granularity.GRANULARITY.seconds)
+        self._limiter._under(POLICY, limits).erase(_subject(key))  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - its log has no policy of its own
+
+    def check(self) -> bool:
+        """Whether the store answers."""
+        try:
+            self._limiter.now_us()
+        except StoreError:
+            return False
+        return True
+
+    def reset(self) -> NoReturn:
+        """Not offered: logs expire by themselves."""
+        raise NotImplementedError("capline forgets a key by clear(); to begin anew use another namespace")
+
+    def incr(self, key: str, expiry: int, amount: int = 1) -> NoReturn:  # noqa: ARG002 - limits says which
+        """Refused: it is for fixed windows."""
+        raise InvalidValueError(_STRATEGY)
+
+    def get(self, key: str) -> NoReturn:  # noqa: ARG002
+        """Refused: it is for fixed windows."""
+        raise InvalidValueError(_STRATEGY)
+
+    def get_expiry(self, key: str) -> NoReturn:  # noqa: ARG002
+        """Refused: it is for fixed windows."""
+        raise InvalidValueError(_STRATEGY)
+
+    def close(self) -> None:
+        """Close the store."""
+        self._limiter.close()
+
+
+def _limits(amount: int, seconds: int) -> tuple[Limit]:
+    return (Limit(amount, seconds * 1_000_000),)
+
+
+def _subject(key: str) -> str:
+    """The key, or its hash where it is longer than a subject may be."""
+    data = key.encode("utf-8", "surrogatepass")
+    return key if len(data) <= _LONGEST_KEY_BYTES else f"hashed:{blake2b(data, digest_size=32).hexdigest()}"

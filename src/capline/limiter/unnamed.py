@@ -1,0 +1,72 @@
+"""Limits that come with the call: `decide("search", "user:42", limits=["10/minute"])`, with no policy made before.
+
+Each (name, limits) is a policy of its own, kept by value: a limiter of that one policy on the same store. Its log is
+named after the limits too, so that other limits under the same name begin another history, and no log is kept shorter
+than its widest window. At most `MOST` are kept; one that was dropped is made again, and finds its log.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from capline.model.errors import InvalidTypeError, quoted
+from capline.model.limit import Limit
+from capline.model.policy import Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["MOST", "UnnamedPolicies", "unnamed_policy"]
+
+MOST = 1_024
+"""Sets of limits that a limiter keeps."""
+
+_NAME_LETTERS = 40
+L = TypeVar("L")
+Key = tuple[str, tuple[Limit | str, ...]]
+
+
+def unnamed_policy(name: str, limits: Sequence[Limit | str]) -> Policy:
+    """The policy of these limits, in any order and notation; its log is named by both."""
+    policy = Policy(name, limits)
+    canonical = "\n".join(sorted(str(limit) for limit in policy.limits))
+    digest = blake2b(canonical.encode(), digest_size=8).hexdigest()
+    return Policy(name, policy.limits, log=f"{name[:_NAME_LETTERS]}.{digest}")
+
+
+class UnnamedPolicies(Generic[L]):
+    """What was made for each name and limits; the one that was asked for longest ago goes first. Threads share it."""
+
+    def __init__(self, make: Callable[[Policy], L]) -> None:
+        self._make = make
+        self._made: OrderedDict[Key, L] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def get(self, name: str, limits: Sequence[Limit | str]) -> L:
+        """What is made for these; raises as `Policy` does."""
+        if isinstance(limits, (str, Limit)):
+            raise InvalidTypeError(f"limits come as a list, like ['10/minute'], not {quoted(limits)}")
+        try:
+            key = (name, tuple(limits))
+            made = self._made.get(key)
+        except TypeError:
+            raise InvalidTypeError(f"limits come as a list, like ['10/minute'], not {quoted(limits)}") from None
+        with self._lock:
+            if made is None:
+                made = self._made[key] = self._make(unnamed_policy(*key))
+                if len(self._made) > MOST:
+                    self._made.popitem(last=False)
+            elif key in self._made:
+                self._made.move_to_end(key)
+        return made
+
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self._made.clear()

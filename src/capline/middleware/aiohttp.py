@@ -1,0 +1,88 @@
+"""A client middleware for aiohttp: every request of a session waits for a slot of its own.
+
+    session = aiohttp.ClientSession(middlewares=[LimitedMiddleware(limiter, "psp", max_wait=30)])
+
+It is to aiohttp what `capline.middleware.httpx.AsyncLimitedTransport` is to httpx.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from capline.middleware.gate import Gate, is_safe_to_repeat
+from capline.model.errors import CaplineError
+
+try:
+    from aiohttp import client_middlewares as _since_3_12  # noqa: F401 # pyright: ignore[reportUnusedImport]
+    from aiohttp import payload
+except ImportError as error:
+    raise CaplineError('capline.middleware.aiohttp needs aiohttp: pip install "aiohttp>=3.12"') from error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from aiohttp import ClientRequest, ClientResponse
+    from aiohttp.client_middlewares import ClientHandlerType
+
+    from capline.limiter.aio import AsyncLimiter
+    from capline.model.subject import Subject
+
+__all__ = ["LimitedMiddleware"]
+
+
+class LimitedMiddleware:
+    """Sends each request in a slot of `policy`; see `LimitedTransport` for what the arguments do.
+
+    Put it last of a session's `middlewares`, so that it sees each sending.
+    """
+
+    def __init__(
+        self,
+        limiter: AsyncLimiter,
+        policy: str,
+        *,
+        subject: Subject | Callable[[ClientRequest], Subject] | None = None,
+        max_wait: float | None = None,
+        slack: float | None = None,
+        retries: int = 0,
+    ) -> None:
+        self._limiter = limiter
+        self._gate = Gate(policy, subject, _host, max_wait, slack, retries)
+
+    async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+        """Wait for a slot, then send."""
+
+        async def send() -> _Answer:
+            return _Answer(await handler(request))
+
+        answer = await self._gate.awaited(self._limiter, request, send, partial(_repeatable, request))
+        return answer.response
+
+
+class _Answer:
+    """aiohttp's answer in the words of the gate."""
+
+    def __init__(self, response: ClientResponse) -> None:
+        self.response = response
+
+    @property
+    def status_code(self) -> int:
+        return self.response.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self.response.headers
+
+    async def aclose(self) -> None:
+        self.response.close()
+
+
+def _host(request: ClientRequest) -> str:
+    return request.url.host or ""
+
+
+def _repeatable(request: ClientRequest, status: int) -> bool:
+    """Whether the request may be sent again: its body is at hand, and the work cannot be done twice."""
+    whole = not request.body or isinstance(request.body, (bytes, payload.BytesPayload))
+    return whole and is_safe_to_repeat(request.method, status, request.headers)

@@ -1,0 +1,88 @@
+"""A downloader middleware for Scrapy: every request, from every host that crawls, waits for a slot of its own.
+
+    DOWNLOADER_MIDDLEWARES = {"capline.middleware.scrapy.LimitedMiddleware": 950}    # next to the downloader
+    CAPLINE_LIMITER = "crawl.limits.limiter"       # a Limiter, or where one is to be imported from
+    CAPLINE_POLICY = "site"
+    CAPLINE_MAX_WAIT = 600                         # seconds; a request with no slot by then is dropped
+
+The subject is the request's host, or `request.meta["capline_subject"]`. An answer of 429 or 503 with `Retry-After`
+holds back every host on the store; Scrapy's own RetryMiddleware sends the request again, which takes a slot of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
+
+from capline.limiter.limiter import Limiter
+from capline.middleware.gate import Gate, Turn
+from capline.middleware.threaded import acquired
+from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, LimitExceeded, StoreError, quoted
+
+try:
+    from scrapy.exceptions import IgnoreRequest
+    from scrapy.utils.misc import load_object
+except ImportError as error:
+    raise CaplineError("capline.middleware.scrapy needs Scrapy: pip install scrapy") from error
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+
+__all__ = ["LimitedMiddleware"]
+
+_SUBJECT = "capline_subject"
+
+
+class LimitedMiddleware:
+    """See the module's text. It needs Scrapy's asyncio reactor, which is the default."""
+
+    def __init__(self, limiter: Limiter, policy: str, *, max_wait: float | None = None) -> None:
+        self._limiter = limiter
+        self._gate = Gate[Any](policy, _subject, _subject, max_wait, None, 0)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """From the settings CAPLINE_LIMITER, CAPLINE_POLICY and CAPLINE_MAX_WAIT."""
+        settings = crawler.settings
+        limiter, policy = settings.get("CAPLINE_LIMITER"), settings.get("CAPLINE_POLICY")
+        if isinstance(limiter, str):
+            limiter = load_object(limiter)
+        if not isinstance(limiter, Limiter):
+            raise InvalidTypeError(f"CAPLINE_LIMITER is a capline.Limiter, or the path of one, not {quoted(limiter)}")
+        if policy not in limiter.policies:
+            listed = ", ".join(limiter.policies) or "none"
+            raise InvalidValueError(f"CAPLINE_POLICY is a policy of the limiter ({listed}), not {quoted(policy)}")
+        longest = settings.get("CAPLINE_MAX_WAIT")
+        return cls(limiter, policy, max_wait=None if longest is None else float(longest))
+
+    async def process_request(self, request: Request) -> None:
+        """Wait for the request's slot; drop the request if none is free within CAPLINE_MAX_WAIT."""
+        gate = self._gate
+        try:
+            async with acquired(self._limiter, gate.policy, gate.subject_of(request), timeout=gate.max_wait):
+                pass
+        except LimitExceeded as refused:
+            raise IgnoreRequest(str(refused)) from refused
+
+    async def process_response(self, request: Request, response: Response) -> Response:
+        """Hold back every host if the site asks for it."""
+        gate = self._gate
+        turn = Turn(gate)
+        names = ("Retry-After", "Date")
+        said = {name: text.decode("latin-1") for name in names if (text := response.headers.get(name)) is not None}
+        turn.is_last(response.status, said, repeatable=False)
+        if turn.wait:
+            hold = partial(self._limiter.schedule, gate.policy, gate.subject_of(request))
+            try:
+                await asyncio.to_thread(hold, max_wait=turn.wait, not_before=turn.wait)
+            except StoreError as error:
+                turn.not_held(error)
+        return response
+
+
+def _subject(request: Request) -> Any:
+    return request.meta.get(_SUBJECT) or urlsplit(request.url).hostname or ""

@@ -1,0 +1,62 @@
+"""`acquire` of a `Limiter` for a coroutine: the store is asked in a thread, the wait is the loop's.
+
+The rule: a cancelled coroutine gives its slot back, also one that the thread takes only after the cancellation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from capline.limiter.checks import refusal_text
+from capline.limiter.patience import Patience
+from capline.model.errors import LimitExceeded, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from capline.limiter.limiter import Limiter
+    from capline.model.decision import Decision
+    from capline.model.subject import Subject
+
+__all__ = ["acquired"]
+
+
+@asynccontextmanager
+async def acquired(
+    limiter: Limiter,
+    policy: str,
+    subject: Subject,
+    cost: int = 1,
+    *,
+    timeout: float | None = None,  # noqa: ASYNC109 - how far a slot may be, as in `acquire`
+) -> AsyncGenerator[Decision]:
+    """`Limiter.acquire`, awaited, without blocking the loop."""
+    loop = asyncio.get_running_loop()
+    patience = Patience(timeout, may_lose_answers=True)
+
+    def give_back(slot: Decision) -> None:
+        if slot.allowed:
+            loop.run_in_executor(None, partial(limiter.refund, policy, subject, slot.hit, cost))
+
+    while True:
+        ask = partial(limiter.schedule, policy, subject, cost, patience.id, max_wait=patience.left())
+        asked = loop.run_in_executor(None, ask)
+        try:
+            slot = await asyncio.shield(asked)
+            break
+        except StoreError as error:
+            await asyncio.sleep(patience.pause(error))
+        except asyncio.CancelledError:
+            asked.add_done_callback(lambda done: None if done.exception() else give_back(done.result()))
+            raise
+    if not slot.allowed:
+        raise LimitExceeded(refusal_text(policy, subject, slot), slot)
+    try:
+        await asyncio.sleep(slot.wait)
+    except BaseException:
+        give_back(slot)
+        raise
+    yield slot

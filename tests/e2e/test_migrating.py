@@ -1,0 +1,49 @@
+"""The small apps of docs/migrating.md run as they were and as they become; each asserts its own answers."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = (Path(__file__).parents[2] / "docs" / "migrating.md").read_text()
+DIFFS: dict[str, str] = dict(re.findall(r"^### (\S+)\n(?:(?!^### )[\s\S])*?```diff\n([\s\S]*?)```", PAGE, re.MULTILINE))
+MODULES = {name: name.replace("-", "_") for name in DIFFS} | {"throttled-py": "throttled"}
+
+
+def one_side(diff: str, sign: str) -> str:
+    """The lines of one side of a diff."""
+    return "\n".join(line[1:] for line in diff.splitlines() if line[:1] in {sign, " ", ""})
+
+
+def run(program: str, folder: Path) -> None:
+    path = os.pathsep.join([str(Path(__file__).parents[2] / "src"), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path}
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=folder, env=environment, timeout=120)
+    assert done.returncode == 0, f"{program}\n{done.stderr[-2000:]}"
+
+
+def test_every_package_that_people_come_from_has_its_app() -> None:
+    packages = "limits flask-limiter slowapi fastapi-limiter django-ratelimit pyrate-limiter throttled-py aiolimiter"
+    assert sorted(DIFFS) == sorted(packages.split())
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "limits" else pytest.mark.deep) for name in DIFFS]
+)
+def test_the_app_runs_on_capline(name: str, tmp_path: Path) -> None:
+    run(one_side(DIFFS[name], "+"), tmp_path)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", DIFFS)
+def test_and_ran_as_it_was(name: str, tmp_path: Path) -> None:
+    if importlib.util.find_spec(MODULES[name]) is None:
+        pytest.skip(f"{name} is not installed")
+    run(one_side(DIFFS[name], "-"), tmp_path)

@@ -116,20 +116,23 @@ def test_a_watch_tells_of_each_change(shell: Shell, tmp_path: Path, s3: S3) -> N
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert json.loads(process.stdout.readline())["version"] == "v1"
-        publish("v2")
-        assert json.loads(process.stdout.readline())["version"] == "v2"
-        site = Site(
-            shell.url if "://" in shell.url else str(tmp_path / shell.url), s3.options if "://" in shell.url else {}
-        )
-        site.write("pointer.json", b"torn")
-        told = json.loads(process.stdout.readline())
-        assert (told["version"], told["error"].endswith("publish again with --resend")) == ("v2", True)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
-        assert process.stderr.read() == ""
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert json.loads(process.stdout.readline())["version"] == "v1"
+            publish("v2")
+            assert json.loads(process.stdout.readline())["version"] == "v2"
+            site = Site(
+                shell.url if "://" in shell.url else str(tmp_path / shell.url), s3.options if "://" in shell.url else {}
+            )
+            site.write("pointer.json", b"torn")
+            told = json.loads(process.stdout.readline())
+            assert (told["version"], told["error"].endswith("publish again with --resend")) == ("v2", True)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+            assert process.stderr.read() == ""
+        finally:
+            process.kill()  # of a test that failed above: it would run for ever
 
 
 def test_what_cannot_be(tmp_path: Path) -> None:

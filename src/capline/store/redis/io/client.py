@@ -63,7 +63,7 @@ _WORDS: tuple[tuple[type[Exception], str], ...] = (
 )
 _OF_TEXT = frozenset({"AUTH", "DB", "SELECT"})
 """Words in capitals with which the text of an ERR begins, once ERR is taken out."""
-_NO_PASSWORD = "Authentication required"  # noqa: S105 - a server's text
+_NO_PASSWORD = "Authentication required"  # noqa: S105 - a server's text # nosec B105
 _TOO_MANY = "max number of clients reached"
 
 

@@ -164,8 +164,8 @@ MUTANTS = (
     Mutant(
         "a_read_waits_past_the_deadline",
         f"{IO}/sync.py",
-        "disable_decoding=True, timeout=max(LATE_S, until - time.monotonic())",
-        "disable_decoding=True, timeout=60",
+        "disable_decoding=True, timeout=seconds, disconnect_on_error=False",
+        "disable_decoding=True, timeout=60, disconnect_on_error=False",
         "a verb hangs as long as its server does",
         f"{TRANSPORT}::test_a_read_ends_by_the_deadline_of_its_verb[sync]",
     ),

@@ -48,11 +48,11 @@ _VERSION = re.compile(r"(\d+)\.(\d+)")
 
 # Before 7.4 an exception of redis-py does not say which first word of the reply it stands for. More special ones first.
 _WORDS: tuple[tuple[type[Exception], str], ...] = (
-    (exceptions.AskError, "ASK"),
     (exceptions.MovedError, "MOVED"),
+    (exceptions.AskError, "ASK"),
     (exceptions.TryAgainError, "TRYAGAIN"),
-    (exceptions.ClusterDownError, "CLUSTERDOWN"),
     (exceptions.MasterDownError, "MASTERDOWN"),
+    (exceptions.ClusterDownError, "CLUSTERDOWN"),
     (exceptions.ClusterCrossSlotError, "CROSSSLOT"),
     (exceptions.BusyLoadingError, "LOADING"),
     (exceptions.NoScriptError, "NOSCRIPT"),

@@ -103,7 +103,10 @@ def serve(
         from capline.service.server import check as checked  # noqa: PLC0415 - as above
 
         count = checked(settings)
-        where = settings.policies or settings.config
+        if settings.policies is None:
+            out.print("good: the policies are in the configuration store, which is asked at the start", markup=False)
+            return
+        where = settings.policies
         out.print(f"good: {count} {'policy' if count == 1 else 'policies'} of {where}", markup=False)
         return
     from capline.service.run.start import serve as serve_settings  # noqa: PLC0415 - as above

@@ -19,11 +19,14 @@ import msgspec
 from prometheus_client.core import GaugeMetricFamily
 
 from capline.config.document import document_of, policy_of
-from capline.model.errors import InvalidValueError, quoted
+from capline.config.open import open_backend
+from capline.limiter.rules import DEFAULT_NAMESPACE
+from capline.model.errors import InvalidValueError, NoStoreError, quoted
 from capline.service import answers
 from capline.service.forms import Reader, query_of, subject_of, word_of
 from capline.service.http import ONE_BODY_BYTES, Reply, Request, Route
 from capline.service.problems import Problem
+from capline.store.redis.io.url import parse_url, server_schemes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
     from capline.model.policy import Policy
     from capline.model.subject import Subject
 
-__all__ = ["ConfigurationMetrics", "configuration_routes", "configuration_state"]
+__all__ = ["ConfigurationMetrics", "check_address", "configuration_routes", "configuration_state"]
 
 WHO = "http"
 """Who changes something without saying so."""
@@ -112,6 +115,21 @@ def configuration_routes(limiter: AsyncLimiter) -> dict[str, Route]:
             {"POST": of.roll_back_override}, ONE_BODY_BYTES, roles=ADMIN, takes=RollbackForm
         ),
     }
+
+
+def check_address(url: str) -> str:
+    """What `--check` opens for this configuration store: an empty one for a server, or where there is no file yet.
+
+    Asks no server and makes no file. Raises for a URL that names none, and for a file that is damaged.
+    """
+    if url.partition("://")[0].lower() in server_schemes():
+        parse_url(url)
+        return "memory://"
+    try:
+        open_backend(url, DEFAULT_NAMESPACE, create=False).close()
+    except NoStoreError:
+        return "memory://"
+    return url
 
 
 def configuration_state(limiter: AsyncLimiter) -> dict[str, str]:

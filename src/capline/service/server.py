@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from capline.limiter.aio import AsyncLimiter
 from capline.model.errors import NoStoreError
 from capline.model.policy import Policy
-from capline.service import segments
+from capline.service import configuration, segments
 from capline.service.access.guard import Guard
 from capline.service.access.log import AccessLog
 from capline.service.access.newcomers import NAMESPACE, POLICY, Newcomers
@@ -147,6 +147,8 @@ def check(settings: Settings) -> int:
 
     if settings.segments is not None:
         settings = replace(settings, segments=segments.check_address(settings.segments))
+    if settings.config is not None:
+        settings = replace(settings, config=configuration.check_address(settings.config))
     if settings.grpc is not None:
         check_grpc_parts()
         load(*map(Path, settings.grpc.envoy), merge_domains=settings.grpc.merge_domains)

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.kit.service import Service
 
-from capline import ManualClock, Policy
-from capline.model.errors import StoreUnavailableError
+from capline import Configuration, ManualClock, Policy
+from capline.model.errors import CaplineError, StoreUnavailableError
 from capline.service.metrics import Metrics
+from capline.service.run.settings import Settings
+from capline.service.server import check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 NOW_US = 1_800_000_000_000_000
 AT = "2027-01-15T08:00:00.000Z"
@@ -176,3 +179,15 @@ def test_an_outage_of_the_configuration_is_said_and_serves_on(
     assert "the last known serves" in service("GET", "/readyz").json()["configuration"]
     assert metrics.asked.get_sample_value("capline_config_up") == 0
     assert (metrics.asked.get_sample_value("capline_config_stale_seconds") or 0) > 0
+
+
+def test_a_check_asks_no_server_and_makes_no_file(tmp_path: Path) -> None:
+    missing = tmp_path / "configuration"
+    for url in (f"lmdb://{missing}", "redis://127.0.0.1:1"):
+        assert check(Settings(store="memory://", policies=None, config=url)) == 0
+    assert not missing.exists()
+    with Configuration(f"lmdb://{missing}") as made:
+        made.set_policies([Policy("promo", ["3/day"])])
+    assert check(Settings(store="memory://", policies=None, config=f"lmdb://{missing}")) == 1
+    with pytest.raises(CaplineError, match="unknown kind"):
+        check(Settings(store="memory://", policies=None, config="nowhere://x"))

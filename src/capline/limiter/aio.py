@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from capline.model.decision import Decision, Joint
     from capline.model.limit import Limit
     from capline.model.limit_status import LimitStatus
+    from capline.model.server_state import ServerState
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
     from capline.store.protocol import Batch, CompiledRule
@@ -65,6 +66,10 @@ class AsyncLimiter(LimiterBase[AsyncStore]):
     async def now_us(self) -> int:
         """See `Limiter.now_us`."""
         return await self._store.now_us()
+
+    async def servers(self) -> list[ServerState]:
+        """See `Limiter.servers`."""
+        return await self._store.servers()
 
     async def decide(  # noqa: C901, PLR0911 - the fast paths, one after the other
         self,

@@ -170,6 +170,13 @@ class AsyncRedisStore(AsyncStore):
         return await self._drive(self._verbs.peek_all(attempts))
 
     @override
+    async def place_all(
+        self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /
+    ) -> Joint:
+        """In one slot of a cluster only."""
+        return await self._drive(self._verbs.place_all(attempts, max_wait_us, not_before_us))
+
+    @override
     async def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
         return await self._drive(self._verbs.decide_batch(attempts))
 

@@ -170,6 +170,11 @@ class RedisStore(Store):
         return self._verbs.joint_answer(self._ask(call), attempts, PEEK)
 
     @override
+    def place_all(self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /) -> Joint:
+        """In one slot of a cluster only."""
+        return self._drive(self._verbs.place_all(attempts, max_wait_us, not_before_us))
+
+    @override
     def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
         return self._drive(self._verbs.decide_batch(attempts))
 

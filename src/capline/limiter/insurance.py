@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from capline.model.policy import Policy
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
-    from capline.store.local.base import LocalRule
+    from capline.store.local.transaction import LocalRule
 
 __all__ = ["Insurance", "Insurer"]
 

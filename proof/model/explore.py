@@ -57,7 +57,7 @@ SHORT = (
     Scope(TWO, (1, 1, 2), moves=2, costs=(1, 2), max_waits_us=(1,)),
 )
 """Enough to find every fault of `faults.py`."""
-DEBITS = Scope(ONE, (1, 2), moves=2, charges=(3,), settled=(0, 3))
+DEBITS = Scope(ONE, (1, 2), moves=1, charges=(3,), settled=(0, 3))
 """The same for the faults in charges and settlements."""
 LONG = (
     Scope(ONE, (1, 1, 3), moves=2, back=2),

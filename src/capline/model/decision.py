@@ -75,6 +75,18 @@ class Decision(_Answer, frozen=True, gc=False):
     _seen: tuple[Any, ...] = ()
     """A function that makes the states of the limits, and its arguments, none of which ever changes."""
 
+    def as_dict(self) -> dict[str, object]:
+        """The fields for JSON, times in microseconds, the limit as its text; `capline decide --json` prints them."""
+        return {
+            "allowed": self.allowed,
+            "limit": None if self.limit is None else str(self.limit),
+            "remaining": self.remaining,
+            "retry_after_us": self.retry_after_us,
+            "reset_after_us": self.reset_after_us,
+            "hit": self.hit,
+            "origin": self.origin,
+        }
+
     @property
     def wait(self) -> float:
         """`wait_us` in seconds."""

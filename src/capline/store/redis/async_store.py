@@ -44,7 +44,7 @@ _Waiting = list[tuple[StoreAttempt, "asyncio.Future[Decision]"]]
 
 
 class AsyncRedisStore(AsyncStore):
-    """See `AsyncStore`. Of one event loop at a time."""
+    """Logs on Redis or Valkey, awaited. Of one event loop at a time."""
 
     may_lose_answers = True
 

@@ -48,7 +48,7 @@ class _Unit(Protocol):
 
 
 class RedisStore(Store):
-    """See `Store`. Threads share it; a forked child makes its own connections."""
+    """Logs on Redis or Valkey. Threads share it; a forked child makes its own connections."""
 
     may_lose_answers = True
 
@@ -206,7 +206,7 @@ class RedisStore(Store):
 
     @override
     def sweep(self) -> int:
-        """See `Store`. Keys expire by themselves; this is for a caller's own clock."""
+        """Remove old logs, for a caller's own clock: by the server's keys expire by themselves."""
         return self._drive(self._maintenance.sweep())
 
     @override

@@ -148,6 +148,14 @@ class Store(Protocol):
         ...
 
     @abstractmethod
+    def place_all(self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /) -> Joint:
+        """`place` for several logs: one instant for all, in one atomic step, or nothing; `capline.window.joint`.
+
+        Raises `InvalidValueError` where the logs are not in one place, so that no step is atomic.
+        """
+        ...
+
+    @abstractmethod
     def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
         """Many attempts of any policies, in order; an item that fails is its error, and fails no other."""
         ...
@@ -274,6 +282,13 @@ class AsyncStore(Protocol):
     @abstractmethod
     async def peek_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """What `decide_all` would answer; records nothing."""
+        ...
+
+    @abstractmethod
+    async def place_all(
+        self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /
+    ) -> Joint:
+        """`place` for several logs: one instant for all, in one atomic step, or nothing."""
         ...
 
     @abstractmethod

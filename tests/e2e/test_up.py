@@ -229,6 +229,7 @@ def received(up: Up) -> int:
     return typed(up.tries[4])["received"]
 
 
+@pytest.mark.deep
 def test_with_no_server_installed_it_says_so_and_starts_the_rest(tmp_path: Path) -> None:
     with Up(tmp_path, str(tmp_path)) as up:
         assert up.ready()

@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-__all__ = ["CampaignFigures", "WorkedFigures", "WorkerMetrics"]
-
-MOST_CAMPAIGNS = 100
-"""The oldest have samples; all are in `capline_queue_campaigns`."""
+__all__ = ["CampaignFigures", "QueueFigures", "WorkedFigures", "WorkerMetrics"]
 
 
 class WorkedFigures(Protocol):
@@ -58,17 +55,26 @@ class CampaignFigures(Protocol):
     def silent_s(self) -> float: ...  # noqa: D102 - of the lease that was renewed longest ago
 
 
+class QueueFigures(Protocol):
+    """A queue; `capline.campaign.queue.watch.QueueDepth` is one."""
+
+    @property
+    def campaigns(self) -> int: ...  # noqa: D102 - that are not finished
+    @property
+    def oldest(self) -> Sequence[CampaignFigures]: ...  # noqa: D102 - a bounded number of them
+
+
 class WorkerMetrics:
     """Keeps them in this registry. `worked` is read when somebody asks; the queue is what `show` was given last."""
 
     def __init__(self, worked: WorkedFigures, registry: CollectorRegistry) -> None:
         self._worked = worked
-        self._campaigns: Sequence[CampaignFigures] | None = None
+        self._queue: QueueFigures | None = None
         registry.register(self)
 
-    def show(self, campaigns: Sequence[CampaignFigures] | None) -> None:
-        """Export these campaigns from now on, the oldest first; None where the queue did not answer."""
-        self._campaigns = campaigns
+    def show(self, queue: QueueFigures | None) -> None:
+        """Export this from now on; None where the queue did not answer."""
+        self._queue = queue
 
     def collect(self) -> Iterable[Metric]:
         """Read the figures; prometheus-client calls it."""
@@ -81,17 +87,17 @@ class WorkerMetrics:
         people = CounterMetricFamily("capline_worker_recipients", "Recipients of those delivered", labels=outcome)
         for name in ("sent", "refused", "failed", "not_known"):
             people.add_metric([name], getattr(worked, name))
-        campaigns = self._campaigns
-        up = GaugeMetricFamily("capline_queue_up", "1 while the queue answers", value=campaigns is not None)
+        queue = self._queue
+        up = GaugeMetricFamily("capline_queue_up", "1 while the queue answers", value=queue is not None)
         yield from (batches, people, up)
-        if campaigns is None:
+        if queue is None:
             return
-        yield GaugeMetricFamily("capline_queue_campaigns", "Campaigns that are not finished", value=len(campaigns))
+        yield GaugeMetricFamily("capline_queue_campaigns", "Campaigns that are not finished", value=queue.campaigns)
         of, by = ["campaign"], ["campaign", "state"]
         state = GaugeMetricFamily("capline_queue_batches", "Batches of a campaign that is not finished", labels=by)
         age = GaugeMetricFamily("capline_queue_age_seconds", "Since the campaign was enqueued", labels=of)
         silent = GaugeMetricFamily("capline_queue_silent_seconds", "Since its quietest lease was renewed", labels=of)
-        for one in campaigns[:MOST_CAMPAIGNS]:
+        for one in queue.oldest:
             for name in ("waiting", "leased", "delivered"):
                 state.add_metric([one.campaign, name], getattr(one, name))
             state.add_metric([one.campaign, "dead_letter"], one.dead_letters)

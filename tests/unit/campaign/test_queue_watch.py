@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -13,14 +12,11 @@ from tests.kit.servers import single
 from capline.campaign.queue import watch
 from capline.campaign.queue.queue import Queue
 from capline.campaign.queue.server import QueueServer
-from capline.campaign.queue.watch import CampaignDepth, watching
+from capline.campaign.queue.watch import CampaignDepth, QueueDepth, watching
 from capline.campaign.queue.worker import Worked
 from capline.model.errors import CaplineError
 from capline.observe.serving import new_registry, served
-from capline.observe.worker import MOST_CAMPAIGNS, WorkerMetrics
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from capline.observe.worker import WorkerMetrics
 
 
 def depth(name: str) -> CampaignDepth:
@@ -35,7 +31,7 @@ def test_the_queue_is_what_was_shown_last_and_the_worker_what_it_is_now() -> Non
     registry, worked = CollectorRegistry(), Worked("me")
     metrics = WorkerMetrics(worked, registry)
     assert registry.get_sample_value("capline_queue_up") == 0
-    metrics.show([depth("a")])
+    metrics.show(QueueDepth(1, [depth("a")]))
     worked.settled, worked.sent, worked.not_known = 2, 9, 1
     assert registry.get_sample_value("capline_queue_up") == 1
     assert [batches(registry, state) for state in ("waiting", "leased", "delivered", "dead_letter")] == [3, 1, 2, 1]
@@ -48,34 +44,28 @@ def test_the_queue_is_what_was_shown_last_and_the_worker_what_it_is_now() -> Non
     assert (registry.get_sample_value("capline_queue_up"), batches(registry, "waiting")) == (0, None)
 
 
-def test_so_many_campaigns_have_samples() -> None:
-    registry = CollectorRegistry()
-    WorkerMetrics(Worked("me"), registry).show([depth(str(number)) for number in range(MOST_CAMPAIGNS + 5)])
-    assert registry.get_sample_value("capline_queue_campaigns") == MOST_CAMPAIGNS + 5
-    ages = next(family for family in registry.collect() if family.name == "capline_queue_age_seconds")
-    assert len(ages.samples) == MOST_CAMPAIGNS
-
-
 def test_a_queue_is_looked_at_again_and_again_and_may_go_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "EVERY_S", 0.01)
-    shown: list[Sequence[CampaignDepth] | None] = []
+    monkeypatch.setattr(watch, "MOST_CAMPAIGNS", 1)
+    shown: list[QueueDepth | None] = []
     seen = threading.Condition()
 
-    def show(campaigns: Sequence[CampaignDepth] | None) -> None:
+    def show(queue: QueueDepth | None) -> None:
         with seen:
-            shown.append(campaigns)
+            shown.append(queue)
             seen.notify_all()
 
     with single("redis") as server, QueueServer(server.url) as connection, watching(server.url, show), seen:
-        assert seen.wait_for(lambda: [] in shown, 60)
+        assert seen.wait_for(lambda: QueueDepth(0, []) in shown, 60)
         server.command("ZADD", "capline:campaigns", 1_000_000, "a")
         assert Queue(connection).ages_s()["a"] > 1e9
         server.command("HSET", "capline:{campaign:a}:run", "queued", 5, "settled", 2)
         server.command("XGROUP", "CREATE", "capline:{campaign:a}:batches", "workers", "0", "MKSTREAM")
-        assert seen.wait_for(lambda: bool(shown[-1]), 60)
+        server.command("ZADD", "capline:campaigns", 2_000_000, "b")
+        assert seen.wait_for(lambda: (last := shown[-1]) is not None and last.campaigns == 2, 60)
         last = shown[-1]
         assert last is not None
-        assert (last[0].campaign, last[0].waiting, last[0].delivered) == ("a", 3, 2)
+        assert [(one.campaign, one.waiting, one.delivered) for one in last.oldest] == [("a", 3, 2)]
         server.kill()
         assert seen.wait_for(lambda: shown[-1] is None, 60)
 

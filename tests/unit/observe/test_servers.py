@@ -40,6 +40,7 @@ def test_a_server_tells_its_memory_and_connections(kind: str) -> None:
     assert (state.max_clients or 0) > 100
 
 
+@pytest.mark.deep
 def test_of_a_cluster_those_that_hold_logs() -> None:
     nodes = shared("redis", "cluster")
 

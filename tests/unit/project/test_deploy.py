@@ -18,6 +18,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
+from capline.campaign.queue.watch import QueueDepth
 from capline.campaign.queue.worker import Worked
 from capline.cli.main import app
 from capline.observe.worker import WorkerMetrics
@@ -38,7 +39,7 @@ PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
 def exported() -> set[str]:
     """The names of all series that a service and a worker export."""
     worker = WorkerMetrics(Worked("a worker"), CollectorRegistry())
-    worker.show([])
+    worker.show(QueueDepth(0, []))
     names = {family.name for metrics in (Metrics().registry, worker) for family in metrics.collect()}
     return names | {f"{name}_{end}" for name in names for end in ("total", "bucket")}
 

@@ -1,12 +1,13 @@
 """Reads a queue's progress every few seconds, in a thread with a connection of its own: for metrics.
 
-A reading costs three commands for each campaign that is not finished.
+A reading costs three commands for each campaign that it looks at, and one for each of its leased batches.
 """
 
 from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,11 +17,12 @@ from capline.campaign.queue.server import QueueServer
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator
 
-__all__ = ["EVERY_S", "CampaignDepth", "depths", "watching"]
+__all__ = ["EVERY_S", "CampaignDepth", "QueueDepth", "read_depth", "watching"]
 
 EVERY_S = 5.0
+MOST_CAMPAIGNS = 100
 
 
 class CampaignDepth(msgspec.Struct, frozen=True):
@@ -35,9 +37,17 @@ class CampaignDepth(msgspec.Struct, frozen=True):
     silent_s: float
 
 
-def depths(queue: Queue) -> list[CampaignDepth]:
-    """The campaigns that are not finished, the oldest first; `CampaignError` where the server does not answer."""
-    return [_depth(queue, campaign, age_s) for campaign, age_s in queue.ages_s().items()]
+class QueueDepth(msgspec.Struct, frozen=True):
+    """How many campaigns are not finished, and the oldest 100 of them."""
+
+    campaigns: int
+    oldest: list[CampaignDepth]
+
+
+def read_depth(queue: Queue) -> QueueDepth:
+    """The queue as it is; `CampaignError` where the server does not answer."""
+    ages = queue.ages_s()
+    return QueueDepth(len(ages), [_depth(queue, *one) for one in islice(ages.items(), MOST_CAMPAIGNS)])
 
 
 def _depth(queue: Queue, campaign: str, age_s: float) -> CampaignDepth:
@@ -47,8 +57,8 @@ def _depth(queue: Queue, campaign: str, age_s: float) -> CampaignDepth:
 
 
 @contextmanager
-def watching(url: str, show: Callable[[Sequence[CampaignDepth] | None], object]) -> Generator[None]:
-    """Call `show` with the depths every few seconds within the block; with None where the queue did not answer."""
+def watching(url: str, show: Callable[[QueueDepth | None], object]) -> Generator[None]:
+    """Call `show` with the depth every few seconds within the block; with None where the queue did not answer."""
     over = threading.Event()
     thread = threading.Thread(target=_watch, args=(url, show, over), name="capline-queue-metrics", daemon=True)
     thread.start()
@@ -59,12 +69,12 @@ def watching(url: str, show: Callable[[Sequence[CampaignDepth] | None], object])
         thread.join()
 
 
-def _watch(url: str, show: Callable[[Sequence[CampaignDepth] | None], object], over: threading.Event) -> None:
+def _watch(url: str, show: Callable[[QueueDepth | None], object], over: threading.Event) -> None:
     with QueueServer(url, patience_s=0.0) as server:
         queue = Queue(server)
         while True:
             try:
-                show(depths(queue))
+                show(read_depth(queue))
             except CampaignError:
                 show(None)
             if over.wait(EVERY_S):

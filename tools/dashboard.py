@@ -98,6 +98,7 @@ PANELS = (
         "How large is the embedded store?", "bytes", ((f"capline_store_file_bytes{{{_OF}}}", "{{instance}} {{store}}"),)
     ),
     Panel("Is a change refused?", "none", ((f"capline_reload_refused{{{_OF}}}", "{{instance}} {{what}}"),)),
+    Panel("Is the configuration the newest?", "s", ((f"capline_config_stale_seconds{{{_OF}}}", "{{instance}}"),)),
     Panel("Are the segments the newest?", "s", ((f"capline_segments_behind_seconds{{{_OF}}}", "{{instance}}"),)),
     Panel("How old are the segments?", "s", ((f"capline_segments_age_seconds{{{_OF}}}", "{{instance}}"),)),
     Panel(

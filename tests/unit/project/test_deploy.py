@@ -18,11 +18,13 @@ import yaml
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
+from capline import Configuration
 from capline.campaign.queue.watch import QueueDepth
 from capline.campaign.queue.worker import Worked
 from capline.cli.main import app
 from capline.observe.worker import WorkerMetrics
 from capline.policy.file import loads
+from capline.service.configuration import ConfigurationMetrics
 from capline.service.metrics import Metrics
 from capline.service.run.file import VARIABLES, read_settings
 from capline.up.files import alerts_yaml
@@ -40,7 +42,10 @@ def exported() -> set[str]:
     """The names of all series that a service and a worker export."""
     worker = WorkerMetrics(Worked("a worker"), CollectorRegistry())
     worker.show(QueueDepth(0, []))
-    names = {family.name for metrics in (Metrics().registry, worker) for family in metrics.collect()}
+    service = Metrics().registry
+    with Configuration("memory://") as configuration:
+        ConfigurationMetrics(service, configuration)
+        names = {family.name for metrics in (service, worker) for family in metrics.collect()}
     return names | {f"{name}_{end}" for name in names for end in ("total", "bucket")}
 
 

@@ -107,7 +107,7 @@ MUTANTS = (
     ),
     Mutant(
         "batch_sent_again_for_any_id",
-        "store/redis/scripting/requests.py",
+        "store/redis/scripting/parts.py",
         "repeatable = not plain and all(attempt.fingerprint for attempt in own_attempts)",
         "repeatable = not plain and any(attempt.fingerprint for attempt in own_attempts)",
         "a batch of which some attempts have no id is sent again, and these count twice",

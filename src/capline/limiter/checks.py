@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from capline.model.decision import Decision
+    from capline.model.decision import Decision, Joint
     from capline.model.subject import Subject
 else:
     np = LateModule("numpy")
@@ -41,7 +41,7 @@ MOST_CODES = 1 << 16
 """Segments in one batch: a row names its by 16 bits."""
 
 
-def refusal_text(policy: str, subject: Subject, decision: Decision) -> str:
+def refusal_text(policy: str, subject: Subject, decision: Decision | Joint) -> str:
     """One line for `LimitExceeded`."""
     if decision.origin == "fallback":
         return (

@@ -209,16 +209,9 @@ _NONE = Decision(False, None, 0, None, None, None)
 def explained(why: Explanation, segment: str | None) -> bytes:
     """Why: the decision for one unit now, each limit as it stands, the hits, oldest first."""
     return msgspec.json.encode(
-        {
-            "policy": why.policy,
-            "subject": why.subject,
-            "segment": segment,
-            "algorithm": why.algorithm,
-            "count_denied": why.count_denied,
-            "zone": why.zone or None,
-            "now_us": why.now_us,
+        why.as_dict(segment)
+        | {
             "decision": Answer(*_parts(why.policy, segment, why.decision)),
-            "limits": [limit.as_dict() for limit in why.limits],
             "hits": [{"hit": hit.stamp_us, "units": hit.units} for hit in why.hits],
         }
     )

@@ -1,4 +1,4 @@
-"""`redis://` and its kin: `Verbs` and `Maintenance` driven by the synchronous transport; one unit's fast path."""
+"""`redis://` and its kin: the verbs and `Maintenance`, driven by the synchronous transport; one unit's fast path."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from capline.model.errors import StoreClosedError
 from capline.model.override import override
 from capline.model.subject import check_subject
 from capline.store.protocol import Store
+from capline.store.redis.batch_verbs import BatchVerbs
 from capline.store.redis.io.sync import Transport
 from capline.store.redis.io.wire import NoReply, ServerError
+from capline.store.redis.joint_verbs import JointVerbs
 from capline.store.redis.maintenance import Maintenance
 from capline.store.redis.scripting.replies import one_decision
 from capline.store.redis.scripting.requests import CHARGE, DECIDE, PEEK, PLACE, one_payload
@@ -48,13 +50,15 @@ class _Unit(Protocol):
 
 
 class RedisStore(Store):
-    """See `Store`. Threads share it; a forked child makes its own connections."""
+    """Logs on Redis or Valkey. Threads share it; a forked child makes its own connections."""
 
     may_lose_answers = True
 
     def __init__(self, settings: Settings, clock: Clock | None) -> None:
         self._session = Session(settings, clock)
         self._verbs = Verbs(self._session)
+        self._joint = JointVerbs(self._session)
+        self._batches = BatchVerbs(self._session)
         self._maintenance = Maintenance(self._session)
         self._transport = Transport(settings)
 
@@ -156,30 +160,35 @@ class RedisStore(Store):
     @override
     def decide_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """Across slots of a cluster one slot after the other."""
-        call = self._verbs.at_once(attempts, DECIDE)
+        call = self._joint.at_once(attempts, DECIDE)
         if call is None:
-            return self._drive(self._verbs.decide_all(attempts))
-        return self._verbs.joint_answer(self._ask(call), attempts, DECIDE)
+            return self._drive(self._joint.decide_all(attempts))
+        return self._joint.joint_answer(self._ask(call), attempts, DECIDE)
 
     @override
     def peek_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """Across slots of a cluster each in its own moment."""
-        call = self._verbs.at_once(attempts, PEEK)
+        call = self._joint.at_once(attempts, PEEK)
         if call is None:
-            return self._drive(self._verbs.peek_all(attempts))
-        return self._verbs.joint_answer(self._ask(call), attempts, PEEK)
+            return self._drive(self._joint.peek_all(attempts))
+        return self._joint.joint_answer(self._ask(call), attempts, PEEK)
+
+    @override
+    def place_all(self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /) -> Joint:
+        """In one slot of a cluster only."""
+        return self._drive(self._joint.place_all(attempts, max_wait_us, not_before_us))
 
     @override
     def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
-        return self._drive(self._verbs.decide_batch(attempts))
+        return self._drive(self._batches.decide_batch(attempts))
 
     @override
     def decide_many(self, batch: Batch) -> Decisions:
-        return self._drive(self._verbs.many(batch, DECIDE))
+        return self._drive(self._batches.many(batch, DECIDE))
 
     @override
     def peek_many(self, batch: Batch) -> Decisions:
-        return self._drive(self._verbs.many(batch, PEEK))
+        return self._drive(self._batches.many(batch, PEEK))
 
     @override
     def refund_many(
@@ -206,7 +215,7 @@ class RedisStore(Store):
 
     @override
     def sweep(self) -> int:
-        """See `Store`. Keys expire by themselves; this is for a caller's own clock."""
+        """Remove old logs, for a caller's own clock: by the server's keys expire by themselves."""
         return self._drive(self._maintenance.sweep())
 
     @override

@@ -75,15 +75,14 @@ class Model:
             left = headers.get(name, "")
             if not left.isdecimal():
                 continue
-            limit = self._limiter.policies[policy].limits[0]
-            step = self._limiter.now_us() * STEPS // limit.window_us
-            charges = [f"unknown-{step - ago}" for ago in range(-1, STEPS + 2)]
-            log = self._limiter.explain(policy, self._key, ids=charges)
-            # A slot later than now is of a call that waits still. A charge comes after these, and counts at once.
+            log = self._limiter.explain(policy, self._key)
+            limit = log.limits[0].limit
+            # A slot later than now is of a call that waits still: the provider has not seen it.
             began_us = log.now_us - limit.window_us
-            hits = [hit for hit in log.hits if began_us < hit.stamp_us and (hit.stamp_us <= log.now_us or hit.id)]
+            ours = sum(hit.units for hit in log.hits if began_us < hit.stamp_us <= log.now_us)
             unknown = self._unknown[policy]
-            unknown.append(limit.quota - int(left) - sum(hit.units for hit in hits))
+            unknown.append(limit.quota - int(left) - ours)
             if len(unknown) == ANSWERS and min(unknown) > 0:
+                step = log.now_us * STEPS // limit.window_us
                 with suppress(IdConflictError):  # another host was first
                     self._limiter.charge(policy, self._key, min(unknown), id=f"unknown-{step}")

@@ -113,7 +113,7 @@ def test_what_others_use_is_charged_to_the_log_of_all(asking: Callable[[int, int
     assert tokens.used == 1_000 + provider.stats()["tokens"]
 
 
-def test_it_is_charged_once_though_the_charge_comes_after_slots_that_others_wait_for(llm: Any) -> None:
+def test_calls_that_wait_still_hide_nothing_and_it_is_charged_once(llm: Any) -> None:
     clock = ManualClock()
     hourly = Policy("llm-requests", ["10/hour"])
     with httpx.Client() as client, Limiter("memory://", [hourly], clock=clock) as limiter:

@@ -50,6 +50,14 @@ MUTANTS = (
         "tests/conformance/test_server_stores.py::TestRedisCluster::test_of_limits_that_are_alike_the_first_is_named",
     ),
     Mutant(
+        "queue_tie",
+        f"{LUA}/unit.lua",
+        "\n    if quota - inside < left then left, tightest",
+        "\n    if quota - inside <= left then left, tightest",
+        "of limits with as much left another one is named for a slot than by the rule",
+        "tests/property/store/redis/test_long_logs.py::test_a_queue[['3/10us', '5/40us']-8-subject-redis]",
+    ),
+    Mutant(
         "joint_tie",
         f"{LUA}/joint.lua",
         "    if remaining < left then left, tightest, place",

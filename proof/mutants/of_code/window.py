@@ -7,7 +7,7 @@ __all__ = ["MUTANTS"]
 MUTANTS = (
     Mutant(
         "level_past_its_quota_is_forgotten",
-        "window/limit_reader.py",
+        "window/counters.py",
         "        later_us = -(-max(0, level - self.brim) // self.fall)\n",
         "        later_us = 0\n",
         "a charge of many quotas under gcra is trimmed after one window",

@@ -57,6 +57,16 @@ def test_the_figures_of_the_production_checklist_are_the_measured_ones() -> None
         assert re.search(rf"redis.* {re.escape(number)} {unit}", measured), (number, unit)
 
 
+def test_the_figures_of_the_capacity_table_are_the_measured_ones() -> None:
+    page, measured = (
+        (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("operating", "benchmarks")
+    )
+    table = page.partition("## Capacity")[2]
+    for figure in ("14,400", "720,600", "90.6 MB"):
+        assert figure in table
+        assert re.search(rf"(?<![\d,.]){re.escape(figure)}", measured), figure
+
+
 def test_the_readme_prints_what_its_example_says(tmp_path: Path) -> None:
     code = str(BLOCKS[0].values[0]).replace("/tmp/capline-readme", str(tmp_path))  # noqa: S108 - as above
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

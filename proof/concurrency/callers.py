@@ -10,8 +10,8 @@ free behind those taken. For a while callers ask and take slots, near ones and o
 they only ask, so that the queue comes to an end and attempts are allowed again. Towards the end some take a slot
 however far it is.
 
-In joint cases there are three subjects, of which callers ask for one, two or all in one attempt. They share a slot, so
-that this is one step on a cluster as well.
+In joint cases there are three subjects, of which callers ask for one, two or all in one attempt, or one slot. They
+share a slot of a cluster, so that this is one step there as well.
 """
 
 from __future__ import annotations
@@ -96,13 +96,15 @@ def cases() -> Iterator[Case]:
             yield Case(store, limit, "tasks", 64, seconds, slots=True)
         for store in STORES:
             yield Case(store, limit, "processes", 8, seconds, joint=True)
-        for store, kind in (
-            ("memory", "threads"),
-            ("memory", "tasks"),
-            ("redis", "threads"),
-            ("valkey cluster", "tasks"),
+        for store, kind, slots in (
+            ("memory", "threads", False),
+            ("memory", "tasks", True),
+            ("redis", "threads", False),
+            ("lmdb", "threads", True),
+            ("valkey cluster", "tasks", False),
+            ("redis cluster", "tasks", True),
         ):
-            yield Case(store, limit, kind, 64, seconds, joint=True)
+            yield Case(store, limit, kind, 64, seconds, slots=slots, joint=True)
 
 
 def run(case: Case, url: str) -> tuple[Report, list[str]]:
@@ -145,15 +147,16 @@ class _Call(NamedTuple):
 
     def on(self, limiter: Any) -> Any:
         """Make it; what an `AsyncLimiter` returns is to be awaited."""
-        if self.is_joint:
-            return limiter.decide_all([Attempt(*part) for part in self.parts()])
+        parts = [Attempt(*part) for part in self.parts()]
         if self.wish is None:
+            if self.is_joint:
+                return limiter.decide_all(parts)
             return limiter.decide("p", self.subjects[0], self.cost, self.id)
         max_wait_us, not_before_us = self.wish
-        max_wait = None if max_wait_us is None else max_wait_us / 1e6
-        return limiter.schedule(
-            "p", self.subjects[0], self.cost, self.id, max_wait=max_wait, not_before=not_before_us / 1e6
-        )
+        bounds = {"max_wait": None if max_wait_us is None else max_wait_us / 1e6, "not_before": not_before_us / 1e6}
+        if self.is_joint:
+            return limiter.schedule_all(parts, **bounds)
+        return limiter.schedule("p", self.subjects[0], self.cost, self.id, **bounds)
 
     def parts(self) -> list[Part]:
         """What is asked for in one attempt."""
@@ -166,7 +169,7 @@ class _Call(NamedTuple):
 
     def record(self) -> dict[str, Any]:
         """What its record says."""
-        row: dict[str, Any] = {"cost": self.cost, "id": self.id}
+        row: dict[str, Any] = {} if self.is_joint else {"cost": self.cost, "id": self.id}
         if self.wish is not None:
             row |= {"verb": "schedule", "max_wait_us": self.wish[0], "not_before_us": self.wish[1]}
         return row
@@ -240,7 +243,7 @@ def _ask(case: Case, number: int, limiter: Limiter, recorder: Recorder) -> None:
             return call.on(limiter)
 
         if call.is_joint:
-            answer = recorder.joint(call.parts(), sent)
+            answer = recorder.joint(call.parts(), sent, **call.record())
         else:
             answer = recorder.attempt("p", call.subjects[0], sent, **call.record())
         back = caller.back(call.hits(answer))
@@ -314,7 +317,7 @@ def _tasks(case: Case, url: str, limiter: Limiter) -> list[str]:
                 return await call.on(on)
 
             if call.is_joint:
-                answer = await recorder.joint_later(call.parts(), sent)
+                answer = await recorder.joint_later(call.parts(), sent, **call.record())
             else:
                 answer = await recorder.attempt_later("p", call.subjects[0], sent, **call.record())
             back = caller.back(call.hits(answer))

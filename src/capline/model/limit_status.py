@@ -60,15 +60,21 @@ class LimitStatus(msgspec.Struct, frozen=True, gc=False):
 
 def states_of(logs: Iterable[LogLimits], numbers: Sequence[int]) -> tuple[LimitStatus, ...]:
     """The state of every limit in the policy's order, from three numbers for each limit in the order of the logs."""
-    placed: list[tuple[int, LimitStatus]] = []
+    states: list[LimitStatus] = []
+    places: list[int] = []
+    at = 0
     for log_limits in logs:
-        before = len(placed)
-        places = log_limits.places or range(before, before + len(log_limits.limits))
-        for limit, place in zip(log_limits.limits, places, strict=True):
-            left, frees_in_us, whole_in_us = numbers[NUMBERS * len(placed) : NUMBERS * (len(placed) + 1)]
+        title = log_limits.title
+        if log_limits.places:
+            places += log_limits.places
+        else:
+            places += range(len(places), len(places) + len(log_limits.limits))
+        for limit in log_limits.limits:
+            left, frees_in_us, whole_in_us = numbers[at : at + NUMBERS]
+            at += NUMBERS
             never = limit.quota == 0 and not isinstance(limit, QuietHours)
-            state = LimitStatus(
-                limit, max(0, left), None if never else frees_in_us, whole_in_us, log_limits.title, max(0, -left)
-            )
-            placed.append((place, state))
-    return tuple([state for _, state in sorted(placed, key=itemgetter(0))])
+            past = -left if left < 0 else 0
+            states.append(LimitStatus(limit, left + past, None if never else frees_in_us, whole_in_us, title, past))
+    if len(states) == 1:
+        return (states[0],)
+    return tuple([state for _, state in sorted(zip(places, states, strict=True), key=itemgetter(0))])

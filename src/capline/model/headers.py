@@ -58,8 +58,8 @@ def _draft_11(states: Sequence[LimitStatus]) -> dict[str, str]:
     items, policies = _fixed(tuple([(state.name, state.limit) for state in states]))
     left: list[str] = []
     for item, state in zip(items, states, strict=True):
-        more = f";t={_seconds(state.frees_in_us)}" if state.frees_in_us else ""
-        left.append(f"{item};r={min(state.remaining, LARGEST_INTEGER)}{more}")
+        remaining, frees_in_us = min(state.remaining, LARGEST_INTEGER), state.frees_in_us
+        left.append(f"{item};r={remaining};t={_seconds(frees_in_us)}" if frees_in_us else f"{item};r={remaining}")
     return {"RateLimit-Policy": policies, "RateLimit": ", ".join(left)}
 
 

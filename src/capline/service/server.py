@@ -189,7 +189,7 @@ async def _serve(
             tokens = TokenFile(settings.tokens)
             guard = Guard(tokens)
             parts.followed.append(Followed("tokens", tokens.reload))
-        observers: tuple[Observer, ...] = (metrics,)
+        observers: tuple[Observer, ...] = ()
         if settings.observers.access_log is not None:
             access_log = AccessLog(settings.observers)
             parts.followed.append(Followed("access_log", access_log.reopen))
@@ -203,8 +203,14 @@ async def _serve(
             context = None if named is None else tls_context(named)
             if named is not None and context is not None:
                 parts.followed.append(Followed(f"{name}.tls", _certificate(named, context)))
+            public = name == PUBLIC
             app = App(
-                of[name], settings.bounds, observers if name == PUBLIC else (), guard, settings.http.trusted_proxies
+                of[name],
+                settings.bounds,
+                observers if public else (),
+                guard,
+                settings.http.trusted_proxies,
+                metrics.answered if public else None,
             )
             listeners[name] = Listener(app, settings.bounds, context)
         reload_now = asyncio.Event()

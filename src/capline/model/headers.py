@@ -56,12 +56,15 @@ def _draft_11(states: Sequence[LimitStatus]) -> dict[str, str]:
     if not states:
         return {}
     items, policies = _fixed(tuple([(state.name, state.limit) for state in states]))
-    left: list[str] = []
+    left = ""
     for item, state in zip(items, states, strict=True):
         frees_us, remaining = state.frees_in_us, state.remaining
-        more = f";t={-(-frees_us // 1_000_000)}" if frees_us else ""
-        left.append(f"{item};r={min(LARGEST_INTEGER, remaining)}{more}")
-    return {"RateLimit-Policy": policies, "RateLimit": ", ".join(left)}
+        if left:
+            left += ", "
+        left += f"{item};r={remaining if remaining <= LARGEST_INTEGER else LARGEST_INTEGER}"  # noqa: FURB136 - faster
+        if frees_us:
+            left += f";t={-(-frees_us // 1_000_000)}"
+    return {"RateLimit-Policy": policies, "RateLimit": left}
 
 
 @lru_cache(maxsize=1024)

@@ -73,11 +73,13 @@ class _Verbs:
         """May the subject have the cost now? Consumes it when allowed."""
         ask: Ask = self._ask(request.body, request.packed)
         segment = self._segment(ask)
-        await self._check_new(request, ask)
+        if self._newcomers is not None:
+            await self._check_new(request, ask)
         decision = await self._limiter.decide(
             ask.policy, ask.subject, ask.cost, ask.id, segment=segment, channel=ask.channel, zone=ask.zone
         )
-        await self._note_new(request, ask, decision)
+        if self._newcomers is not None:
+            await self._note_new(request, ask, decision)
         return Reply(answers.one(ask.policy, segment, decision), decision.headers("draft-11"))
 
     async def peek(self, request: Request) -> Reply:

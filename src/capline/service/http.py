@@ -61,7 +61,10 @@ class Request:
 
 
 class Reply:
-    """A body and its status; `headers` beside type and length. What is not bytes is encoded as the request was."""
+    """What a handler answers: a body and its status; `headers` beside type and length.
+
+    What is not bytes is encoded as the request was.
+    """
 
     __slots__ = ("body", "headers", "status", "type")
 
@@ -73,12 +76,13 @@ class Reply:
         self.status = status
         self.type = type
 
-    def encode(self, packed: bool) -> bytes:
+    def sent(self, packed: bool) -> bytes:
         """The body as it is sent."""
-        if not isinstance(self.body, bytes):
+        body = self.body
+        if not isinstance(body, bytes):
             self.type = MSGPACK if packed else JSON
-            self.body = (msgspec.msgpack.encode if packed else msgspec.json.encode)(self.body)
-        return self.body
+            body = self.body = (msgspec.msgpack.encode if packed else msgspec.json.encode)(body)
+        return body
 
 
 Handler = Callable[[Request], Awaitable[Reply]]
@@ -176,10 +180,10 @@ class App:
         headers = scope["headers"]
         client = self.client(scope.get("client"), headers)
         request = Request(scope["method"], scope["raw_path"], scope["query_string"], headers, client)
-        reply = await self.answer(request, receive)
-        if reply is None:
+        answer = await self.answer(request, receive)
+        if answer is None:
             return
-        body = reply.encode(request.packed)
+        reply, body = answer
         sent: list[tuple[bytes, bytes]] = []
         if reply.status != HTTPStatus.NO_CONTENT:
             sent += [(b"content-type", _header_name(reply.type)), (b"content-length", b"%d" % len(body))]
@@ -188,11 +192,15 @@ class App:
         await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else body})
         self.answered(request, reply.status, len(body), perf_counter() - began)
 
-    async def answer(self, request: Request, receive: Receive | None = None) -> Reply | None:
-        """What to reply, whatever comes; None where the client went away. Without `receive` the body is there."""
+    async def answer(self, request: Request, receive: Receive | None = None) -> tuple[Reply, bytes] | None:
+        """The reply and its body, whatever comes; None where the client went away before its request had ended.
+
+        Without `receive` the request's body is there already, and there is an answer.
+        """
         self._under_way += 1
         try:
-            return await self._answer(request, receive)
+            reply = await self._answer(request, receive)
+            return None if reply is None else (reply, reply.sent(request.packed))
         except Problem as problem:
             return _told(problem)
         except CaplineError as error:
@@ -268,5 +276,6 @@ def _header_name(name: str) -> bytes:
     return name.lower().encode()
 
 
-def _told(problem: Problem) -> Reply:
-    return Reply(document(problem), problem.headers, status=problem.status.value, type="application/problem+json")
+def _told(problem: Problem) -> tuple[Reply, bytes]:
+    body = document(problem)
+    return Reply(body, problem.headers, status=problem.status.value, type="application/problem+json"), body

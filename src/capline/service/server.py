@@ -55,6 +55,9 @@ __all__ = ["ADMIN", "PUBLIC", "Parts", "Settings", "check", "open_parts", "serve
 PUBLIC, ADMIN = "http", "admin"
 """The listeners, by their section in the settings. A process has one of them or both."""
 
+_LOCAL = ("memory:", "lmdb:")
+"""Stores of this machine, which answer at once."""
+
 
 @dataclass(slots=True)
 class Parts:
@@ -212,7 +215,9 @@ async def _serve(
                 settings.http.trusted_proxies,
                 metrics.answered if public else None,
             )
-            listeners[name] = Listener(app, settings.bounds, context)
+            listeners[name] = Listener(
+                app, settings.bounds, context, waits=not settings.store.lower().startswith(_LOCAL)
+            )
         reload_now = asyncio.Event()
         _on_signals(list(listeners.values()), reload_now, lifeline)
         async with asyncio.TaskGroup() as beside:

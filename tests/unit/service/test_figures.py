@@ -67,9 +67,7 @@ def test_a_file_that_grows_keeps_what_is_counted(tmp_path: Path) -> None:
     registry = CollectorRegistry()
     MultiProcessCollector(registry, str(tmp_path))
     counter = Figures(str(tmp_path)).counter("requests_total", "Requests", ("who",))
-    adds = [
-        counter((str(number) * 100,)) for number in range(1000, 1300)
-    ]  # of some 600 bytes each, past the first size
+    adds = [counter((str(number) * 100,)) for number in range(1000, 1300)]  # past the first size
     for add in [*adds, *adds]:
         add(1)
     assert {registry.get_sample_value("requests_total", {"who": str(n) * 100}) for n in range(1000, 1300)} == {2.0}

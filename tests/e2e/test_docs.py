@@ -18,7 +18,7 @@ BLOCKS = [
         ROOT / "README.md",
         *(ROOT / "docs" / f"{name}.md" for name in ("stores", "logs", "observing", "publishing", "algorithms")),
         ROOT / "docs" / "segments.md",
-        *(ROOT / "docs" / f"{name}.md" for name in ("celery", "migrating")),
+        *(ROOT / "docs" / f"{name}.md" for name in ("celery", "migrating", "waiting")),
     )
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
 ]
@@ -33,7 +33,7 @@ def test_an_example_runs(block: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", ["celery", "migrating"])
+@pytest.mark.parametrize("page", ["celery", "migrating", "waiting"])
 def test_an_example_of_a_package_that_is_not_installed_is_python_at_least(page: str) -> None:
     blocks = re.findall(r"```py\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"), re.DOTALL)
     assert blocks

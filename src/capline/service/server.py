@@ -56,6 +56,9 @@ __all__ = ["ADMIN", "PUBLIC", "Parts", "Settings", "check", "open_parts", "serve
 PUBLIC, ADMIN = "http", "admin"
 """The listeners, by their section in the settings. A process has one of them or both."""
 
+_LOCAL = ("memory:", "lmdb:")
+"""Stores of this machine, which answer at once."""
+
 
 @dataclass(slots=True)
 class Parts:
@@ -190,7 +193,7 @@ async def _serve(
             tokens = TokenFile(settings.tokens)
             guard = Guard(tokens)
             parts.followed.append(Followed("tokens", tokens.reload))
-        observers: tuple[Observer, ...] = (metrics,)
+        observers: tuple[Observer, ...] = ()
         if settings.observers.access_log is not None:
             access_log = AccessLog(settings.observers)
             parts.followed.append(Followed("access_log", access_log.reopen))
@@ -204,10 +207,18 @@ async def _serve(
             context = None if named is None else tls_context(named)
             if named is not None and context is not None:
                 parts.followed.append(Followed(f"{name}.tls", _certificate(named, context)))
+            public = name == PUBLIC
             app = App(
-                of[name], settings.bounds, observers if name == PUBLIC else (), guard, settings.http.trusted_proxies
+                of[name],
+                settings.bounds,
+                observers if public else (),
+                guard,
+                settings.http.trusted_proxies,
+                metrics.answered if public else None,
             )
-            listeners[name] = Listener(app, settings.bounds, context)
+            listeners[name] = Listener(
+                app, settings.bounds, context, waits=not settings.store.lower().startswith(_LOCAL)
+            )
         reload_now = asyncio.Event()
         _on_signals(list(listeners.values()), reload_now, lifeline)
         async with asyncio.TaskGroup() as beside:

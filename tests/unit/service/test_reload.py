@@ -38,18 +38,24 @@ def test_a_broken_change_leaves_the_last_good_one_and_is_counted_once(
             while not truth():  # noqa: ASYNC110 - what is looked at sets no event
                 await asyncio.sleep(0.005)
 
+    def put(text: str) -> None:
+        """Whole: it may be looked at in between."""
+        aside = tmp_path / "aside"
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(file)
+
     async def run() -> None:
-        file.write_text("policies: {promo: {limits: [3/day]}}", encoding="utf-8")
+        put("policies: {promo: {limits: [3/day]}}")
         async with AsyncLimiter.from_file(file, "memory://") as limiter:
             now = asyncio.Event()
             following = asyncio.create_task(follow([Followed("policies", limiter.reload)], metrics, now))
             await until(lambda: value("capline_reload_refused") == 0)
-            file.write_text("policies: {promo: {limits: [5/day, x]}}", encoding="utf-8")
+            put("policies: {promo: {limits: [5/day, x]}}")
             now.set()
             await until(lambda: value("capline_reload_refused") == 1)
             assert limits(limiter) == ["3/day"]
             await asyncio.sleep(0.05)  # it is looked at again and again, and said once
-            file.write_text("policies: {promo: {limits: [7/day]}}", encoding="utf-8")
+            put("policies: {promo: {limits: [7/day]}}")
             await until(lambda: value("capline_reload_refused") == 0)
             assert limits(limiter) == ["7/day"]
             file.unlink()

@@ -1,4 +1,4 @@
-"""Every interleaving of a few callers, over the rule itself: an explicit-state model of decisions, slots, refunds and charges.
+"""Every interleaving of a few callers, over the rule itself: decisions, slots, refunds and charges in one model.
 
     python -m proof.model      every scope, and every fault that is seeded in the rule; exit 1 where a promise is broken
 

@@ -175,7 +175,9 @@ def _tell(asked: argparse.Namespace, line: str) -> None:
 
 def main(words: list[str] | None = None) -> int:
     """Run it; see the module's text."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "run.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--providers", type=Path, default=HERE / "providers.yaml", help="what each allows")
     parser.add_argument("--store", help="lmdb:///path, redis://…, redis+cluster://…; default: lmdb, for this run")
     parser.add_argument("--orders", type=Path, help="an SQLite file that stays; default: one for this run")

@@ -19,10 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import uvloop
 from _harness import Report, arguments, check
-from prometheus_client import CollectorRegistry
 
 from capline import AsyncLimiter
-from capline.observe import PrometheusObserver
 from capline.service.envoy.files import load
 from capline.service.envoy.messages import OK, SERVICE, part, rls
 from capline.service.envoy.metrics import EnvoyMetrics
@@ -30,6 +28,7 @@ from capline.service.envoy.ratelimit import RateLimit
 from capline.service.envoy.server import envoy_server
 from capline.service.envoy.service import Service
 from capline.service.envoy.settings import EnvoySettings
+from capline.service.metrics import Metrics
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -49,10 +48,10 @@ async def serve(say: Connection) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "edge.yaml"
         file.write_text(FILE, encoding="utf-8")
-        registry = CollectorRegistry()
-        async with AsyncLimiter("memory://", observers=[PrometheusObserver(registry)]) as limiter:
+        metrics = Metrics()
+        async with AsyncLimiter("memory://", observers=[metrics.observer]) as limiter:
             settings = EnvoySettings("127.0.0.1:0", (file,))
-            async with envoy_server(limiter, settings, registry) as envoy:
+            async with envoy_server(limiter, settings, metrics.figures) as envoy:
                 empty, port = await empty_server()
                 say.send((envoy.port, port))
                 while await asyncio.to_thread(say.recv) == "cpu":
@@ -110,9 +109,9 @@ async def by_itself(calls: int, rounds: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "edge.yaml"
         file.write_text(FILE, encoding="utf-8")
-        registry = CollectorRegistry()
-        async with AsyncLimiter("memory://", observers=[PrometheusObserver(registry)]) as limiter:
-            answer = Service(RateLimit(limiter, load(file), EnvoyMetrics(registry))).answer
+        metrics = Metrics()
+        async with AsyncLimiter("memory://", observers=[metrics.observer]) as limiter:
+            answer = Service(RateLimit(limiter, load(file), EnvoyMetrics(metrics.figures))).answer
             data: bytes = request_of("a").SerializeToString()
             best = float("inf")
             for _ in range(rounds):

@@ -10,12 +10,12 @@
 `log`      the log that the policy's hits are in (default: its own name); policies may share one
 `retention_us`  how long an id is honoured and a hit can be given back (default: the widest window on that log)
 `asked`    written before the call by a caller that may be killed: without an answer of the same `call` nobody knows;
-before a
-           refund it has "verb": "refund", and the hit
+           before a refund it has "verb": "refund", and the hit
 `allowed`  true, false, or null: an error that leaves open whether it was recorded
 `done`     of a refund: true, false, or null likewise
 `verb`     of an attempt: "decide" (default), "peek" (consumes nothing), "schedule" (with `wait_us`, `max_wait_us`,
-`not_before_us`), "charge" (recorded whatever the limits say; not on one log with slots, which it does not wait for)
+           `not_before_us`), "charge" (recorded whatever the limits say; not in a log with slots in the future, as it
+           is stamped before them)
 `joint`    of an attempt: the name of the one attempt over several subjects that it is a part of: each part is a row
            with the answer to all, allowed in every row or in none, and the `retry_after_us` of all
 `origin`   "store" (default), or what answered in its place: then the answer is counted, and not judged

@@ -3,8 +3,7 @@
 The order comes from the stamps. A hit is stamped with the instant of its decision, except that
 
 - hits that share an instant are stamped a microsecond apart: in a run of stamps without a gap, a decision may have been
-made
-  at any instant from the run's first stamp on;
+  made at any instant from the run's first stamp on;
 - a slot is stamped with its own instant, `wait_us` after the decision. It is `ahead`, and holds the queue until then,
   unless it only is the next microsecond of a run: whoever comes in that instant goes on with the run.
 

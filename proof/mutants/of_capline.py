@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from proof.mutants.history import Clock
-    from proof.mutants.in_memory import Limits
+    from proof.mutants.right import Limits
     from proof.record import Answer, JointAnswer, Part
 
 __all__ = ["Capline"]

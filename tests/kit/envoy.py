@@ -15,6 +15,7 @@ from capline.service.envoy.json import json_route
 from capline.service.envoy.messages import SERVICE, part, rls
 from capline.service.envoy.server import envoy_server
 from capline.service.envoy.settings import EnvoySettings
+from capline.service.figures import Figures
 from capline.service.http import App
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class EnvoyService:
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self._stack = AsyncExitStack()
         self.registry = CollectorRegistry()
+        self._figures = Figures()
+        self.registry.register(self._figures)
         try:
             self.run(self._start(files, url, clock, settings))
         except BaseException:
@@ -43,7 +46,7 @@ class EnvoyService:
     async def _start(self, files: Path, url: str, clock: Clock | None, settings: dict[str, Any]) -> None:
         self.limiter = await self._stack.enter_async_context(AsyncLimiter(url, clock=clock))
         chosen = EnvoySettings("127.0.0.1:0", (files,), **settings)
-        self.server = await self._stack.enter_async_context(envoy_server(self.limiter, chosen, self.registry))
+        self.server = await self._stack.enter_async_context(envoy_server(self.limiter, chosen, self._figures))
         self.channel = await self._stack.enter_async_context(aio.insecure_channel(f"127.0.0.1:{self.server.port}"))
         self._method = self.channel.unary_unary(
             f"/{SERVICE}/ShouldRateLimit",

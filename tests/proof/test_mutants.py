@@ -10,6 +10,7 @@ from proof.checker import check, read
 from proof.mutants import in_memory, on_redis
 from proof.mutants.history import POLICIES, Clock, play
 from proof.mutants.of_capline import Capline
+from proof.mutants.right import Right
 from tests.kit.servers import shared
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ MOST_RUNS = 20
 
 
 @pytest.mark.parametrize("mutant", in_memory.MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_a_wrong_limiter_is_caught_by_the_fault_that_it_has(mutant: type[in_memory.Right]) -> None:
+def test_a_wrong_limiter_is_caught_by_the_fault_that_it_has(mutant: type[Right]) -> None:
     found: set[str] = set()
     for seed in SEEDS:
         report = check(read(play(lambda clock: mutant(clock.now_us, POLICIES), seed=seed)), 0)
@@ -41,7 +42,7 @@ def test_a_wrong_limiter_on_a_server_is_caught_with_callers_at_the_same_time(mut
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_right_limiter_passes(seed: int) -> None:
-    report = check(read(play(lambda clock: in_memory.Right(clock.now_us, POLICIES), seed=seed)), 0)
+    report = check(read(play(lambda clock: Right(clock.now_us, POLICIES), seed=seed)), 0)
     assert report, report.text()
     assert report.hits > 100
     assert report.refused > 100

@@ -131,7 +131,7 @@ async def _other_protocols(
     chosen = EnvoySettings(
         str(settings.grpc.listen), tuple(map(Path, settings.grpc.envoy)), settings.grpc.merge_domains
     )
-    envoy = await stack.enter_async_context(envoy_server(limiter, chosen, metrics.registry))
+    envoy = await stack.enter_async_context(envoy_server(limiter, chosen, metrics.figures))
     log.info("Envoy is answered by gRPC at port %d", envoy.port)
     return json_route(envoy.ratelimit)
 

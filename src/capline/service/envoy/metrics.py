@@ -11,12 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prometheus_client import REGISTRY, Counter
-
 from capline.observe.bounded import LABEL_SETS, Bounded
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
+    from capline.service.figures import Figures
 
 __all__ = ["EnvoyMetrics"]
 
@@ -24,23 +22,19 @@ _Key = tuple[str, str, str]
 
 
 class EnvoyMetrics:
-    """In a registry: prometheus-client's own, or the one given."""
+    """Among the figures of the service."""
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        into = REGISTRY if registry is None else registry
-        descriptors = Counter(
+    def __init__(self, figures: Figures) -> None:
+        descriptors = figures.counter(
             "capline_envoy_descriptors_total",
             "Descriptors that Envoy asked for, by their outcome",
             ("domain", "rule", "outcome"),
-            registry=into,
         )
-        reloads = Counter(
-            "capline_envoy_reloads_total", "Changes of the rate limit files, by outcome", ("outcome",), registry=into
+        reloads = figures.counter(
+            "capline_envoy_reloads_total", "Changes of the rate limit files, by outcome", ("outcome",)
         )
-        self._descriptors: Bounded[_Key] = Bounded(
-            LABEL_SETS, lambda key: key, _other, lambda labels: descriptors.labels(*labels).inc
-        )
-        self._taken, self._refused = reloads.labels("taken"), reloads.labels("refused")
+        self._descriptors: Bounded[_Key] = Bounded(LABEL_SETS, lambda key: key, _other, descriptors)
+        self._taken, self._refused = reloads(("taken",)), reloads(("refused",))
 
     def descriptor(self, domain: str, rule: str, outcome: str) -> None:
         """Count one."""
@@ -48,7 +42,7 @@ class EnvoyMetrics:
 
     def reload(self, *, taken: bool) -> None:
         """Count a changed configuration."""
-        (self._taken if taken else self._refused).inc()
+        (self._taken if taken else self._refused)(1)
 
 
 def _other(key: _Key) -> _Key:

@@ -24,10 +24,9 @@ from capline.service.envoy.service import Service
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from prometheus_client import CollectorRegistry
-
     from capline.limiter.aio import AsyncLimiter
     from capline.service.envoy.settings import EnvoySettings
+    from capline.service.figures import Figures
 
 __all__ = ["EnvoyServer", "envoy_server"]
 
@@ -49,15 +48,13 @@ class EnvoyServer(NamedTuple):
 
 
 @asynccontextmanager
-async def envoy_server(
-    limiter: AsyncLimiter, settings: EnvoySettings, registry: CollectorRegistry | None = None
-) -> AsyncGenerator[EnvoyServer]:
+async def envoy_server(limiter: AsyncLimiter, settings: EnvoySettings, figures: Figures) -> AsyncGenerator[EnvoyServer]:
     """Serve Envoy on the limiter's store for as long as the block lasts.
 
     Raises `CaplineError` where it cannot start: files with a fault, an address in use, an extra that is missing.
     """
     files = Files(*settings.files, merge_domains=settings.merge_domains)
-    metrics = EnvoyMetrics(registry)
+    metrics = EnvoyMetrics(figures)
     ratelimit = RateLimit(limiter, files.current, metrics)
     server, port = await _started(ratelimit, settings.listen)
     following = asyncio.create_task(_follow(files, ratelimit, metrics, settings.look_every_s))

@@ -7,7 +7,6 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 from tests.kit.envoy import EnvoyService, descriptor, grpc
 
 from capline import AsyncLimiter, ManualClock
@@ -19,6 +18,7 @@ from capline.service.envoy.metrics import EnvoyMetrics
 from capline.service.envoy.plan import Ask
 from capline.service.envoy.ratelimit import RateLimit
 from capline.service.envoy.service import Service
+from capline.service.figures import Figures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +59,7 @@ async def quota(service: Service, data: bytes) -> int:
 
 
 def metrics() -> EnvoyMetrics:
-    return EnvoyMetrics(CollectorRegistry())
+    return EnvoyMetrics(Figures())
 
 
 def test_a_kept_request_is_answered_as_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from proof.checker.timeline import NEVER
 
 if TYPE_CHECKING:
     from proof.checker.hits import Hit
+    from proof.checker.joints import Joints
     from proof.checker.report import Report
     from proof.checker.timeline import Timeline
 
@@ -51,10 +52,11 @@ def check_order(line: Timeline, report: Report) -> None:
             last = hit
 
 
-def check_by_stamps(line: Timeline, report: Report) -> None:
+def check_by_stamps(line: Timeline, joints: Joints, report: Report) -> None:
     """Every hit, when it was recorded, fitted every limit beside the hits before it; a slot was the first that did.
 
-    A charge need not have fitted.
+    A charge need not have fitted. A slot of several logs is the first in one of them at least: `joints` is told what
+    this log says of it.
     """
     given_back = sorted(
         (i for i, hit in enumerate(line.hits) if hit.refund_from_us < FOREVER_US),
@@ -81,20 +83,22 @@ def check_by_stamps(line: Timeline, report: Report) -> None:
                 "queue-jumped", hit.attempt.line, f"{hit.stamp_us} is before {newest_us}, which was given before"
             )
         elif hit.attempt.verb == "schedule":
-            _check_slot(line, hit, fits_us, newest_us, report)
+            _check_slot(line, hit, fits_us, newest_us, joints, report)
         if line.is_plain and hit.attempt.remaining is not None:
             _check_remaining(line, m, report)
     for i in given_back[:taken_out]:
         line.put_back(i)
 
 
-def _check_slot(line: Timeline, hit: Hit, fits_us: int, newest_us: int, report: Report) -> None:
+def _check_slot(line: Timeline, hit: Hit, fits_us: int, newest_us: int, joints: Joints, report: Report) -> None:
     attempt = hit.attempt
     first_us = max(hit.early_us + attempt.not_before_us, fits_us, newest_us + 1)
     # Where hits are given back, the first free instant depends on when; a slot is behind those taken all the same. One
     # that is there at once is stamped as an attempt is; one that was asked for again by its id is nearer than it was.
     if hit.wait_us:
-        is_wrong = hit.stamp_us < first_us or (hit.stamp_us > first_us and line.is_plain)
+        is_late = hit.stamp_us > first_us and line.is_plain
+        joints.placed(attempt, first=not is_late)
+        is_wrong = hit.stamp_us < first_us or (is_late and attempt.joint is None)
     else:
         is_wrong = attempt.not_before_us > 0 and attempt.id is None
     if is_wrong:

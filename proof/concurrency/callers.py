@@ -10,8 +10,8 @@ free behind those taken. For a while callers ask and take slots, near ones and o
 they only ask, so that the queue comes to an end and attempts are allowed again. Towards the end some take a slot
 however far it is.
 
-In joint cases there are three subjects, of which callers ask for one, two or all in one attempt. They share a slot, so
-that this is one step on a cluster as well.
+In joint cases there are three subjects, of which callers ask for one, two or all in one attempt, or one slot. They
+share a slot of a cluster, so that this is one step there as well.
 
 In cases with charges units are recorded now and then whatever the limit says, so that the quota is passed and everybody
 waits for longer.
@@ -80,7 +80,7 @@ def _ask(case: Case, number: int, limiter: Limiter, recorder: Recorder) -> None:
             return call.on(limiter)
 
         if call.is_joint:
-            answer = recorder.joint(call.parts(), sent)
+            answer = recorder.joint(call.parts(), sent, **call.record())
         else:
             answer = recorder.attempt("p", call.subjects[0], sent, **call.record())
         back = caller.back(call.hits(answer))
@@ -154,7 +154,7 @@ def _tasks(case: Case, url: str, limiter: Limiter) -> list[str]:
                 return await call.on(on)
 
             if call.is_joint:
-                answer = await recorder.joint_later(call.parts(), sent)
+                answer = await recorder.joint_later(call.parts(), sent, **call.record())
             else:
                 answer = await recorder.attempt_later("p", call.subjects[0], sent, **call.record())
             back = caller.back(call.hits(answer))

@@ -47,17 +47,18 @@ class Call(NamedTuple):
 
     def on(self, limiter: Any) -> Any:
         """Make it; what an `AsyncLimiter` returns is to be awaited."""
-        if self.is_joint:
-            return limiter.decide_all([Attempt(*part) for part in self.parts()])
+        parts = [Attempt(*part) for part in self.parts()]
         if self.charge:
             return limiter.charge("p", self.subjects[0], self.cost)
         if self.wish is None:
+            if self.is_joint:
+                return limiter.decide_all(parts)
             return limiter.decide("p", self.subjects[0], self.cost, self.id)
         max_wait_us, not_before_us = self.wish
-        max_wait = None if max_wait_us is None else max_wait_us / 1e6
-        return limiter.schedule(
-            "p", self.subjects[0], self.cost, self.id, max_wait=max_wait, not_before=not_before_us / 1e6
-        )
+        bounds = {"max_wait": None if max_wait_us is None else max_wait_us / 1e6, "not_before": not_before_us / 1e6}
+        if self.is_joint:
+            return limiter.schedule_all(parts, **bounds)
+        return limiter.schedule("p", self.subjects[0], self.cost, self.id, **bounds)
 
     def parts(self) -> list[Part]:
         """What is asked for in one attempt."""
@@ -70,7 +71,7 @@ class Call(NamedTuple):
 
     def record(self) -> dict[str, Any]:
         """What its record says."""
-        row: dict[str, Any] = {"cost": self.cost, "id": self.id}
+        row: dict[str, Any] = {} if self.is_joint else {"cost": self.cost, "id": self.id}
         if self.wish is not None:
             row |= {"verb": "schedule", "max_wait_us": self.wish[0], "not_before_us": self.wish[1]}
         return row | {"verb": "charge"} if self.charge else row

@@ -15,7 +15,14 @@ STORES = ("lmdb", "redis", "valkey", "redis cluster", "valkey cluster")
 SUBJECTS: tuple[str, ...] = ("{s}:0", "{s}:1", "{s}:2")
 """Only the first, but in joint cases."""
 SLOTS = (("memory", "threads"), ("redis", "threads"), ("lmdb", "tasks"), ("redis cluster", "tasks"))
-JOINT = (("memory", "threads"), ("memory", "tasks"), ("redis", "threads"), ("valkey cluster", "tasks"))
+JOINT = (
+    ("memory", "threads", False),
+    ("memory", "tasks", True),
+    ("redis", "threads", False),
+    ("lmdb", "threads", True),
+    ("valkey cluster", "tasks", False),
+    ("redis cluster", "tasks", True),
+)
 CHARGES = (
     ("memory", "threads"),
     ("lmdb", "processes"),
@@ -67,7 +74,7 @@ def cases() -> Iterator[Case]:
             yield Case(store, limit, kind, 64, seconds, slots=True)
         for store in STORES:
             yield Case(store, limit, "processes", 8, seconds, joint=True)
-        for store, kind in JOINT:
-            yield Case(store, limit, kind, 64, seconds, joint=True)
+        for store, kind, slots in JOINT:
+            yield Case(store, limit, kind, 64, seconds, slots=slots, joint=True)
         for store, kind in CHARGES:
             yield Case(store, limit, kind, 8, seconds, charges=True)

@@ -70,6 +70,36 @@ def test_every_call_of_a_client_has_a_slot(words: tuple[str, ...], tmp_path: Pat
     assert time.monotonic() - began >= CALLS * GAP_S
 
 
+HTTPX2 = """
+import asyncio, os, httpx2
+from capline import AsyncLimiter, Limiter, Policy
+from capline.middleware.httpx2 import AsyncLimitedTransport, LimitedTransport
+
+url, policies = os.environ["PROVIDER_URL"], [Policy("psp", ["1/100ms", "5/hour"])]
+with Limiter("lmdb://store", policies) as limiter:
+    with httpx2.Client(transport=LimitedTransport(limiter, "psp", retries=1)) as client:
+        assert client.post(url, json={}).status_code == 200
+
+async def main():
+    async with AsyncLimiter("lmdb://store", policies) as limiter:
+        async with httpx2.AsyncClient(transport=AsyncLimitedTransport(limiter, "psp", retries=1)) as client:
+            assert (await client.get(url)).status_code == 200
+        print(sum(hit.units for hit in (await limiter.explain("psp", "127.0.0.1")).hits))
+asyncio.run(main())
+"""
+
+
+@pytest.mark.deep
+def test_httpx2_has_transports_of_its_own(tmp_path: Path) -> None:
+    words = [str(guests()), "-c", HTTPX2]
+    with Provider() as provider:
+        provider.answers = [(429, {"Retry-After": "0"}), (200, {}), (429, {"Retry-After": "0"})]
+        env = environment(provider)
+        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=120)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "4\n", "")
+        assert [method for method, _, _ in provider.seen] == ["POST", "POST", "GET", "GET"]
+
+
 @contextmanager
 def working(folder: Path, env: dict[str, str], *words: str) -> Generator[subprocess.Popen[bytes]]:
     """A worker, which ends well when it is told to."""

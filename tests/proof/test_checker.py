@@ -137,6 +137,11 @@ KEPT = {
         hit(1000, to=1030, hit=1005, id="x"),
     ),
     "a joint attempt": (hit(1000, joint="j"), hit(1000, subject="t", joint="j")),
+    "one slot of two logs, the first that is free in one of them": (
+        *FULL,
+        hit(1050, hit=1100, verb="schedule", wait_us=50, joint="j"),
+        hit(1050, hit=1100, verb="schedule", wait_us=50, subject="t", joint="j"),
+    ),
     "a joint attempt that is refused for one of its parts": (
         *FULL,
         refused(1050, 50, joint="j"),
@@ -209,6 +214,22 @@ BROKEN: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
     "what does not remain": ("remaining-wrong", (hit(1000, remaining=2),)),
     "a slot too late": ("slot-not-first", (*FULL, hit(1050, hit=1101, verb="schedule", wait_us=51))),
     "a slot too early": ("over-quota-by-stamps", (*FULL, hit(1050, hit=1099, verb="schedule", wait_us=49))),
+    "one slot of two logs, and both have a sooner one": (
+        "slot-not-first",
+        (
+            *FULL,
+            hit(1050, hit=1101, verb="schedule", wait_us=51, joint="j"),
+            hit(1050, hit=1101, verb="schedule", wait_us=51, subject="t", joint="j"),
+        ),
+    ),
+    "one slot of two instants": (
+        "joint-torn",
+        (
+            *FULL,
+            hit(1050, hit=1100, verb="schedule", wait_us=50, joint="j"),
+            hit(1050, hit=1090, verb="schedule", wait_us=40, subject="t", joint="j"),
+        ),
+    ),
     "a slot before it is wanted": (
         "slot-not-first",
         (hit(1000, hit=1040, verb="schedule", wait_us=40, not_before_us=50),),

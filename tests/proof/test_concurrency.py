@@ -48,6 +48,7 @@ JOINT = [
     Case("lmdb", "10/s", "processes", 4, 0.8, joint=True),
     Case("redis", "10/s", "threads", 16, 0.8, joint=True),
     Case("redis cluster", "1/50ms", "tasks", 16, 0.8, joint=True),
+    Case("redis", "1/50ms", "processes", 2, 0.8, slots=True, joint=True),
 ]
 CHARGES = [
     Case("memory", "1/50ms", "threads", 4, 0.4, charges=True),

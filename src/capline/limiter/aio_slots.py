@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capline.limiter.aio_upkeep import AsyncUpkeep
-from capline.limiter.checks import refusal_text, seconds_us, stamp
+from capline.limiter.checks import joint_refusal, refusal_text, seconds_us, stamp
 from capline.limiter.patience import Patience
 from capline.model.attempt import check_cost
 from capline.model.errors import CaplineError, LimitExceeded, StoreError
@@ -150,8 +150,7 @@ class AsyncSlots(AsyncUpkeep):
             lambda slot: self._give_back_all(parts, slot.hits),
         )
         if not slot.allowed:
-            binding = parts[slot.binds]
-            raise LimitExceeded(refusal_text(binding.policy, binding.subject, slot), slot)
+            raise joint_refusal(parts, slot)
         yield slot
 
     async def _give_back_all(self, parts: Sequence[Attempt], hits: Sequence[int]) -> None:

@@ -6,7 +6,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from capline.limiter.checks import refusal_text, seconds_us, stamp
+from capline.limiter.checks import joint_refusal, refusal_text, seconds_us, stamp
 from capline.limiter.patience import Patience
 from capline.limiter.upkeep import Upkeep
 from capline.model.attempt import check_cost
@@ -168,8 +168,7 @@ class Slots(Upkeep):
             lambda: self.schedule_all(parts, max_wait=patience.left(), not_before=patience.not_before(not_before)),
         )
         if not slot.allowed:
-            binding = parts[slot.binds]
-            raise LimitExceeded(refusal_text(binding.policy, binding.subject, slot), slot)
+            raise joint_refusal(parts, slot)
         _sleep_until(slot, lambda: self._give_back_all(parts, slot.hits))
         yield slot
 

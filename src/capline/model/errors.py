@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from capline.model.decision import Decision, Joint
+    from capline.model.decision import Decision
 
 __all__ = [
     "CampaignError",
@@ -127,9 +127,12 @@ class StoreVersionError(StoreError):
 
 
 class LimitExceeded(CaplineError):  # noqa: N818 - a public name, and the word of the field
-    """`acquire` or `acquire_all` could not have its slot within the timeout. `decision` is the refusal."""
+    """`acquire` or `acquire_all` could not have its slot within the timeout. `decision` is the refusal.
 
-    def __init__(self, message: str, decision: Decision | Joint) -> None:
+    Of several attempts it is that of the one that binds.
+    """
+
+    def __init__(self, message: str, decision: Decision) -> None:
         super().__init__(message)
         self.decision = decision
 

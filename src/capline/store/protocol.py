@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from capline.model.decision import Decision, Joint
     from capline.model.policy import BoundPolicy
+    from capline.model.server_state import ServerState
     from capline.store.columns import Decisions
 
 __all__ = ["AsyncStore", "Batch", "CompiledRule", "Merge", "Page", "ScannedLog", "Store", "StoreAttempt"]
@@ -214,6 +215,10 @@ class Store(Protocol):
         """Figures of the store itself, by name; empty if it has none. Waits for no server."""
         ...
 
+    def servers(self) -> list[ServerState]:
+        """How each server that holds logs is doing; empty for a store of this machine."""
+        return []
+
     @abstractmethod
     def now_us(self) -> int:
         """The instant that the store would decide at."""
@@ -342,6 +347,10 @@ class AsyncStore(Protocol):
     def stats(self) -> dict[str, int]:
         """Figures of the store itself, by name; empty if it has none."""
         ...
+
+    async def servers(self) -> list[ServerState]:
+        """See `Store`."""
+        return []
 
     @abstractmethod
     async def now_us(self) -> int:

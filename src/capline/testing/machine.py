@@ -318,7 +318,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(
         data=st.data(),
-        asked=st.lists(every_subject, min_size=1, max_size=3, unique=True),
+        asked=st.lists(every_subject, min_size=1, max_size=2, unique=True),
         id=ids,
         max_wait=st.sampled_from([None, None, 0, 20e-6]),
         not_before=st.sampled_from([0, 0, 20e-6]),

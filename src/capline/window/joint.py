@@ -13,6 +13,7 @@ import msgspec
 from capline.model.errors import IdConflictError
 from capline.model.limit_status import NUMBERS, LimitStatus, states_of
 from capline.window.answer import known_answer
+from capline.window.log import NEVER
 from capline.window.reading import time_of
 from capline.window.recording import record_hit
 from capline.window.rule import judge
@@ -57,10 +58,9 @@ def joint(
         return decision, []
     stamps = iter(stamps_us)
     hits = [next(stamps) if answer is None else answer.hit or 0 for answer in known]
-    for logs, fingerprint, answer, stamp_us in zip(parts, fingerprints, known, hits, strict=True) if record else ():
-        time_us = time_of(logs, now_us)
-        for number, bound in enumerate(logs if answer is None else ()):
-            record_hit(bound, time_us, stamp_us, 0 if number else fingerprint)
+    if record:
+        new_hits = [NEVER if answer else hit for answer, hit in zip(known, hits, strict=True)]
+        _record(parts, now_us, fingerprints, new_hits)
     return decision, hits
 
 
@@ -83,11 +83,17 @@ def joint_slot(
     decision = _by_part(decision, parts, known, numbers)
     if decision.hit is None:
         return decision, []
-    for logs, fingerprint in zip(parts, fingerprints, strict=True):
+    hits = [decision.hit] * len(parts)
+    _record(parts, now_us, fingerprints, hits)
+    return decision, hits
+
+
+def _record(parts: Sequence[Sequence[BoundLog]], now_us: int, fingerprints: Sequence[int], hits: Sequence[int]) -> None:
+    """Record the hit of each part (`NEVER`: it has one), at the time of the part's own logs; its id in the first."""
+    for logs, fingerprint, stamp_us in zip(parts, fingerprints, hits, strict=True):
         time_us = time_of(logs, now_us)
-        for number, bound in enumerate(logs):
-            record_hit(bound, time_us, decision.hit, 0 if number else fingerprint)
-    return decision, [decision.hit] * len(parts)
+        for number, bound in enumerate(logs if stamp_us != NEVER else ()):
+            record_hit(bound, time_us, stamp_us, 0 if number else fingerprint)
 
 
 def _known_slot(

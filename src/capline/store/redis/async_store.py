@@ -17,6 +17,7 @@ from capline.store.redis.io.aio import AsyncTransport
 from capline.store.redis.joint_verbs import JointVerbs
 from capline.store.redis.maintenance import Maintenance
 from capline.store.redis.scripting.requests import CHARGE, DECIDE, PEEK, PLACE
+from capline.store.redis.servers import ask_servers
 from capline.store.redis.session import Session
 from capline.store.redis.verbs import Verbs
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from capline.model.clock import Clock
     from capline.model.decision import Decision, Joint
     from capline.model.policy import BoundPolicy
+    from capline.model.server_state import ServerState
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
     from capline.store.protocol import Batch, Merge, Page
@@ -223,6 +225,10 @@ class AsyncRedisStore(AsyncStore):
     def stats(self) -> dict[str, int]:
         """A server has its own."""
         return {}
+
+    @override
+    async def servers(self) -> list[ServerState]:
+        return await self._drive(ask_servers(self._session))
 
     @override
     async def now_us(self) -> int:

@@ -16,6 +16,7 @@ from capline.store.redis.maintenance import Maintenance
 from capline.store.redis.scripting.replies import one_decision
 from capline.store.redis.scripting.requests import CHARGE, DECIDE, PEEK, PLACE, one_payload
 from capline.store.redis.scripting.scripts import ONE, Call
+from capline.store.redis.servers import ask_servers
 from capline.store.redis.session import Session
 from capline.store.redis.verbs import Verbs
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from capline.model.decision import Decision, Joint
     from capline.model.errors import CaplineError
     from capline.model.policy import BoundPolicy
+    from capline.model.server_state import ServerState
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
     from capline.store.protocol import Batch, Merge, Page, StoreAttempt
@@ -222,6 +224,10 @@ class RedisStore(Store):
     def stats(self) -> dict[str, int]:
         """A server has its own."""
         return {}
+
+    @override
+    def servers(self) -> list[ServerState]:
+        return self._drive(ask_servers(self._session))
 
     @override
     def now_us(self) -> int:

@@ -77,6 +77,11 @@ class JointSlotLaw(StoreSetting):
         assert stamps == sorted(stamps)
         assert len(set(stamps)) == len(stamps)
 
+    def test_a_slot_comes_after_those_that_are_taken_in_any_of_its_logs(self) -> None:
+        limiter = self.of_a_key()
+        assert limiter.schedule("tokens", "key", 1, not_before=30).wait == 30.0
+        assert limiter.schedule_all(self.parts()).wait_us == 30 * SECOND + 1
+
     def test_a_slot_is_given_back_in_every_log(self) -> None:
         limiter = self.of_a_key()
         assert limiter.decide("tokens", "key", 100)

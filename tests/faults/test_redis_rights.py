@@ -344,8 +344,8 @@ def test_a_known_authority_is_trusted(tls: tuple[Server, Path, Path], limiters: 
         use_every_verb(limiter)
 
 
-# A handshake that asyncio was stopped in leaves its transport to the collector, which says so (CPython 3.11).
-@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
+# A handshake that asyncio was stopped in leaves its transport to the collector, which says so (CPython).
+@pytest.mark.filterwarnings("ignore:Exception ignored:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("what", ["an unknown authority", "the system's authorities", "another name"])
 def test_who_cannot_prove_who_they_are_hear_nothing(
     tls: tuple[Server, Path, Path], limiters: Limiters, what: str
@@ -368,7 +368,7 @@ def test_who_cannot_prove_who_they_are_hear_nothing(
 
 
 # The same.
-@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:Exception ignored:pytest.PytestUnraisableExceptionWarning")
 def test_a_plain_server_is_no_tls_server(limiters: Limiters) -> None:
     limiter = limiters(f"rediss://127.0.0.1:{shared('redis').port}?deadline=200ms", Policy("p", ["3/day"]))
     with pytest.raises(StoreUnavailableError, match="nothing was recorded"):

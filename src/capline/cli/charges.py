@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from capline.cli.answers import show
 from capline.cli.common import JsonOption, answer_json, examples, out
 from capline.cli.decisions import (
     DEFAULT_POLICIES,
@@ -67,7 +66,10 @@ def charge(
             one.policy, one.subject, one.cost, one.id, segment=segment, channel=channel, zone=zone
         )
         asked.say()
-        show(decision, asked.limiter.now_us(), asked.near, json=json, exit_code=False)
+    if json:
+        answer_json(decision.as_dict())
+    else:
+        out.print(f"charged: {decision.remaining} left under {decision.limit}, hit {decision.hit}")
 
 
 def settle(

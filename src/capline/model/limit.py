@@ -272,7 +272,9 @@ def parse_span(text: str, what: str) -> int:
         raise InvalidTypeError(f"{what} is text like '1min', not {quoted(text)}")
     span = _SPAN.fullmatch(text) if len(text) <= _LONGEST_TEXT else None
     if span is None:
-        raise InvalidValueError(f"{what}: {text[:_LONGEST_TEXT]!r} is not a span; write it like '30 minutes' or '1min'")
+        raise InvalidValueError(
+            f"{what}: {text[:_LONGEST_TEXT]!r} is not a span; write it like '30 minutes' or '500ms'"
+        )
     try:
         span_us = _span_us(*span.groups())
     except InvalidValueError as error:

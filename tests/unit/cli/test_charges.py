@@ -30,6 +30,7 @@ def test_an_estimate_a_call_and_its_settlement(capline: CommandLine) -> None:
     shown = capline("usage", "tokens", "key:7").stdout
     assert "1000/minute" in shown
     assert "1350" in shown
+    assert capline("charge", "tokens", "key:7", "1").stdout.startswith("charged: 0 left under 1000/minute, hit ")
     assert capline("settle", "tokens", "key:7", str(hit), "0").stdout == "settled\n"
     assert capline("settle", "tokens", "key:7", str(hit), "9").stdout.startswith("nothing to settle")
 

@@ -13,6 +13,8 @@ BIN := .venv/bin
 PYTEST_WORKERS ?= 2
 PYTEST_ARGS ?=
 CHAOS_ARGS ?=
+# Only these are read where only these run.
+ALONE = $(if $(PYTEST_ARGS),,$(shell grep -rl --include='test_*.py' 'mark.alone' tests))
 
 # What a shell brings along must not decide what runs: only .venv does.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
@@ -28,21 +30,26 @@ setup: ## make .venv with the package, its extras and the tools; does nothing wh
 	@bash tools/setup.sh setup
 
 up: setup ## start the whole system on this machine, until Ctrl-C: servers, services, a campaign, Prometheus
-	@bash tools/setup.sh test
+	@bash tools/setup.sh up
 	@$(BIN)/capline up
 
 demo: setup ## see the main job done on real data; the report lands in build/demo
 	@$(BIN)/capline demo
 
-test: lint ## lint, then the tests of every day; PYTEST_ARGS="-k lmdb" picks some
+# Lint and tests share the two cores, so that neither waits while the other sleeps.
+test: setup ## lint and the tests of every day; PYTEST_ARGS="-k lmdb" picks some
 	@bash tools/setup.sh test
+	@$(MAKE) -j3 lint-types lint-rest test-together
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile -m "alone and not deep" $(PYTEST_ARGS) $(ALONE) || [ $$? -eq 5 ]
+
+.PHONY: test-together
+test-together:
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not alone and not deep" $(PYTEST_ARGS) || [ $$? -eq 5 ]
-	$(BIN)/pytest -m "alone and not deep" $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
 test-deep: setup ## the rest: every combination, long random runs, clusters under faults; some 20 minutes
 	@bash tools/setup.sh test
 	CAPLINE_TESTS=deep $(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal -m "(deep or sized) and not alone" $(PYTEST_ARGS) || [ $$? -eq 5 ]
-	CAPLINE_TESTS=deep $(BIN)/pytest -m "(deep or sized) and alone" $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	CAPLINE_TESTS=deep $(BIN)/pytest -m "(deep or sized) and alone" $(PYTEST_ARGS) $(ALONE) || [ $$? -eq 5 ]
 
 steady: setup ## the tests of every day ten times beside two busy loops
 	@bash tools/setup.sh test

@@ -75,11 +75,14 @@ class Report:
 
 
 def arguments(description: str | None, **defaults: int | str) -> argparse.Namespace:
-    """The program's sizes and names as options, and `--json`."""
+    """The program's sizes, names and switches (False) as options, and `--json`."""
     parser = argparse.ArgumentParser(description=(description or "").split("\n", maxsplit=1)[0])
     for name, default in defaults.items():
         option = f"--{name.replace('_', '-')}"
-        parser.add_argument(option, type=type(default), default=default, help="default: %(default)s")
+        if default is False:
+            parser.add_argument(option, action="store_true")
+        else:
+            parser.add_argument(option, type=type(default), default=default, help="default: %(default)s")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
     return parser.parse_args()
 

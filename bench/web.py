@@ -1,247 +1,104 @@
-"""What a limit costs a web app: the time of a request of the bare app, and of the same app with one limit.
+"""What a limit costs a web app: the same app bare and under one limit of each package, in one run.
 
-Each app answers `GET /` with a few bytes, and is called as its server would call it, without a socket: an ASGI app by
-its scope, a WSGI app by its environ. All count in memory, none refuses, and each sends headers of its limits where it
-can. What that is of the requests a second behind a server, whose own time is `--server-us` microseconds a request
-(uvicorn with httptools: about 40), is reckoned from both.
+    python bench/web.py            some minutes
+    python bench/web.py --short    a look
+
+First behind uvicorn: the processor time that a request takes there, which is what bounds the requests a second of a
+worker. Then without a server, all faces: microseconds a request, and what that is of the requests a second behind a
+server whose own time is `--server-us` a request. What capline is compared with is in build/guests, which is made first.
 """
-
-# Django and the limiters that are compared come without types.
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportUntypedFunctionDecorator=false
 
 from __future__ import annotations
 
 import asyncio
-import io
-import warnings
-from typing import TYPE_CHECKING, Any
+import os
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent))
+
+from tests.kit.guests import PLACE, guests
+
+if Path(sys.prefix) != PLACE:
+    os.execv(guests(), ["python", str(HERE / "web.py"), *sys.argv[1:]])  # noqa: S606 - ourselves, in another venv
 
 from _harness import Report, arguments, best_interleaved, check
-from django.conf import settings
-
-from capline import AsyncLimiter, Limiter, Policy
-from capline.web import Rule, key
-
-QUOTA = 100_000_000
-POLICIES = [Policy("ip", [f"{QUOTA}/hour"])]
-THEIRS = f"{QUOTA}/hour"
-RULES = [Rule("ip", key.ip())]
-
-warnings.simplefilter("ignore")
-settings.configure(
-    ROOT_URLCONF=__name__,
-    ALLOWED_HOSTS=["*"],
-    CACHES={"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}},
-    SILENCED_SYSTEM_CHECKS=["django_ratelimit.E003", "django_ratelimit.W001"],
-    LOGGING_CONFIG=None,
-    CAPLINE={"limiter": lambda: Limiter("memory://", POLICIES), "rules": RULES},
-)
-
-import django
-from django.core.handlers.wsgi import WSGIHandler
-from django.http import HttpResponse
-from django.test import override_settings
-from django.urls import path
-from django_ratelimit.decorators import ratelimit
-from fastapi import Depends, FastAPI, Request
-from flask import Flask
-from flask_limiter import Limiter as FlaskLimiter
-from slowapi import Limiter as SlowLimiter
-from slowapi.middleware import SlowAPIASGIMiddleware
-from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse
-from starlette.routing import Route
-
-from capline.web.asgi import CaplineMiddleware
-from capline.web.fastapi import Limited
-from capline.web.flask import Capline
+from _load import run_load
+from _web_apps import ASGI_APPS, WSGI_APPS, address, asgi, wsgi
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
-SCOPE: dict[str, Any] = {
-    "type": "http",
-    "asgi": {"version": "3.0"},
-    "http_version": "1.1",
-    "method": "GET",
-    "path": "/",
-    "raw_path": b"/",
-    "root_path": "",
-    "scheme": "http",
-    "query_string": b"",
-    "headers": [(b"host", b"localhost"), (b"accept", b"*/*"), (b"user-agent", b"bench")],
-    "client": ("127.0.0.1", 50000),
-    "server": ("127.0.0.1", 8000),
-}
-ENVIRON: dict[str, Any] = {
-    "REQUEST_METHOD": "GET",
-    "SCRIPT_NAME": "",
-    "PATH_INFO": "/",
-    "QUERY_STRING": "",
-    "SERVER_NAME": "localhost",
-    "SERVER_PORT": "8000",
-    "SERVER_PROTOCOL": "HTTP/1.1",
-    "REMOTE_ADDR": "127.0.0.1",
-    "HTTP_HOST": "localhost",
-    "wsgi.version": (1, 0),
-    "wsgi.url_scheme": "http",
-    "wsgi.input": io.BytesIO(),
-    "wsgi.errors": None,
-    "wsgi.multithread": False,
-    "wsgi.multiprocess": False,
-    "wsgi.run_once": False,
-}
-
-
-async def _home(_: object) -> PlainTextResponse:
-    return PlainTextResponse("home")
-
-
-def _django_home(_: object) -> HttpResponse:
-    return HttpResponse(b"home")
-
-
-urlpatterns = [
-    path("", _django_home),
-    path("theirs", ratelimit(key="ip", rate=f"{QUOTA}/h", block=True)(_django_home)),
-]
-
-
-async def _empty() -> dict[str, Any]:
-    return {"type": "http.request", "body": b"", "more_body": False}
-
-
-def _asgi(app: Any, loop: asyncio.AbstractEventLoop) -> Callable[[int], int]:
-    """So many requests; how many were answered 200."""
-
-    async def ask(requests: int) -> int:
-        good = 0
-
-        async def send(message: dict[str, Any]) -> None:
-            nonlocal good
-            good += message.get("status") == 200
-
-        for _ in range(requests):
-            await app(dict(SCOPE), _empty, send)
-        return good
-
-    return lambda requests: loop.run_until_complete(ask(requests))
-
-
-def _wsgi(app: Any, where: str = "/") -> Callable[[int], int]:
-    def ask(requests: int) -> int:
-        good = 0
-
-        def start(status: str, *_: object) -> None:
-            nonlocal good
-            good += status.startswith("200")
-
-        for _ in range(requests):
-            answer = app({**ENVIRON, "PATH_INFO": where}, start)
-            b"".join(answer)
-            if hasattr(answer, "close"):
-                answer.close()
-        return good
-
-    return ask
-
-
-def _starlette(limited: str = "") -> Any:
-    app = Starlette(routes=[Route("/", _home)])
-    if limited == "capline":
-        app.add_middleware(CaplineMiddleware, limiter=AsyncLimiter("memory://", POLICIES), rules=RULES)
-    elif limited:
-        app.state.limiter = SlowLimiter(key_func=_address, default_limits=[THEIRS], headers_enabled=True)
-        app.add_middleware(SlowAPIASGIMiddleware)
-    return app
-
-
-def _address(request: Request) -> str:
-    return request.client.host if request.client else "127.0.0.1"
-
-
-def _fastapi(limited: str = "") -> Any:
-    app = FastAPI()
-    depends = [Depends(Limited("ip", key.ip()))] if limited == "capline" else []
-    if limited == "capline":
-        app.add_middleware(CaplineMiddleware, limiter=AsyncLimiter("memory://", POLICIES))
-
-    async def home(request: Request) -> PlainTextResponse:
-        return await _home(request)
-
-    if limited == "slowapi":
-        app.state.limiter = SlowLimiter(key_func=_address, headers_enabled=True)
-        home = app.state.limiter.limit(THEIRS)(home)
-    app.get("/", dependencies=depends)(home)
-    return app
-
-
-def _flask(limited: str = "") -> Any:
-    app = Flask("bench")
-    app.get("/")(lambda: "home")
-    if limited == "capline":
-        Capline(Limiter("memory://", POLICIES), rules=RULES).init_app(app)
-    elif limited:
-        FlaskLimiter(
-            _flask_address,
-            app=app,
-            default_limits=[THEIRS],
-            storage_uri="memory://",
-            headers_enabled=True,
-            strategy="moving-window" if limited == "flask-limiter-moving" else "fixed-window",
-        )
-    return app
-
-
-def _flask_address() -> str:
-    from flask import request  # noqa: PLC0415 - a name of that call alone
-
-    return request.remote_addr or "127.0.0.1"
-
-
-def _django(*middleware: str) -> Any:
-    with override_settings(MIDDLEWARE=list(middleware)):
-        return WSGIHandler()
+MOST_PERCENT = 15
 
 
 def main() -> None:
-    """Print the table."""
-    options = arguments(__doc__, requests=3000, rounds=5, server_us=40)
-    django.setup()
+    """Print both tables."""
+    options = arguments(__doc__, requests=10_000, rounds=5, connections=32, server_us=40, short=False)
+    if options.short:
+        options.requests, options.rounds = 500, 2
+    report = Report("One limit on every request")
+    _behind_a_server(report, options.requests, options.rounds, options.connections)
+    _without_a_server(report, options.requests, options.rounds, options.server_us)
+    report.show(as_json=options.json)
+
+
+def _behind_a_server(report: Report, requests: int, rounds: int, connections: int) -> None:
+    head = "GET / HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: "
+    asked = [f"{head}{address(number)}\r\n\r\n".encode() for number in range(requests)]
+    us: dict[str, float] = dict.fromkeys(ASGI_APPS, float("inf"))
+    with ExitStack() as stack:
+        served = {name: stack.enter_context(_served(name)) for name in ASGI_APPS}
+        for _ in range(rounds):
+            for name, (port, pid) in served.items():
+                load = run_load(port, pid, connections, asked, lambda body: body == b"home")
+                us[name] = min(us[name], load.processor_us)
+    bare = 0.0
+    for name, taken in us.items():
+        report.add(f"uvicorn, {name}", taken, "us of processor a request")
+        if name.endswith("bare"):
+            bare = taken
+        else:
+            _share(report, f"uvicorn, {name}", bare, taken, MOST_PERCENT if name == "Starlette, capline" else None)
+
+
+@contextmanager
+def _served(name: str) -> Generator[tuple[int, int]]:
+    """The port of this app in a server of its own, and its process."""
+    command = [sys.executable, str(HERE / "_web_apps.py"), name]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - ours
+        assert process.stdout is not None
+        assert process.stdin is not None
+        yield int(process.stdout.readline()), process.pid
+        process.stdin.close()
+        check(process.wait() == 0, f"{name}: its server did not end well")
+
+
+def _without_a_server(report: Report, requests: int, rounds: int, server_us: int) -> None:
     loop = asyncio.new_event_loop()
-    ours = "capline.web.django.CaplineMiddleware"
-    asks: dict[str, Callable[[int], int]] = {
-        "Starlette, bare": _asgi(_starlette(), loop),
-        "Starlette, capline": _asgi(_starlette("capline"), loop),
-        "Starlette, slowapi": _asgi(_starlette("slowapi"), loop),
-        "FastAPI, bare": _asgi(_fastapi(), loop),
-        "FastAPI, capline": _asgi(_fastapi("capline"), loop),
-        "FastAPI, slowapi": _asgi(_fastapi("slowapi"), loop),
-        "Flask, bare": _wsgi(_flask()),
-        "Flask, capline": _wsgi(_flask("capline")),
-        "Flask, flask-limiter, fixed window": _wsgi(_flask("flask-limiter")),
-        "Django, bare": _wsgi(_django()),
-        "Django, capline": _wsgi(_django(ours)),
-        "Django, django-ratelimit, fixed window": _wsgi(_django(), "/theirs"),
-    }
+    asks = {name: asgi(made(), loop) for name, made in ASGI_APPS.items()}
+    asks |= {name: wsgi(made(), where) for name, (made, where) in WSGI_APPS.items()}
     for name, ask in asks.items():
         check(ask(3) == 3, f"{name}: not every request was answered 200")
-    seconds = best_interleaved({name: _of(ask, options.requests) for name, ask in asks.items()}, options.rounds)
-    report = Report("A limit on every request: the app and its limiter, without a server")
+    seconds = best_interleaved({name: _of(ask, requests) for name, ask in asks.items()}, rounds)
+    loop.close()
     bare = 0.0
     for name, taken in seconds.items():
-        us = taken / options.requests * 1e6
+        us = taken / requests * 1e6
+        report.add(name, us, "us a request")
         if name.endswith("bare"):
             bare = us
-            report.add(name, us, "us a request")
-            continue
-        share = (1 - (bare + options.server_us) / (us + options.server_us)) * 100
-        report.add(name, us, "us a request")
-        promised = 15 if name == "Starlette, capline" else None
-        report.add(f"{name}: fewer requests/s behind a server", share, "%", at_most=promised)
-    report.show(as_json=options.json)
-    loop.close()
+        else:
+            report.add(f"{name}: over bare", us - bare, "us a request")
+            _share(report, name, bare + server_us, us + server_us, None)
+
+
+def _share(report: Report, name: str, bare: float, limited: float, at_most: float | None) -> None:
+    report.add(f"{name}: fewer requests/s", (1 - bare / limited) * 100, "%", at_most=at_most)
 
 
 def _of(ask: Callable[[int], int], requests: int) -> Callable[[], object]:

@@ -88,16 +88,23 @@ def test_a_batch_whose_server_is_killed_in_its_middle_is_reported_row_by_row_and
         once = Policy("p", ["1/day"], layout="bucket", population=many)
         limiter = limiters(proxy.url("deadline=2s&bulk_deadline=2s"), once)
         assert limiter.decide_many("p", ["met"]).allowed.all()
-        pieces: list[int] = []
+        sent = answered = 0
+        killing = True
 
         def fate(piece: bytes) -> str:
-            pieces.append(len(piece))
-            if len(pieces) == 3:
-                proxy.refuses = True  # as a server does that is not there
-                server.kill()
+            nonlocal answered
+            answered += len(piece)
             return "pass"
 
-        proxy.fate, proxy.bytes_per_second = fate, 500_000
+        def before(piece: bytes) -> None:
+            nonlocal sent
+            sent += len(piece)
+            if killing and sent > 30_000 and server.runs:
+                soon(lambda: answered > 0)
+                proxy.refuses = True  # as a server does that is not there
+                server.kill()
+
+        proxy.fate, proxy.before, proxy.bytes_per_second = fate, before, 500_000
         first = limiter.decide_many("p", range(many), receipt="r")
         assert not server.runs
         assert first.allowed.any()
@@ -105,7 +112,7 @@ def test_a_batch_whose_server_is_killed_in_its_middle_is_reported_row_by_row_and
         assert not first.allowed[sorted(first.errors)].any()
         assert all(isinstance(one, (StoreUnknownError, StoreUnavailableError)) for one in first.errors.values())
         server.restart()
-        proxy.refuses, proxy.bytes_per_second = False, 0
+        proxy.refuses, proxy.bytes_per_second, killing = False, 0, False
         whole: Any = None
 
         def completed() -> bool:

@@ -36,6 +36,7 @@ VERBS = (
     "now_us",
     "decide_all",
     "peek_all",
+    "place_all",
 )
 
 

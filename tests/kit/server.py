@@ -88,6 +88,8 @@ class Proxy:
         self.fate: Callable[[bytes], str] = lambda _: "pass"
         self.bytes_per_second = 0
         """How fast requests are passed on; 0: as they come."""
+        self.before: Callable[[bytes], None] = lambda _: None
+        """Called with each piece of a request before it is passed on."""
         self.refuses = False
         self.server = server
         self._listener = socket.create_server((HOST, 0))
@@ -139,7 +141,8 @@ class Proxy:
 
     def _forward(self, client: socket.socket, upstream: socket.socket) -> None:
         with suppress(OSError):
-            while piece := client.recv(65_536 if not self.bytes_per_second else 16_384):
+            while piece := client.recv(65_536 if not self.bytes_per_second else 4096):
+                self.before(piece)
                 upstream.sendall(piece)
                 if self.bytes_per_second:
                     time.sleep(len(piece) / self.bytes_per_second)

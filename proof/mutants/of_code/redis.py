@@ -66,6 +66,22 @@ MUTANTS = (
         "tests/conformance/test_server_stores.py::TestRedisClusterAsyncBucket::test_of_parts_that_are_alike_the_first_is_named",
     ),
     Mutant(
+        "joint_slot_of_the_first_part_on_a_server",
+        f"{LUA}/rule.lua",
+        "    for _, bound in ipairs(part) do logs[#logs + 1] = bound end",
+        "    for _, bound in ipairs(part) do logs[#logs + 1] = p == 1 and bound or nil end",
+        "a slot under several policies asks the limits of the first alone",
+        "tests/conformance/test_server_stores.py::TestRedis::test_the_part_that_fits_last_says_when",
+    ),
+    Mutant(
+        "joint_slot_apart",
+        "store/redis/joint_verbs.py",
+        "        if len(groups) > 1:\n            named",
+        "        if False:\n            named",
+        "where a cluster keeps the logs apart, its own error comes through instead of one that says how",
+        "tests/distributed/test_server_slots.py::test_logs_in_two_slots_of_a_cluster_are_an_error_that_says_how",
+    ),
+    Mutant(
         "queue_is_jumped_on_a_server",
         f"{LUA}/rule.lua",
         "  if early > stamp or last > time then return stamp",

@@ -32,7 +32,7 @@ __all__ = ["show", "show_explanation", "show_joint"]
 def show(decision: Decision, now_us: int, zone: str, *, json: bool, exit_code: bool) -> None:
     """Answer with a decision; with `exit_code` a refusal ends the command by 1."""
     if json:
-        answer_json(_decided(decision))
+        answer_json(decision.as_dict())
     else:
         hit = "" if decision.hit is None else f", hit {decision.hit}"
         out.print(_line(decision, now_us, zone) + hit)
@@ -55,7 +55,7 @@ def show_joint(joint: Joint, asked: Sequence[Attempt], now_us: int, zone: str, *
 def show_explanation(why: Explanation, segment: str | None, *, json: bool) -> None:
     """Answer why: the decision for a subject in this segment, each limit as it stands, and the hits."""
     if json:
-        answer_json(_explained(why, segment))
+        answer_json(why.as_dict(segment))
         return
     zone = why.zone or UTC_ZONE
     show(why.decision, why.now_us, zone, json=False, exit_code=False)
@@ -126,36 +126,6 @@ def _remarks(why: Explanation) -> list[str]:
     if why.count_denied:
         lines.append("refusals count here (count_denied), and are among the hits")
     return lines
-
-
-def _decided(decision: Decision) -> dict[str, object]:
-    return {
-        "allowed": decision.allowed,
-        "limit": _text(decision.limit),
-        "remaining": decision.remaining,
-        "retry_after_us": decision.retry_after_us,
-        "reset_after_us": decision.reset_after_us,
-        "hit": decision.hit,
-        "origin": decision.origin,
-    }
-
-
-def _explained(why: Explanation, segment: str | None) -> dict[str, object]:
-    return {
-        "policy": why.policy,
-        "subject": why.subject,
-        "segment": segment,
-        "algorithm": why.algorithm,
-        "count_denied": why.count_denied,
-        "zone": why.zone or None,
-        "now_us": why.now_us,
-        "decision": _decided(why.decision),
-        "limits": [limit.as_dict() for limit in why.limits],
-        "hits": [
-            {"stamp_us": hit.stamp_us, "units": hit.units} | ({} if hit.id is None else {"id": hit.id})
-            for hit in why.hits
-        ],
-    }
 
 
 def _text(limit: Limit | None) -> str | None:

@@ -58,6 +58,11 @@ class ExplainedHit(Hit, frozen=True):
 
     id: str | None = None
 
+    def as_dict(self) -> dict[str, object]:
+        """The same for JSON, with the id only where it is known."""
+        known: dict[str, object] = {} if self.id is None else {"id": self.id}
+        return {"stamp_us": self.stamp_us, "units": self.units, **known}
+
 
 class Explanation(msgspec.Struct, frozen=True):
     """Why an attempt would be allowed or refused.
@@ -76,6 +81,21 @@ class Explanation(msgspec.Struct, frozen=True):
     algorithm: str = "sliding_log"
     zone: str = ""
     count_denied: bool = False
+
+    def as_dict(self, segment: str | None = None) -> dict[str, object]:
+        """The same for JSON; `segment` is the one that was asked for. A hit has an `id` where it is known."""
+        return {
+            "policy": self.policy,
+            "subject": self.subject,
+            "segment": segment,
+            "algorithm": self.algorithm,
+            "count_denied": self.count_denied,
+            "zone": self.zone or None,
+            "now_us": self.now_us,
+            "decision": self.decision.as_dict(),
+            "limits": [limit.as_dict() for limit in self.limits],
+            "hits": [hit.as_dict() for hit in self.hits],
+        }
 
 
 def explain(

@@ -108,6 +108,12 @@ class Insurer:
         answer = self._store.decide_all(parts) if consume else self._store.peek_all(parts)
         return msgspec.structs.replace(answer, hits=(), origin="insurance")
 
+    def place_all(self, attempts: Sequence[Attempt], max_wait_us: int | None, not_before_us: int) -> Joint:
+        """As the store's `place_all`."""
+        parts = [StoreAttempt(*self._arguments(attempt)) for attempt in attempts]
+        answer = self._store.place_all(parts, max_wait_us, not_before_us)
+        return msgspec.structs.replace(answer, hits=(), origin="insurance")
+
     def forget(self, subject: Subject) -> None:
         """As the store's `erase`, in every policy."""
         self._store.erase([self._bound(self._rules.any_names(name)) for name in self._rules.policies], subject)

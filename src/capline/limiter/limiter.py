@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import contextmanager
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from capline.limiter.base import DEFAULT_URL, LimiterBase
-from capline.limiter.checks import check_iterable, refusal_text, seconds_us, stamp, typed
-from capline.limiter.patience import Patience
-from capline.limiter.records import RECORDS_A_ROUND, LoadProgress
+from capline.limiter.base import DEFAULT_URL
+from capline.limiter.checks import stamp, typed
+from capline.limiter.slots import Slots
 from capline.model.attempt import check_cost
-from capline.model.errors import InvalidValueError, LimitExceeded, StoreError
+from capline.model.errors import InvalidValueError, StoreError
 from capline.model.late import LateModule
-from capline.store.open import open_store
-from capline.store.protocol import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-    from datetime import datetime
+    from collections.abc import Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
-    from capline.limiter.explain import Explanation
-    from capline.limiter.records import Loaded, LogRecord, Record
     from capline.model.attempt import Attempt
-    from capline.model.clock import Clock
     from capline.model.decision import Decision, Joint
     from capline.model.errors import CaplineError
     from capline.model.limit import Limit
@@ -42,7 +32,7 @@ __all__ = ["DEFAULT_URL", "Limiter"]
 _ONE = 1
 
 
-class Limiter(LimiterBase[Store]):
+class Limiter(Slots):
     """Decide, exactly, whether one more event may happen under sliding-window limits.
 
     `url`             `memory://`, `lmdb:///path`, `redis://host` and its kin (see `capline.store.open`)
@@ -73,14 +63,6 @@ class Limiter(LimiterBase[Store]):
     ...     [bool(limiter.decide("promo", "user:42")) for _ in range(4)]
     [True, True, True, False]
     """
-
-    @staticmethod
-    def _open(url: str, clock: Clock | None, *, create: bool) -> Store:
-        return open_store(url, clock, create=create)
-
-    def now_us(self) -> int:
-        """The instant that the store would decide at."""
-        return self._store.now_us()
 
     def decide(
         self,
@@ -169,31 +151,6 @@ class Limiter(LimiterBase[Store]):
             except StoreError as error:
                 return seen(self._outage.peek(asked, error))
 
-    def refund(
-        self,
-        policy: str,
-        subject: Subject,
-        hit: int | None,
-        cost: int = 1,
-        *,
-        limits: Sequence[Limit | str] | None = None,
-    ) -> bool:
-        """Refund the hit that a decision named, in the policy's log and its channel's; True once, False after.
-
-        A hit older than the widest window has left the log by itself: False. Its id, if it had one, is free again.
-        `cost` is the hit's cost. It is used only if the policy's algorithm keeps no single hits: then each refund of a
-        hit without an id takes that cost off again.
-        """
-        if limits is not None:
-            return self._under(policy, limits).refund(policy, subject, hit, cost)
-        if hit is None:
-            return False
-        subject = self._subject(subject)
-        try:
-            return self._store.refund(self._refund_terms(policy, subject), subject, stamp(hit), check_cost(cost))
-        finally:
-            self._denied.forget((subject,))
-
     def charge(
         self,
         policy: str,
@@ -253,100 +210,6 @@ class Limiter(LimiterBase[Store]):
         asked = self._asked(policy, subject, 0, None, segment, channel, zone, least=0)
         return self._store.peek(*self._arguments(asked)).limits
 
-    def flush(self, policy: str) -> int:
-        """Forget every subject of the policy, for tests; returns how many. Policies that share its log forget them too.
-
-        Attempts made meanwhile may stay. It reads every log of the policy, so it costs as much as `export`.
-        """
-        compiled = [self._any_terms(policy)]
-        subjects: set[Subject] = set()
-        page = self._store.scan(compiled)
-        while True:
-            subjects.update(one.subject for one in page.found if one.subject is not None)
-            if page.after is None:
-                break
-            page = self._store.scan(compiled, page.after)
-        for subject in subjects:
-            self._store.erase(compiled, subject)
-        self._denied.forget(subjects)
-        return len(subjects)
-
-    def schedule(
-        self,
-        policy: str,
-        subject: Subject,
-        cost: int = 1,
-        id: str | None = None,
-        *,
-        max_wait: float | None = None,
-        not_before: float = 0,
-        segment: str | None = None,
-        channel: str | None = None,
-        zone: str | None = None,
-    ) -> Decision:
-        """Take the next free slot, after all slots that are taken: `wait` seconds from now.
-
-        It is at least `not_before` seconds from now. Later callers get later slots, so one unit placed in the future
-        makes every host wait. Refused, with nothing taken, if the slot is more than `max_wait` seconds away or the cost
-        can never fit. Give an unused slot back with `refund`.
-        """
-        max_wait_us = None if max_wait is None else seconds_us(max_wait, "max_wait")
-        not_before_us = seconds_us(not_before, "not_before")
-        asked = self._asked(policy, subject, cost, id, segment, channel, zone)
-        with self._observers.one("schedule", asked) as seen:
-            try:
-                return seen(self._store.place(*self._arguments(asked), max_wait_us, not_before_us))
-            except StoreError as error:
-                return seen(self._outage.place(asked, max_wait_us, not_before_us, error))
-
-    @contextmanager
-    def acquire(
-        self,
-        policy: str,
-        subject: Subject,
-        cost: int = 1,
-        *,
-        timeout: float | None = None,
-        not_before: float = 0,
-        segment: str | None = None,
-        channel: str | None = None,
-        zone: str | None = None,
-    ) -> Generator[Decision]:
-        """`schedule`, then sleep until the slot; raises `LimitExceeded` at once if the slot is past the timeout.
-
-        A store that does not answer is tried again, with backoff, until the timeout (30 s if there is none); then its
-        `StoreError` is raised. With `on_store_error` "allow" or "deny" the answer is that, at once. An interrupted
-        sleep gives the slot back; an exception inside the block does not, since the call was made.
-        """
-        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers)
-        while True:
-            try:
-                slot = self.schedule(
-                    policy,
-                    subject,
-                    cost,
-                    patience.id,
-                    max_wait=patience.left(),
-                    not_before=patience.not_before(not_before),
-                    segment=segment,
-                    channel=channel,
-                    zone=zone,
-                )
-                break
-            except StoreError as error:
-                time.sleep(patience.pause(error))
-        if not slot.allowed:
-            raise LimitExceeded(refusal_text(policy, subject, slot), slot)
-        try:
-            time.sleep(slot.wait)
-        except BaseException as stopped:
-            try:
-                self.refund(policy, subject, slot.hit, cost)
-            except StoreError as error:
-                stopped.add_note(f"the slot was not given back: {error}")
-            raise
-        yield slot
-
     def decide_all(self, attempts: Sequence[Attempt]) -> Joint:
         """May all of these have their cost now, or none? One attempt over up to 16 subjects, each under its own policy.
 
@@ -373,16 +236,6 @@ class Limiter(LimiterBase[Store]):
                 return seen(self._store.peek_all(self._store_attempts(asked)))
             except StoreError as error:
                 return seen(self._outage.joint(asked, error, consume=False))
-
-    def refund_all(self, attempts: Sequence[Attempt], hits: Sequence[int]) -> int:
-        """Refund every hit of a `decide_all`, one after the other; returns how many were refunded.
-
-        `attempts` and `hits` are those of the call and of its answer.
-        """
-        given_back = 0
-        for one, hit in self._refund_pairs(attempts, hits):
-            given_back += self.refund(one.policy, one.subject, hit, one.cost)
-        return given_back
 
     def decide_batch(self, attempts: Sequence[Attempt]) -> list[Decision | CaplineError]:
         """Decide attempts of any policies, in order, each by itself.
@@ -468,99 +321,3 @@ class Limiter(LimiterBase[Store]):
             return self._store.refund_many(self._any_terms(policy), named, stamps_us, check_cost(cost))
         finally:
             self._denied.forget(named)
-
-    def explain(
-        self,
-        policy: str,
-        subject: Subject,
-        *,
-        segment: str | None = None,
-        channel: str | None = None,
-        zone: str | None = None,
-        ids: Sequence[str] = (),
-    ) -> Explanation:
-        """Why an attempt would be allowed or refused now: limits in force, hits that count, when each unit frees.
-
-        A hit recorded under one of these `ids` names it: so you see which message, or which campaign, used the unit.
-        """
-        asked = self._asked(policy, subject, 1, None, segment, channel, zone)
-        arguments = self._arguments(asked)
-        known = self._known_ids(ids)
-        decision = self._store.peek(*arguments)
-        logs = self._store.recorded(*arguments[:2])
-        return self._explained(asked, subject, self.now_us(), decision, logs, known)
-
-    def override(
-        self,
-        policy: str,
-        subject: Subject,
-        limits: Sequence[Limit | str] | None,
-        *,
-        effective_at: str | datetime | None = None,
-        who: str | None = None,
-    ) -> int:
-        """Give one subject limits of its own under a policy, or with None the policy's again; `limits` is a list.
-
-        They replace the policy's limits, and those of its segments, in every verb; a channel's limits hold beside them,
-        and the log keeps its history. At once here, elsewhere within two seconds; or at `effective_at`, an instant at
-        least 3 seconds ahead. It is kept in the configuration store (`config=`); a limiter on `memory://` needs none.
-        Returns the configuration's version. Costs some round trips to that store.
-        """
-        config, named = self._override_in(policy, subject)
-        return config.override(policy, named, self._override_limits(policy, limits), effective_at=effective_at, who=who)
-
-    def erase(self, subject: Subject) -> int:
-        """Forget the subject in every policy of this limiter; returns how many logs held something."""
-        subject = self._subject(subject)
-        self._outage.forget(subject)
-        try:
-            return self._store.erase(self._all_terms(subject), subject)
-        finally:
-            self._denied.forget((subject,))
-
-    def export(
-        self,
-        policies: Sequence[str] | None = None,
-        *,
-        on_fault: Callable[[CaplineError], object] | None = None,
-    ) -> Iterator[LogRecord]:
-        """Every log of these policies (default: of all), with the hits within the widest window; in no order.
-
-        Decisions go on meanwhile: each log is of one instant, but not all of the same. A log may come twice; `load`
-        adds it once. A log that cannot be read raises its error, or is passed to `on_fault` and left out.
-        """
-        compiled = self._terms_to_scan(policies)
-        page = self._store.scan(compiled) if compiled else None
-        while page is not None:
-            yield from self._exported(page.found, on_fault)
-            page = None if page.after is None else self._store.scan(compiled, page.after)
-
-    def load(self, records: Iterable[Record]) -> Loaded:
-        """Merge past hits into the logs, as if each had been recorded at its own time; returns the counts.
-
-        Each record is one atomic step. The whole is not, but may be repeated: a known hit (by its id, or else by its
-        stamp and units) is not added again. So two hits of one instant need ids to count as two. A bad record raises
-        with its number; some hundred records before it may or may not be loaded.
-        """
-        tally, rest = LoadProgress(), iter(check_iterable(records, "records"))
-        while lot := list(islice(rest, RECORDS_A_ROUND)):
-            tally.take(self._store.merge(self._merges(lot, tally.loaded.records + 1)))
-        return tally.loaded
-
-    def sweep(self) -> int:
-        """Remove the logs whose every hit is out of every window; returns how many. Decisions go on meanwhile."""
-        self._outage.sweep()
-        return self._store.sweep()
-
-    def close(self) -> None:
-        """Close the store; every verb raises `StoreClosedError` from then on. Safe to call twice."""
-        store = self._shut()
-        if store is not None:
-            self._stop_following()
-            store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

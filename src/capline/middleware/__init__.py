@@ -1,6 +1,7 @@
 """Limits around calls that go out: each call waits for a slot of its own, on every host, and then goes.
 
     capline.middleware.httpx       LimitedTransport, AsyncLimitedTransport
+    capline.middleware.httpx2      the same two for httpx2
     capline.middleware.requests    LimitedAdapter
     capline.middleware.aiohttp     LimitedMiddleware
     capline.middleware.scrapy      LimitedMiddleware

@@ -75,6 +75,18 @@ class Decision(_Answer, frozen=True, gc=False):
     _seen: tuple[Any, ...] = ()
     """A function that makes the states of the limits, and its arguments, none of which ever changes."""
 
+    def as_dict(self) -> dict[str, object]:
+        """The fields for JSON, times in microseconds, the limit as its text; `capline decide --json` prints them."""
+        return {
+            "allowed": self.allowed,
+            "limit": None if self.limit is None else str(self.limit),
+            "remaining": self.remaining,
+            "retry_after_us": self.retry_after_us,
+            "reset_after_us": self.reset_after_us,
+            "hit": self.hit,
+            "origin": self.origin,
+        }
+
     @property
     def wait(self) -> float:
         """`wait_us` in seconds."""
@@ -102,13 +114,19 @@ class Joint(_Answer, frozen=True):
 
     `hits` are the stamps to refund, one for each attempt in order; empty where nothing was recorded. `binds` is the
     number of the attempt whose limit is `limit`; 0 where that is None, as in an outage. All else is as in `Decision`,
-    over all of the attempts.
+    over all of the attempts; a slot is one instant, so there all `hits` are the same.
     """
 
     hits: tuple[int, ...] = ()
     binds: int = 0
     origin: str = "store"
+    wait_us: int = 0
     _seen: tuple[Any, ...] = ()
+
+    @property
+    def wait(self) -> float:
+        """`wait_us` in seconds."""
+        return self.wait_us / 1e6
 
     @property
     def limits(self) -> tuple[tuple[LimitStatus, ...], ...]:
@@ -138,5 +156,6 @@ class Joint(_Answer, frozen=True):
             tuple(hits),
             binds,
             decision.origin,
+            decision.wait_us,
             decision._seen,  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the two are of one kind
         )

@@ -38,7 +38,7 @@ def headers_of(
     """Header names to values; raises `InvalidValueError` for a form that is not known."""
     if form not in HEADER_FORMS:  # pyright: ignore[reportUnnecessaryContains] - callers may be untyped
         raise InvalidValueError(f"headers come as {' or '.join(HEADER_FORMS)}, not {quoted(form)}")
-    quotas = [state for state in states if not isinstance(state.limit, QuietHours)]
+    quotas = [state for state in states if state.limit.quota or not isinstance(state.limit, QuietHours)]
     headers = _draft_11(quotas) if form == "draft-11" else _legacy(quotas, limit)
     if not allowed and retry_after_us is not None:
         headers["Retry-After"] = str(max(1, _seconds(retry_after_us)))
@@ -56,11 +56,15 @@ def _draft_11(states: Sequence[LimitStatus]) -> dict[str, str]:
     if not states:
         return {}
     items, policies = _fixed(tuple([(state.name, state.limit) for state in states]))
-    left: list[str] = []
+    left = ""
     for item, state in zip(items, states, strict=True):
-        more = f";t={_seconds(state.frees_in_us)}" if state.frees_in_us else ""
-        left.append(f"{item};r={min(state.remaining, LARGEST_INTEGER)}{more}")
-    return {"RateLimit-Policy": policies, "RateLimit": ", ".join(left)}
+        frees_us, remaining = state.frees_in_us, state.remaining
+        if left:
+            left += ", "
+        left += f"{item};r={remaining if remaining <= LARGEST_INTEGER else LARGEST_INTEGER}"  # noqa: FURB136 - faster
+        if frees_us:
+            left += f";t={-(-frees_us // 1_000_000)}"
+    return {"RateLimit-Policy": policies, "RateLimit": left}
 
 
 @lru_cache(maxsize=1024)

@@ -14,7 +14,7 @@ import msgspec
 from capline.model.limit import Limit, QuietHours
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from capline.model.policy import LogLimits
 
@@ -58,17 +58,28 @@ class LimitStatus(msgspec.Struct, frozen=True, gc=False):
         return self.whole_in_us / 1e6
 
 
-def states_of(logs: Iterable[LogLimits], numbers: Sequence[int]) -> tuple[LimitStatus, ...]:
+def states_of(logs: Sequence[LogLimits], numbers: Sequence[int]) -> tuple[LimitStatus, ...]:
     """The state of every limit in the policy's order, from three numbers for each limit in the order of the logs."""
-    placed: list[tuple[int, LimitStatus]] = []
+    states: list[LimitStatus] = []
+    at, moved = 0, False
     for log_limits in logs:
-        before = len(placed)
-        places = log_limits.places or range(before, before + len(log_limits.limits))
-        for limit, place in zip(log_limits.limits, places, strict=True):
-            left, frees_in_us, whole_in_us = numbers[NUMBERS * len(placed) : NUMBERS * (len(placed) + 1)]
-            never = limit.quota == 0 and not isinstance(limit, QuietHours)
-            state = LimitStatus(
-                limit, max(0, left), None if never else frees_in_us, whole_in_us, log_limits.title, max(0, -left)
-            )
-            placed.append((place, state))
-    return tuple([state for _, state in sorted(placed, key=itemgetter(0))])
+        title = log_limits.title
+        moved = moved or bool(log_limits.places)
+        for limit in log_limits.limits:
+            left, frees_in_us, whole_in_us = numbers[at], numbers[at + 1], numbers[at + 2]
+            at += NUMBERS
+            if limit.quota == 0 and not isinstance(limit, QuietHours):
+                frees_in_us = None
+            if left >= 0:
+                states.append(LimitStatus(limit, left, frees_in_us, whole_in_us, title))
+            else:
+                states.append(LimitStatus(limit, 0, frees_in_us, whole_in_us, title, -left))
+    return tuple(_placed(logs, states) if moved else states)
+
+
+def _placed(logs: Sequence[LogLimits], states: list[LimitStatus]) -> list[LimitStatus]:
+    """In the policy's order."""
+    places: list[int] = []
+    for log_limits in logs:
+        places += log_limits.places or range(len(places), len(places) + len(log_limits.limits))
+    return [state for _, state in sorted(zip(places, states, strict=True), key=itemgetter(0))]

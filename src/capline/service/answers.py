@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+from msgspec.structs import asdict
 
 from capline.model.decision import Decision
 
@@ -135,12 +136,23 @@ class Columns(msgspec.Struct):
 
 def one(policy: str, segment: str | None, decision: Decision) -> Answer:
     """A decision."""
-    return Answer(*_parts(policy, segment, decision))
+    retry_us, reset_us, limit = decision.retry_after_us, decision.reset_after_us, decision.limit
+    return Answer(
+        decision.allowed,
+        policy,
+        None if limit is None else str(limit),
+        decision.remaining,
+        None if retry_us is None else retry_us / 1e6,
+        None if reset_us is None else reset_us / 1e6,
+        decision.hit,
+        segment,
+        decision.origin,
+    )
 
 
 def slot(policy: str, segment: str | None, decision: Decision) -> SlotAnswer:
     """A decision of `schedule`."""
-    return SlotAnswer(*_parts(policy, segment, decision), decision.wait)
+    return SlotAnswer(**asdict(one(policy, segment, decision)), wait=decision.wait)
 
 
 def usage(policy: str, segment: str | None, limits: Sequence[LimitStatus]) -> Used:
@@ -209,16 +221,9 @@ _NONE = Decision(False, None, 0, None, None, None)
 def explained(why: Explanation, segment: str | None) -> bytes:
     """Why: the decision for one unit now, each limit as it stands, the hits, oldest first."""
     return msgspec.json.encode(
-        {
-            "policy": why.policy,
-            "subject": why.subject,
-            "segment": segment,
-            "algorithm": why.algorithm,
-            "count_denied": why.count_denied,
-            "zone": why.zone or None,
-            "now_us": why.now_us,
-            "decision": Answer(*_parts(why.policy, segment, why.decision)),
-            "limits": [limit.as_dict() for limit in why.limits],
+        why.as_dict(segment)
+        | {
+            "decision": one(why.policy, segment, why.decision),
             "hits": [{"hit": hit.stamp_us, "units": hit.units} for hit in why.hits],
         }
     )
@@ -227,23 +232,6 @@ def explained(why: Explanation, segment: str | None) -> bytes:
 def policies(namespace: str, named: Mapping[str, Policy]) -> bytes:
     """All policies in force, in their order."""
     return msgspec.json.encode({"namespace": namespace, "policies": [policy(each) for each in named.values()]})
-
-
-_Parts = tuple[bool, str, str | None, int, float | None, float | None, int | None, str | None, str]
-
-
-def _parts(policy: str, segment: str | None, decision: Decision) -> _Parts:
-    return (
-        decision.allowed,
-        policy,
-        _text(decision.limit),
-        decision.remaining,
-        decision.retry_after,
-        decision.reset_after,
-        decision.hit,
-        segment,
-        decision.origin,
-    )
 
 
 def _text(limit: Limit | None) -> str | None:

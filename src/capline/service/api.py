@@ -30,17 +30,22 @@ def routes(limiter: AsyncLimiter, most_rows: int = MOST_ROWS, newcomers: Newcome
     verbs = _Verbs(limiter, most_rows, newcomers)
     named = ("policy", "segment", "channel", "zone")
     return {
-        "/v1/decide": Route({"POST": verbs.decide}, ONE_BODY_BYTES, takes=Ask, gives=answers.Answer),
+        "/v1/decide": Route({"POST": verbs.decide}, ONE_BODY_BYTES, direct=True, takes=Ask, gives=answers.Answer),
         "/v1/peek": Route(
-            {"POST": verbs.peek}, ONE_BODY_BYTES, roles=("read", "decide"), takes=Ask, gives=answers.Answer
+            {"POST": verbs.peek},
+            ONE_BODY_BYTES,
+            direct=True,
+            roles=("read", "decide"),
+            takes=Ask,
+            gives=answers.Answer,
         ),
-        "/v1/charge": Route({"POST": verbs.charge}, ONE_BODY_BYTES, takes=Ask, gives=answers.Answer),
+        "/v1/charge": Route({"POST": verbs.charge}, ONE_BODY_BYTES, direct=True, takes=Ask, gives=answers.Answer),
         "/v1/usage": Route(
             {"POST": verbs.usage}, ONE_BODY_BYTES, roles=("read", "decide"), takes=Look, gives=answers.Used
         ),
-        "/v1/settle": Route({"POST": verbs.settle}, ONE_BODY_BYTES, takes=Settle, gives=answers.Settled),
+        "/v1/settle": Route({"POST": verbs.settle}, ONE_BODY_BYTES, direct=True, takes=Settle, gives=answers.Settled),
         "/v1/schedule": Route({"POST": verbs.schedule}, ONE_BODY_BYTES, takes=Slot, gives=answers.SlotAnswer),
-        "/v1/refund": Route({"POST": verbs.refund}, ONE_BODY_BYTES, takes=Refund, gives=answers.Refunded),
+        "/v1/refund": Route({"POST": verbs.refund}, ONE_BODY_BYTES, direct=True, takes=Refund, gives=answers.Refunded),
         "/v1/decide/all": Route({"POST": verbs.decide_all}, ONE_BODY_BYTES, takes=Asks, gives=answers.JointAnswer),
         "/v1/decide/batch": Route({"POST": verbs.decide_batch}, BATCH_BYTES, takes=Batch, gives=answers.Columns),
         "/v1/policies": Route({"GET": verbs.policies}),
@@ -68,11 +73,13 @@ class _Verbs:
         """May the subject have the cost now? Consumes it when allowed."""
         ask: Ask = self._ask(request.body, request.packed)
         segment = self._segment(ask)
-        await self._check_new(request, ask)
+        if self._newcomers is not None:
+            await self._check_new(request, ask)
         decision = await self._limiter.decide(
             ask.policy, ask.subject, ask.cost, ask.id, segment=segment, channel=ask.channel, zone=ask.zone
         )
-        await self._note_new(request, ask, decision)
+        if self._newcomers is not None:
+            await self._note_new(request, ask, decision)
         return Reply(answers.one(ask.policy, segment, decision), decision.headers("draft-11"))
 
     async def peek(self, request: Request) -> Reply:

@@ -6,7 +6,6 @@ ends before its handler; a client that leaves after that changes nothing, its de
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from functools import lru_cache
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 
 from capline.model.errors import CaplineError
+from capline.service.bodies import JSON, MSGPACK, Receive, body_of, check_head, check_size
 from capline.service.paths import Paths
 from capline.service.problems import RETRY_AFTER_S, Problem, document, problem_of
 from capline.service.run.settings import Bounds
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["BATCH_BYTES", "ONE_BODY_BYTES", "App", "Observer", "Reply", "Request", "Route"]
 
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 ONE_BODY_BYTES = Bounds().body_bytes
@@ -36,45 +35,36 @@ ONE_BODY_BYTES = Bounds().body_bytes
 BATCH_BYTES = Bounds().batch_bytes
 """The same of many attempts."""
 
-JSON, MSGPACK = "application/json", "application/msgpack"
 WITH_BODY = ("POST", "PUT")
-_PACKED = (MSGPACK.encode(), b"application/x-msgpack")
 
 log = logging.getLogger("capline.service")
 
 
 class Request:
-    """One request: its body, what stands for the names of its path, as it was sent, and its query.
+    """One request: its method, its path and query as they were sent, its headers; its body, b"" until that is read.
 
-    `route` is the path with its names as the routes have it, "" before one is found.
+    `route` is the path with its names as the routes have it, "" before one is found; `names` is what stands for them.
     `packed` says that the body is msgpack; `who` is the name of its token, "" where there are none; `client` is the
     address that it came from, by as many X-Forwarded-For as proxies are trusted.
     """
 
-    __slots__ = ("body", "client", "headers", "names", "packed", "query", "route", "who")
+    __slots__ = ("body", "client", "headers", "method", "names", "packed", "path", "query", "route", "who")
 
     def __init__(
-        self,
-        body: bytes,
-        query: bytes,
-        *,
-        packed: bool = False,
-        who: str = "",
-        client: str = "",
-        headers: list[tuple[bytes, bytes]] | None = None,
+        self, method: str, path: bytes, query: bytes, headers: list[tuple[bytes, bytes]], client: str, body: bytes = b""
     ) -> None:
-        self.body = body
+        self.method, self.path, self.query = method, path, query
+        self.headers, self.client, self.body = headers, client, body
         self.names: tuple[bytes, ...] = ()
-        self.route = ""
-        self.query = query
-        self.packed = packed
-        self.who = who
-        self.client = client
-        self.headers = headers or []
+        self.route = self.who = ""
+        self.packed = False
 
 
 class Reply:
-    """A body and its status; `headers` beside type and length. What is not bytes is encoded as the request was."""
+    """What a handler answers: a body and its status; `headers` beside type and length.
+
+    What is not bytes is encoded as the request was.
+    """
 
     __slots__ = ("body", "headers", "status", "type")
 
@@ -85,6 +75,14 @@ class Reply:
         self.headers = headers or {}
         self.status = status
         self.type = type
+
+    def sent(self, packed: bool) -> bytes:
+        """The body as it is sent."""
+        body = self.body
+        if not isinstance(body, bytes):
+            self.type = MSGPACK if packed else JSON
+            body = self.body = (msgspec.msgpack.encode if packed else msgspec.json.encode)(body)
+        return body
 
 
 Handler = Callable[[Request], Awaitable[Reply]]
@@ -97,11 +95,12 @@ class Route:
 
     `any_type` where the body's Content-Type does not matter
     `roles`   whose tokens may: by default read for GET, decide for POST; an admin may all. () is anybody
+    `direct`  whether its POST may be answered without ASGI: `run.connection` says when
     `takes`   the form of the body, `gives` that of the answer, `query` the parameters by method, `also` what
               other statuses mean: for OpenAPI
     """
 
-    __slots__ = ("also", "any_type", "body_bytes", "gives", "handlers", "query", "roles", "takes")
+    __slots__ = ("also", "any_type", "body_bytes", "direct", "gives", "handlers", "query", "roles", "takes")
 
     def __init__(
         self,
@@ -109,6 +108,7 @@ class Route:
         body_bytes: int = 0,
         *,
         any_type: bool = False,
+        direct: bool = False,
         roles: tuple[str, ...] | None = None,
         takes: Any = None,
         gives: Any = None,
@@ -117,7 +117,7 @@ class Route:
     ) -> None:
         self.handlers = handlers
         self.body_bytes = body_bytes
-        self.any_type = any_type
+        self.any_type, self.direct = any_type, direct
         self.roles = roles
         self.takes, self.gives, self.query = takes, gives, query or {}
         self.also = also or {}
@@ -150,7 +150,10 @@ class Observer(Protocol):
 
 
 class App:
-    """The ASGI application over these routes."""
+    """The application over these routes: by ASGI, and for connections that ask it directly.
+
+    `count` is told the status and the seconds of every request.
+    """
 
     def __init__(
         self,
@@ -159,62 +162,57 @@ class App:
         observers: tuple[Observer, ...] = (),
         guard: Guard | None = None,
         trusted_proxies: int = 0,
+        count: Callable[[int, float], None] | None = None,
     ) -> None:
         self._paths = Paths(routes)
         self._bounds = Bounds() if bounds is None else bounds
         self._body_bytes = {ONE_BODY_BYTES: self._bounds.body_bytes, BATCH_BYTES: self._bounds.batch_bytes}
-        self._observers, self._guard, self._trusted = observers, guard, trusted_proxies
+        self._observers, self._guard, self._trusted, self._count = observers, guard, trusted_proxies, count
         self._under_way = 0
+        self.direct = frozenset(path.encode() for path, route in routes.items() if route.direct)
+        """Paths whose POST may be asked directly."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             raise TypeError(f"this application speaks http, not {scope['type']}")
         began = perf_counter()
-        path: bytes = scope["raw_path"]
-        request = Request(b"", scope["query_string"], client=self._client(scope), headers=scope["headers"])
+        headers = scope["headers"]
+        client = self.client(scope.get("client"), headers)
+        request = Request(scope["method"], scope["raw_path"], scope["query_string"], headers, client)
+        answer = await self.answer(request, receive)
+        if answer is None:
+            return
+        reply, body = answer
+        sent: list[tuple[bytes, bytes]] = []
+        if reply.status != HTTPStatus.NO_CONTENT:
+            sent += [(b"content-type", _header_name(reply.type)), (b"content-length", b"%d" % len(body))]
+        sent += [(_header_name(name), value.encode("latin-1")) for name, value in reply.headers.items()]
+        await send({"type": "http.response.start", "status": reply.status, "headers": sent})
+        await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else body})
+        self.answered(request, reply.status, len(body), perf_counter() - began)
+
+    async def answer(self, request: Request, receive: Receive | None = None) -> tuple[Reply, bytes] | None:
+        """The reply and its body, whatever comes; None where the client went away before its request had ended.
+
+        Without `receive` the request's body is there already, and there is an answer.
+        """
         self._under_way += 1
         try:
-            reply = await self._answer(path, request, scope["method"], receive)
+            reply = await self._answer(request, receive)
+            return None if reply is None else (reply, reply.sent(request.packed))
         except Problem as problem:
-            reply = _told(problem)
+            return _told(problem)
         except CaplineError as error:
-            reply = _told(problem_of(error))
+            return _told(problem_of(error))
         except Exception:
             log.exception("a fault of the service")
-            reply = _told(Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault of the service; its log says more"))
+            return _told(Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault of the service; its log says more"))
         finally:
             self._under_way -= 1
-        if reply is None:
-            return
-        body, kind = reply.body, reply.type
-        if not isinstance(body, bytes):
-            kind = MSGPACK if request.packed else JSON
-            body = (msgspec.msgpack.encode if request.packed else msgspec.json.encode)(body)
-        headers: list[tuple[bytes, bytes]] = []
-        if reply.status != HTTPStatus.NO_CONTENT:
-            headers += [(b"content-type", _header_name(kind)), (b"content-length", b"%d" % len(body))]
-        headers += [(_header_name(name), value.encode("latin-1")) for name, value in reply.headers.items()]
-        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
-        if self._observers:
-            seconds = perf_counter() - began
-            told = Answered(
-                scope["method"],
-                request.route,
-                path,
-                reply.status,
-                seconds,
-                len(body),
-                request.who,
-                request.client,
-                request.headers,
-            )
-            for observer in self._observers:
-                observer.answered(told)
 
-    async def _answer(self, path: bytes, request: Request, method: str, receive: Receive) -> Reply | None:
-        found = self._paths.find(path)
+    async def _answer(self, request: Request, receive: Receive | None) -> Reply | None:
+        found = self._paths.find(request.path)
         if found is None:
             raise Problem(HTTPStatus.NOT_FOUND, "there is nothing at this path; docs/service.md lists those there are")
         route, request.route, request.names = found
@@ -224,7 +222,7 @@ class App:
                 f"{self._bounds.requests} requests are under way, and no more are taken",
                 {"Retry-After": str(RETRY_AFTER_S)},
             )
-        method = "GET" if method == "HEAD" else method
+        method = "GET" if request.method == "HEAD" else request.method
         handler = route.handlers.get(method)
         if handler is None:
             allowed = ", ".join(sorted(route.handlers))
@@ -233,20 +231,41 @@ class App:
             request.who = await self._guard.who(request.headers, route.roles_of(method))
         if route.body_bytes and method in WITH_BODY:
             most_bytes = self._body_bytes.get(route.body_bytes, route.body_bytes)
-            request.packed = _check_head(request.headers, most_bytes, any_type=route.any_type)
-            body = await _body(receive, most_bytes, self._bounds.body_within)
-            if body is None:
-                return None
-            request.body = body
+            request.packed = check_head(request.headers, most_bytes, any_type=route.any_type)
+            if receive is None:
+                check_size(len(request.body), most_bytes)
+            else:
+                body = await body_of(receive, most_bytes, self._bounds.body_within)
+                if body is None:
+                    return None
+                request.body = body
         return await handler(request)
 
-    def _client(self, scope: Scope) -> str:
-        """The address that the request came from: the last that was written by a proxy that is trusted."""
-        peer = scope.get("client")
+    def answered(self, request: Request, status: int, size_bytes: int, seconds: float) -> None:
+        """Count the request, and tell the observers."""
+        if self._count is not None:
+            self._count(status, seconds)
+        if self._observers:
+            told = Answered(
+                request.method,
+                request.route,
+                request.path,
+                status,
+                seconds,
+                size_bytes,
+                request.who,
+                request.client,
+                request.headers,
+            )
+            for observer in self._observers:
+                observer.answered(told)
+
+    def client(self, peer: tuple[str, int] | None, headers: list[tuple[bytes, bytes]]) -> str:
+        """The address that a request came from: the last that was written by a proxy that is trusted."""
         near = peer[0] if peer else ""
         if not self._trusted:
             return near
-        told = b",".join(value for name, value in scope["headers"] if name == b"x-forwarded-for")
+        told = b",".join(value for name, value in headers if name == b"x-forwarded-for")
         hops = [hop.strip().decode("latin-1") for hop in told.split(b",") if hop.strip()]
         return hops[-min(self._trusted, len(hops))] if hops else near
 
@@ -257,70 +276,6 @@ def _header_name(name: str) -> bytes:
     return name.lower().encode()
 
 
-def _told(problem: Problem) -> Reply:
-    return Reply(document(problem), problem.headers, status=problem.status.value, type="application/problem+json")
-
-
-async def _body(receive: Receive, most_bytes: int, within_s: float) -> bytes | None:
-    """The whole body; None where the client went away before its end."""
-    # uvicorn's cycle knows whether the body has come whole, as it nearly always has: then nothing is waited for.
-    whole = getattr(getattr(receive, "__self__", None), "more_body", True) is False
-    message = await receive() if whole else await _piece(receive, within_s)
-    if message["type"] == "http.disconnect":
-        return None
-    body: bytes = message.get("body", b"")
-    if message.get("more_body"):
-        pieces = [body]
-        size_bytes = len(body)
-        deadline = asyncio.get_running_loop().time() + within_s
-        while message.get("more_body"):
-            message = await _piece(receive, deadline - asyncio.get_running_loop().time(), within_s)
-            if message["type"] == "http.disconnect":
-                return None
-            pieces.append(message.get("body", b""))
-            size_bytes += len(pieces[-1])
-            if size_bytes > most_bytes:
-                raise _too_large(most_bytes)
-        body = b"".join(pieces)
-    if len(body) > most_bytes:
-        raise _too_large(most_bytes)
-    return body
-
-
-async def _piece(receive: Receive, left_s: float, within_s: float | None = None) -> MutableMapping[str, Any]:
-    try:
-        async with asyncio.timeout(left_s):
-            return await receive()
-    except TimeoutError:
-        said_s = left_s if within_s is None else within_s
-        raise Problem(
-            HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {said_s:g} s", {"Connection": "close"}
-        ) from None
-
-
-def _check_head(headers: list[tuple[bytes, bytes]], most_bytes: int, *, any_type: bool) -> bool:
-    """Refuse what needs no reading to be refused; whether the body is msgpack."""
-    kind = b""
-    for name, value in headers:
-        if name == b"content-type":
-            kind = value
-        elif name == b"content-length" and int(value) > most_bytes:
-            raise _too_large(most_bytes)
-    kind = kind.partition(b";")[0].strip().lower()
-    if kind in _PACKED:
-        return True
-    # A page in a browser may send forms and text to any address without asking; JSON it may not.
-    if not any_type and kind != JSON.encode():
-        raise Problem(
-            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-            "send JSON, with the header Content-Type: application/json, or msgpack, with application/msgpack",
-        )
-    return False
-
-
-def _too_large(most_bytes: int) -> Problem:
-    return Problem(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-        f"the body is larger than {most_bytes} bytes, which this path takes; send several",
-        {"Connection": "close"},
-    )
+def _told(problem: Problem) -> tuple[Reply, bytes]:
+    body = document(problem)
+    return Reply(body, problem.headers, status=problem.status.value, type="application/problem+json"), body

@@ -1,7 +1,6 @@
 """The metrics of the service: of one process in its own registry, of several by prometheus-client's multiprocess mode.
 
-In that mode every process writes its figures into files of a folder that all share, and whoever is asked adds them up:
-a worker that was killed keeps what it had counted. Memory and processor time are given for each process.
+What each request adds to is in `figures`. Memory and processor time are given for each process.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from prometheus_client import (
     Counter,
     Gauge,
     GCCollector,
-    Histogram,
     PlatformCollector,
     ProcessCollector,
     generate_latest,
@@ -25,9 +23,20 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from capline.model.errors import StoreError
-from capline.observe import PrometheusObserver, SegmentMetrics, StoreMetrics
-from capline.observe.metrics import BUCKETS_SECONDS
+from capline.observe import SegmentMetrics, ServerMetrics, StoreMetrics
+from capline.observe.bounded import LABEL_SETS
+from capline.observe.metrics import (
+    BUCKETS_SECONDS,
+    DECISION_LABELS,
+    DECISIONS,
+    OBSERVER_ERRORS,
+    PEEKS,
+    STORE_LABELS,
+    STORE_SECONDS,
+)
+from capline.observe.metrics import Metrics as DecisionMetrics
 from capline.service.configuration import ConfigurationMetrics
+from capline.service.figures import Figures
 from capline.service.http import Reply, Request, Route
 
 if TYPE_CHECKING:
@@ -37,7 +46,7 @@ if TYPE_CHECKING:
 
     from capline.limiter.aio import AsyncLimiter
     from capline.limiter.segments import SegmentSource
-    from capline.service.http import Answered
+    from capline.observe.bounded import Figure
 
 __all__ = ["Metrics"]
 
@@ -53,8 +62,17 @@ class Metrics:
 
     def __init__(self, role: str = "service") -> None:
         self.registry = CollectorRegistry()
-        self.observer = PrometheusObserver(self.registry)
         own = self.registry
+        folder = os.environ.get(FOLDER)
+        self.figures = figures = Figures(folder)
+        own.register(figures)
+        self.observer = DecisionMetrics(
+            LABEL_SETS,
+            figures.counter(DECISIONS, "Attempts, by their outcome", DECISION_LABELS),
+            figures.counter(PEEKS, "Attempts that were only peeked at", DECISION_LABELS),
+            figures.histogram(STORE_SECONDS, "Seconds that the store's call took", BUCKETS_SECONDS, STORE_LABELS),
+            figures.counter(OBSERVER_ERRORS, "Times that an observer raised")(()),
+        )
         self._refused = Gauge(
             "capline_reload_refused",
             "1 while what changed is refused and the last good one goes on",
@@ -67,14 +85,13 @@ class Metrics:
         )
         self._failures = Counter("capline_reload_failures_total", "Changes that were refused", ["what"], registry=own)
         self._reloads = Counter("capline_reloads_total", "Changes that were taken over", ["what"], registry=own)
-        self._requests = Counter("capline_http_requests_total", "Requests, by status", ["status"], registry=own)
-        self._seconds = Histogram(
-            "capline_http_seconds", "Seconds from a request's head to its answer", registry=own, buckets=BUCKETS_SECONDS
-        )
-        self._by_status: dict[int, Counter] = {}
+        self._requests = figures.counter("capline_http_requests_total", "Requests, by status", ("status",))
+        self._seconds = figures.histogram(
+            "capline_http_seconds", "Seconds from a request's head to its answer", BUCKETS_SECONDS
+        )(())
+        self._by_status: dict[int, Figure] = {}
         up = Gauge("capline_process_up", "1 for each process", ["role"], registry=own, multiprocess_mode="liveall")
         up.labels(role).set(1)
-        folder = os.environ.get(FOLDER)
         self.asked = self.registry if folder is None else CollectorRegistry()
         if folder is None:
             for collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -83,6 +100,7 @@ class Metrics:
             MultiProcessCollector(self.asked, folder)
             self.asked.register(_Processes(Path(folder)))
         self._stores, self._segments = StoreMetrics(self.asked), SegmentMetrics(self.asked)
+        self.servers = ServerMetrics(self.asked, own)
 
     def add(self, limiter: AsyncLimiter, segments: SegmentSource | None = None) -> None:
         """Tell of its store, too, and of its segments."""
@@ -109,13 +127,13 @@ class Metrics:
                 self._store_up.set(0)
             await asyncio.sleep(STORE_EVERY_S)
 
-    def answered(self, request: Answered) -> None:
-        """See `Observer`."""
-        counter = self._by_status.get(request.status)
-        if counter is None:
-            counter = self._by_status[request.status] = self._requests.labels(str(request.status))
-        counter.inc()
-        self._seconds.observe(request.seconds)
+    def answered(self, status: int, seconds: float) -> None:
+        """A request was, with this status."""
+        count = self._by_status.get(status)
+        if count is None:
+            count = self._by_status[status] = self._requests((str(status),))
+        count(1)
+        self._seconds(seconds)
 
     def routes(self) -> dict[str, Route]:
         """Where they are read."""

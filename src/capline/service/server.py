@@ -38,6 +38,7 @@ from capline.service.probes import probes
 from capline.service.run.listen import Listener, tls_context
 from capline.service.run.reload import Followed, follow
 from capline.service.run.settings import Settings
+from capline.service.servers import watch_servers
 from capline.service.spoe import spoe_server
 
 if TYPE_CHECKING:
@@ -54,6 +55,9 @@ __all__ = ["ADMIN", "PUBLIC", "Parts", "Settings", "check", "open_parts", "serve
 
 PUBLIC, ADMIN = "http", "admin"
 """The listeners, by their section in the settings. A process has one of them or both."""
+
+_LOCAL = ("memory:", "lmdb:")
+"""Stores of this machine, which answer at once."""
 
 
 @dataclass(slots=True)
@@ -189,7 +193,7 @@ async def _serve(
             tokens = TokenFile(settings.tokens)
             guard = Guard(tokens)
             parts.followed.append(Followed("tokens", tokens.reload))
-        observers: tuple[Observer, ...] = (metrics,)
+        observers: tuple[Observer, ...] = ()
         if settings.observers.access_log is not None:
             access_log = AccessLog(settings.observers)
             parts.followed.append(Followed("access_log", access_log.reopen))
@@ -203,16 +207,25 @@ async def _serve(
             context = None if named is None else tls_context(named)
             if named is not None and context is not None:
                 parts.followed.append(Followed(f"{name}.tls", _certificate(named, context)))
+            public = name == PUBLIC
             app = App(
-                of[name], settings.bounds, observers if name == PUBLIC else (), guard, settings.http.trusted_proxies
+                of[name],
+                settings.bounds,
+                observers if public else (),
+                guard,
+                settings.http.trusted_proxies,
+                metrics.answered if public else None,
             )
-            listeners[name] = Listener(app, settings.bounds, context)
+            listeners[name] = Listener(
+                app, settings.bounds, context, waits=not settings.store.lower().startswith(_LOCAL)
+            )
         reload_now = asyncio.Event()
         _on_signals(list(listeners.values()), reload_now, lifeline)
         async with asyncio.TaskGroup() as beside:
             tasks = [
                 beside.create_task(follow(parts.followed, metrics, reload_now)),
                 beside.create_task(metrics.watch(parts.limiter)),
+                beside.create_task(watch_servers(parts.limiter, metrics.servers)),
             ]
             if PUBLIC in sockets:
                 tasks += [beside.create_task(one()) for one in parts.beside]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from capline.model.decision import Decision, Joint
     from capline.model.policy import BoundPolicy
+    from capline.model.server_state import ServerState
     from capline.store.columns import Decisions
 
 __all__ = ["AsyncStore", "Batch", "CompiledRule", "Merge", "Page", "ScannedLog", "Store", "StoreAttempt"]
@@ -113,7 +114,7 @@ class Store(Protocol):
 
     @abstractmethod
     def settle(self, compiled: Any, subject: Subject, stamp_us: int, cost: int) -> bool:
-        """Give the hit with this stamp this cost; False if there is no such hit. See `capline.window.refund.settle`."""
+        """Give the hit with this stamp this cost, as `window.refund.settle`; False if there is no such hit."""
         ...
 
     @abstractmethod
@@ -145,6 +146,14 @@ class Store(Protocol):
     @abstractmethod
     def peek_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """What `decide_all` would answer; records nothing."""
+        ...
+
+    @abstractmethod
+    def place_all(self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /) -> Joint:
+        """`place` for several logs: one instant for all, in one atomic step, or nothing; `capline.window.joint`.
+
+        Raises `InvalidValueError` where the logs are not in one place, so that no step is atomic.
+        """
         ...
 
     @abstractmethod
@@ -206,6 +215,10 @@ class Store(Protocol):
         """Figures of the store itself, by name; empty if it has none. Waits for no server."""
         ...
 
+    def servers(self) -> list[ServerState]:
+        """How each server that holds logs is doing; empty for a store of this machine."""
+        return []
+
     @abstractmethod
     def now_us(self) -> int:
         """The instant that the store would decide at."""
@@ -221,31 +234,31 @@ class AsyncStore(Protocol):
     """The verbs of `Store`, awaited, with the same meaning. `compiled` and `stats` do no I/O and are not awaited."""
 
     may_lose_answers: bool
-    """See `Store`."""
+    """Whether a call may have run although no answer came."""
 
     @abstractmethod
     def compiled(self, rule: BoundPolicy) -> CompiledRule:
-        """See `Store`; an asynchronous store's terms have no fast path that is of use."""
+        """The rule in the store's own form; its fast path is of no use here, as it is not awaited."""
         ...
 
     @abstractmethod
     async def decide(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """See `Store`."""
+        """Decide and record."""
         ...
 
     @abstractmethod
     async def peek(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """See `Store`."""
+        """What `decide` would answer; records nothing. A cost of 0 asks whether no limit is past its quota."""
         ...
 
     @abstractmethod
     async def charge(self, compiled: Any, subject: Subject, cost: int, fingerprint: int) -> Decision:
-        """See `Store`."""
+        """Record the cost, whatever the limits say; raises `InvalidValueError` for more than a log can count."""
         ...
 
     @abstractmethod
     async def settle(self, compiled: Any, subject: Subject, stamp_us: int, cost: int) -> bool:
-        """See `Store`."""
+        """Give the hit with this stamp this cost, as `window.refund.settle`; False if there is no such hit."""
         ...
 
     @abstractmethod
@@ -258,82 +271,93 @@ class AsyncStore(Protocol):
         max_wait_us: int | None,
         not_before_us: int = 0,
     ) -> Decision:
-        """See `Store`."""
+        """Take the next free instant that is `not_before_us` away or more, if it is at most `max_wait_us` away."""
         ...
 
     @abstractmethod
     async def refund(self, compiled: Any, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
-        """See `Store`."""
+        """Refund the hit with this stamp; False if there is none in the widest window, or it was refunded before."""
         ...
 
     @abstractmethod
     async def decide_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
-        """See `Store`."""
+        """One attempt over several subjects, each on a log of its own: all or nothing."""
         ...
 
     @abstractmethod
     async def peek_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
-        """See `Store`."""
+        """What `decide_all` would answer; records nothing."""
+        ...
+
+    @abstractmethod
+    async def place_all(
+        self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /
+    ) -> Joint:
+        """`place` for several logs: one instant for all, in one atomic step, or nothing."""
         ...
 
     @abstractmethod
     async def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
-        """See `Store`."""
+        """Many attempts of any policies, in order; an item that fails is its error, and fails no other."""
         ...
 
     @abstractmethod
     async def decide_many(self, batch: Batch) -> Decisions:
-        """See `Store`."""
+        """Many attempts of one policy, in order, as columns."""
         ...
 
     @abstractmethod
     async def peek_many(self, batch: Batch) -> Decisions:
-        """See `Store`."""
+        """What `decide_many` would answer to each alone; records nothing."""
         ...
 
     @abstractmethod
     async def refund_many(
         self, compiled: Any, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
     ) -> NDArray[np.bool_]:
-        """See `Store`."""
+        """`refund` for many hits of one policy."""
         ...
 
     @abstractmethod
     async def recorded(self, compiled: Any, subject: Subject) -> list[list[Hit]]:
-        """See `Store`."""
+        """The hits in each log of the rule within the widest window, oldest first; refunded ones have 0 units."""
         ...
 
     @abstractmethod
     async def merge(self, merges: Sequence[Merge], /) -> list[Merged | CaplineError]:
-        """See `Store`."""
+        """Merge past hits into logs (`capline.window.merge`), each item in one atomic step."""
         ...
 
     @abstractmethod
     async def scan(self, compiled: Sequence[Any], after: Any = None) -> Page:
-        """See `Store`."""
+        """A page of the logs of these rules and their channels, with the hits within the widest window."""
         ...
 
     @abstractmethod
     async def erase(self, compiled: Sequence[Any], subject: Subject) -> int:
-        """See `Store`."""
+        """Forget the subject in every log of these rules, their channels' too; returns how many logs held something."""
         ...
 
     @abstractmethod
     async def sweep(self) -> int:
-        """See `Store`."""
+        """Remove every log whose last hit is older than the widest window on it; returns how many."""
         ...
 
     @abstractmethod
     def stats(self) -> dict[str, int]:
-        """See `Store`; it waits for nobody."""
+        """Figures of the store itself, by name; empty if it has none."""
         ...
+
+    async def servers(self) -> list[ServerState]:
+        """See `Store`."""
+        return []
 
     @abstractmethod
     async def now_us(self) -> int:
-        """See `Store`."""
+        """The instant that the store would decide at."""
         ...
 
     @abstractmethod
     async def close(self) -> None:
-        """See `Store`."""
+        """Let go of files and connections. Safe to call twice."""
         ...

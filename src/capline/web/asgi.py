@@ -11,6 +11,7 @@ The rule: the body is read only if a function of a rule asks for it, at most 1 M
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qs
 
@@ -46,6 +47,8 @@ class Answer(msgspec.Struct, frozen=True):
 
 class Request:
     """A request as the functions of a rule see it: the scope, and its parts under their usual names."""
+
+    __slots__ = ("_body", "_read", "_receive", "scope")
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.scope: dict[str, Any] = scope
@@ -196,7 +199,7 @@ class CaplineMiddleware:
             kind = message["type"]
             if kind in _BEGINNINGS:
                 began = True
-                if "status" in message and visit.may_refund:
+                if visit.may_refund and "status" in message:
                     await awaited(visit.leave(Answer(message["status"], _fields(message.get("headers", ())))))
                 fields = visit.headers()
                 if fields:
@@ -258,7 +261,10 @@ def _fields(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def _encoded(fields: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    return [(_NAMES.get(name) or name.lower().encode(), value.encode("latin-1")) for name, value in fields.items()]
+    return [(_name(name), value.encode("latin-1")) for name, value in fields.items()]
 
 
-_NAMES = {name: name.lower().encode() for name in ("RateLimit-Policy", "RateLimit", "Retry-After", "Content-Type")}
+@lru_cache(64)
+def _name(name: str) -> bytes:
+    """As ASGI wants it."""
+    return name.lower().encode()

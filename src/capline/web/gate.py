@@ -142,14 +142,18 @@ class _Part(msgspec.Struct):
 
 
 class Visit:
-    """What one request has asked for so far. `refusal` is what it is answered with, if it was refused."""
+    """What one request has asked for so far.
 
-    __slots__ = ("_gate", "_parts", "refusal")
+    `refusal` is what it is answered with, if it was refused; `may_refund` says whether an answer has to be looked at.
+    """
+
+    __slots__ = ("_gate", "_parts", "may_refund", "refusal")
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._parts: list[_Part] = []
         self.refusal: Refusal | None = None
+        self.may_refund = False
 
     def enter(self, request: Any, rules: Sequence[Rule]) -> Generator[Any, Any, Refusal | None]:
         """Decide; None lets the request through, else it is answered so."""
@@ -173,6 +177,9 @@ class Visit:
             return (yield from self._failed(error))
         if answer.allowed:
             self._parts.append(_Part(asked, attempts, answer))
+            for rule in asked:
+                if rule.refund_if is not None:
+                    self.may_refund = True
             gate.note("failed-open" if answer.origin == "fallback" else "allowed")
         elif gate.shadow:
             gate.note("shadow-refused")
@@ -215,11 +222,6 @@ class Visit:
                         yield from self._refund(attempt, hit)
 
     @property
-    def may_refund(self) -> bool:
-        """Whether an answer may have to be looked at."""
-        return any(rule.refund_if is not None for part in self._parts for rule in part.rules)
-
-    @property
     def retry_after(self) -> float | None:
         """Of a refusal: seconds until it would fit; None for never."""
         return self._parts[-1].answer.retry_after if self._parts else None
@@ -234,6 +236,8 @@ class Visit:
             return {}
         last = parts[-1].answer
         if len(parts) == 1:
+            if len(forms) == 1:
+                return last.headers(forms[0])
             said = [last.headers(form) for form in forms]
         else:
             states = [state for part in parts for state in _states(part)]
@@ -269,9 +273,12 @@ def _states(part: _Part) -> Iterable[LimitStatus]:
     answer = part.answer
     limits = answer.limits if isinstance(answer, Joint) else (answer.limits,)
     for attempt, states in zip(part.attempts, limits, strict=False):
+        if not part.given_back:
+            yield from states
+            continue
         for state in states:
-            more = attempt.cost if part.given_back else 0
-            yield msgspec.structs.replace(state, remaining=state.remaining + more)
+            now = msgspec.structs.replace(state, remaining=state.remaining + attempt.cost)
+            yield now if now.used > 0 else msgspec.structs.replace(now, frees_in_us=0, whole_in_us=0)
 
 
 def run(steps: Generator[Any, Any, T]) -> T:

@@ -95,7 +95,7 @@ def _peer(request: Any) -> str:
     scope = _scope(request)
     if scope is not None:
         client = scope.get("client")
-        return str(client[0] or "") if client else ""
+        return client[0] or "" if client else ""
     return _environ(request).get("REMOTE_ADDR") or ""
 
 

@@ -87,15 +87,15 @@ class Log(msgspec.Struct, frozen=True):
     high_water_us: int = 0
 
     def newest_us(self) -> int:
-        """See `LogView`."""
+        """The latest stamp of a hit with units; `NEVER` where there is none."""
         return max((hit.stamp_us for hit in self.hits if hit.units), default=NEVER)
 
     def units_after(self, cutoff_us: int) -> int:
-        """See `LogView`."""
+        """Units of hits with a stamp later than the cutoff."""
         return sum(hit.units for hit in self.hits if hit.stamp_us > cutoff_us)
 
     def stamp_of_unit(self, k: int) -> int:
-        """See `LogView`."""
+        """The stamp of the hit that holds the k-th newest unit (k >= 1); `NEVER` where the log has fewer units."""
         for hit in reversed(self.hits):
             k -= hit.units
             if k <= 0:
@@ -103,22 +103,22 @@ class Log(msgspec.Struct, frozen=True):
         return NEVER
 
     def free_stamp(self, stamp_us: int) -> int:
-        """See `LogView`."""
+        """The first instant at or after this one that is no hit's stamp, not even a refunded hit's."""
         taken = {hit.stamp_us for hit in self.hits}
         while stamp_us in taken:
             stamp_us += 1
         return stamp_us
 
     def next_stamp(self, stamp_us: int) -> int:
-        """See `LogView`."""
+        """The first stamp from this instant on, refunded or not; `NEVER` for none."""
         return next((hit.stamp_us for hit in self.hits if hit.stamp_us >= stamp_us), NEVER)
 
     def last_us(self) -> int:
-        """See `LogView`."""
+        """The last stamp, refunded or not; `NEVER` where the log is empty."""
         return self.hits[-1].stamp_us if self.hits else NEVER
 
     def is_named(self, stamp_us: int) -> bool:
-        """See `LogView`."""
+        """Whether the hit with this stamp was recorded under an id."""
         return any(hit.fingerprint for hit in self.hits if hit.stamp_us == stamp_us)
 
     def units_at(self, stamp_us: int) -> int:
@@ -177,37 +177,37 @@ class Draft:
 
     @property
     def high_water_us(self) -> int:
-        """See `LogView`."""
+        """The latest instant that the log has seen."""
         return self.log.high_water_us
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.log, name)
 
     def record(self, stamp_us: int, units: int, high_water_us: int, fingerprint: int = 0) -> None:
-        """See `record`."""
+        """One more hit; the high-water mark is raised to this one."""
         self.log = record(self.log, Hit(stamp_us, units, fingerprint), high_water_us)
 
     def extend(self, stamp_us: int, units: int, high_water_us: int) -> None:
-        """See `extend`."""
+        """The last hit moved to this stamp, with so many units added."""
         self.log = extend(self.log, stamp_us, units, high_water_us)
 
     def give_back(self, stamp_us: int, units: int) -> bool:
-        """See `give_back`."""
+        """So many units taken off the hit with this stamp; whether it had them."""
         self.log, done = give_back(self.log, stamp_us, units)
         return done
 
     def amend(self, stamp_us: int, units: int) -> None:
-        """See `amend`."""
+        """So many units, above 0, in the hit with this stamp, which keeps its id."""
         self.log = amend(self.log, stamp_us, units)
 
     def find(self, fingerprint: int, cutoff_us: int) -> int:
-        """See `find`."""
+        """The stamp that this id was recorded under, later than the cutoff; `NEVER` for none."""
         return find(self.log, fingerprint, cutoff_us)
 
     def trim(self, cutoff_us: int) -> None:
-        """See `trim`."""
+        """Without the hits that are as old as the cutoff or older."""
         self.log = trim(self.log, cutoff_us)
 
     def forget(self, cutoff_us: int) -> None:
-        """See `forget`."""
+        """`trim` that keeps hits with an id."""
         self.log = forget(self.log, cutoff_us)

@@ -97,6 +97,14 @@ def test_the_keys_that_are_fixed() -> None:
         ("http: {workers: 0}", ":1: http: workers: expected a whole number from 1 to 256"),
         ("http: {listen: 0.0.0.0:80}", ":1: http: listen: without tokens it listens on loopback only"),
         ("\n\nadmin: {listen: '[::]:80'}", ":3: admin: listen: without tokens"),
+        (
+            "tokens: t.json\ngrpc: {envoy: r, listen: 0.0.0.0:82}",
+            ":2: grpc: listen: its protocol has no tokens here, so it listens on",
+        ),
+        (
+            "tokens: t.json\nspoe: {listen: '[::]:83'}",
+            ":2: spoe: listen: its protocol has no tokens here, so it listens on",
+        ),
         ("http: {workers: 2}\nstore: memory://", ":2: store: memory:// is one process's own"),
         ("store: nowhere", ":1: store: 'nowhere' is no URL"),
         ("on_store_error: maybe", ":1: on_store_error: 'maybe' is not known; use raise or allow or deny"),

@@ -145,7 +145,12 @@ class _Reader:
             top.fault(where, "memory:// is one process's own: with several workers use lmdb:///path or a server")
         for name, address in (("grpc", settings.grpc and settings.grpc.listen), ("spoe", settings.spoe)):
             if address is not None and not address.is_loopback:
-                self._note_of(name, f"it knows no tokens and listens on loopback only, like 127.0.0.1:{address.port}")
+                near = f"127.0.0.1:{address.port}"
+                self._note_of(
+                    name,
+                    f"its protocol has no tokens here, so it listens on loopback only, like {near}; "
+                    "run the service beside each proxy that asks it",
+                )
             if address is not None and address.port == 0 and settings.http.workers > 1:
                 self._note_of(name, "several workers need a port that all know, not 0")
         if settings.tokens is None:

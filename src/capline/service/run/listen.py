@@ -1,11 +1,4 @@
-"""One listener: uvicorn's server and its HTTP/1.1 protocol, with bounds that these do not have.
-
-    a head that is larger than `header_bytes`, or does not come within `header_within`     431, or the end
-    more connections than `connections`                                                    closed at once
-
-The rule: a client that sends nothing, or little by little, holds a connection for a stated time and no more. Heads are
-looked at once a second for all connections, so that a request costs nothing for it.
-"""
+"""One listener: uvicorn's server over connections of our own; its sockets and its TLS."""
 
 from __future__ import annotations
 
@@ -17,9 +10,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from capline.model.errors import CaplineError, InvalidValueError
+from capline.service.run.connection import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -30,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["Listener", "bound", "tls_context"]
 
 _BACKLOG = 2048
-_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 def bound(address: Address, option: str) -> socket.socket:
@@ -71,51 +63,14 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
     return context
 
 
-class Protocol(HttpToolsProtocol):
-    """HTTP/1.1 that counts the bytes of a head, and knows since when it waits for one."""
-
-    bounds: Bounds
-    head_since: float | None = None
-    _head_bytes = 0
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """A client came."""
-        super().connection_made(transport)
-        self.head_since = self.loop.time()
-        if len(self.connections) > self.bounds.connections:
-            transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        """Bytes came."""
-        if self.head_since is not None:
-            self._head_bytes += len(data)
-        super().data_received(data)
-        if self.head_since is not None and self._head_bytes > self.bounds.header_bytes:
-            self.transport.write(_TOO_LARGE)
-            self.transport.close()
-
-    def on_message_begin(self) -> None:
-        """A head begins."""
-        super().on_message_begin()
-        if self.head_since is None:
-            self.head_since = self.loop.time()
-
-    def on_headers_complete(self) -> None:
-        """A head has ended."""
-        self.head_since, self._head_bytes = None, 0
-        super().on_headers_complete()
-
-    def end_if_slow(self, before: float) -> None:
-        """End the connection where its head began before this instant."""
-        if self.head_since is not None and self.head_since < before:
-            self.transport.abort()
-
-
 class Listener(uvicorn.Server):
-    """A server among others in one process: signals are not its own."""
+    """A server among others in one process: signals are not its own.
 
-    def __init__(self, app: App, bounds: Bounds, context: ssl.SSLContext | None = None) -> None:
-        protocol = type("BoundedProtocol", (Protocol,), {"bounds": bounds})
+    `waits` says that handlers wait for a server, rather than answer as they are asked.
+    """
+
+    def __init__(self, app: App, bounds: Bounds, context: ssl.SSLContext | None = None, *, waits: bool = False) -> None:
+        protocol = type("OwnConnection", (Connection,), {"bounds": bounds, "service": app, "waits": waits})
         config = uvicorn.Config(
             app,
             http=protocol,
@@ -141,10 +96,9 @@ class Listener(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second; once a second those that are slow are ended."""
         if counter % 10 == 0:
-            before = asyncio.get_running_loop().time() - self._bounds.header_within
             connections: set[Any] = self.server_state.connections
             for connection in list(connections):
-                connection.end_if_slow(before)
+                connection.end_if_slow(asyncio.get_running_loop().time())
         return await super().on_tick(counter)
 
     @contextmanager

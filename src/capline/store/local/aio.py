@@ -110,6 +110,10 @@ class AsyncLocalStore(AsyncStore):
         return await self._single(self._store.peek_all, asks)
 
     @override
+    async def place_all(self, asks: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0) -> Joint:
+        return await self._single(self._store.place_all, asks, max_wait_us, not_before_us)
+
+    @override
     async def decide_batch(self, asks: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
         return await self._batch(self._store.decide_batch, asks)
 

@@ -23,7 +23,7 @@ from capline.store.local.whole_logs import counted, merged, next_page
 from capline.store.protocol import Batch, Merge, Page, Store, StoreAttempt
 from capline.window.bound_log import BoundLog, readers_of, table_of
 from capline.window.charge import charge
-from capline.window.joint import joint
+from capline.window.joint import joint, joint_slot
 from capline.window.refund import refund, settle
 from capline.window.rule import attempt as make_attempt
 from capline.window.rule import peek
@@ -168,6 +168,12 @@ class LocalStore(Store, ABC):
         return self._transact(lambda transaction: self._joint(transaction, attempts, record=False))
 
     @override
+    def place_all(self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /) -> Joint:
+        """One transaction."""
+        slot = Slot(max_wait_us, not_before_us)
+        return self._transact(lambda transaction: self._joint(transaction, attempts, slot=slot))
+
+    @override
     def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
         """One transaction for every few thousand items."""
         answers: list[Decision | CaplineError] = []
@@ -280,11 +286,22 @@ class LocalStore(Store, ABC):
         now_us = self._clock.now_us()
         return peek(self._bound_logs(transaction, attempt, now_us), now_us, attempt.fingerprint)
 
-    def _joint(self, transaction: LogTransaction, attempts: Sequence[StoreAttempt], *, record: bool) -> Joint:
-        """One attempt over the logs of all parts."""
+    def _joint(
+        self,
+        transaction: LogTransaction,
+        attempts: Sequence[StoreAttempt],
+        *,
+        record: bool = True,
+        slot: Slot | None = None,
+    ) -> Joint:
+        """One attempt over the logs of all parts, or one slot in them."""
         now_us = self._clock.now_us()
         parts = [self._bound_logs(transaction, attempt, now_us) for attempt in attempts]
-        decision, hits = joint(parts, now_us, [attempt.fingerprint for attempt in attempts], record=record)
+        fingerprints = [attempt.fingerprint for attempt in attempts]
+        if slot is None:
+            decision, hits = joint(parts, now_us, fingerprints, record=record)
+        else:
+            decision, hits = joint_slot(parts, now_us, fingerprints, slot)
         for attempt, bound_logs in zip(attempts, parts, strict=True):
             self._save(transaction, attempt, bound_logs)
         binds = next((i for i, bound_logs in enumerate(parts) if any(bound.binds for bound in bound_logs)), 0)

@@ -43,7 +43,7 @@ class ColumnLog:
         return len(self.stamps) - self.start
 
     def newest_us(self) -> int:
-        """See `LogView`; O(1) but for refunded hits at the end."""
+        """As in `LogView`; O(1) but for refunded hits at the end."""
         stamps, before, i = self.stamps, self.before, len(self.stamps) - 1
         if before is not None:
             end = self.total
@@ -56,7 +56,7 @@ class ColumnLog:
         return self.stamps[-1] if len(self.stamps) > self.start else NEVER
 
     def units_after(self, cutoff_us: int) -> int:
-        """See `LogView`; O(log n), O(1) where nothing is that old."""
+        """As in `LogView`; O(log n), O(1) where nothing is that old."""
         stamps, i = self.stamps, self.start
         n = len(stamps)
         if i < n and stamps[i] <= cutoff_us:
@@ -66,13 +66,13 @@ class ColumnLog:
         return self.total - self.before[i] if i < n else 0
 
     def stamp_of_unit(self, k: int) -> int:
-        """See `LogView`; O(1) by position while every hit is one unit, else O(log n)."""
+        """As in `LogView`; O(1) by position while every hit is one unit, else O(log n)."""
         before = self.before
         i = len(self.stamps) - k if before is None else bisect_right(before, self.total - k, self.start) - 1
         return self.stamps[i] if i >= self.start else NEVER
 
     def free_stamp(self, stamp_us: int) -> int:
-        """See `LogView`; O(1) at the end of the log."""
+        """As in `LogView`; O(1) at the end of the log."""
         stamps, n = self.stamps, len(self.stamps)
         if n == self.start or stamps[-1] < stamp_us:
             return stamp_us
@@ -116,12 +116,12 @@ class ColumnLog:
         self.high_water_us = max(self.high_water_us, high_water_us)
 
     def next_stamp(self, stamp_us: int) -> int:
-        """See `LogView`; O(log n)."""
+        """As in `LogView`; O(log n)."""
         i = bisect_left(self.stamps, stamp_us, self.start)
         return self.stamps[i] if i < len(self.stamps) else NEVER
 
     def is_named(self, stamp_us: int) -> bool:
-        """See `LogView`; O(hits with an id)."""
+        """As in `LogView`; O(hits with an id)."""
         return self.ids is not None and stamp_us in self.ids.values()
 
     def units_at(self, stamp_us: int) -> int:

@@ -82,11 +82,11 @@ class PagedLog:
 
     @property
     def high_water_us(self) -> int:
-        """See `LogView`; the tail's."""
+        """The latest instant that the log has seen; the tail's."""
         return self.tail.high_water_us
 
     def newest_us(self) -> int:
-        """See `LogView`."""
+        """The latest stamp of a hit with units; `NEVER` where there is none."""
         newest_us = self.tail.newest_us()
         if newest_us == NEVER:
             for page in self._newest_first():
@@ -96,7 +96,7 @@ class PagedLog:
         return newest_us
 
     def units_after(self, cutoff_us: int) -> int:
-        """See `LogView`."""
+        """Units of hits with a stamp later than the cutoff."""
         tail = self.tail
         if tail.stamps[tail.start] <= cutoff_us or self._first == self._next:
             return tail.units_after(cutoff_us)
@@ -106,7 +106,7 @@ class PagedLog:
         return self._sealed + tail.units_after(NEVER) - base - page.units_after(NEVER) + page.units_after(cutoff_us)
 
     def stamp_of_unit(self, k: int) -> int:
-        """See `LogView`."""
+        """The stamp of the hit that holds the k-th newest unit (k >= 1); `NEVER` where the log has fewer units."""
         tail_units = self.tail.units_after(NEVER)
         if k <= tail_units or self._first == self._next:
             return self.tail.stamp_of_unit(k)
@@ -120,27 +120,27 @@ class PagedLog:
         return page.stamp_of_unit(base + page.units_after(NEVER) - place)
 
     def free_stamp(self, stamp_us: int) -> int:
-        """See `LogView`."""
+        """The first instant at or after this one that is no hit's stamp, not even a refunded hit's."""
         if stamp_us < self.tail.stamps[self.tail.start]:
             return self._whole().free_stamp(stamp_us)
         return self.tail.free_stamp(stamp_us)
 
     def record(self, stamp_us: int, units: int, high_water_us: int, fingerprint: int = 0) -> None:
-        """See `ColumnLog`; O(1) amortised at the end of the log."""
+        """A hit more, as `ColumnLog` records it; O(1) amortised at the end of the log."""
         if stamp_us < self.tail.stamps[self.tail.start]:
             self._dissolve()
         self.tail.record(stamp_us, units, high_water_us, fingerprint)
 
     def extend(self, stamp_us: int, units: int, high_water_us: int) -> None:
-        """See `ColumnLog`; the last hit is always in the tail."""
+        """As in `ColumnLog`; the last hit is always in the tail."""
         self.tail.extend(stamp_us, units, high_water_us)
 
     def last_us(self) -> int:
-        """See `LogView`."""
+        """The last stamp, refunded or not; `NEVER` where the log is empty."""
         return self.tail.last_us()
 
     def next_stamp(self, stamp_us: int) -> int:
-        """See `LogView`."""
+        """The first stamp from this instant on, refunded or not; `NEVER` for none."""
         if stamp_us > self.tail.stamps[self.tail.start] or self._first == self._next:
             return self.tail.next_stamp(stamp_us)
         page, _ = self._last(lambda page, _: page.stamps[0] <= stamp_us)
@@ -152,19 +152,19 @@ class PagedLog:
         return found_us
 
     def is_named(self, stamp_us: int) -> bool:
-        """See `LogView`."""
+        """Whether the hit with this stamp was recorded under an id."""
         if stamp_us >= self.tail.stamps[self.tail.start] or self._first == self._next:
             return self.tail.is_named(stamp_us)
         return self._last(lambda page, _: page.stamps[0] <= stamp_us)[0].is_named(stamp_us)
 
     def units_at(self, stamp_us: int) -> int:
-        """See `ColumnLog`."""
+        """As in `ColumnLog`."""
         if stamp_us >= self.tail.stamps[self.tail.start] or self._first == self._next:
             return self.tail.units_at(stamp_us)
         return self._last(lambda page, _: page.stamps[0] <= stamp_us)[0].units_at(stamp_us)
 
     def give_back(self, stamp_us: int, units: int) -> bool:
-        """See `ColumnLog`; a hit in the tail costs no more than there, an older one rewrites the log."""
+        """As in `ColumnLog`; a hit in the tail costs no more than there, an older one rewrites the log."""
         if stamp_us >= self.tail.stamps[self.tail.start]:
             return self.tail.give_back(stamp_us, units)
         if self.units_at(stamp_us) < units:
@@ -173,13 +173,13 @@ class PagedLog:
         return self.tail.give_back(stamp_us, units)
 
     def amend(self, stamp_us: int, units: int) -> None:
-        """See `ColumnLog`; a hit in the tail costs no more than there, an older one rewrites the log."""
+        """As in `ColumnLog`; a hit in the tail costs no more than there, an older one rewrites the log."""
         if stamp_us < self.tail.stamps[self.tail.start]:
             self._dissolve()
         self.tail.amend(stamp_us, units)
 
     def find(self, fingerprint: int, cutoff_us: int) -> int:
-        """See `ColumnLog`; reads pages from the newest back to the cutoff."""
+        """As in `ColumnLog`; reads pages from the newest back to the cutoff."""
         stamp_us = self.tail.find(fingerprint, cutoff_us)
         for page in self._newest_first() if stamp_us == NEVER else ():
             stamp_us = page.find(fingerprint, cutoff_us)
@@ -214,7 +214,7 @@ class PagedLog:
             self.tail.forget(cutoff_us)
 
     def recorded(self) -> Iterator[tuple[int, int, int]]:
-        """See `ColumnLog`."""
+        """As in `ColumnLog`."""
         for number in range(self._first, self._next):
             yield from self._read(number)[0].recorded()
         yield from self.tail.recorded()

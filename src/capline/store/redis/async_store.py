@@ -17,6 +17,7 @@ from capline.store.redis.io.aio import AsyncTransport
 from capline.store.redis.joint_verbs import JointVerbs
 from capline.store.redis.maintenance import Maintenance
 from capline.store.redis.scripting.requests import CHARGE, DECIDE, PEEK, PLACE
+from capline.store.redis.servers import ask_servers
 from capline.store.redis.session import Session
 from capline.store.redis.verbs import Verbs
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from capline.model.clock import Clock
     from capline.model.decision import Decision, Joint
     from capline.model.policy import BoundPolicy
+    from capline.model.server_state import ServerState
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
     from capline.store.protocol import Batch, Merge, Page
@@ -46,7 +48,7 @@ _Waiting = list[tuple[StoreAttempt, "asyncio.Future[Decision]"]]
 
 
 class AsyncRedisStore(AsyncStore):
-    """See `AsyncStore`. Of one event loop at a time."""
+    """Logs on Redis or Valkey, awaited. Of one event loop at a time."""
 
     may_lose_answers = True
 
@@ -174,6 +176,13 @@ class AsyncRedisStore(AsyncStore):
         return await self._drive(self._joint.peek_all(attempts))
 
     @override
+    async def place_all(
+        self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /
+    ) -> Joint:
+        """In one slot of a cluster only."""
+        return await self._drive(self._joint.place_all(attempts, max_wait_us, not_before_us))
+
+    @override
     async def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
         return await self._drive(self._batches.decide_batch(attempts))
 
@@ -216,6 +225,10 @@ class AsyncRedisStore(AsyncStore):
     def stats(self) -> dict[str, int]:
         """A server has its own."""
         return {}
+
+    @override
+    async def servers(self) -> list[ServerState]:
+        return await self._drive(ask_servers(self._session))
 
     @override
     async def now_us(self) -> int:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from capline.model.errors import CaplineError, StoreUnknownError
+from capline.model.errors import CaplineError, InvalidValueError, StoreUnknownError
 from capline.store.redis.cluster.router import UnderReplicated
 from capline.store.redis.scripting.replies import JointReply, joint_reply
-from capline.store.redis.scripting.requests import DECIDE, PEEK, hit_call, joint_call, joint_groups
+from capline.store.redis.scripting.requests import DECIDE, PEEK, PLACE, hit_call, joint_call, joint_groups
 from capline.store.redis.session import sound
 
 if TYPE_CHECKING:
@@ -67,6 +67,29 @@ class JointVerbs:
             joint_reply(sound(outcome), part, peeked=True) for outcome, part in zip(outcomes, parts, strict=True)
         ]
         return _together(groups, answers)
+
+    def place_all(self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int) -> Steps[Joint]:
+        """One slot in several logs: one call. Raises `InvalidValueError` where a cluster keeps them in several slots.
+
+        A slot cannot be taken in one place after the other: its instant is known only once all logs were looked at.
+        """
+        groups = joint_groups(attempts, by_slot=self._router.topology.by_slot)
+        if len(groups) > 1:
+            named = " and ".join(f"{attempts[group[0]].subject!r}" for group in groups[:2])
+            raise InvalidValueError(
+                f"one slot is taken in one place, and this cluster keeps {named} in two: use one subject for all "
+                "policies, or subjects that begin with the same name in braces, as '{acme}' and '{acme}:key', in "
+                "policies of one layout"
+            )
+        slot_us = (-1 if max_wait_us is None else max_wait_us, not_before_us)
+        call = joint_call(attempts, PLACE, self._session.now(), slot_us)
+        replicas = max([attempt.compiled.family.replicas for attempt in attempts])
+        [outcome] = yield from self._router.run([call], self._session.until(), replicas)
+        if type(outcome) is UnderReplicated:
+            if joint_reply(outcome.reply, attempts, slot=True).joint.allowed:
+                raise outcome.error
+            outcome = outcome.reply
+        return joint_reply(sound(outcome), attempts, slot=True).joint
 
     def at_once(self, attempts: Sequence[StoreAttempt], mode: int) -> Call | None:
         """The one call that an attempt over several subjects takes; None where it takes more, or waits for replicas."""

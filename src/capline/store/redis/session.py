@@ -29,7 +29,7 @@ class Session:
         self._families: dict[Family, Family] = {}
 
     def compiled(self, rule: BoundPolicy) -> RedisRule:
-        """See `Store`."""
+        """The rule in the servers' form."""
         compiled = bind(rule, self.clock is not None)
         # Equal families are one object, so that rows are sorted by it at no cost.
         compiled.family = self._families.setdefault(compiled.family, compiled.family)

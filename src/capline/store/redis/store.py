@@ -16,6 +16,7 @@ from capline.store.redis.maintenance import Maintenance
 from capline.store.redis.scripting.replies import one_decision
 from capline.store.redis.scripting.requests import CHARGE, DECIDE, PEEK, PLACE, one_payload
 from capline.store.redis.scripting.scripts import ONE, Call
+from capline.store.redis.servers import ask_servers
 from capline.store.redis.session import Session
 from capline.store.redis.verbs import Verbs
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from capline.model.decision import Decision, Joint
     from capline.model.errors import CaplineError
     from capline.model.policy import BoundPolicy
+    from capline.model.server_state import ServerState
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
     from capline.store.protocol import Batch, Merge, Page, StoreAttempt
@@ -50,7 +52,7 @@ class _Unit(Protocol):
 
 
 class RedisStore(Store):
-    """See `Store`. Threads share it; a forked child makes its own connections."""
+    """Logs on Redis or Valkey. Threads share it; a forked child makes its own connections."""
 
     may_lose_answers = True
 
@@ -174,6 +176,11 @@ class RedisStore(Store):
         return self._joint.joint_answer(self._ask(call), attempts, PEEK)
 
     @override
+    def place_all(self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /) -> Joint:
+        """In one slot of a cluster only."""
+        return self._drive(self._joint.place_all(attempts, max_wait_us, not_before_us))
+
+    @override
     def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
         return self._drive(self._batches.decide_batch(attempts))
 
@@ -210,13 +217,17 @@ class RedisStore(Store):
 
     @override
     def sweep(self) -> int:
-        """See `Store`. Keys expire by themselves; this is for a caller's own clock."""
+        """Remove old logs, for a caller's own clock: by the server's keys expire by themselves."""
         return self._drive(self._maintenance.sweep())
 
     @override
     def stats(self) -> dict[str, int]:
         """A server has its own."""
         return {}
+
+    @override
+    def servers(self) -> list[ServerState]:
+        return self._drive(ask_servers(self._session))
 
     @override
     def now_us(self) -> int:

@@ -43,7 +43,7 @@ PLAIN_ROWS = 256
 OTHER_ROWS = 64
 """Rows in one call that need the general rule, some 20 us each."""
 
-_EMPTY, _0, _1 = bulk(b""), bulk(b"0"), bulk(b"1")
+_EMPTY, _1 = bulk(b""), bulk(b"1")
 _JOINT, _JOINT_LOOK = (b"$7\r\nEVALSHA\r\n" + bulk(script.sha) for script in (JOINT, JOINT_LOOK))
 _ONE_COMMAND = b"$7\r\nEVALSHA\r\n" + bulk(ONE.sha) + bulk(b"1")
 _SLOT = struct.Struct(">qq")
@@ -133,8 +133,8 @@ def joint_groups(attempts: Sequence[StoreAttempt], *, by_slot: bool) -> list[lis
     return [*groups.values()]
 
 
-def joint_call(attempts: Sequence[StoreAttempt], mode: int, now: bytes) -> Call:
-    """One attempt over several subjects; on a cluster their keys are in one slot."""
+def joint_call(attempts: Sequence[StoreAttempt], mode: int, now: bytes, slot_us: tuple[int, int] | None = None) -> Call:
+    """One attempt over several subjects, or with `slot_us` one slot; on a cluster their keys are in one slot."""
     parts: list[bytes] = []
     keys: list[bytes] = []
     slot, named = -1, True
@@ -152,9 +152,11 @@ def joint_call(attempts: Sequence[StoreAttempt], mode: int, now: bytes) -> Call:
         mark = bulk(attempt.fingerprint.to_bytes(8)) if attempt.fingerprint else _EMPTY
         named = named and attempt.fingerprint > 0
         parts += compiled.one, compiled.rest(now), cost, field, mark
+    if slot_us is not None:
+        parts.append(bulk(_SLOT.pack(*slot_us)))
     script, head = (JOINT_LOOK, _JOINT_LOOK) if mode == PEEK else (JOINT, _JOINT)
     count, arguments = bulk(b"%d" % len(keys)), 5 + len(keys) + len(parts)
-    payload = b"".join((b"*%d\r\n" % arguments, head, count, *keys, _1 if mode == PEEK else _0, bulk(now), *parts))
+    payload = b"".join((b"*%d\r\n" % arguments, head, count, *keys, bulk(b"%d" % mode), bulk(now), *parts))
     return Call(slot, payload, script, mode == PEEK or named)
 
 

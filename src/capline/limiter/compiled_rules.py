@@ -1,0 +1,218 @@
+"""Names to compiled rules: the tables that a decision looks into, and what fills them.
+
+    (policy, segment, channel, zone)  ->  known names  ->  BoundPolicy  ->  the store's form  ->  its fast path
+
+The rule: a table has what was compiled from the rules in force; new rules empty all tables at once (`_take`). Names
+that make no difference to a policy share one compiled rule.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from capline.limiter.checks import count_of, typed
+from capline.model.subject import Subject, check_subject, short_subject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from capline.config.configuration import Configuration
+    from capline.limiter.deny_cache import DenyCache
+    from capline.limiter.overrides import Overridden
+    from capline.limiter.rules import Names, Rules
+    from capline.limiter.segments import SegmentLookup
+    from capline.model.decision import Decision
+    from capline.model.policy import BoundPolicy, Policy
+    from capline.store.protocol import CompiledRule
+
+__all__ = ["Binder", "CompiledRules", "S"]
+
+
+class Binder(Protocol):
+    """The part of a store, sync or async, that does no I/O."""
+
+    def compiled(self, rule: BoundPolicy) -> CompiledRule:
+        """The rule in the store's own form."""
+        ...
+
+    def stats(self) -> dict[str, int]:
+        """Figures of the store itself, by name."""
+        ...
+
+
+S = TypeVar("S", bound=Binder)
+
+
+class CompiledRules(ABC, Generic[S]):
+    """The compiled rules of a limiter; `_fast_terms`, `_ways` and `_short_ways` have those with a fast path."""
+
+    _store: S
+    _rules: Rules
+    _config: Configuration | None
+    _lookup: SegmentLookup | None
+    _denied: DenyCache
+    _overrides: Overridden | None
+    _overridden: frozenset[str]
+    """Policies that have overrides."""
+    _turning: frozenset[str]
+    """Policies that are to change at an instant: until then they have no fast path."""
+    _hashes_long: bool
+    _keyed: Callable[[Subject], Subject] | None
+    _has_fast_path: bool
+    """Whether no cache, key hashing or observer needs the attempt."""
+    _counts_one: bool
+
+    def _take(self, rules: Rules) -> None:
+        # In this order a racing decision may be made under the old policies, but never mixes old and new in one rule,
+        # and leaves nothing old in the tables that later decisions read.
+        self._rules = rules
+        if self._config is not None:
+            self._bring_overrides(self._config, rules)
+        self._unbind()
+
+    def segment_of(self, policy: str, subject: Subject) -> str | None:
+        """The segment whose limits bind this subject now, as `decide` looks it up; costs what a look-up costs.
+
+        None where it is in no segment that the policy lists, where the policy does not differ by segment, and where the
+        limiter has no segments.
+        """
+        subject = check_subject(self._short(subject))
+        return self._looked_up(self._rules.policy(policy), subject)
+
+    def _looked_up(self, policy: Policy, subject: Subject) -> str | None:
+        if self._lookup is None or not policy.by_segment:
+            return None
+        return self._lookup.segment_of(policy, subject)
+
+    def _add_looking_way(self, names: Names) -> None:
+        """A fast path for names without a segment: look it up, then take the segment's own fast path."""
+        # The tables before the rules: then new policies are never decided by old rules, see `_take`.
+        ways, short_ways, lookup, store = self._ways, self._short_ways, self._lookup, self._store
+        rules = self._rules
+        name, _, channel, zone = names
+        policy = rules.policy(name)
+        if lookup is None or names in ways or not self._has_fast_path or not policy.by_segment:
+            return
+        if name in self._overridden or name in self._turning:
+            return
+        decide_in: dict[str | None, Callable[[Subject], Decision]] = {}
+
+        def decide_one(subject: Subject) -> Decision:
+            segment = lookup.segment_of(policy, check_subject(subject))
+            known = decide_in.get(segment)
+            if known is None:
+                known = decide_in[segment] = store.compiled(rules.rule(name, segment, channel, zone)).decide_one
+            return known(subject)
+
+        ways[names] = decide_one
+        if channel is None and zone is None:
+            short_ways[name] = decide_one
+
+    def _check_segments(self, rules: Rules) -> None:
+        if self._lookup is not None:
+            self._lookup.check(rules.policies.values())
+
+    def _stop_following(self) -> None:
+        """Stop what follows a publication for this limiter; may wait for a request that is under way."""
+        if self._lookup is not None:
+            self._lookup.close()
+
+    def _unbind(self) -> None:
+        """Forget all compiled rules, and every cached refusal."""
+        self._terms: dict[Names, CompiledRule] = {}
+        self._log_terms: dict[str, CompiledRule] = {}
+        self._fast_terms: dict[Names, CompiledRule] = {}
+        self._ways: dict[Names, Callable[[Subject], Decision]] = {}
+        self._short_ways: dict[str, Callable[[Subject], Decision]] = {}
+        self._denied = self._denied.emptied()
+
+    def _bound(self, policy: str, segment: str | None, channel: str | None, zone: str | None = None) -> CompiledRule:
+        try:
+            return self._terms.get((policy, segment, channel, zone)) or self._bind(policy, segment, channel, zone)
+        except TypeError as error:
+            raise typed(error, policy, segment, channel, zone) from None
+
+    def _bind(self, policy: str, segment: str | None, channel: str | None, zone: str | None) -> CompiledRule:
+        """The compiled rule for these names, cached; segments and zones that make no difference share one."""
+        known, fast, ways, short_ways = self._terms, self._fast_terms, self._ways, self._short_ways
+        names = self._rules.known(policy, segment, channel, zone)
+        compiled = known.get(names)
+        if compiled is None:
+            compiled = known[names] = self._store.compiled(self._rules.rule(*names))
+        # Names without a segment are not all that is asked where the segment is looked up: those take no fast path.
+        looks_up = self._lookup is not None and segment is None and bool(self._rules.policy(policy).by_segment)
+        if looks_up or policy in self._turning:
+            return compiled
+        if (self._has_fast_path or self._counts_one) and policy not in self._overridden:
+            fast[names] = compiled
+        if self._has_fast_path:
+            way = compiled.decide_one
+            if policy in self._overridden and self._overrides is not None:
+                way = self._overrides.fast_path(names, way)
+            ways[names] = way
+            if names == (policy, None, None, None):
+                short_ways[policy] = way
+        return compiled
+
+    def _any_terms(self, policy: str) -> CompiledRule:
+        """A compiled rule of the policy in any segment and channel: they all name the same logs."""
+        return self._bound(*self._rules.any_names(policy))
+
+    def _needs_each(self, policy: str) -> bool:
+        """Whether a refund has to know whose it is: numbers are kept by limit, and subjects have their own."""
+        return policy in self._overridden and not self._rules.policy(policy).keeps_log
+
+    def _refund_terms(self, policy: str, subject: Subject) -> CompiledRule:
+        """A compiled rule that names the logs that this checked subject's hits are in."""
+        own = None
+        if policy in self._overridden and self._overrides is not None:
+            own = self._overrides.terms(self._rules.any_names(policy), subject)
+        return own or self._any_terms(policy)
+
+    def _terms_of(self, log: str) -> CompiledRule:
+        """A compiled rule over one log alone."""
+        compiled = self._log_terms.get(log)
+        if compiled is None:
+            compiled = self._log_terms[log] = self._store.compiled(self._rules.log_rule(log))
+        return compiled
+
+    def _terms_to_scan(self, policies: Sequence[str] | None) -> list[CompiledRule]:
+        """Compiled rules that name the logs to export: by default all that keep every hit."""
+        if policies is None:
+            known = self._rules.policies.values()
+            return [self._any_terms(policy.name) for policy in known if policy.algorithm == "sliding_log"]
+        count_of(policies, "policies")
+        for name in policies:
+            self._rules.log_rule(self._rules.policy(name).log)
+        return [self._any_terms(name) for name in policies]
+
+    def _all_terms(self, subject: Subject | None = None) -> list[CompiledRule]:
+        """A compiled rule of every policy: together they name all logs, and those of a subject's own limits."""
+        compiled = [self._any_terms(policy) for policy in self._rules.policies]
+        if subject is not None:
+            # Where an algorithm keeps numbers each limit has a log; elsewhere an override has the policy's.
+            policies = (self._rules.policies[name] for name in self._overridden)
+            compiled += [self._refund_terms(one.name, subject) for one in policies if not one.keeps_log]
+        return compiled
+
+    def _short(self, subject: Subject) -> Subject:
+        """The subject, not yet checked, or its hash where it is too long and the caller chose that."""
+        return short_subject(subject) if self._hashes_long else subject
+
+    def _all_short(self, subjects: Any) -> Any:
+        """`_short` of many; only a list can hold text."""
+        if not self._hashes_long or hasattr(subjects, "dtype"):
+            return subjects
+        return [short_subject(subject) for subject in subjects]
+
+    def _subject(self, subject: Subject) -> Subject:
+        """The subject, checked, in the form that the store gets: hashed if there is a `subject_key`."""
+        subject = check_subject(self._short(subject))
+        return subject if self._keyed is None else self._keyed(subject)
+
+    def _bring_overrides(self, config: Configuration, rules: Rules) -> None:
+        from capline.limiter.overrides import Overridden  # noqa: PLC0415 - loaded where there are any
+
+        self._overrides = Overridden(config, rules, rules.overrides, self._store.compiled)
+        self._overridden = self._overrides.policies

@@ -1,0 +1,350 @@
+"""What becomes of a verb's arguments before a store is asked, and of its answers after: nothing here does I/O.
+
+loose values  ->  checked, with a compiled rule  ->  [the store]  ->  answers in order
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from capline.limiter.checks import check_attempt, check_subjects, count_of, fingerprint, stamp, typed
+from capline.limiter.columns import AttemptColumns, columns_of, spread
+from capline.limiter.compiled_rules import S
+from capline.limiter.configured import Configured
+from capline.limiter.deny_cache import DenyCache
+from capline.limiter.explain import Explanation, explain
+from capline.limiter.observed import UNSEEN, Observers, Unseen
+from capline.limiter.records import LogRecord, PastHit, check_rows, records_of
+from capline.model.attempt import Attempt, check_cost, check_id
+from capline.model.decision import Decision
+from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, StoreError
+from capline.model.subject import Subject, check_subject
+from capline.store.columns import plain
+from capline.store.protocol import Batch, Merge, StoreAttempt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from capline.limiter.records import Record
+    from capline.store.columns import Decisions
+    from capline.store.protocol import CompiledRule, ScannedLog
+    from capline.window.log import Hit
+
+__all__ = ["PendingBatch", "Prepared"]
+
+MOST_JOINT = 16
+"""Subjects in one attempt."""
+
+
+class PendingBatch(msgspec.Struct):
+    """A batch of single attempts: those to decide, and the rows of `answers` that wait for the store.
+
+    `named` has by row the attempts whose names are known; `seen` is the observers' block of the call.
+    """
+
+    answers: list[Decision | CaplineError | None]
+    rows: list[int]
+    attempts: list[Attempt]
+    to_decide: list[StoreAttempt]
+    denied: DenyCache
+    epoch: tuple[int, int]
+    named: list[Attempt | None]
+    seen: Unseen = UNSEEN
+
+
+class Prepared(Configured[S]):
+    """A limiter's attempts on their way to a store, and the answers on their way back."""
+
+    _observers: Observers
+
+    def _asked(
+        self,
+        policy: str,
+        subject: Subject,
+        cost: int,
+        id: str | None,
+        segment: str | None,
+        channel: str | None,
+        zone: str | None = None,
+        *,
+        look_up: bool = True,
+        least: int = 1,
+    ) -> Attempt:
+        """The attempt, checked, without names that make no difference to its policy."""
+        if self._next is not None:
+            self._turn()
+        try:
+            names = self._rules.known(policy, segment, channel, zone)
+        except TypeError as error:
+            raise typed(error, policy, segment, channel, zone) from None
+        if id is not None:
+            check_id(id)
+        segment = names[1]
+        if segment is None and look_up and self._lookup is not None:
+            segment = self._looked_up(self._rules.policy(policy), check_subject(self._short(subject)))
+            self._add_looking_way(names)
+        return Attempt(policy, self._subject(subject), check_cost(cost, least), id, segment, channel, names[3])
+
+    def _peeked(
+        self,
+        policy: str,
+        subject: Subject,
+        cost: int,
+        id: str | None,
+        segment: str | None,
+        channel: str | None,
+        zone: str | None,
+    ) -> Attempt:
+        """The attempt of a `peek`, checked: its cost may be 0, and then it has no id."""
+        asked = self._asked(policy, subject, cost, id, segment, channel, zone, least=0)
+        if not asked.cost and id is not None:
+            raise InvalidValueError("a peek of cost 0 looks at what is left; it takes no id")
+        return asked
+
+    def _arguments(self, attempt: Attempt) -> tuple[CompiledRule, Subject, int, int]:
+        """A store's arguments for a checked attempt."""
+        if attempt.policy in self._overridden and self._overrides is not None:
+            names = attempt.policy, attempt.segment, attempt.channel, attempt.zone
+            own = self._overrides.terms(names, attempt.subject)
+            if own is not None:
+                self._bound(*names)  # so that the next attempt finds a fast path
+                return own, attempt.subject, attempt.cost, fingerprint(attempt.id)
+        compiled = self._bound(attempt.policy, attempt.segment, attempt.channel, attempt.zone)
+        return compiled, attempt.subject, attempt.cost, fingerprint(attempt.id)
+
+    def _known_ids(self, ids: Sequence[str]) -> dict[int, str]:
+        """The given ids by their fingerprints."""
+        count_of(ids, "ids")
+        return {fingerprint(one): one for one in ids}
+
+    def _refund_pairs(self, attempts: Sequence[Attempt], hits: Sequence[int]) -> list[tuple[Attempt, int]]:
+        """The attempts of a `decide_all`, each with its hit, or raise."""
+        if count_of(attempts, "attempts") != count_of(hits, "hits"):
+            raise InvalidValueError(f"{len(attempts)} attempts and {len(hits)} hits: one hit for each attempt")
+        return [(check_attempt(one), hit) for one, hit in zip(attempts, hits, strict=True)]
+
+    def _explained(
+        self,
+        attempt: Attempt,
+        subject: Subject,
+        now_us: int,
+        decision: Decision,
+        logs: list[list[Hit]],
+        ids: Mapping[int, str],
+    ) -> Explanation:
+        names = attempt.policy, attempt.segment, attempt.channel, attempt.zone
+        rule = None
+        if attempt.policy in self._overridden and self._overrides is not None:
+            rule = self._overrides.rule(names, attempt.subject)
+        rule = rule or self._rules.rule(*names)
+        return explain(rule, check_subject(self._short(subject)), now_us, decision, logs, ids)
+
+    def _note(self, asked: Attempt, decision: Decision, denied: DenyCache, epoch: tuple[int, int]) -> None:
+        """Cache a refusal, unless refusals count: then the store must record each one.
+
+        Nor is one cached that a change of limits may end: where subjects have limits of their own, or a change is near.
+        """
+        if asked.policy in self._overridden or asked.policy in self._turning:
+            return
+        if not self._rules.policy(asked.policy).count_denied:
+            denied.note(asked, decision, epoch)
+
+    def _joint_asked(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """The parts of one attempt over several subjects, checked; raises for the first that is wrong."""
+        if not 1 <= count_of(attempts, "attempts") <= MOST_JOINT:
+            raise InvalidValueError(f"one attempt is over 1 to {MOST_JOINT} subjects: give a list of Attempt")
+        asked = [self._asked(*_fields(one)) for one in attempts]
+        logs = {(self._rules.policy(one.policy).log, one.subject) for one in asked}
+        if len(logs) < len(asked):
+            raise InvalidValueError("two parts of one attempt are on the same log; add up their costs in one part")
+        return asked
+
+    def _slot_asked(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """`_joint_asked` of one slot, which has one id in all of its logs, or none."""
+        asked = self._joint_asked(attempts)
+        if len({one.id is None for one in asked}) > 1:
+            raise InvalidValueError("one slot has an id in all of its attempts, or in none: give each of them the same")
+        return asked
+
+    def _named_slot(self, attempts: Sequence[Attempt], id: str | None) -> list[Attempt]:
+        """The attempts of one slot under this id, unless the caller named it, or none is needed."""
+        asked = self._slot_asked(attempts)
+        if id is None or asked[0].id is not None:
+            return [*attempts]
+        return [msgspec.structs.replace(one, id=id) for one in attempts]
+
+    def _store_attempts(self, asked: Sequence[Attempt]) -> list[StoreAttempt]:
+        """Checked attempts in the form that a store takes."""
+        return [StoreAttempt(*self._arguments(one)) for one in asked]
+
+    def _pending(self, attempts: Sequence[Attempt]) -> PendingBatch:
+        """The part of a batch that the store has to decide; a bad item is an error in its place, and fails no other."""
+        rows = count_of(attempts, "attempts")
+        pending = PendingBatch([None] * rows, [], [], [], self._denied, self._denied.epoch(), [None] * rows)
+        for row, attempt in enumerate(attempts):
+            try:
+                pending.answers[row] = self._put(pending, row, attempt)
+            except StoreError:
+                with self._observers.rows(pending.named):
+                    raise
+            except CaplineError as error:
+                pending.answers[row], pending.named[row] = error, None
+        pending.seen = self._observers.rows(pending.named)
+        return pending
+
+    def _put(self, pending: PendingBatch, row: int, attempt: Attempt) -> Decision | None:
+        """Add one attempt for the store to decide, or return its answer if the store is not needed."""
+        asked = self._asked(*_fields(attempt))
+        pending.named[row] = asked
+        held = pending.denied.answer(asked)
+        if held is not None:
+            return held
+        try:
+            pending.to_decide.append(StoreAttempt(*self._arguments(asked)))
+        except StoreError as error:
+            return self._outage.decide(asked, error)
+        pending.attempts.append(asked)
+        pending.rows.append(row)
+        return None
+
+    def _filled(
+        self, pending: PendingBatch, decided: Sequence[Decision | CaplineError]
+    ) -> list[Decision | CaplineError]:
+        """All answers in order, with those of the store."""
+        for row, asked, answer in zip(pending.rows, pending.attempts, decided, strict=True):
+            if isinstance(answer, StoreError):
+                pending.answers[row] = self._outage.item(asked, answer)
+                continue
+            pending.answers[row] = answer
+            if isinstance(answer, Decision):
+                self._note(asked, answer, pending.denied, pending.epoch)
+        return pending.seen([answer for answer in pending.answers if answer is not None])
+
+    def _columns(
+        self,
+        policy: str,
+        subjects: Sequence[Subject] | NDArray[np.integer[Any]],
+        segment: str | Sequence[str | None] | None,
+        codes: Sequence[int] | NDArray[np.integer[Any]] | None,
+        channel: str | None,
+        cost: int,
+        zone: str | Sequence[str | None] | None,
+        receipt: str | None = None,
+    ) -> AttemptColumns:
+        """A caller's arguments for many subjects, checked."""
+        count_of(subjects, "subjects")
+        subjects = self._all_short(subjects)
+        fill = None
+        if self._lookup is not None:
+            known = self._rules.policy(policy)
+            fill = partial(self._lookup.fill, known) if known.by_segment else None
+        return columns_of(policy, subjects, segment, codes, channel, cost, zone, receipt, self._keyed, fill)
+
+    def _batch(self, asked: AttemptColumns) -> Batch:
+        """A store's batch for many subjects."""
+        if self._next is not None:
+            self._turn()
+        kinds = [
+            (asked.policy, segment, asked.channel, zone)
+            for segment, zone in zip(asked.segments, asked.zones, strict=True)
+        ]
+        compiled = tuple(self._bound(*names) for names in kinds)
+        if asked.policy in self._overridden and self._overrides is not None:
+            return self._overrides.batch(asked, compiled, [self._rules.known(*names) for names in kinds])
+        return Batch(compiled, asked.subjects, asked.codes, asked.cost, asked.receipt)
+
+    def _seen_many(self, asked: AttemptColumns, *, consume: bool) -> Unseen:
+        """The observers' block of a call over many subjects."""
+        return self._observers.many("decide_many" if consume else "peek_many", asked, self._defined)
+
+    def _defined(self, policy: str, segment: str | None, channel: str | None) -> tuple[str, str | None, str | None]:
+        """These names without those that make no difference; raises if they are not defined. Calls no store."""
+        try:
+            names = self._rules.known(policy, segment, channel)
+            if names not in self._terms:
+                self._rules.rule(*names)
+        except TypeError as error:
+            raise typed(error, policy, segment, channel) from None
+        return names[:3]
+
+    def _spread(self, asked: AttemptColumns, answers: Decisions, seen: Unseen, *, consume: bool) -> Decisions:
+        """The store's answers among all rows; rows that it could not answer get the `OutagePolicy`'s."""
+        self._outage.fix(asked, answers, consume=consume)
+        return spread(asked, seen(answers))
+
+    def _refunds(
+        self,
+        subjects: Sequence[Subject] | NDArray[np.integer[Any]],
+        hits: Sequence[int] | NDArray[np.integer[Any]],
+    ) -> tuple[list[Subject], list[int]]:
+        """Subjects and their hits, checked; raises for the first that is wrong."""
+        if count_of(subjects, "subjects") != count_of(hits, "hits"):
+            raise InvalidValueError(f"{len(subjects)} subjects and {len(hits)} hits: one hit for each subject")
+        checked, errors = check_subjects(self._all_short(subjects))
+        for error in errors.values():
+            raise error
+        named = plain(checked) if self._keyed is None else [self._keyed(subject) for subject in plain(checked)]
+        return named, [stamp(hit) for hit in plain(hits)]
+
+    def _merges(self, records: Sequence[Record], first: int) -> list[Merge]:
+        """A store's merges for records, the first of them number `first`; raises naming the one that is wrong."""
+        merges: list[Merge] = []
+        for number, record in enumerate(records, first):
+            try:
+                merges.append(self._merge(record))
+            except StoreError:
+                raise
+            except InvalidTypeError as error:
+                raise InvalidTypeError(f"record {number}: {error}") from None
+            except CaplineError as error:
+                raise InvalidValueError(f"record {number}: {error}") from None
+        return merges
+
+    def _merge(self, record: Record) -> Merge:
+        if isinstance(record, LogRecord):
+            if record.keyed and self._keyed is None:
+                raise InvalidValueError(
+                    "its subject is a keyed hash; give the limiter the subject_key it was made with"
+                )
+            subject = check_subject(record.subject) if record.keyed else self._subject(record.subject)
+            return Merge(self._terms_of(record.log), subject, check_rows(record.hits))
+        if not isinstance(record, PastHit):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+            raise InvalidTypeError(f"a record is a LogRecord or a PastHit, not {type(record).__name__}")
+        names = self._asked(record.policy, record.subject, record.cost, record.id, None, record.channel, look_up=False)
+        if record.channel is None:
+            compiled = self._terms_of(self._rules.policy(record.policy).log)
+        else:
+            compiled = self._bound(record.policy, None, record.channel)
+        return Merge(compiled, names.subject, check_rows([(stamp(record.at_us), names.cost, fingerprint(record.id))]))
+
+    def _exported(
+        self, found: Sequence[ScannedLog], on_fault: Callable[[CaplineError], object] | None
+    ) -> Iterator[LogRecord]:
+        """The records of a page; a log that cannot be read goes to `on_fault`, or raises if there is none."""
+        for one in found:
+            if one.error is not None:
+                if on_fault is None:
+                    raise one.error
+                on_fault(one.error)
+                continue
+            yield from records_of(one, one.log.partition(":")[2], keyed=self._keyed is not None)
+
+
+def _fields(attempt: Attempt) -> tuple[str, Subject, int, str | None, str | None, str | None, str | None]:
+    """The fields of a caller's attempt, not checked yet."""
+    attempt = check_attempt(attempt)
+    return (
+        attempt.policy,
+        attempt.subject,
+        attempt.cost,
+        attempt.id,
+        attempt.segment,
+        attempt.channel,
+        attempt.zone,
+    )

@@ -1,0 +1,90 @@
+"""What the transports of httpx and httpx2 share, which are two packages of one shape: all but the package itself."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from capline.middleware.gate import Gate, is_safe_to_repeat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from capline.limiter.aio import AsyncLimiter
+    from capline.limiter.limiter import Limiter
+    from capline.model.subject import Subject
+
+__all__ = ["AsyncLimited", "Limited"]
+
+
+class Limited:
+    """A transport of either package, by what the class below names: the package's own transport, and a body at hand."""
+
+    own: ClassVar[Any]
+    whole_body: ClassVar[type]
+
+    def __init__(
+        self,
+        limiter: Limiter,
+        policy: str,
+        *,
+        subject: Subject | Callable[[Any], Subject] | None = None,
+        max_wait: float | None = None,
+        slack: float | None = None,
+        retries: int = 0,
+        transport: Any = None,
+    ) -> None:
+        self._limiter = limiter
+        self._gate = Gate(policy, subject, _host, max_wait, slack, retries)
+        self._transport: Any = type(self).own() if transport is None else transport
+
+    def handle_request(self, request: Any) -> Any:
+        """Wait for a slot, then send; see the class."""
+        send = self._transport.handle_request
+        repeatable = partial(_repeatable, self.whole_body, request)
+        return self._gate.sent(self._limiter, request, lambda: send(request), repeatable)
+
+    def close(self) -> None:
+        """Close the transport that the requests went through."""
+        self._transport.close()
+
+
+class AsyncLimited:
+    """`Limited`, awaited."""
+
+    own: ClassVar[Any]
+    whole_body: ClassVar[type]
+
+    def __init__(
+        self,
+        limiter: AsyncLimiter,
+        policy: str,
+        *,
+        subject: Subject | Callable[[Any], Subject] | None = None,
+        max_wait: float | None = None,
+        slack: float | None = None,
+        retries: int = 0,
+        transport: Any = None,
+    ) -> None:
+        self._limiter = limiter
+        self._gate = Gate(policy, subject, _host, max_wait, slack, retries)
+        self._transport: Any = type(self).own() if transport is None else transport
+
+    async def handle_async_request(self, request: Any) -> Any:
+        """Wait for a slot, then send; see the class."""
+        send = self._transport.handle_async_request
+        repeatable = partial(_repeatable, self.whole_body, request)
+        return await self._gate.awaited(self._limiter, request, lambda: send(request), repeatable)
+
+    async def aclose(self) -> None:
+        """Close the transport that the requests went through."""
+        await self._transport.aclose()
+
+
+def _host(request: Any) -> str:
+    return request.url.host
+
+
+def _repeatable(whole_body: type, request: Any, status: int) -> bool:
+    """Whether the request may be sent again: its body is at hand, and the work cannot be done twice."""
+    return isinstance(request.stream, whole_body) and is_safe_to_repeat(request.method, status, request.headers)

@@ -1,0 +1,89 @@
+"""Bodies of requests, within bounds of size and time; the head of a request says whether it is worth reading one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from http import HTTPStatus
+from typing import Any
+
+from capline.service.problems import Problem
+
+__all__ = ["JSON", "MSGPACK", "Receive", "body_of", "check_head", "check_size"]
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+JSON, MSGPACK = "application/json", "application/msgpack"
+_JSON = JSON.encode()
+_PACKED = (MSGPACK.encode(), b"application/x-msgpack")
+
+
+def check_head(headers: list[tuple[bytes, bytes]], most_bytes: int, *, any_type: bool) -> bool:
+    """Refuse what needs no reading to be refused; whether the body is msgpack."""
+    kind = b""
+    for name, value in headers:
+        if name == b"content-type":
+            kind = value
+        elif name == b"content-length" and int(value) > most_bytes:
+            raise _too_large(most_bytes)
+    if kind == _JSON:
+        return False
+    kind = kind.partition(b";")[0].strip().lower()
+    if kind in _PACKED:
+        return True
+    # A page in a browser may send forms and text to any address without asking; JSON it may not.
+    if not any_type and kind != _JSON:
+        raise Problem(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            "send JSON, with the header Content-Type: application/json, or msgpack, with application/msgpack",
+        )
+    return False
+
+
+def check_size(size_bytes: int, most_bytes: int) -> None:
+    """Refuse a body that is larger."""
+    if size_bytes > most_bytes:
+        raise _too_large(most_bytes)
+
+
+async def body_of(receive: Receive, most_bytes: int, within_s: float) -> bytes | None:
+    """The whole body; None where the client went away before its end."""
+    # uvicorn's cycle knows whether the body has come whole, as it nearly always has: then nothing is waited for.
+    whole = getattr(getattr(receive, "__self__", None), "more_body", True) is False
+    message = await receive() if whole else await _piece(receive, within_s)
+    if message["type"] == "http.disconnect":
+        return None
+    body: bytes = message.get("body", b"")
+    if message.get("more_body"):
+        pieces = [body]
+        size_bytes = len(body)
+        deadline = asyncio.get_running_loop().time() + within_s
+        while message.get("more_body"):
+            message = await _piece(receive, deadline - asyncio.get_running_loop().time(), within_s)
+            if message["type"] == "http.disconnect":
+                return None
+            pieces.append(message.get("body", b""))
+            size_bytes += len(pieces[-1])
+            check_size(size_bytes, most_bytes)
+        body = b"".join(pieces)
+    check_size(len(body), most_bytes)
+    return body
+
+
+async def _piece(receive: Receive, left_s: float, within_s: float | None = None) -> MutableMapping[str, Any]:
+    try:
+        async with asyncio.timeout(left_s):
+            return await receive()
+    except TimeoutError:
+        said_s = left_s if within_s is None else within_s
+        raise Problem(
+            HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {said_s:g} s", {"Connection": "close"}
+        ) from None
+
+
+def _too_large(most_bytes: int) -> Problem:
+    return Problem(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        f"the body is larger than {most_bytes} bytes, which this path takes; send several",
+        {"Connection": "close"},
+    )

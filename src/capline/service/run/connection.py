@@ -1,0 +1,219 @@
+"""One connection: uvicorn's HTTP/1.1 protocol, with bounds that it does not have, and a shorter way to an answer.
+
+    a head that is larger than `header_bytes`, or does not come within `header_within`     431, or the end
+    more connections than `connections`                                                    closed at once
+
+The rule: a client that sends nothing, or little by little, holds a connection for a stated time and no more. All
+connections are looked at once a second, so that a request costs nothing for it.
+
+**Directly.** A decision takes two microseconds, the scope, task and cycle that ASGI has for a request ten. So a POST to
+one of `App.direct` that comes whole, head and body in what is received at once, on a connection that has nothing else
+to do, is answered by the connection itself: it asks `App.answer`, as ASGI's side of `App` does, and writes the same
+bytes. Anything else about a request is left to uvicorn, which is told of it as if it came then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import perf_counter
+from types import coroutine
+from typing import TYPE_CHECKING, Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from capline.service.http import Request, log
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Coroutine, Generator
+
+    from capline.service.http import App, Reply
+    from capline.service.run.settings import Bounds
+
+    _Answer = tuple[Reply, bytes]
+
+__all__ = ["Connection"]
+
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+class Connection(HttpToolsProtocol):
+    """Of one `service`, which waits for a server, or answers as it is asked."""
+
+    bounds: Bounds
+    service: App
+    waits: bool
+    head_since: float | None = None
+    """When the head that has not ended began."""
+    idle_since: float | None = None
+    """When the last request was answered directly, if nothing came since."""
+    _in_head = True
+    _head_bytes = 0
+    _default: tuple[list[tuple[bytes, bytes]], bytes] = [], b""
+    """uvicorn's headers of every answer, which it makes anew each second, and how they are sent."""
+    _held: list[bytes] | None = None
+    """The pieces of the body of a request that may be answered directly; else None."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """A client came."""
+        super().connection_made(transport)
+        self.head_since = self.loop.time()
+        if len(self.connections) > self.bounds.connections:
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came."""
+        self.idle_since = None
+        if self.head_since is not None:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._held is not None:
+            self._leave_to_uvicorn()
+        if not self._in_head:
+            return
+        if self.head_since is None:
+            self.head_since = self.loop.time()
+        if self._head_bytes > self.bounds.header_bytes:
+            self.transport.write(_TOO_LARGE)
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        """A head begins. uvicorn hears of it when it has ended."""
+        self.url, self.headers, self.expect_100_continue = b"", [], False
+        self._in_head = True
+
+    def on_headers_complete(self) -> None:
+        """A head has ended."""
+        self.head_since, self._head_bytes, self._in_head = None, 0, False
+        if self.transport.is_closing() or (self.url in self.service.direct and self._is_plain()):
+            self._held = []
+        else:
+            self._tell_uvicorn()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of a body came."""
+        if self._held is None:
+            super().on_body(body)
+        else:
+            self._held.append(body)
+
+    def on_message_complete(self) -> None:
+        """A request has ended."""
+        if self._held is None:
+            super().on_message_complete()
+            return
+        body, self._held = b"".join(self._held), None
+        if not self.transport.is_closing():  # else it came behind the last one that is answered
+            self._answer(body)
+
+    def end_if_slow(self, now: float) -> None:
+        """End the connection where its head began too long ago, or where nothing came after an answer."""
+        if self.head_since is not None and self.head_since < now - self.bounds.header_within:
+            self.transport.abort()
+        elif self.idle_since is not None and self.idle_since < now - self.timeout_keep_alive:
+            self.transport.close()
+
+    def _is_plain(self) -> bool:
+        """Whether a request may be answered directly, for all that its head says and the connection has under way."""
+        parser: Any = self.parser
+        under_way: Any = self.cycle
+        return (
+            parser.get_method() == b"POST"
+            and parser.get_http_version() == "1.1"
+            and parser.should_keep_alive()
+            and not parser.should_upgrade()
+            and not self.expect_100_continue
+            and (under_way is None or under_way.response_complete)
+            and not self.pipeline
+            and not self.flow.write_paused
+        )
+
+    def _leave_to_uvicorn(self) -> None:
+        held, self._held = self._held or [], None
+        if not self.transport.is_closing():
+            self._tell_uvicorn()
+            for piece in held:
+                super().on_body(piece)
+
+    def _tell_uvicorn(self) -> None:
+        """Of a head that has ended."""
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expects
+        self.headers += headers
+        super().on_headers_complete()
+
+    def _answer(self, body: bytes) -> None:
+        began = perf_counter()
+        client = self.service.client(self.client, self.headers)
+        request = Request("POST", self.url, b"", self.headers, client, body)
+        answering: Any = self.service.answer(request)  # never None, as the body is there
+        if self.waits:
+            self._wait(answering, request, began)
+            return
+        try:
+            waited_for = answering.send(None)
+        except StopIteration as done:
+            self.idle_since = self.loop.time()
+            self.server_state.total_requests += 1
+            reply, body = done.value
+            self._write(reply, body)
+            self.service.answered(request, reply.status, len(body), perf_counter() - began)
+        else:
+            self._wait(_rest_of(answering, waited_for), request, began)
+
+    def _wait(self, answering: Awaitable[_Answer], request: Request, began: float) -> None:
+        """Answer in a task; until then uvicorn sees a request under way."""
+        cycle = self.cycle = _Cycle()
+        task = self.loop.create_task(self._later(answering, cycle, request, began))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _later(self, answering: Awaitable[_Answer], cycle: _Cycle, request: Request, began: float) -> None:
+        reply, body = await answering
+        if not cycle.disconnected:
+            self._write(reply, body, keep_alive=cycle.keep_alive)
+        self.service.answered(request, reply.status, len(body), perf_counter() - began)
+        cycle.response_complete = True
+        self.on_response_complete()
+
+    def _write(self, reply: Reply, body: bytes, *, keep_alive: bool = True) -> None:
+        head = f"content-type: {reply.type}\r\ncontent-length: {len(body)}\r\n"
+        lines = 2 + len(reply.headers)
+        for name, value in reply.headers.items():
+            head += f"{name.lower()}: {value}\r\n"
+        if head.count("\n") != lines or head.count("\r") != lines:
+            log.error("a header's value has a line's end, and would begin another header: %r", reply.headers)
+            self.transport.close()
+            return
+        made = self.server_state.default_headers
+        if self._default[0] is not made:
+            self._default = made, b"".join([b"%b: %b\r\n" % header for header in made])
+        last = "\r\n" if keep_alive else "connection: close\r\n\r\n"
+        self.transport.write(STATUS_LINE[reply.status] + self._default[1] + (head + last).encode("latin-1") + body)
+        if not keep_alive or "Connection" in reply.headers:
+            self.transport.close()
+
+
+class _Cycle(RequestResponseCycle):
+    """What uvicorn looks at while a request is answered directly: it keeps the next ones waiting, and notes an end."""
+
+    message_event = asyncio.Event()
+
+    def __init__(self) -> None:  # pyright: ignore[reportMissingSuperCall] - it has no part in ASGI
+        self.response_complete = self.disconnected = False
+        self.keep_alive = True
+
+
+@coroutine
+def _rest_of(answering: Coroutine[Any, Any, Any], waited_for: Any) -> Generator[Any, Any, Any]:
+    """Go on with what has begun, in a task: it is waiting for this."""
+    try:
+        while True:
+            try:
+                sent = yield waited_for
+            except BaseException as error:  # noqa: BLE001 - as a task does, whatever it is
+                waited_for = answering.throw(error)
+            else:
+                waited_for = answering.send(sent)
+    except StopIteration as done:
+        return done.value

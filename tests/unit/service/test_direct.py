@@ -1,0 +1,313 @@
+"""A request that comes whole is answered by its connection directly: the same bytes as by ASGI, counted as often."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from uvicorn.server import ServerState
+
+from capline import AsyncLimiter, ManualClock, Policy
+from capline.service.access.guard import Guard
+from capline.service.access.tokens import TokenFile
+from capline.service.api import routes
+from capline.service.http import App, Reply, Request, Route
+from capline.service.run.listen import Listener
+from capline.service.run.settings import Bounds
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from capline.service.http import Answered
+    from capline.service.run.connection import Connection
+
+NOW_US = 1_763_700_000_000_000
+POLICIES = (
+    Policy("promo", ["3/day", "10/week"], by_segment={"active": ["5/day"]}, channels={"push": ["1/day"]}),
+    Policy("psp", ["1/s"]),
+)
+BOUNDS = Bounds(body_bytes=2000)
+JSON = b"application/json"
+
+
+class Wire(asyncio.Transport):
+    """A client's side of a connection, without a socket."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.closed = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return {"peername": ("10.0.0.7", 5), "sockname": ("127.0.0.1", 6)}.get(name, default)
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def pause_reading(self) -> None:
+        """Whoever writes here waits for an answer."""
+
+    def resume_reading(self) -> None:
+        """As above."""
+
+
+class Side:
+    """A service with a limiter of its own; `directly` or by ASGI alone, `waits` as on a server."""
+
+    def __init__(self, app: App, limiter: AsyncLimiter, clock: ManualClock, *, directly: bool, waits: bool) -> None:
+        self.limiter, self.clock = limiter, clock
+        if not directly:
+            app.direct = frozenset()
+        self._listener = Listener(app, BOUNDS, waits=waits)
+        self._state = ServerState()
+        self.connect()
+
+    def connect(self) -> None:
+        """Be a new client."""
+        kind: Any = self._listener.config.http_protocol_class
+        self.connection: Connection = kind(config=self._listener.config, server_state=self._state, app_state={})
+        self.wire = Wire()
+        self.connection.connection_made(self.wire)
+
+    async def settled(self) -> bytes:
+        """All that was written, once nothing is under way."""
+        while self._state.tasks:
+            await asyncio.wait(set(self._state.tasks))
+        written, self.wire.written = self.wire.written, b""
+        return written
+
+    async def ask(self, *pieces: bytes) -> tuple[bytes, bool]:
+        """What is answered to these bytes, and whether the connection is closed; then it is a new one."""
+        for piece in pieces:
+            if not self.wire.closed:
+                self.connection.data_received(piece)
+                await asyncio.sleep(0)
+        answer = await self.settled(), self.wire.closed
+        if self.wire.closed:
+            self.connect()
+        return answer
+
+
+class Heard:
+    """What an observer and the count were told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def answered(self, request: Answered) -> None:
+        self.told.append((*request[:4], *request[5:]))
+
+    def count(self, status: int, _seconds: float) -> None:
+        self.told.append((status,))
+
+
+def side(
+    heard: Heard | None = None,
+    guard: Guard | None = None,
+    extra: dict[str, Route] | None = None,
+    *,
+    directly: bool = True,
+    waits: bool = False,
+) -> Side:
+    clock, heard = ManualClock(NOW_US), heard or Heard()
+    limiter = AsyncLimiter("memory://", POLICIES, clock=clock)
+    app = App({**routes(limiter), **(extra or {})}, BOUNDS, (heard,), guard, 1, heard.count)
+    return Side(app, limiter, clock, directly=directly, waits=waits)
+
+
+def post(
+    body: bytes, path: str = "/v1/decide", *, kind: bytes = JSON, more: bytes = b"", version: bytes = b"1.1"
+) -> bytes:
+    """A request."""
+    head = b"POST %b HTTP/%b\r\nHost: x\r\ncontent-type: %b\r\nContent-Length: %d\r\n%b\r\n"
+    return head % (path.encode(), version, kind, len(body), more) + body
+
+
+def drawn(draw: random.Random, token: bytes) -> tuple[bytes, ...]:
+    """A request, as a good client sends it, or not so; in pieces, as they arrive."""
+    form: dict[str, Any] = {
+        "policy": draw.choice(["promo", "psp", "promo", "nobody"]),
+        "subject": draw.choice(["u", "é", 7, "", 'a"b', -1, True, "u" * 600]),
+    }
+    for name, values in {
+        "cost": [1, 2, 9, 0, "1"],
+        "id": ["m1", "m2", None],
+        "segment": ["active", "lapsed", None],
+        "channel": ["push", "mail", None],
+        "zone": ["Europe/Berlin", None],
+        "subjekt": [1],
+    }.items():
+        if draw.random() < 0.15:
+            form[name] = draw.choice(values)
+    body = json.dumps(form, ensure_ascii=draw.random() < 0.5).encode()
+    path = draw.choice(["/v1/decide"] * 6 + ["/v1/peek", "/v1/charge", "/v1/refund", "/v1/decide?x=1", "/v1/nothing"])
+    if path == "/v1/refund":
+        body = json.dumps({"policy": "promo", "subject": "u", "hit": NOW_US + draw.randrange(9)}).encode()
+    odd = draw.random()
+    if odd < 0.1:
+        body = draw.choice(
+            [
+                body[:-1] + b',"policy":"promo"}',
+                b'{"policy":"promo","subject":"u","cost":1,"cost":2}',
+                b'{"policy":"promo","subject":"u","subj\\u0065ct":"v"}',
+                body[:-1],
+                b"",
+                b"\xff" + body,
+                b" " * 3000,
+                b"[" * 1500,
+            ]
+        )
+    more = b"".join(
+        line
+        for line in (
+            b"Connection: close\r\n",
+            b"Expect: 100-continue\r\n",
+            b"X-Forwarded-For: 192.0.2.1\r\n",
+            b"Authorization: Bearer cap_none_x\r\n",
+            b"authorization: Bearer %b\r\n" % token,
+        )
+        if draw.random() < (0.5 if token and token in line else 0.08)
+    )
+    kind = draw.choice([JSON] * 9 + [b"application/json; charset=utf-8", b"text/plain", b"APPLICATION/JSON"])
+    if draw.random() < 0.05:
+        kind, body = b"application/msgpack", msgspec.msgpack.encode(form)
+    whole = post(body, path, kind=kind, more=more, version=draw.choice([b"1.1"] * 9 + [b"1.0"]))
+    if draw.random() < 0.05:
+        chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if body else b"0\r\n\r\n"
+        whole = whole.partition(b"Content-Length")[0] + b"Transfer-Encoding: chunked\r\n\r\n" + chunks
+    if draw.random() < 0.1:
+        whole += post(body, path)  # one after the other, before the first is answered
+    if draw.random() < 0.2:
+        cuts = sorted(draw.sample(range(1, len(whole)), 2))
+        return whole[: cuts[0]], whole[cuts[0] : cuts[1]], whole[cuts[1] :]
+    return (whole,)
+
+
+async def compared(seed: int, count: int, *, tokens: TokenFile | None = None, waits: bool = False) -> None:
+    draw, heard, heard_by_asgi = random.Random(seed), Heard(), Heard()
+    token = b"" if tokens is None else tokens.create("billing", ["decide"]).encode()
+    one = side(heard, tokens and Guard(tokens), waits=waits)
+    other = side(heard_by_asgi, tokens and Guard(tokens), directly=False)
+    answered = 0
+    for number in range(count):
+        pieces = drawn(draw, token)
+        mine, theirs = await one.ask(*pieces), await other.ask(*pieces)
+        assert mine == theirs, (number, pieces)
+        answered += mine[0].count(b'"allowed"')
+        for clock in (one.clock, other.clock):
+            clock.advance_us(90_000_000_000 if number % 7 == 0 else number % 3)
+    assert heard.told == heard_by_asgi.told
+    assert answered > count / 10
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_direct_answers_are_those_of_asgi(waits: bool) -> None:
+    asyncio.run(compared(1, 120, waits=waits))
+
+
+def test_direct_answers_ask_for_tokens_as_asgi_does(tmp_path: Path) -> None:
+    asyncio.run(compared(2, 80, tokens=TokenFile(tmp_path / "tokens.json", create=True)))
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(10, 14))
+def test_direct_answers_are_those_of_asgi_at_length(seed: int) -> None:
+    asyncio.run(compared(seed, 3000, waits=seed % 2 == 0))
+
+
+def test_a_decision_that_has_to_wait_is_answered_in_its_turn() -> None:
+    async def run() -> None:
+        one = side()
+        batch = asyncio.get_running_loop().create_future()
+        one.limiter._store._batches.add(batch)  # pyright: ignore  # noqa: PGH003 - as while one runs in a thread
+        asks = [post(b'{"policy":"psp","subject":"%d"}' % number) for number in (1, 1, 2)]
+        one.connection.data_received(b"".join(asks))
+        assert one.wire.written == b""
+        answers = (await one.settled()).split(b"HTTP/1.1 200 OK\r\n")[1:]
+        assert [json.loads(answer.partition(b"\r\n\r\n")[2])["allowed"] for answer in answers] == [True, False, True]
+        batch.cancel()
+
+    asyncio.run(run())
+
+
+def held() -> tuple[dict[str, Route], asyncio.Event]:
+    """A path whose answer waits for the event."""
+    event = asyncio.Event()
+
+    async def answer(request: Request) -> Reply:
+        await event.wait()
+        return Reply(request.body, type="text/plain")
+
+    return {"/held": Route({"POST": answer}, 100, direct=True)}, event
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_stop_waits_for_what_is_under_way(waits: bool) -> None:
+    async def run() -> None:
+        extra, event = held()
+        one = side(extra=extra, waits=waits)
+        one.connection.data_received(post(b"{}", "/held"))
+        one.connection.shutdown()
+        assert (one.wire.closed, one.wire.written) == (False, b"")
+        event.set()
+        assert b"\r\nconnection: close\r\n\r\n{}" in await one.settled()
+        assert one.wire.closed
+
+    asyncio.run(run())
+
+
+def test_a_client_that_left_is_written_nothing_and_counted_once() -> None:
+    async def run() -> None:
+        extra, event = held()
+        heard = Heard()
+        one = side(heard, extra=extra, waits=True)
+        one.connection.data_received(post(b"{}", "/held"))
+        await asyncio.sleep(0)
+        one.wire.close()
+        one.connection.connection_lost(None)
+        event.set()
+        assert await one.settled() == b""
+        assert heard.told[0] == (200,)
+        assert len(heard.told) == 2
+
+    asyncio.run(run())
+
+
+def test_an_idle_connection_is_closed_after_a_direct_answer() -> None:
+    async def run() -> None:
+        one = side()
+        one.connection.data_received(post(b'{"policy":"psp","subject":"1"}'))
+        assert b"200 OK" in await one.settled()
+        now = asyncio.get_running_loop().time()
+        one.connection.end_if_slow(now + 4)
+        assert not one.wire.closed
+        one.connection.end_if_slow(now + 6)
+        assert one.wire.closed
+
+    asyncio.run(run())
+
+
+def test_no_header_of_an_answer_begins_another(caplog: pytest.LogCaptureFixture) -> None:
+    async def answer(_request: Request) -> Reply:
+        return Reply(b"", {"X": "1\r\nSet-Cookie: a=b"})
+
+    async def run() -> None:
+        one = side(extra={"/bad": Route({"POST": answer}, 100, direct=True)})
+        one.connection.data_received(post(b"{}", "/bad"))
+        assert await one.settled() == b""
+        assert one.wire.closed
+
+    asyncio.run(run())
+    assert "would begin another header" in caplog.text

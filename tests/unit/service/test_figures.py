@@ -1,0 +1,73 @@
+"""Figures read as those of prometheus-client, from one process and from the files of several."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from capline.service.figures import Figures
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BOUNDS = (10e-6, 0.5, 1)
+SECONDS = (1e-6, 10e-6, 11e-6, 0.5, 0.75, 1, 1.5)
+LABELS = [("promo", "ja\n\"'\\"), ("psp", ""), ("promo", "é" * 40)]
+
+
+def counted(figures: Figures) -> None:
+    counter = figures.counter("decisions_total", "Decisions", ("policy", "limit"))
+    for number, labels in enumerate([*LABELS, LABELS[0]]):
+        counter(labels)(number + 1)
+    observe = figures.histogram("seconds", "Seconds", BOUNDS)(())
+    named = figures.histogram("store_seconds", "Seconds", BOUNDS, ("verb",))(("decide",))
+    for seconds in SECONDS:
+        observe(seconds)
+        named(seconds)
+
+
+def counted_by_prometheus() -> list[str]:
+    registry = CollectorRegistry()
+    counter = Counter("decisions_total", "Decisions", ("policy", "limit"), registry=registry)
+    for number, labels in enumerate([*LABELS, LABELS[0]]):
+        counter.labels(*labels).inc(number + 1)
+    one = Histogram("seconds", "Seconds", buckets=BOUNDS, registry=registry)
+    named = Histogram("store_seconds", "Seconds", ("verb",), buckets=BOUNDS, registry=registry)
+    for seconds in SECONDS:
+        one.observe(seconds)
+        named.labels("decide").observe(seconds)
+    return lines(registry)
+
+
+def lines(registry: CollectorRegistry) -> list[str]:
+    """As they are scraped, but for the times of their making, which several processes do not have either."""
+    return sorted(line for line in generate_latest(registry).decode().split("\n") if "_created" not in line)
+
+
+def test_one_process() -> None:
+    figures, registry = Figures(), CollectorRegistry()
+    registry.register(figures)
+    counted(figures)
+    assert lines(registry) == counted_by_prometheus()
+
+
+def test_several_processes_are_added_up(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, str(tmp_path))
+    counted(Figures(str(tmp_path)))
+    told = [line for line in counted_by_prometheus() if not line.startswith("#")]  # files hold no help but the first
+    assert [line for line in lines(registry) if not line.startswith("#")] == told
+    counted(Figures(str(tmp_path)))
+    assert registry.get_sample_value("seconds_count") == 2 * len(SECONDS)
+
+
+def test_a_file_that_grows_keeps_what_is_counted(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, str(tmp_path))
+    counter = Figures(str(tmp_path)).counter("requests_total", "Requests", ("who",))
+    adds = [counter((str(number) * 100,)) for number in range(1000, 1300)]  # past the first size
+    for add in [*adds, *adds]:
+        add(1)
+    assert {registry.get_sample_value("requests_total", {"who": str(n) * 100}) for n in range(1000, 1300)} == {2.0}

@@ -3,91 +3,45 @@
 from __future__ import annotations
 
 import re
-import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
-from queue import Empty, Queue
 from typing import Self
 
 import httpx
 import pytest
+from tests.kit.program import WITHIN_S, Program
 from tests.kit.web import left, limits_said
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 ROOT = Path(__file__).parents[2]
 APPS = ROOT / "examples" / "web"
-WITHIN_S = 60
 _LEAK = "ResourceWarning: unclosed"
 _ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)")
 
 
-class Served:
-    """A server as its own process on a free port of loopback; what it leaks is written to its stderr."""
+class Served(Program):
+    """A server on a free port of loopback; what it leaks is written to its stderr."""
 
     def __init__(self, folder: Path, *words: str, apps: Path = APPS) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-X", "dev", "-W", "default::ResourceWarning", "-m", *words],
-            cwd=folder,
-            env={"PYTHONPATH": f"{apps}:{ROOT / 'src'}", "PATH": "/usr/bin:/bin"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
+        env = {"PYTHONPATH": f"{apps}:{ROOT / 'src'}", "PATH": "/usr/bin:/bin"}
+        super().__init__(folder, "-X", "dev", "-W", "default::ResourceWarning", "-m", *words, env=env)
+        self.port = int(self.says(_ADDRESS)[1])
+        patient = httpx.HTTPTransport(retries=8)  # the address is said before a worker listens
+        self.client = httpx.Client(
+            base_url=f"http://127.0.0.1:{self.port}", timeout=WITHIN_S, trust_env=False, transport=patient
         )
-        self.said: list[str] = []
-        self._lines: Queue[str] = Queue()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-        try:
-            self.port = self._started()
-            patient = httpx.HTTPTransport(retries=8)  # the address is said before a worker listens
-            self.client = httpx.Client(
-                base_url=f"http://127.0.0.1:{self.port}", timeout=WITHIN_S, trust_env=False, transport=patient
-            )
-        except BaseException:
-            self._end()
-            raise
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.client.close()
-        self.process.send_signal(signal.SIGTERM)
-        self._end()
+        self.end()
         # Servers leave their own listening socket to the end of the process.
         own = f"laddr=('127.0.0.1', {self.port})>"
         wrong = [line for line in self.said if "Traceback" in line or (_LEAK in line and own not in line)]
         assert not wrong, self.said
-
-    def _end(self) -> None:
-        try:
-            self.process.wait(WITHIN_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self._reader.join()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        with self.process.stderr as lines:
-            for line in lines:
-                self.said.append(line)
-                self._lines.put(line)
-        self._lines.put("")
-
-    def _started(self) -> int:
-        while True:
-            try:
-                line = self._lines.get(timeout=WITHIN_S)
-            except Empty:
-                self.process.kill()
-                raise AssertionError(f"it did not start: {self.said}") from None
-            assert line, f"it ended: {self.said}"
-            if found := _ADDRESS.search(line):
-                return int(found[1])
 
 
 def uvicorn(app: str, *more: str) -> tuple[str, ...]:

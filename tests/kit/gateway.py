@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from tests.kit.program import WITHIN_S, ended
 from tests.kit.server import soon
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DOCS = Path(__file__).parents[2] / "docs" / "gateways"
-WITHIN_S = 60
 
 
 def free_port() -> int:
@@ -74,12 +74,7 @@ class Gateway:
 
     def __exit__(self, *_: object) -> None:
         self.client.close()
-        self._process.terminate()
-        try:
-            self._process.wait(WITHIN_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        ended(self._process)
 
 
 def _listens(port: int) -> bool:

@@ -28,8 +28,10 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 from urllib.parse import quote
+
+import hiredis
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -157,10 +159,9 @@ class Server:
             if self.tls:
                 context = ssl.create_default_context(cafile=str(self.tls.ca))
                 connection = context.wrap_socket(connection, server_hostname=HOST)
-            with connection.makefile("rwb") as stream:
-                if self.password is not None:
-                    _exchange(stream, ("AUTH", self.password))
-                return _exchange(stream, words)
+            if self.password is not None:
+                _exchange(connection, "AUTH", self.password)
+            return _exchange(connection, *words)
         finally:
             connection.close()
 
@@ -492,31 +493,18 @@ def free_port() -> int:
     raise ServerError("no free port in a thousand attempts")
 
 
-def _exchange(stream: BinaryIO | Any, words: Sequence[str | bytes | float]) -> Any:
+def _exchange(connection: socket.socket, *words: str | bytes | float) -> Any:
     """Write one command in RESP 2, and read its reply."""
-    parts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
-    stream.write(b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts))
-    stream.flush()
-    reply = _reply(stream)
+    connection.sendall(hiredis.pack_command(words))  # pyright: ignore - its stub takes a single word
+    reader = hiredis.Reader(replyError=ReplyError)
+    while (reply := reader.gets()) is False:
+        data = connection.recv(65536)
+        if not data:
+            raise ConnectionError("the server closed the connection")
+        reader.feed(data)
     if isinstance(reply, ReplyError):
         raise reply
     return reply
-
-
-def _reply(stream: BinaryIO) -> Any:
-    line = stream.readline()
-    if not line.endswith(b"\r\n"):
-        raise ConnectionError("the server closed the connection")
-    sign, rest = line[:1], line[1:-2]
-    if sign == b"-":
-        return ReplyError(rest.decode())
-    if sign == b":":
-        return int(rest)
-    if sign == b"$":
-        return None if rest == b"-1" else stream.read(int(rest) + 2)[:-2]
-    if sign == b"*":
-        return None if rest == b"-1" else [_reply(stream) for _ in range(int(rest))]
-    return rest
 
 
 def _form(servers: list[Server], primaries: int) -> None:

@@ -17,7 +17,7 @@ import typer
 from capline.cli.common import BAD_INPUT, FAILED, JsonOption, answer_json, note, out
 
 if TYPE_CHECKING:
-    from capline.campaign.queue.worker import DeliveredBatch, Worked
+    from capline.campaign.queue.worked import DeliveredBatch, Worked
 
 __all__ = ["register"]
 

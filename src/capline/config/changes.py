@@ -1,4 +1,4 @@
-"""From what is wanted to the rows of one commit; pure, but for reading what was there before.
+"""Makes the rows of one commit out of the changes asked for; does no I/O but reading what was there before.
 
 A change replaces what is in force. One with an instant to come keeps what is in force beside it, until then; the next
 change replaces both, so at most one is to come.

@@ -1,4 +1,4 @@
-"""The ground that a conformance suite stands on: a store, a clock set by hand, and limiters, synchronous or awaited."""
+"""What a conformance suite runs on: a store, a clock set by hand, and limiters, synchronous or awaited."""
 
 from __future__ import annotations
 

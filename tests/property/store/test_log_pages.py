@@ -43,7 +43,7 @@ SEEN: dict[int, paged.SeenPages] = {}
 KEY = b"log"
 
 
-class Shelf:
+class StoredPages:
     key = KEY
 
     def __init__(self) -> None:
@@ -59,19 +59,19 @@ class Shelf:
             self.values[number] = value
 
 
-def reopened(value: bytes, shelf: Shelf) -> paged.PagedLog:
+def reopened(value: bytes, stored: StoredPages) -> paged.PagedLog:
     kind, words = read_words(value, KEY)
     if kind & PAGED:
         tail, lead = unpack_log(kind, words, paged.LEAD_WORDS)
-        return paged.PagedLog(tail, shelf, lead)
-    return paged.PagedLog(unpack_log(kind, words)[0], shelf)
+        return paged.PagedLog(tail, stored, lead)
+    return paged.PagedLog(unpack_log(kind, words)[0], stored)
 
 
-def check_unit_pages(value: bytes, shelf: Shelf, plain: window.Log) -> None:
+def check_unit_pages(value: bytes, stored: StoredPages, plain: window.Log) -> None:
     kind, words = read_words(value, KEY)
     if kind == PAGED and not words[paged.MIXED_WORD]:
         epoch = words[paged.EPOCH_WORD]
-        seen = SEEN.setdefault(epoch, paged.SeenPages(epoch, shelf))
+        seen = SEEN.setdefault(epoch, paged.SeenPages(epoch, stored))
         pages = paged.UnitPages(words, seen, plain.hits[0].stamp_us - 1)
         stamps = [pages[i] for i in range(len(pages))]
         kept = [hit.stamp_us for hit in plain.hits]
@@ -82,7 +82,7 @@ def check_unit_pages(value: bytes, shelf: Shelf, plain: window.Log) -> None:
 
 
 def apply(
-    step: Step, log: paged.PagedLog, plain: window.Log, now_us: int, shelf: Shelf
+    step: Step, log: paged.PagedLog, plain: window.Log, now_us: int, stored: StoredPages
 ) -> tuple[paged.PagedLog, window.Log, int]:
     verb, n, units = step
     if verb.startswith("record"):
@@ -91,9 +91,9 @@ def apply(
         hit = window.Hit(now_us, units, fingerprint)
         kind, head = read_words(log.value(), KEY)
         if units == 1 and not fingerprint and kind == PAGED and not head[paged.MIXED_WORD]:
-            seen = paged.SeenPages(head[paged.EPOCH_WORD], shelf)
-            short_way = paged.UnitPages(head, seen, plain.hits[0].stamp_us - 1)
-            return reopened(short_way.record(now_us), shelf), window.record(plain, hit, now_us), now_us
+            seen = paged.SeenPages(head[paged.EPOCH_WORD], stored)
+            unit_pages = paged.UnitPages(head, seen, plain.hits[0].stamp_us - 1)
+            return reopened(unit_pages.record(now_us), stored), window.record(plain, hit, now_us), now_us
         log.record(now_us, units, now_us, fingerprint)
         return log, window.record(plain, hit, now_us), now_us
     if verb == "refund" and plain.hits:
@@ -121,14 +121,14 @@ def apply(
 @given(st.one_of(steps, unit_steps))
 def test_every_look_agrees_with_the_plain_value_across_seals_trims_refunds_and_reopenings(script: list[Step]) -> None:
     with patch.object(paged, "PAGE_HITS", 4), patch.object(paged, "TAIL_HITS", 6):
-        shelf, now_us, plain = Shelf(), 1000, window.Log()
+        stored, now_us, plain = StoredPages(), 1000, window.Log()
         first = ColumnLog()
         first.record(now_us, 1, now_us)
-        log = paged.PagedLog(first, shelf)
+        log = paged.PagedLog(first, stored)
         plain = window.record(plain, window.Hit(now_us, 1), now_us)
         for step in script:
-            log, plain, now_us = apply(step, log, plain, now_us, shelf)
-            log = reopened(log.value(), shelf)
+            log, plain, now_us = apply(step, log, plain, now_us, stored)
+            log = reopened(log.value(), stored)
             oldest_us = plain.hits[0].stamp_us
             assert log.newest_us() == plain.newest_us()
             assert log.last_us() == plain.last_us()
@@ -136,7 +136,7 @@ def test_every_look_agrees_with_the_plain_value_across_seals_trims_refunds_and_r
             for cutoff_us in (now_us - 1, now_us - 7, now_us - 30, oldest_us, oldest_us - 1):
                 if cutoff_us >= oldest_us - 1:
                     assert log.units_after(cutoff_us) == plain.units_after(cutoff_us)
-            check_unit_pages(log.value(), shelf, plain)
+            check_unit_pages(log.value(), stored, plain)
             total = plain.units_after(oldest_us - 1)
             for k in {1, 2, 5, 11, total // 2 + 1, total}:
                 if 1 <= k <= total:
@@ -152,7 +152,7 @@ def test_every_look_agrees_with_the_plain_value_across_seals_trims_refunds_and_r
         kept = [(stamp, units) for stamp, units, _ in log.recorded() if stamp >= plain.hits[0].stamp_us]
         assert kept == [(hit.stamp_us, hit.units) for hit in plain.hits]
         log.remove_pages()
-        assert not shelf.values
+        assert not stored.values
 
 
 def test_a_short_log_stays_one_value_of_eight_bytes_a_hit() -> None:

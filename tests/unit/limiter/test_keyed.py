@@ -62,8 +62,8 @@ def test_every_verb_says_the_hash_and_only_that(setting: tuple[Any, Any]) -> Non
     assert limiter.refund_many("p", [42, 43], many.hit).all()
     assert set(door.subjects) == {known_as(42), known_as(43)}
     limiter.decide_batch([Attempt("p", 42), Attempt("p", 43)])
-    shelf = door.store._shelves["capline:p"].logs
-    assert set(shelf) == {known_as(42), known_as(43)}
+    logs = door.store._tables["capline:p"].logs
+    assert set(logs) == {known_as(42), known_as(43)}
 
 
 def test_the_verbs_mean_one_subject(setting: tuple[Any, Any]) -> None:

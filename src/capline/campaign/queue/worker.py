@@ -17,25 +17,22 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-import numpy as np
-
 from capline.campaign.breaker import Breaker
 from capline.campaign.deliver import AGAIN, Delivery, as_campaign_errors
 from capline.campaign.file import loads_campaign
 from capline.campaign.ledger.ledger import changed_inputs
-from capline.campaign.ledger.rows import DELIVERED, NOT_KNOWN, REFUNDED, REFUSED, STATES, BatchRows
 from capline.campaign.part import Part
 from capline.campaign.prepare import open_limiter, pick_policy
+from capline.campaign.queue.lease_keeper import LeaseKeeper
 from capline.campaign.queue.queue import Claimed, DeadLetter, Over, Queue, QueuedRun, Waiting
 from capline.campaign.queue.server import QueueServer
+from capline.campaign.queue.worked import DeliveredBatch, Worked, delivered_batch
 from capline.campaign.senders.protocol import RunInfo
 from capline.campaign.stop import CampaignStopped
 from capline.campaign.store_facts import store_input
@@ -53,12 +50,13 @@ if TYPE_CHECKING:
 
     from capline.campaign.file import CampaignFile
     from capline.campaign.ledger.ledger import Input
+    from capline.campaign.ledger.rows import BatchRows
     from capline.campaign.stop import Stop
     from capline.limiter.limiter import Limiter
     from capline.model.policy import Policy
     from capline.observe import Observer
 
-__all__ = ["LEAST_TAKEOVER_S", "DeliveredBatch", "Worked", "Worker"]
+__all__ = ["LEAST_TAKEOVER_S", "Worker"]
 
 LEAST_TAKEOVER_S = 1.0
 START_S = 5.0
@@ -70,46 +68,6 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _LONGEST_RENEWAL_S = 1.0
 _RENEWALS = 4
 """Renewals in the time of one lease; at least one a second, since other workers may take over sooner."""
-
-
-class DeliveredBatch(msgspec.Struct, frozen=True):
-    """A batch that this worker delivered."""
-
-    campaign: str
-    batch: int
-    rows: int
-    sent: int
-    refused: int
-    failed: int
-    not_known: int
-    elapsed_s: float
-
-
-class Worked(msgspec.Struct):
-    """What a worker did. `sent`, `refused`, `failed` and `not_known` count the subjects of the batches it delivered.
-
-    `lost` batches went to another worker, `aside` became dead letters; `trouble` counts campaigns that did not open.
-    """
-
-    worker: str
-    settled: int = 0
-    subjects: int = 0
-    sent: int = 0
-    refused: int = 0
-    failed: int = 0
-    not_known: int = 0
-    lost: int = 0
-    aside: int = 0
-    trouble: int = 0
-
-    def add(self, batch: DeliveredBatch) -> None:
-        """Count a batch."""
-        self.settled += 1
-        self.subjects += batch.rows
-        self.sent += batch.sent
-        self.refused += batch.refused
-        self.failed += batch.failed
-        self.not_known += batch.not_known
 
 
 class Worker:
@@ -140,7 +98,7 @@ class Worker:
         self._delivered = delivered
         self._say = say
         self._queue = Queue(QueueServer(url, pause=stop.wait))
-        self._lease_keeper = _LeaseKeeper(url, self.name, min(takeover_s / _RENEWALS, _LONGEST_RENEWAL_S))
+        self._lease_keeper = LeaseKeeper(url, self.name, min(takeover_s / _RENEWALS, _LONGEST_RENEWAL_S))
         self._runs: dict[str, _Run] = {}
         self._outage: _Outage | None = None
         self._shut_until: dict[str, float] = {}
@@ -227,7 +185,7 @@ class Worker:
             return
         steps = _Steps(self._queue, claimed, self.name, self._stop)
         with self._releasing(claimed), self._lease_keeper.renewing(claimed):
-            done = _delivered_batch(claimed.campaign, run.delivery(steps).deliver(part, rows), time.monotonic() - began)
+            done = delivered_batch(claimed.campaign, run.delivery(steps).deliver(part, rows), time.monotonic() - began)
             self._outage = None
             self.worked.add(done)
             self._delivered(done)
@@ -366,58 +324,3 @@ def _same_store(fixed: Input, found: Input) -> None:
             f"its other workers decide on another {changed[0]}; name theirs with --store URL, "
             "or enqueue the campaign under another name"
         )
-
-
-class _LeaseKeeper:
-    """Renews the lease of a batch every second, in a thread with a connection of its own.
-
-    Failures are ignored: each step renews the lease itself and notices when it is lost.
-    """
-
-    def __init__(self, url: str, worker: str, interval_s: float) -> None:
-        self._queue = Queue(QueueServer(url, patience_s=0.0))
-        self._worker = worker
-        self._interval_s = interval_s
-        self._over = threading.Event()
-        self._taken: Claimed | None = None
-        self._thread: threading.Thread | None = None
-
-    def __enter__(self) -> None:
-        self._thread = threading.Thread(target=self._renew, name="capline-lease", daemon=True)
-        self._thread.start()
-
-    def __exit__(self, *exc: object) -> None:
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
-        self._queue.server.close()
-
-    @contextmanager
-    def renewing(self, claimed: Claimed) -> Generator[None]:
-        """Renew the batch's lease inside the block."""
-        self._taken = claimed
-        try:
-            yield
-        finally:
-            self._taken = None
-
-    def _renew(self) -> None:
-        while not self._over.wait(self._interval_s):
-            claimed = self._taken
-            if claimed is not None:
-                with suppress(CampaignError):
-                    self._queue.renew(claimed, self._worker)
-
-
-def _delivered_batch(campaign: str, rows: BatchRows, elapsed_s: float) -> DeliveredBatch:
-    states: list[int] = np.bincount(rows.state, minlength=STATES).tolist()
-    return DeliveredBatch(
-        campaign,
-        rows.number,
-        len(rows),
-        states[DELIVERED],
-        states[REFUSED],
-        states[REFUNDED],
-        states[NOT_KNOWN],
-        round(elapsed_s, 3),
-    )

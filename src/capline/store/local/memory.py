@@ -49,7 +49,7 @@ class MemoryStore(LocalStore, LogTransaction):
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
-        self._shelves: dict[str, _LogTable] = {}
+        self._tables: dict[str, _LogTable] = {}
         self._receipts: dict[bytes, tuple[int, bytes]] = {}
         self._lock = threading.Lock()
         self._naming = threading.Lock()
@@ -57,9 +57,9 @@ class MemoryStore(LocalStore, LogTransaction):
 
     def _handle(self, name: str, retention_us: int) -> object:
         with self._naming:  # not the lock of the logs, which a batch may hold for seconds
-            shelf = self._shelves.setdefault(name, _LogTable())
-            shelf.retention_us = max(shelf.retention_us, retention_us)
-        return shelf
+            table = self._tables.setdefault(name, _LogTable())
+            table.retention_us = max(table.retention_us, retention_us)
+        return table
 
     def _transact(self, work: Callable[[LogTransaction], _T]) -> _T:
         with self._lock:
@@ -72,8 +72,8 @@ class MemoryStore(LocalStore, LogTransaction):
         ref: LogRef,
     ) -> Callable[[Subject], Decision]:
         """One lock, one look-up, `decide_one`: some 0.8 µs. Any other log goes to the general rule."""
-        shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_handle` put there
-        logs, retention_us, now_us_of = shelf.logs, ref.retention_us, self._clock.now_us
+        table: _LogTable = ref.handle  # pyright: ignore[reportAssignmentType] - what `_handle` put there
+        logs, retention_us, now_us_of = table.logs, ref.retention_us, self._clock.now_us
         wall_ns = time_ns if type(self._clock) is SystemClock else None
         acquire, release = self._lock.acquire, self._lock.release
 
@@ -114,18 +114,18 @@ class MemoryStore(LocalStore, LogTransaction):
 
     @override
     def load(self, ref: LogRef, subject: Subject) -> ColumnLog:
-        shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_handle` put there
-        log = shelf.logs.get(subject)
+        table: _LogTable = ref.handle  # pyright: ignore[reportAssignmentType] - what `_handle` put there
+        log = table.logs.get(subject)
         return ColumnLog() if log is None else log
 
     @override
     def save(self, ref: LogRef, subject: Subject, log: StoredLog) -> None:
-        shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_handle` put there
-        if subject not in shelf.logs:
-            shelf.logs[subject] = log  # pyright: ignore[reportArgumentType] - it came from `load`
+        table: _LogTable = ref.handle  # pyright: ignore[reportAssignmentType] - what `_handle` put there
+        if subject not in table.logs:
+            table.logs[subject] = log  # pyright: ignore[reportArgumentType] - it came from `load`
             self._fresh += 1
             if self._fresh % SWEEP_EVERY == 0:
-                self._sweep_a_little(shelf)
+                self._sweep_a_little(table)
 
     def _walk(
         self,
@@ -134,11 +134,11 @@ class MemoryStore(LocalStore, LogTransaction):
         after: object,
     ) -> Iterator[tuple[object, Subject | None, StoredLog | CaplineError]]:
         """The place is the list of subjects still to visit, taken when the walk began."""
-        shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_handle` put there
-        left: list[Subject] = list(shelf.logs) if after is None else after  # pyright: ignore[reportAssignmentType] - this
+        table: _LogTable = ref.handle  # pyright: ignore[reportAssignmentType] - what `_handle` put there
+        left: list[Subject] = list(table.logs) if after is None else after  # pyright: ignore[reportAssignmentType] - this
         while left:
             subject = left.pop()
-            log = shelf.logs.get(subject)
+            log = table.logs.get(subject)
             if log is not None:
                 yield left, subject, log
 
@@ -153,40 +153,40 @@ class MemoryStore(LocalStore, LogTransaction):
 
     @override
     def remove(self, ref: LogRef, subject: Subject) -> bool:
-        shelf: _LogTable = ref.place  # pyright: ignore[reportAssignmentType] - what `_handle` put there
-        return shelf.logs.pop(subject, None) is not None
+        table: _LogTable = ref.handle  # pyright: ignore[reportAssignmentType] - what `_handle` put there
+        return table.logs.pop(subject, None) is not None
 
     @override
     def sweep(self) -> int:
         now_us = self._clock.now_us()
         removed = 0
         with self._lock:
-            for shelf in list(self._shelves.values()):
-                removed += _drop_stale(shelf, list(shelf.logs), now_us)
+            for table in list(self._tables.values()):
+                removed += _drop_stale(table, list(table.logs), now_us)
             self._receipts = {name: kept for name, kept in self._receipts.items() if kept[0] > now_us}
         return removed
 
-    def _sweep_a_little(self, shelf: _LogTable) -> None:
+    def _sweep_a_little(self, table: _LogTable) -> None:
         """Check a few subjects of the table in turn and remove stale logs, so that memory follows the live subjects."""
-        if not shelf.unswept:
-            shelf.unswept = list(shelf.logs)
-        part = shelf.unswept[-SWEEP_ROWS:]
-        del shelf.unswept[-SWEEP_ROWS:]
+        if not table.unswept:
+            table.unswept = list(table.logs)
+        part = table.unswept[-SWEEP_ROWS:]
+        del table.unswept[-SWEEP_ROWS:]
         # One more window of grace: a clock that jumps ahead for a moment must not erase a history.
-        _drop_stale(shelf, part, self._clock.now_us() - shelf.retention_us)
+        _drop_stale(table, part, self._clock.now_us() - table.retention_us)
 
     def close(self) -> None:
         """Does nothing; the logs live as long as the store object."""
 
 
-def _drop_stale(shelf: _LogTable, subjects: list[Subject], now_us: int) -> int:
+def _drop_stale(table: _LogTable, subjects: list[Subject], now_us: int) -> int:
     """Remove those of these subjects' logs whose hits are all out of every window and whose time is not ahead."""
     stale = [
         subject
         for subject in subjects
-        if (log := shelf.logs.get(subject)) is not None
-        and max(log.last_us(), log.high_water_us) + shelf.retention_us <= now_us
+        if (log := table.logs.get(subject)) is not None
+        and max(log.last_us(), log.high_water_us) + table.retention_us <= now_us
     ]
     for subject in stale:
-        del shelf.logs[subject]
+        del table.logs[subject]
     return len(stale)

@@ -1,4 +1,4 @@
-"""What a store on this machine gives to the verbs: a transaction, the logs in it, a rule with the store's handles."""
+"""What the verbs use of a store on this machine: a transaction, the logs in it, a rule with the store's handles."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class StoredLog(OpenLog, Protocol):
 
 
 class LogRef(msgspec.Struct):
-    """One log of a rule, with the store's own handle of it (`place`)."""
+    """One log of a rule, with the store's own handle of it."""
 
     log_limits: LogLimits
     readers: tuple[LimitReader, ...]
-    place: object = None
+    handle: object = None
 
     @property
     def name(self) -> str:

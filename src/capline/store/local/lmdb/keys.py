@@ -54,4 +54,4 @@ def log_key(ref: LogRef, subject: Subject) -> bytes:
 
 def log_prefix(ref: LogRef) -> bytes:
     """What the keys of all logs of this name begin with."""
-    return ref.place  # pyright: ignore[reportReturnType] - what `_handle` put there
+    return ref.handle  # pyright: ignore[reportReturnType] - what `_handle` put there

@@ -1,0 +1,57 @@
+"""A batch's lease, renewed beside the work, however long a step of it takes."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from capline.campaign.queue.queue import Claimed, Queue
+from capline.campaign.queue.server import QueueServer
+from capline.model.errors import CampaignError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+__all__ = ["LeaseKeeper"]
+
+
+class LeaseKeeper:
+    """Renews the lease of a batch every second, in a thread with a connection of its own.
+
+    Failures are ignored: each step renews the lease itself and notices when it is lost.
+    """
+
+    def __init__(self, url: str, worker: str, interval_s: float) -> None:
+        self._queue = Queue(QueueServer(url, patience_s=0.0))
+        self._worker = worker
+        self._interval_s = interval_s
+        self._over = threading.Event()
+        self._taken: Claimed | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> None:
+        self._thread = threading.Thread(target=self._renew, name="capline-lease", daemon=True)
+        self._thread.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._queue.server.close()
+
+    @contextmanager
+    def renewing(self, claimed: Claimed) -> Generator[None]:
+        """Renew the batch's lease inside the block."""
+        self._taken = claimed
+        try:
+            yield
+        finally:
+            self._taken = None
+
+    def _renew(self) -> None:
+        while not self._over.wait(self._interval_s):
+            claimed = self._taken
+            if claimed is not None:
+                with suppress(CampaignError):
+                    self._queue.renew(claimed, self._worker)

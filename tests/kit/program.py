@@ -1,0 +1,76 @@
+"""A program as a process of its own, whose standard error is read as it comes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from queue import Empty, Queue
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["WITHIN_S", "Program", "ended"]
+
+WITHIN_S = 60
+
+
+class Program:
+    """A Python program that runs in this folder; `said` are the lines so far."""
+
+    def __init__(self, folder: Path, *words: str, env: Mapping[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=folder,
+            env=env,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.said: list[str] = []
+        self._lines: Queue[str] = Queue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def says(self, form: re.Pattern[str]) -> re.Match[str]:
+        """The first line from here on with this in it; without one the program is ended."""
+        try:
+            while line := self._lines.get(timeout=WITHIN_S):
+                if found := form.search(line):
+                    return found
+        except Empty:
+            pass
+        self.end(signal.SIGKILL)
+        raise AssertionError(f"it did not start: {self.said}")
+
+    def stop(self, signum: int = signal.SIGTERM) -> int:
+        """Ask it to end; how it did."""
+        self.process.send_signal(signum)
+        return self.process.wait(WITHIN_S)
+
+    def end(self, signum: int = signal.SIGTERM) -> None:
+        """End it, and read what it still said."""
+        ended(self.process, signum)
+        self._reader.join()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as lines:
+            for line in lines:
+                self.said.append(line)
+                self._lines.put(line)
+        self._lines.put("")
+
+
+def ended(process: subprocess.Popen[str] | subprocess.Popen[bytes], signum: int = signal.SIGTERM) -> None:
+    """End the process, at once where it does not hear of it."""
+    process.send_signal(signum)
+    try:
+        process.wait(WITHIN_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

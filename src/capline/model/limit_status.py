@@ -60,15 +60,17 @@ class LimitStatus(msgspec.Struct, frozen=True, gc=False):
 
 def states_of(logs: Iterable[LogLimits], numbers: Sequence[int]) -> tuple[LimitStatus, ...]:
     """The state of every limit in the policy's order, from three numbers for each limit in the order of the logs."""
-    placed: list[tuple[int, LimitStatus]] = []
+    states: list[LimitStatus] = []
+    placed: list[int] = []
+    rest = iter(numbers)
     for log_limits in logs:
-        before = len(placed)
-        places = log_limits.places or range(before, before + len(log_limits.limits))
-        for limit, place in zip(log_limits.limits, places, strict=True):
-            left, frees_in_us, whole_in_us = numbers[NUMBERS * len(placed) : NUMBERS * (len(placed) + 1)]
-            never = limit.quota == 0 and not isinstance(limit, QuietHours)
-            state = LimitStatus(
-                limit, max(0, left), None if never else frees_in_us, whole_in_us, log_limits.title, max(0, -left)
-            )
-            placed.append((place, state))
-    return tuple([state for _, state in sorted(placed, key=itemgetter(0))])
+        for limit in log_limits.limits:
+            left, frees_in_us, whole_in_us = next(rest), next(rest), next(rest)
+            if limit.quota == 0 and not isinstance(limit, QuietHours):
+                frees_in_us = None
+            remaining, past = (left, 0) if left >= 0 else (0, -left)
+            states.append(LimitStatus(limit, remaining, frees_in_us, whole_in_us, log_limits.title, past))
+        placed += log_limits.places or range(len(placed), len(states))
+    if len(states) == 1:
+        return (states[0],)
+    return tuple([state for _, state in sorted(zip(placed, states, strict=True), key=itemgetter(0))])

@@ -269,9 +269,12 @@ def _states(part: _Part) -> Iterable[LimitStatus]:
     answer = part.answer
     limits = answer.limits if isinstance(answer, Joint) else (answer.limits,)
     for attempt, states in zip(part.attempts, limits, strict=False):
+        if not part.given_back:
+            yield from states
+            continue
         for state in states:
-            more = attempt.cost if part.given_back else 0
-            yield msgspec.structs.replace(state, remaining=state.remaining + more)
+            now = msgspec.structs.replace(state, remaining=state.remaining + attempt.cost)
+            yield now if now.used > 0 else msgspec.structs.replace(now, frees_in_us=0, whole_in_us=0)
 
 
 def run(steps: Generator[Any, Any, T]) -> T:

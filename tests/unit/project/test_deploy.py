@@ -77,8 +77,10 @@ def test_the_alerts_of_deploy_are_those_of_up_and_each_is_tested() -> None:
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
 @pytest.mark.parametrize(
     "words",
-    [("check", "config", "--syntax-only", "prometheus.yml"), ("test", "rules", "alerts_test.yml")],
-    ids=["config", "rules"],
+    [
+        pytest.param(("check", "config", "--syntax-only", "prometheus.yml"), id="config"),
+        pytest.param(("test", "rules", "alerts_test.yml"), id="rules", marks=pytest.mark.deep),
+    ],
 )
 def test_promtool_takes_them(words: tuple[str, ...]) -> None:
     said(["promtool", *words], DEPLOY / "prometheus")

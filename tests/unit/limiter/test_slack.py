@@ -36,10 +36,10 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[ManualClock, list[float
     return fake
 
 
-def acquired(asynchronous: bool, clock: ManualClock, **options: Any) -> tuple[Any, list[int], list[int]]:
+def acquired(asynchronous: bool, clock: ManualClock, **options: Any) -> Any:
     """The slot of an `acquire_all` behind one decision, and the units in both logs."""
 
-    async def main() -> tuple[Any, list[int], list[int]]:
+    async def main() -> Any:
         async with AsyncLimiter("memory://", POLICIES, clock=clock) as limiter:
             await limiter.decide("p", "s")
             async with limiter.acquire_all(PARTS, **options) as slot:

@@ -68,8 +68,21 @@ class AsyncSlots(AsyncUpkeep):
         segment: str | None = None,
         channel: str | None = None,
         zone: str | None = None,
+        limits: Sequence[Limit | str] | None = None,
     ) -> Decision:
         """Take the next free slot: `wait` seconds from now. As `Limiter.schedule`."""
+        if limits is not None:
+            return await self._under(policy, limits).schedule(
+                policy,
+                subject,
+                cost,
+                id,
+                max_wait=max_wait,
+                not_before=not_before,
+                segment=segment,
+                channel=channel,
+                zone=zone,
+            )
         max_wait_us = None if max_wait is None else seconds_us(max_wait, "max_wait")
         not_before_us = seconds_us(not_before, "not_before")
         asked = self._asked(policy, subject, cost, id, segment, channel, zone)
@@ -93,6 +106,7 @@ class AsyncSlots(AsyncUpkeep):
         segment: str | None = None,
         channel: str | None = None,
         zone: str | None = None,
+        limits: Sequence[Limit | str] | None = None,
     ) -> AsyncGenerator[Decision]:
         """`schedule`, then sleep until the slot, as `Limiter.acquire`.
 
@@ -112,8 +126,9 @@ class AsyncSlots(AsyncUpkeep):
                 segment=segment,
                 channel=channel,
                 zone=zone,
+                limits=limits,
             ),
-            lambda slot: self.refund(policy, subject, slot.hit, cost),
+            lambda slot: self.refund(policy, subject, slot.hit, cost, limits=limits),
         )
         if not slot.allowed:
             raise LimitExceeded(refusal_text(policy, subject, slot), slot)

@@ -75,13 +75,26 @@ class Slots(Upkeep):
         segment: str | None = None,
         channel: str | None = None,
         zone: str | None = None,
+        limits: Sequence[Limit | str] | None = None,
     ) -> Decision:
         """Take the next free slot, after all slots that are taken: `wait` seconds from now.
 
         It is at least `not_before` seconds from now. Later callers get later slots, so one unit placed in the future
         makes every host wait. Refused, with nothing taken, if the slot is more than `max_wait` seconds away or the cost
-        can never fit. Give an unused slot back with `refund`.
+        can never fit. Give an unused slot back with `refund`. `limits` as in `decide`.
         """
+        if limits is not None:
+            return self._under(policy, limits).schedule(
+                policy,
+                subject,
+                cost,
+                id,
+                max_wait=max_wait,
+                not_before=not_before,
+                segment=segment,
+                channel=channel,
+                zone=zone,
+            )
         max_wait_us = None if max_wait is None else seconds_us(max_wait, "max_wait")
         not_before_us = seconds_us(not_before, "not_before")
         asked = self._asked(policy, subject, cost, id, segment, channel, zone)
@@ -104,6 +117,7 @@ class Slots(Upkeep):
         segment: str | None = None,
         channel: str | None = None,
         zone: str | None = None,
+        limits: Sequence[Limit | str] | None = None,
     ) -> Generator[Decision]:
         """`schedule`, then sleep until the slot; raises `LimitExceeded` at once if the slot is past the timeout.
 
@@ -127,8 +141,9 @@ class Slots(Upkeep):
                 segment=segment,
                 channel=channel,
                 zone=zone,
+                limits=limits,
             ),
-            lambda slot: self.refund(policy, subject, slot.hit, cost),
+            lambda slot: self.refund(policy, subject, slot.hit, cost, limits=limits),
             lambda slot: LimitExceeded(refusal_text(policy, subject, slot), slot),
         )
 

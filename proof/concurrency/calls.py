@@ -32,7 +32,7 @@ CHARGES = 12
 
 
 class Call(NamedTuple):
-    """One attempt, over several subjects perhaps, for a slot where `wish` says how near and how far; or one charge."""
+    """One attempt, over several subjects perhaps, or a slot where `wish` says how near and how far; or one charge."""
 
     cost: int = 1
     id: str | None = None
@@ -47,9 +47,9 @@ class Call(NamedTuple):
 
     def on(self, limiter: Any) -> Any:
         """Make it; what an `AsyncLimiter` returns is to be awaited."""
-        parts = [Attempt(*part) for part in self.parts()]
         if self.charge:
             return limiter.charge("p", self.subjects[0], self.cost)
+        parts = [Attempt(*part) for part in self.parts()]
         if self.wish is None:
             if self.is_joint:
                 return limiter.decide_all(parts)

@@ -19,10 +19,11 @@ JOINT = (
     ("memory", "threads", False),
     ("memory", "tasks", True),
     ("redis", "threads", False),
-    ("lmdb", "threads", True),
     ("valkey cluster", "tasks", False),
-    ("redis cluster", "tasks", True),
+    ("lmdb", "threads", True),
+    ("redis cluster", "threads", True),
 )
+"""The last says whether they take slots too."""
 CHARGES = (
     ("memory", "threads"),
     ("lmdb", "processes"),

@@ -67,7 +67,10 @@ class AsyncLimiter(AsyncSlots):
             )
         if id is None and cost is _ONE:
             try:
-                compiled = self._fast_terms.get((policy, segment, channel, zone))
+                names = policy, segment, channel, zone
+                compiled = self._fast_terms.get(names)
+                if compiled is None and (rule_of := self._own_terms.get(names)) is not None:
+                    compiled = rule_of(subject)
                 if compiled is not None:
                     if self._counts_one:
                         return await self._counted(compiled, policy, subject, segment, channel, zone)

@@ -68,8 +68,21 @@ class AsyncSlots(AsyncUpkeep):
         segment: str | None = None,
         channel: str | None = None,
         zone: str | None = None,
+        limits: Sequence[Limit | str] | None = None,
     ) -> Decision:
         """Take the next free slot: `wait` seconds from now. As `Limiter.schedule`."""
+        if limits is not None:
+            return await self._under(policy, limits).schedule(
+                policy,
+                subject,
+                cost,
+                id,
+                max_wait=max_wait,
+                not_before=not_before,
+                segment=segment,
+                channel=channel,
+                zone=zone,
+            )
         max_wait_us = None if max_wait is None else seconds_us(max_wait, "max_wait")
         not_before_us = seconds_us(not_before, "not_before")
         asked = self._asked(policy, subject, cost, id, segment, channel, zone)
@@ -89,16 +102,18 @@ class AsyncSlots(AsyncUpkeep):
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - the wait is known beforehand: past it nothing is taken
         not_before: float = 0,
+        slack: float | None = None,
         segment: str | None = None,
         channel: str | None = None,
         zone: str | None = None,
+        limits: Sequence[Limit | str] | None = None,
     ) -> AsyncGenerator[Decision]:
         """`schedule`, then sleep until the slot, as `Limiter.acquire`.
 
         Cancelling gives the slot back, also while it is being taken. It waits for that refund, so a
         cancelled caller goes on when the store has answered.
         """
-        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers)
+        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers, slack=slack)
         slot = await _slept(
             patience,
             lambda: self.schedule(
@@ -111,8 +126,9 @@ class AsyncSlots(AsyncUpkeep):
                 segment=segment,
                 channel=channel,
                 zone=zone,
+                limits=limits,
             ),
-            lambda slot: self.refund(policy, subject, slot.hit, cost),
+            lambda slot: self.refund(policy, subject, slot.hit, cost, limits=limits),
         )
         if not slot.allowed:
             raise LimitExceeded(refusal_text(policy, subject, slot), slot)
@@ -140,9 +156,10 @@ class AsyncSlots(AsyncUpkeep):
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - as in `acquire`
         not_before: float = 0,
+        slack: float | None = None,
     ) -> AsyncGenerator[Joint]:
         """`schedule_all`, then sleep until the slot, as `Limiter.acquire_all`; cancelled as `acquire`."""
-        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers)
+        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers, slack=slack)
         parts = self._named_slot(attempts, patience.id)
         slot = await _slept(
             patience,
@@ -170,23 +187,32 @@ async def _slept(
     take: Callable[[], Coroutine[Any, Any, Slot]],
     give_back: Callable[[Slot], Coroutine[Any, Any, object]],
 ) -> Slot:
-    """The slot that `take` takes, once it has come; given back where the wait is cancelled."""
-    # In a task of its own: a call that is cancelled half-way may have taken a slot that nobody would refund.
-    taking = asyncio.create_task(_patiently(patience, take))
-    try:
-        slot = await asyncio.shield(taking)
-        if slot.allowed:
-            await asyncio.sleep(slot.wait)
-    except asyncio.CancelledError as stopped:
-        patience.give_up()
-        await _through(asyncio.create_task(_gave_back(taking, give_back, stopped)))
-        raise
-    return slot
+    """The slot that `take` takes, once it has come; given back where the wait is cancelled, or it was missed."""
+    while True:
+        # In a task of its own: a call that is cancelled half-way may have taken a slot that nobody would refund.
+        taking = asyncio.create_task(_patiently(patience, take))
+        try:
+            slot = await asyncio.shield(taking)
+            if slot.allowed:
+                await asyncio.sleep(slot.wait)
+        except asyncio.CancelledError as stopped:
+            patience.give_up()
+            await _through(asyncio.create_task(_gave_back(taking, give_back, stopped)))
+            raise
+        if not slot.allowed or slot.origin != "store" or not patience.is_late(slot.wait):
+            return slot
+        missed = asyncio.create_task(give_back(slot))
+        try:
+            await asyncio.shield(missed)
+        except asyncio.CancelledError:
+            await _through(missed)
+            raise
 
 
 async def _patiently(patience: Patience, take: Callable[[], Coroutine[Any, Any, Slot]]) -> Slot:
     """What `take` returns, once the store answers."""
     while True:
+        patience.asks()
         try:
             return await take()
         except StoreError as error:
@@ -202,7 +228,7 @@ async def _gave_back(
         stopped.add_note(f"the slot was not given back: {error}")
 
 
-async def _through(task: asyncio.Task[None]) -> None:
+async def _through(task: asyncio.Task[Any]) -> None:
     """Wait until the task is done, however often this wait is cancelled: the caller was cancelled already."""
     while not task.done():
         try:

@@ -45,7 +45,10 @@ S = TypeVar("S", bound=Binder)
 
 
 class CompiledRules(ABC, Generic[S]):
-    """The compiled rules of a limiter; `_fast_terms`, `_ways` and `_short_ways` have those with a fast path."""
+    """The compiled rules of a limiter; `_fast_terms`, `_ways` and `_short_ways` have those with a fast path.
+
+    `_own_terms` finds that of a subject where some have limits of their own.
+    """
 
     _store: S
     _rules: Rules
@@ -123,6 +126,7 @@ class CompiledRules(ABC, Generic[S]):
         self._terms: dict[Names, CompiledRule] = {}
         self._log_terms: dict[str, CompiledRule] = {}
         self._fast_terms: dict[Names, CompiledRule] = {}
+        self._own_terms: dict[Names, Callable[[Subject], CompiledRule | None]] = {}
         self._ways: dict[Names, Callable[[Subject], Decision]] = {}
         self._short_ways: dict[str, Callable[[Subject], Decision]] = {}
         self._denied = self._denied.emptied()
@@ -146,6 +150,8 @@ class CompiledRules(ABC, Generic[S]):
             return compiled
         if (self._has_fast_path or self._counts_one) and policy not in self._overridden:
             fast[names] = compiled
+        elif self._has_fast_path and self._overrides is not None:
+            self._own_terms[names] = self._overrides.fast_rule(names, compiled)
         if self._has_fast_path:
             way = compiled.decide_one
             if policy in self._overridden and self._overrides is not None:

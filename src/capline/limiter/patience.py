@@ -1,6 +1,7 @@
-"""How long `acquire` retries a store that does not answer: a wait of 30 s must not fail on one call's deadline.
+"""How long `acquire` retries a store that does not answer, and how late it may be for its slot.
 
-Each try has the same id, so a retry takes no second slot. Time spent on retries counts towards the caller's timeout.
+A wait of 30 s must not fail on one call's deadline. Each try has the same id, so a retry takes no second slot. Time
+spent on retries, and on slots that were missed, counts towards the caller's timeout.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ import random
 import secrets
 import time
 
+from capline.limiter.checks import seconds_us
 from capline.model.errors import StoreError, StoreUnavailableError, StoreUnknownError
 
-__all__ = ["OUTAGE_S", "Patience"]
+__all__ = ["MOST_MISSED", "OUTAGE_S", "Patience"]
 
 OUTAGE_S = 30.0
 """How long to retry if the caller set no timeout."""
+
+MOST_MISSED = 10
+"""Slots that one `acquire` may miss before it goes late: never to go would be no better."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 
@@ -23,9 +28,13 @@ class Patience:
     """One `acquire`: the seconds left of its timeout, and the backoff between two tries. `id` names its slot.
 
     `may_lose_answers`: whether the store is behind a network. Only then is an id needed, which costs some bytes.
+    `slack` is how many seconds after its slot the caller may go; None for any.
     """
 
-    def __init__(self, timeout: float | None, *, may_lose_answers: bool) -> None:
+    def __init__(self, timeout: float | None, *, may_lose_answers: bool, slack: float | None = None) -> None:
+        self._slack = None if slack is None else seconds_us(slack, "slack") / 1e6
+        self._missed = 0
+        self._asked = 0.0
         self.id = secrets.token_hex(12) if may_lose_answers else None
         self._timeout = timeout
         self._began = time.monotonic()
@@ -35,6 +44,19 @@ class Patience:
     def give_up(self) -> None:
         """Retry no more: the next failure is raised."""
         self._given_up = True
+
+    def asks(self) -> None:
+        """The store is about to be asked for a slot."""
+        self._asked = time.monotonic()
+
+    def is_late(self, wait: float) -> bool:
+        """Whether the slot that was so many seconds away was missed by more than the slack: another is to be taken.
+
+        The wait is counted from before the store was asked, and the slot is no earlier: no clocks are compared.
+        """
+        late = self._slack is not None and time.monotonic() - self._asked - wait > self._slack
+        self._missed += late
+        return late and self._missed <= MOST_MISSED
 
     def left(self) -> float | None:
         """The rest of the timeout in seconds; None if there is no timeout."""

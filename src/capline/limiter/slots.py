@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Slots"]
 
-T = TypeVar("T")
+Slot = TypeVar("Slot", "Decision", "Joint")
 
 
 class Slots(Upkeep):
@@ -75,13 +75,26 @@ class Slots(Upkeep):
         segment: str | None = None,
         channel: str | None = None,
         zone: str | None = None,
+        limits: Sequence[Limit | str] | None = None,
     ) -> Decision:
         """Take the next free slot, after all slots that are taken: `wait` seconds from now.
 
         It is at least `not_before` seconds from now. Later callers get later slots, so one unit placed in the future
         makes every host wait. Refused, with nothing taken, if the slot is more than `max_wait` seconds away or the cost
-        can never fit. Give an unused slot back with `refund`.
+        can never fit. Give an unused slot back with `refund`. `limits` as in `decide`.
         """
+        if limits is not None:
+            return self._under(policy, limits).schedule(
+                policy,
+                subject,
+                cost,
+                id,
+                max_wait=max_wait,
+                not_before=not_before,
+                segment=segment,
+                channel=channel,
+                zone=zone,
+            )
         max_wait_us = None if max_wait is None else seconds_us(max_wait, "max_wait")
         not_before_us = seconds_us(not_before, "not_before")
         asked = self._asked(policy, subject, cost, id, segment, channel, zone)
@@ -100,18 +113,23 @@ class Slots(Upkeep):
         *,
         timeout: float | None = None,
         not_before: float = 0,
+        slack: float | None = None,
         segment: str | None = None,
         channel: str | None = None,
         zone: str | None = None,
+        limits: Sequence[Limit | str] | None = None,
     ) -> Generator[Decision]:
         """`schedule`, then sleep until the slot; raises `LimitExceeded` at once if the slot is past the timeout.
 
         A store that does not answer is tried again, with backoff, until the timeout (30 s if there is none); then its
         `StoreError` is raised. With `on_store_error` "allow" or "deny" the answer is that, at once. An interrupted
         sleep gives the slot back; an exception inside the block does not, since the call was made.
+
+        `slack` is how many seconds after its slot it may wake up, as on a busy host: whoever is later gives the slot
+        back and takes another, ten times at most, instead of going beside others. None: however late.
         """
-        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers)
-        slot = _patiently(
+        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers, slack=slack)
+        yield _slot_in_time(
             patience,
             lambda: self.schedule(
                 policy,
@@ -123,12 +141,11 @@ class Slots(Upkeep):
                 segment=segment,
                 channel=channel,
                 zone=zone,
+                limits=limits,
             ),
+            lambda slot: self.refund(policy, subject, slot.hit, cost, limits=limits),
+            lambda slot: LimitExceeded(refusal_text(policy, subject, slot), slot),
         )
-        if not slot.allowed:
-            raise LimitExceeded(refusal_text(policy, subject, slot), slot)
-        _sleep_until(slot, lambda: self.refund(policy, subject, slot.hit, cost))
-        yield slot
 
     def schedule_all(
         self, attempts: Sequence[Attempt], *, max_wait: float | None = None, not_before: float = 0
@@ -154,23 +171,26 @@ class Slots(Upkeep):
 
     @contextmanager
     def acquire_all(
-        self, attempts: Sequence[Attempt], *, timeout: float | None = None, not_before: float = 0
+        self,
+        attempts: Sequence[Attempt],
+        *,
+        timeout: float | None = None,
+        not_before: float = 0,
+        slack: float | None = None,
     ) -> Generator[Joint]:
         """`schedule_all`, then sleep until the slot; as `acquire`, for all of these attempts or none.
 
         Raises `LimitExceeded` at once, with nothing taken, if the slot is past the timeout. An interrupted sleep gives
-        every part of the slot back.
+        every part of the slot back; so does one that ends later than the `slack`, and another slot is taken.
         """
-        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers)
+        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers, slack=slack)
         parts = self._named_slot(attempts, patience.id)
-        slot = _patiently(
+        yield _slot_in_time(
             patience,
             lambda: self.schedule_all(parts, max_wait=patience.left(), not_before=patience.not_before(not_before)),
+            lambda slot: self._give_back_all(parts, slot.hits),
+            lambda slot: joint_refusal(parts, slot),
         )
-        if not slot.allowed:
-            raise joint_refusal(parts, slot)
-        _sleep_until(slot, lambda: self._give_back_all(parts, slot.hits))
-        yield slot
 
     def _give_back_all(self, parts: Sequence[Attempt], hits: Sequence[int]) -> None:
         """Refund every hit; raises the first error after all were tried."""
@@ -184,9 +204,27 @@ class Slots(Upkeep):
             raise failed
 
 
-def _patiently(patience: Patience, take: Callable[[], T]) -> T:
+def _slot_in_time(
+    patience: Patience,
+    take: Callable[[], Slot],
+    give_back: Callable[[Slot], object],
+    refusal: Callable[[Slot], LimitExceeded],
+) -> Slot:
+    """The slot that `take` takes, once it has come."""
+    while True:
+        slot = _patiently(patience, take)
+        if not slot.allowed:
+            raise refusal(slot)
+        _sleep_until(slot, lambda slot=slot: give_back(slot))
+        if slot.origin != "store" or not patience.is_late(slot.wait):
+            return slot
+        give_back(slot)
+
+
+def _patiently(patience: Patience, take: Callable[[], Slot]) -> Slot:
     """What `take` returns, once the store answers."""
     while True:
+        patience.asks()
         try:
             return take()
         except StoreError as error:

@@ -296,3 +296,20 @@ def test_awaited() -> None:
             assert ("promo", None, None, None) not in limiter._fast_terms
 
     asyncio.run(verbs())
+
+
+def test_an_awaited_decision_under_a_policy_with_overrides_has_a_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def verbs() -> None:
+        async with AsyncLimiter("memory://", policies=POLICIES, clock=ManualClock(10**15)) as limiter:
+            await limiter.override("promo", "u", ["9/day", "20/week"])
+            assert [(await limiter.decide("promo", one)).remaining for one in ("u", "v")] == [8, 1]
+            slow = limiter._asked
+            monkeypatch.setattr(limiter, "_asked", None)  # what is not on the fast path
+            assert [(await limiter.decide("promo", one)).remaining for one in ("u", "v")] == [7, 0]
+            monkeypatch.setattr(limiter, "_asked", slow)
+            await limiter.override("promo", "v", ["4/day"])
+            assert (await limiter.decide("promo", "v")).remaining == 1
+            await limiter.override("promo", "u", None)
+            assert (await limiter.decide("promo", "u")).remaining == 0
+
+    asyncio.run(verbs())

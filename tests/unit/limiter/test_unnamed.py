@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from capline import AsyncLimiter, Insurance, Limit, Limiter, ManualClock, Policy
+from capline import AsyncLimiter, Insurance, Limit, Limiter, LimitExceeded, ManualClock, Policy
 from capline.limiter import unnamed
 from capline.model.errors import InvalidTypeError, InvalidValueError, PolicyError, StoreClosedError
 
@@ -108,3 +108,21 @@ def test_an_async_one_neither() -> None:
                 pickle.dumps(limiter)
 
     asyncio.run(play())
+
+
+def test_a_slot_takes_its_limits_with_the_call_too() -> None:
+    with Limiter("memory://", clock=ManualClock(10**15)) as limiter:
+        assert [limiter.schedule("psp", "a", limits=["1/10s"]).wait for _ in range(2)] == [0, 10.0]
+        with limiter.acquire("psp", "b", limits=["1/10s"]) as slot:
+            assert slot.wait_us == 0
+        with pytest.raises(LimitExceeded, match="1/10s"), limiter.acquire("psp", "b", timeout=1, limits=["1/10s"]):
+            pass
+        assert limiter.refund("psp", "b", slot.hit, limits=["1/10s"])
+
+    async def awaited() -> None:
+        async with AsyncLimiter("memory://", clock=ManualClock(10**15)) as limiter:
+            async with limiter.acquire("psp", "a", limits=["1/10s"]):
+                pass
+            assert (await limiter.schedule("psp", "a", limits=["1/10s"])).wait == 10.0
+
+    asyncio.run(awaited())

@@ -30,7 +30,7 @@ setup: ## make .venv with the package, its extras and the tools; does nothing wh
 	@bash tools/setup.sh setup
 
 up: setup ## start the whole system on this machine, until Ctrl-C: servers, services, a campaign, Prometheus
-	@bash tools/setup.sh test
+	@bash tools/setup.sh up
 	@$(BIN)/capline up
 
 demo: setup ## see the main job done on real data; the report lands in build/demo

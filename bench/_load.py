@@ -17,7 +17,7 @@ from _harness import check
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Load", "post", "run_load"]
+__all__ = ["Load", "post", "processor_seconds", "run_load"]
 
 _HZ = 100  # of /proc/…/stat, whatever the kernel's own
 
@@ -77,7 +77,7 @@ class _Client(asyncio.Protocol):
         head_end = self._got.find(b"\r\n\r\n")
         if head_end < 0:
             return
-        at = self._got.index(b"content-length: ") + 16
+        at = max(self._got.find(b"content-length: "), self._got.find(b"Content-Length: ")) + 16
         size = int(self._got[at : self._got.index(b"\r\n", at)])
         if len(self._got) < head_end + 4 + size:
             return
@@ -103,18 +103,19 @@ def run_load(port: int, pid: int, connections: int, requests: list[bytes], good:
             clients.append(_Client(lambda: next(left, None), good, load))
             return clients[-1]
 
-        before, began = _processor_seconds(pid), time.perf_counter()
+        before, began = processor_seconds(pid), time.perf_counter()
         loop = asyncio.get_running_loop()
         for _ in range(connections):
             await loop.create_connection(made, "127.0.0.1", port)
         await asyncio.gather(*(client.done for client in clients))
         load.seconds = time.perf_counter() - began
-        load.processor_seconds = _processor_seconds(pid) - before
+        load.processor_seconds = processor_seconds(pid) - before
         return load
 
     return uvloop.run(run())
 
 
-def _processor_seconds(pid: int) -> float:
+def processor_seconds(pid: int) -> float:
+    """What a process has spent, in steps of a hundredth."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _HZ

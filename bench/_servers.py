@@ -7,6 +7,6 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from tests.kit.servers import KINDS, Server, cluster, single
+from tests.kit.servers import KINDS, Server, cluster, free_port, single
 
-__all__ = ["KINDS", "Server", "cluster", "single"]
+__all__ = ["KINDS", "Server", "cluster", "free_port", "single"]

@@ -1,7 +1,11 @@
 """ShouldRateLimit on the memory store against an empty grpc.aio method: calls a second, both on uvloop.
 
-One process serves both, another asks. The empty method takes and returns the same messages, and decides nothing.
-Checked: every answer of the first is OK, and the limit was counted down by each.
+One process serves both, as the service does, metrics on; another asks. The empty method takes and returns the same
+messages, and decides nothing. Rounds of both take turns, with one request; in the last ones no request was seen
+before. Checked: every decision is OK, and the limit was counted down by each.
+
+The method by itself, from bytes to bytes without gRPC, is measured in this process: load on the machine shows least
+there.
 """
 
 from __future__ import annotations
@@ -18,8 +22,13 @@ from _harness import Report, arguments, check
 from prometheus_client import CollectorRegistry
 
 from capline import AsyncLimiter
+from capline.observe import PrometheusObserver
+from capline.service.envoy.files import load
 from capline.service.envoy.messages import OK, SERVICE, part, rls
+from capline.service.envoy.metrics import EnvoyMetrics
+from capline.service.envoy.ratelimit import RateLimit
 from capline.service.envoy.server import envoy_server
+from capline.service.envoy.service import Service
 from capline.service.envoy.settings import EnvoySettings
 
 if TYPE_CHECKING:
@@ -40,9 +49,10 @@ async def serve(say: Connection) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "edge.yaml"
         file.write_text(FILE, encoding="utf-8")
-        async with AsyncLimiter("memory://") as limiter:
+        registry = CollectorRegistry()
+        async with AsyncLimiter("memory://", observers=[PrometheusObserver(registry)]) as limiter:
             settings = EnvoySettings("127.0.0.1:0", (file,))
-            async with envoy_server(limiter, settings, CollectorRegistry()) as envoy:
+            async with envoy_server(limiter, settings, registry) as envoy:
                 empty, port = await empty_server()
                 say.send((envoy.port, port))
                 while await asyncio.to_thread(say.recv) == "cpu":
@@ -70,11 +80,14 @@ async def empty_server() -> tuple[Any, int]:
     return server, port
 
 
-async def ask(port: int, path: str, calls: int, tasks: int) -> tuple[float, list[Any]]:
-    """The seconds that so many calls took, from so many tasks on one channel, and their answers."""
-    request = rls.RateLimitRequest(
-        domain="edge", descriptors=[{"entries": [{"key": "path", "value": "/a"}]}], hits_addend=1
-    )
+def request_of(value: object) -> Any:
+    """The request of one path."""
+    entries = [{"key": "path", "value": f"/{value}"}]
+    return rls.RateLimitRequest(domain="edge", descriptors=[{"entries": entries}], hits_addend=1)
+
+
+async def ask(port: int, path: str, requests: list[Any], tasks: int) -> tuple[float, list[Any]]:
+    """The seconds that these calls took, from so many tasks on one channel, and their answers."""
     answers: list[Any] = []
     async with part("grpc.aio").insecure_channel(f"127.0.0.1:{port}") as channel:
         method = channel.unary_unary(
@@ -82,45 +95,71 @@ async def ask(port: int, path: str, calls: int, tasks: int) -> tuple[float, list
             request_serializer=rls.RateLimitRequest.SerializeToString,
             response_deserializer=rls.RateLimitResponse.FromString,
         )
-        await method(request, wait_for_ready=True)
+        await channel.channel_ready()
 
-        async def some() -> None:
-            answers.extend([await method(request) for _ in range(calls // tasks)])
+        async def some(own: list[Any]) -> None:
+            answers.extend([await method(request) for request in own])
 
         start = time.perf_counter()
-        await asyncio.gather(*(some() for _ in range(tasks)))
+        await asyncio.gather(*(some(requests[task::tasks]) for task in range(tasks)))
         return time.perf_counter() - start, answers
 
 
+async def by_itself(calls: int, rounds: int) -> float:
+    """The processor's microseconds of the method for one call; every answer is another one."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "edge.yaml"
+        file.write_text(FILE, encoding="utf-8")
+        registry = CollectorRegistry()
+        async with AsyncLimiter("memory://", observers=[PrometheusObserver(registry)]) as limiter:
+            answer = Service(RateLimit(limiter, load(file), EnvoyMetrics(registry))).answer
+            data: bytes = request_of("a").SerializeToString()
+            best = float("inf")
+            for _ in range(rounds):
+                begun = time.process_time()
+                answers = [await answer(data) for _ in range(calls)]
+                best = min(best, time.process_time() - begun)
+                left = {rls.RateLimitResponse.FromString(one).statuses[0].limit_remaining for one in answers}
+                check(len(left) == calls, "each call was counted once")
+    return best / calls * 1e6
+
+
 async def measure(report: Report, here: Connection, calls: int, tasks: int, rounds: int) -> None:
-    """Ask both in turn, and report the best round of each."""
+    """Ask in turn, and report the best round of each."""
     ports: tuple[int, int] = here.recv()
 
     def server_seconds() -> float:
         here.send("cpu")
         return here.recv()
 
-    paths = {"decided": (ports[0], f"/{SERVICE}/ShouldRateLimit"), "empty": (ports[1], f"/{EMPTY}/Call")}
+    decided = ports[0], f"/{SERVICE}/ShouldRateLimit"
+    paths = {"the same request": decided, "a new one each": decided, "an empty method": (ports[1], f"/{EMPTY}/Call")}
     best = dict.fromkeys(paths, float("inf"))
     cpu = dict.fromkeys(paths, float("inf"))
     left: list[int] = []
-    for _ in range(rounds):
-        for name, (port, path) in paths.items():
-            before = server_seconds()
-            seconds, answers = await ask(port, path, calls, tasks)
-            best[name] = min(best[name], seconds)
-            cpu[name] = min(cpu[name], server_seconds() - before)
-            check(all(answer.overall_code == OK for answer in answers), "every call is allowed")
-            if name == "decided":
-                left += [answer.statuses[0].limit_remaining for answer in answers]
+    turns = [name for name in paths if name != "a new one each"] * rounds + ["a new one each"] * rounds
+    for turn, name in enumerate(turns):  # the new ones last: they leave a log each
+        port, path = paths[name]
+        new = name == "a new one each"
+        requests = [request_of(f"{turn}-{i}") for i in range(calls)] if new else [request_of("a")] * calls
+        before = server_seconds()
+        seconds, answers = await ask(port, path, requests, tasks)
+        best[name] = min(best[name], seconds)
+        cpu[name] = min(cpu[name], server_seconds() - before)
+        check(all(answer.overall_code == OK for answer in answers), "every call is allowed")
+        if new:
+            check({answer.statuses[0].limit_remaining for answer in answers} == {QUOTA - 1}, "one of each")
+        elif port == ports[0]:
+            left += [answer.statuses[0].limit_remaining for answer in answers]
     check(len(set(left)) == len(left), "each call was counted once")
-    done = calls // tasks * tasks
-    report.add("ShouldRateLimit, memory store", done / best["decided"], "calls/s")
-    report.add("an empty method", done / best["empty"], "calls/s")
-    report.add("the first over the second", best["empty"] / best["decided"], "x", at_least=0.8)
-    report.add("the server's processor, ShouldRateLimit", cpu["decided"] / done * 1e6, "us/call")
-    report.add("the server's processor, an empty method", cpu["empty"] / done * 1e6, "us/call")
-    report.add("the second over the first", cpu["empty"] / cpu["decided"], "x")
+    empty = "an empty method"
+    for name in paths:
+        report.add(name, calls / best[name], "calls/s")
+        report.add(f"{name}: the server's processor", cpu[name] / calls * 1e6, "us/call")
+    for name in ("the same request", "a new one each"):
+        least = 0.8 if name == "the same request" else None
+        report.add(f"{name}: calls/s over the empty method's", best[empty] / best[name], "x", at_least=least)
+        report.add(f"{name}: the empty method's processor over its own", cpu[empty] / cpu[name], "x")
 
 
 def main() -> None:
@@ -131,6 +170,7 @@ def main() -> None:
     process.start()
     try:
         report = Report("Envoy: ShouldRateLimit over gRPC")
+        report.add("the method by itself", uvloop.run(by_itself(options.calls, options.rounds)), "us/call")
         uvloop.run(measure(report, here, options.calls, options.tasks, options.rounds))
     finally:
         here.send("end")

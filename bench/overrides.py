@@ -1,19 +1,22 @@
 """Overrides: what each takes in the store, and what a decision with one costs beside a decision without.
 
-    python -m bench.overrides [--overrides 100000] [--store lmdb:///path | redis://…] [--seconds 2]
-
-`--overrides 5000000` is the figure of docs/benchmarks.md. Decisions are on a memory store; rounds take turns,
-so that all meet the same machine, and the ratio is of their medians.
+`--overrides 5000000` is the figure of docs/benchmarks.md; `--store` is a new LMDB file unless said, or `redis` for a
+server of its own. Decisions are on a memory store. Checked: a sample of the subjects has the limit that was set for it,
+and others have the policy's.
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
+import random
 import tempfile
 import time
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from _harness import Report, arguments, best_interleaved, check
+from _servers import single
 
 from capline import Limiter, Policy
 from capline.config.configuration import Configuration
@@ -22,17 +25,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LOT = 50_000
-CALLS = 20_000
-LIMITS = ["1000000000/day"]
+QUOTA = 1_000_000_000
+KINDS = 8
+"""Limits that differ."""
+SAMPLE = 1000
 
 
-def file_bytes(directory: str) -> int:
-    """The size of all files below."""
-    return sum(path.stat().st_size for path in Path(directory).rglob("data.mdb"))
+def limit_of(number: int) -> str:
+    """What is set for this user."""
+    return f"{QUOTA + 1 + number % KINDS}/day"
 
 
-def server_bytes(url: str) -> int:
-    """The memory that a server uses for its data."""
+def stored_bytes(url: str) -> int:
+    """What the store holds: the size of its file, or the memory that a server uses."""
+    if url.startswith("lmdb://"):
+        return sum(path.stat().st_size for path in Path(url.removeprefix("lmdb://")).rglob("data.mdb"))
     import redis  # noqa: PLC0415 - an extra
 
     client: Any = redis.Redis.from_url(url)  # pyright: ignore[reportUnknownMemberType] - untyped
@@ -45,55 +52,62 @@ def load(configuration: Configuration, overrides: int) -> float:
     """Set so many; seconds."""
     begun = time.perf_counter()
     for first in range(0, overrides, LOT):
-        configuration.override_many(
-            "promo", {f"user:{number}": LIMITS for number in range(first, min(first + LOT, overrides))}, who="bench"
-        )
+        last = min(first + LOT, overrides)
+        configuration.override_many("promo", {f"user:{i}": [limit_of(i)] for i in range(first, last)}, who="bench")
     return time.perf_counter() - begun
 
 
-def cost(decide: Callable[[str, str], object], policy: str, subject: str) -> float:
-    """Microseconds a decision."""
-    begun = time.perf_counter()
-    for _ in range(CALLS):
+def check_limits(limiter: Limiter, overrides: int) -> None:
+    """Everybody has the limit that was set, or the policy's."""
+    draw = random.Random(1)  # noqa: S311 - a sample
+    for number in (0, overrides - 1, *(draw.randrange(overrides) for _ in range(SAMPLE))):
+        found = str(limiter.peek("promo", f"user:{number}").limit)
+        check(found == limit_of(number), f"user:{number} has {found}")
+    check(str(limiter.peek("promo", f"user:{overrides}").limit) == f"{QUOTA}/day", "who has none got one")
+
+
+def repeat(decide: Callable[[str, str], object], policy: str, subject: str, calls: int) -> None:
+    """So many decisions."""
+    for _ in range(calls):
         decide(policy, subject)
-    return (time.perf_counter() - begun) / CALLS * 1e6
 
 
 def main() -> None:
-    """Run it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--overrides", type=int, default=100_000)
-    parser.add_argument("--store", default=None, help="the configuration store; a new LMDB file unless said")
-    parser.add_argument("--seconds", type=float, default=2.0)
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        url = asked.store or f"lmdb://{directory}"
+    """Print the figures."""
+    asked = arguments(__doc__, overrides=100_000, store="lmdb", calls=20_000, rounds=15)
+    report = Report(f"{asked.overrides:,} overrides: {asked.store}")
+    with ExitStack() as stack:
+        if asked.store == "lmdb":
+            url = f"lmdb://{stack.enter_context(tempfile.TemporaryDirectory())}"
+        else:
+            url = f"{stack.enter_context(single(asked.store)).url}?deadline=30s&bulk_deadline=60s"
         with Configuration(url, namespace="bench") as configuration:
-            configuration.set_policies([Policy("promo", LIMITS), Policy("plain", LIMITS)], who="bench")
-            server = url.startswith(("redis", "valkey"))
-            before = server_bytes(url) if server else 0
-            took_s = load(configuration, asked.overrides)
-            size = server_bytes(url) - before if server else file_bytes(url.removeprefix("lmdb://"))
-            print(f"{asked.overrides:,} overrides in {took_s:.1f} s, {size / asked.overrides:.0f} bytes each")
-        with (
-            Limiter("memory://", policies=[Policy("plain", LIMITS)]) as without,
-            Limiter.from_config(url, "memory://", namespace="bench") as limiter,
-        ):
-            kinds: dict[str, tuple[Callable[[str, str], object], str, str]] = {
-                "no configuration": (without.decide, "plain", "user:1"),
-                "a policy without overrides": (limiter.decide, "plain", "user:1"),
-                "with overrides, none of its own": (limiter.decide, "promo", "another"),
-                "a cached override": (limiter.decide, "promo", "user:1"),
-            }
-            found: dict[str, list[float]] = {name: [] for name in kinds}
-            until = time.perf_counter() + asked.seconds * len(kinds)
-            while time.perf_counter() < until or not found["a cached override"]:
-                for name, kind in kinds.items():
-                    found[name].append(cost(*kind))
-            base = statistics.median(found["no configuration"])
-            for name, rounds in found.items():
-                median = statistics.median(rounds)
-                print(f"  {name:<34} {median:6.2f} us a decision, {median / base:.2f}x")
+            policies = [Policy("promo", [f"{QUOTA}/day"]), Policy("plain", [f"{QUOTA}/day"])]
+            configuration.set_policies(policies, who="bench")
+            before = stored_bytes(url.partition("?")[0])
+            seconds = load(configuration, asked.overrides)
+            size = stored_bytes(url.partition("?")[0]) - before
+        report.add("set", asked.overrides / seconds, "overrides/s")
+        report.add("in the store", size / asked.overrides, "bytes each")
+        without = stack.enter_context(Limiter("memory://", policies=[Policy("plain", [f"{QUOTA}/day"])]))
+        begun = time.perf_counter()
+        limiter = stack.enter_context(Limiter.from_config(url, "memory://", namespace="bench"))
+        report.add("a limiter is made of it", time.perf_counter() - begun, "s")
+        check_limits(limiter, asked.overrides)
+        best = best_interleaved(
+            {
+                "no configuration": partial(repeat, without.decide, "plain", "user:1", asked.calls),
+                "a policy without overrides": partial(repeat, limiter.decide, "plain", "user:1", asked.calls),
+                "one with them, the subject has none": partial(repeat, limiter.decide, "promo", "other", asked.calls),
+                "a cached override": partial(repeat, limiter.decide, "promo", "user:1", asked.calls),
+            },
+            asked.rounds,
+        )
+    for name, seconds in best.items():
+        report.add(f"a decision, {name}", seconds / asked.calls * 1e6, "us")
+    bare, cached = best["no configuration"], best["a cached override"]
+    report.add("with a cached override over without", cached / bare, "x", at_most=1.1)
+    report.show(as_json=asked.json)
 
 
 if __name__ == "__main__":

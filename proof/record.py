@@ -63,6 +63,7 @@ class _Part(NamedTuple):
     allowed: bool
     hit: int | None
     retry_after_us: int | None
+    wait_us: int = 0
 
 
 def wall_us() -> int:
@@ -130,9 +131,9 @@ class Recorder:
         self.outcome(row, asked_us, self._now_us(), answer)
         return answer
 
-    def joint(self, parts: Sequence[Part], ask: Callable[[], JointAnswer]) -> Any:
+    def joint(self, parts: Sequence[Part], ask: Callable[[], JointAnswer], **more: object) -> Any:
         """Ask for several subjects in one attempt; each part is recorded with the answer."""
-        rows = self._begin_joint(parts)
+        rows = self._begin_joint(parts, more)
         try:
             answer = ask()
         except BaseException as error:
@@ -141,9 +142,11 @@ class Recorder:
         self._together(rows, answer)
         return answer
 
-    async def joint_later(self, parts: Sequence[Part], ask: Callable[[], Awaitable[JointAnswer]]) -> Any:
+    async def joint_later(
+        self, parts: Sequence[Part], ask: Callable[[], Awaitable[JointAnswer]], **more: object
+    ) -> Any:
         """`joint` for an answer that is awaited."""
-        rows = self._begin_joint(parts)
+        rows = self._begin_joint(parts, more)
         try:
             answer = await ask()
         except BaseException as error:
@@ -222,9 +225,9 @@ class Recorder:
                 row.pop("remaining", None)
         self._tell(row)
 
-    def _begin_joint(self, parts: Sequence[Part]) -> list[tuple[dict[str, Any], int]]:
-        name = secrets.token_hex(8)
-        return [self._begin(policy, subject, cost, one, {"joint": name}) for policy, subject, cost, one in parts]
+    def _begin_joint(self, parts: Sequence[Part], more: dict[str, object]) -> list[tuple[dict[str, Any], int]]:
+        named = {"joint": secrets.token_hex(8), **more}
+        return [self._begin(policy, subject, cost, one, named) for policy, subject, cost, one in parts]
 
     def _together(
         self, rows: list[tuple[dict[str, Any], int]], answer: Any | None, error: BaseException | None = None
@@ -235,7 +238,7 @@ class Recorder:
             part = None
             if answer is not None:
                 hit = answer.hits[number] if number < len(answer.hits) else None
-                part = _Part(answer.allowed, hit, answer.retry_after_us)
+                part = _Part(answer.allowed, hit, answer.retry_after_us, getattr(answer, "wait_us", 0))
             self.outcome(row, asked_us, answered_us, part, error)
 
     def _given_back(self, row: dict[str, Any], asked_us: int, done: bool | None) -> None:

@@ -19,7 +19,20 @@ if TYPE_CHECKING:
 __all__ = ["mark_deep"]
 
 SETTINGS = frozenset(
-    ("kind", "layout", "limiters", "asynchronous", "store", "place", "topology", "loader", "server", "proxy", "site")
+    (
+        "kind",
+        "layout",
+        "limiters",
+        "asynchronous",
+        "face",
+        "store",
+        "place",
+        "topology",
+        "loader",
+        "server",
+        "proxy",
+        "site",
+    )
 )
 """Names of parameters that say where a question is asked, and not what is asked."""
 ALWAYS = frozenset(("TestMemory", "TestLmdb"))
@@ -31,8 +44,9 @@ LAWS_ON_SERVERS = 2
 def mark_deep(items: Sequence[pytest.Item]) -> None:
     """Mark all combinations but the chosen ones; what is marked already stays so."""
     groups: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    numbers = _Numbers()
     for item in items:
-        question = _question(item)
+        question = _question(item, numbers)
         if question is not None:
             groups[question].append(item)
     for question, asked in groups.items():
@@ -41,12 +55,30 @@ def mark_deep(items: Sequence[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.deep)
 
 
-def _question(item: pytest.Item) -> str | None:
+class _Numbers:
+    """A number for each value that a parameter of a test takes, in their order; the same in every process.
+
+    pytest's own indices number the sets of values, and each combination of stacked sets is one of its own.
+    """
+
+    def __init__(self) -> None:
+        self._seen: defaultdict[tuple[str, str], list[object]] = defaultdict(list)
+
+    def __call__(self, test: str, name: str, value: object) -> int:
+        seen = self._seen[test, name]
+        for number, other in enumerate(seen):
+            if other is value:
+                return number
+        seen.append(value)
+        return len(seen) - 1
+
+
+def _question(item: pytest.Item, number: _Numbers) -> str | None:
     """What the test asks, whatever the setting; None for a test that has none."""
     if not isinstance(item, pytest.Function):
         return None
     module = item.nodeid.partition("::")[0]
-    params: dict[str, int] = item.callspec.indices if hasattr(item, "callspec") else {}
+    params: dict[str, object] = item.callspec.params if hasattr(item, "callspec") else {}
     if "tests/conformance/" in module and "_stores.py" in module:
         return f"{module}::{item.name}"
     if item.get_closest_marker("alone") and params:
@@ -54,8 +86,9 @@ def _question(item: pytest.Item) -> str | None:
         return f"{module}::{item.cls and item.cls.__name__}::{item.originalname}"
     if not SETTINGS & params.keys():
         return None
-    asked = sorted((name, number) for name, number in params.items() if name not in SETTINGS)
-    return f"{module}::{item.cls and item.cls.__name__}::{item.originalname}::{asked}"
+    test = f"{module}::{item.cls and item.cls.__name__}::{item.originalname}"
+    asked = sorted((name, number(test, name, value)) for name, value in params.items() if name not in SETTINGS)
+    return f"{test}::{asked}"
 
 
 def _chosen(question: str, asked: Sequence[pytest.Item]) -> Iterable[pytest.Item]:

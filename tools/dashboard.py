@@ -39,6 +39,30 @@ _REFUSED = _rate(_DECISIONS, "policy", ',verdict="refused"')
 PANELS = (
     Panel("Is every instance up?", "none", ((f'up{{job="capline",{_OF}}}', "{{instance}}"),)),
     Panel("Does the store answer?", "none", ((f"capline_store_up{{{_OF}}}", "{{instance}}"),)),
+    Panel("Does every server answer?", "none", ((f"min by (server) (capline_server_up{{{_OF}}})", "{{server}}"),)),
+    Panel(
+        "Which circuit breakers are open?",
+        "none",
+        ((f"max by (instance, server) (capline_server_breaker_open{{{_OF}}})", "{{instance}} {{server}}"),),
+    ),
+    Panel(
+        "Does every server have its replica?",
+        "none",
+        ((f"min by (server) (capline_server_replicas{{{_OF}}})", "{{server}}"),),
+    ),
+    Panel(
+        "How much memory do the servers use?",
+        "bytes",
+        (
+            (f"max by (server) (capline_server_memory_bytes{{{_OF}}})", "{{server}}"),
+            (f"max by (server) (capline_server_max_memory_bytes{{{_OF}}})", "{{server}} may use"),
+        ),
+    ),
+    Panel(
+        "How many connections do the servers have?",
+        "none",
+        ((f"max by (server) (capline_server_clients{{{_OF}}})", "{{server}}"),),
+    ),
     Panel(
         "How many processes run?",
         "none",
@@ -76,6 +100,20 @@ PANELS = (
     Panel("Is a change refused?", "none", ((f"capline_reload_refused{{{_OF}}}", "{{instance}} {{what}}"),)),
     Panel("Are the segments the newest?", "s", ((f"capline_segments_behind_seconds{{{_OF}}}", "{{instance}}"),)),
     Panel("How old are the segments?", "s", ((f"capline_segments_age_seconds{{{_OF}}}", "{{instance}}"),)),
+    Panel(
+        "What is in the queue?",
+        "none",
+        (("max by (campaign, state) (capline_queue_batches)", "{{campaign}} {{state}}"),),
+    ),
+    Panel(
+        "How long is a campaign under way?", "s", (("max by (campaign) (capline_queue_age_seconds)", "{{campaign}}"),)
+    ),
+    Panel("Is a batch's worker silent?", "s", (("max by (campaign) (capline_queue_silent_seconds)", "{{campaign}}"),)),
+    Panel(
+        "How fast are messages sent?",
+        "reqps",
+        (("sum by (outcome) (rate(capline_worker_recipients_total[$__rate_interval]))", "{{outcome}}"),),
+    ),
     Panel("Does observing fail?", "reqps", ((_rate("capline_observer_errors_total", "instance"), "{{instance}}"),)),
 )
 

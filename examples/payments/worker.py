@@ -1,80 +1,139 @@
-"""One of several processes that pay what a Redis Stream says: read an entry, call the provider, acknowledge.
+"""One of several processes that charge orders: claim one, call its provider, write down what came of it.
 
-The limiter is in the transport of the HTTP client, and nowhere else: `client.post` waits for its turn among all
-processes on all hosts, and goes. Ends on SIGTERM, when what it has begun is done.
+The limiter is in the transport of each provider's HTTP client, and nowhere else: `client.post` waits for its turn among
+all processes, and goes. Ends when its standard input does, so with whoever started it: what is under way has two
+seconds to finish, then slots and orders are given back.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
-from typing import Any
+import json
+import sqlite3
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import httpx
-from redis.asyncio import Redis
+from orders import Order, Orders
+from providers import Provider
 
-from capline import AsyncLimiter, Policy
+from capline import AsyncLimiter, CaplineError, LimitExceeded, StoreError
 from capline.middleware.httpx import AsyncLimitedTransport
 
-GROUP = "payers"
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_R = TypeVar("_R")
+
 HANDS = 8
-"""Payments that one process has under way: enough that somebody always waits for the next slot."""
+"""Orders of one provider that one process has under way: enough that somebody always waits for the next slot."""
 
-SLACK = 0.008
-"""Seconds that a call may leave late for its slot: less than the 20 ms that the limit allows for the whole way."""
-
-LOST_MS = 60_000
-"""An entry that was read so long ago and is not acknowledged was in the hands of a worker that is gone."""
-
-
-async def pay_all(redis: Redis, client: httpx.AsyncClient, stream: str, name: str, ended: asyncio.Event) -> None:
-    """Pay one entry after the other."""
-    while not ended.is_set():
-        for entry, fields in await _next(redis, stream, name):
-            # The entry's id is the payment's key: delivered twice, it is paid once.
-            answer = await client.post("/pay", json=fields, headers={"Idempotency-Key": entry})
-            answer.raise_for_status()
-            await redis.xack(stream, GROUP, entry)
+RETRIES = 5
+PAUSE_SECONDS = 0.5
+LAST_SECONDS = 2
+TOO_MANY = 429
 
 
-async def _next(redis: Redis, stream: str, name: str) -> list[tuple[str, dict[str, str]]]:
-    """The next entry; where there is no new one, one that a lost worker has left."""
-    new: Any = await redis.xreadgroup(GROUP, name, {stream: ">"}, count=1, block=500)
-    if new:
-        return new[0][1]
-    left: Any = await redis.xautoclaim(stream, GROUP, name, LOST_MS, count=1)
-    return left[1]
+class Worker:
+    """Charges orders, each within a lease of so many seconds."""
+
+    def __init__(self, orders: Orders, limiter: AsyncLimiter, lease: float) -> None:
+        self.ended = asyncio.Event()
+        self._orders, self._limiter, self._lease = orders, limiter, lease
+        # SQLite waits for other processes: in a thread, so that no call misses its slot by it.
+        self._thread = ThreadPoolExecutor(1)
+        self._stuck: set[str] = set()
+
+    def client(self, provider: Provider, connections: httpx.AsyncHTTPTransport) -> httpx.AsyncClient:
+        """A client whose every request waits for a slot with this provider; half of a lease at most."""
+        transport = AsyncLimitedTransport(
+            self._limiter, provider.name, subject=provider.name, max_wait=self._lease / 2,
+            slack=provider.slack, retries=RETRIES, transport=connections,
+        )  # fmt: skip
+        return httpx.AsyncClient(base_url=provider.url or "", transport=transport)
+
+    async def work(self, provider: Provider, client: httpx.AsyncClient) -> None:
+        """Charge one order of this provider after the other, until `ended` is set."""
+        while not self.ended.is_set():
+            order = await self._do(self._orders.claim, provider.name, self._lease)
+            if order is None:
+                await asyncio.sleep(PAUSE_SECONDS)
+                continue
+            try:
+                # The order's id is the charge's key: called twice, it is charged once.
+                answer = await client.post(
+                    "/charge", json={"cents": order.cents}, headers={"Idempotency-Key": f"order-{order.id}"}
+                )
+            except (httpx.TransportError, LimitExceeded, StoreError) as error:
+                await self._do(self._orders.give_back, order)
+                if provider.name not in self._stuck:
+                    self._stuck.add(provider.name)
+                    print(f"{provider.name} waits: {error}", file=sys.stderr)
+                await asyncio.sleep(PAUSE_SECONDS)
+            except asyncio.CancelledError:
+                self._do(self._orders.give_back, order)
+                raise
+            else:
+                self._stuck.discard(provider.name)
+                await asyncio.shield(self._write_down(order, answer))
+
+    def close(self) -> None:
+        """What was to be written down is, when this returns."""
+        self._thread.shutdown()
+
+    async def _write_down(self, order: Order, answer: httpx.Response) -> None:
+        if answer.is_success:
+            await self._do(self._orders.charged, order)
+        elif answer.is_client_error and answer.status_code != TOO_MANY:
+            await self._do(self._orders.failed, order, f"{answer.status_code} {answer.text[:200]}")
+        else:
+            await self._do(self._orders.give_back, order)
+
+    def _do(self, step: Callable[..., _R], *arguments: object) -> asyncio.Future[_R]:
+        return asyncio.get_running_loop().run_in_executor(self._thread, partial(step, *arguments))
 
 
-async def main(url: str, provider: str, stream: str, name: str, limits: list[str]) -> None:
-    """Pay until SIGTERM."""
-    ended = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
-    connections = httpx.AsyncHTTPTransport()
-    async with (
-        AsyncLimiter(url, policies=[Policy("provider", limits)]) as limiter,
-        httpx.AsyncClient(
-            base_url=provider,
-            transport=AsyncLimitedTransport(
-                limiter, "provider", subject="acme-pay", max_wait=60, slack=SLACK, retries=5, transport=connections
-            ),
-        ) as client,
-        Redis.from_url(url, decode_responses=True) as redis,  # pyright: ignore[reportUnknownMemberType] - redis-py's own
-        asyncio.TaskGroup() as hands,
-    ):
-        # Connected before the first slot is taken: a call that connects first arrives late for its slot.
-        idle = httpx.AsyncClient(base_url=provider, transport=connections)
-        await asyncio.gather(*(idle.get("/stats") for _ in range(HANDS)))
+async def main(store: str, table: Path, providers: list[Provider], lease: float) -> None:
+    """Charge until standard input ends; raises what a hand ended by."""
+    async with AsyncExitStack() as opened:
+        orders = opened.enter_context(Orders(table))
+        limiter = await opened.enter_async_context(AsyncLimiter(store, [one.policy for one in providers]))
+        worker = Worker(orders, limiter, lease)
+        opened.callback(worker.close)
+        asyncio.get_running_loop().add_reader(sys.stdin, worker.ended.set)
+        hands: list[asyncio.Task[None]] = []
+        for provider in providers:
+            connections = httpx.AsyncHTTPTransport()
+            client = await opened.enter_async_context(worker.client(provider, connections))
+            # Connected before the first slot is taken: a call that connects first arrives late for its slot.
+            idle = httpx.AsyncClient(base_url=provider.url or "", transport=connections)
+            await asyncio.gather(*(idle.head("/") for _ in range(HANDS)), return_exceptions=True)
+            hands += [asyncio.create_task(worker.work(provider, client)) for _ in range(HANDS)]
         print("ready", flush=True)
-        for _ in range(HANDS):
-            hands.create_task(pay_all(redis, client, stream, name, ended))
+        ended = asyncio.create_task(worker.ended.wait())
+        await asyncio.wait([ended, *hands], return_when=asyncio.FIRST_COMPLETED)
+        worker.ended.set()
+        _, late = await asyncio.wait(hands, timeout=LAST_SECONDS)
+        for hand in late:
+            hand.cancel()
+        for outcome in await asyncio.gather(*hands, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                raise outcome
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for option in ("redis", "provider", "stream", "name"):
-        parser.add_argument(f"--{option}", required=True)
-    parser.add_argument("--limits", nargs="+", required=True)
+    parser.add_argument("--store", required=True)
+    parser.add_argument("--orders", required=True, type=Path, help="the SQLite file")
+    parser.add_argument("--providers", required=True, type=json.loads, help="a list of providers, as JSON")
+    parser.add_argument("--lease", type=float, required=True, help="seconds")
     asked = parser.parse_args()
-    asyncio.run(main(asked.redis, asked.provider, asked.stream, asked.name, asked.limits))
+    try:
+        asyncio.run(main(asked.store, asked.orders, [Provider(**one) for one in asked.providers], asked.lease))
+    except (CaplineError, sqlite3.Error, OSError) as error:
+        sys.exit(f"worker: {error}")

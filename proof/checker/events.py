@@ -15,7 +15,7 @@ before a
 `allowed`  true, false, or null: an error that leaves open whether it was recorded
 `done`     of a refund: true, false, or null likewise
 `verb`     of an attempt: "decide" (default), "peek" (consumes nothing), "schedule" (with `wait_us`, `max_wait_us`,
-`not_before_us`)
+`not_before_us`), "charge" (recorded whatever the limits say; not on one log with slots, which it does not wait for)
 `joint`    of an attempt: the name of the one attempt over several subjects that it is a part of: each part is a row
            with the answer to all, allowed in every row or in none, and the `retry_after_us` of all
 `origin`   "store" (default), or what answered in its place: then the answer is counted, and not judged
@@ -42,7 +42,7 @@ UNTOLD = -1
 """The `retry_after_us` of a limiter that tells none."""
 LONGEST_LINE = 64 << 20
 LARGEST_NUMBER = 1 << 62
-VERBS = ("decide", "peek", "schedule")
+VERBS = ("decide", "peek", "schedule", "charge")
 
 Limits = tuple[tuple[int, int], ...]
 """(quota, window_us) of each limit."""

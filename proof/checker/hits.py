@@ -87,7 +87,10 @@ class _Gatherer:
             if attempt.verb != "peek":
                 self._unknown.append(attempt)
         elif not attempt.allowed:
-            book.refused.append(attempt)
+            if attempt.verb == "charge":
+                report.add("charge-refused", attempt.line, f"{attempt.cost} units")
+            else:
+                book.refused.append(attempt)
             if attempt.hit is not None:
                 report.add("refused-with-stamp", attempt.line, f"it names {attempt.hit}")
         elif attempt.verb == "peek":

@@ -2,6 +2,7 @@
 
 A part that was allowed is judged as any attempt on its log. A refusal is the answer to all parts, and told the time of
 the one that holds longest: so one log at least has to say that it was due, and one that it was told the right time.
+A slot is one instant in all logs, and the first that was free in one of them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Joints:
     def __init__(self) -> None:
         self._answers: dict[str, dict[bool | None, Attempt]] = {}
         self._said: dict[str, list[tuple[Attempt, bool, bool]]] = {}
+        self._placed: dict[str, list[tuple[Attempt, bool]]] = {}
 
     def note(self, attempts: Iterable[Attempt]) -> None:
         """The answers of one log."""
@@ -35,11 +37,22 @@ class Joints:
         if attempt.joint is not None:
             self._said.setdefault(attempt.joint, []).append((attempt, due, right))
 
+    def placed(self, attempt: Attempt, *, first: bool) -> None:
+        """Whether the slot of this part is the first that was free in its log."""
+        if attempt.joint is not None:
+            self._placed.setdefault(attempt.joint, []).append((attempt, first))
+
     def check(self, report: Report) -> None:
         """Once all logs were judged."""
         for answers in self._answers.values():
             if True in answers and False in answers:
                 report.add("joint-torn", answers[False].line, f"line {answers[True].line} is another part, and allowed")
+        for placed in self._placed.values():
+            if len({attempt.hit for attempt, _ in placed}) > 1:
+                report.add("joint-torn", placed[0][0].line, "one slot has several instants")
+            elif not any(first for _, first in placed):
+                detail = f"in each of {len(placed)} logs a sooner one was free"
+                report.add("slot-not-first", placed[0][0].line, detail)
         for said in self._said.values():
             attempt = said[0][0]
             if not any(due for _, due, _ in said):

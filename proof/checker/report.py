@@ -21,6 +21,7 @@ KINDS = {
     "slot-too-far": "a slot is farther away than was asked for",
     "queue-jumped": "an instant was given before one that was given earlier",
     "joint-torn": "of one attempt over several subjects one part was allowed, and another refused",
+    "charge-refused": "a charge was refused",
     "peek-wrong": "a peek said yes, and at no instant of the call was there room",
     "id-twice": "one id consumed twice",
     "id-forgotten": "a retry was refused, though its id was recorded",

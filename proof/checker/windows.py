@@ -19,6 +19,7 @@ from proof.checker.timeline import NEVER
 
 if TYPE_CHECKING:
     from proof.checker.hits import Hit
+    from proof.checker.joints import Joints
     from proof.checker.report import Report
     from proof.checker.timeline import Timeline
 
@@ -51,8 +52,12 @@ def check_order(line: Timeline, report: Report) -> None:
             last = hit
 
 
-def check_by_stamps(line: Timeline, report: Report) -> None:
-    """Every hit, when it was recorded, fitted every limit beside the hits before it; a slot was the first that did."""
+def check_by_stamps(line: Timeline, joints: Joints, report: Report) -> None:
+    """Every hit, when it was recorded, fitted every limit beside the hits before it; a slot was the first that did.
+
+    A charge need not have fitted. A slot of several logs is the first in one of them at least: `joints` is told what
+    this log says of it.
+    """
     given_back = sorted(
         (i for i, hit in enumerate(line.hits) if hit.refund_from_us < FOREVER_US),
         key=lambda i: line.hits[i].refund_from_us,
@@ -63,7 +68,8 @@ def check_by_stamps(line: Timeline, report: Report) -> None:
         while taken_out < len(given_back) and line.hits[given_back[taken_out]].refund_from_us <= now_us:
             line.take_out(given_back[taken_out])
             taken_out += 1
-        fits_us = line.fits_at(m, hit.units, hit.attempt.limits)
+        charged = hit.attempt.verb == "charge"
+        fits_us = NEVER if charged else line.fits_at(m, hit.units, hit.attempt.limits)
         if not hit.is_sure:
             continue
         if fits_us is None or fits_us > hit.stamp_us:
@@ -77,20 +83,22 @@ def check_by_stamps(line: Timeline, report: Report) -> None:
                 "queue-jumped", hit.attempt.line, f"{hit.stamp_us} is before {newest_us}, which was given before"
             )
         elif hit.attempt.verb == "schedule":
-            _check_slot(line, hit, fits_us, newest_us, report)
+            _check_slot(line, hit, fits_us, newest_us, joints, report)
         if line.is_plain and hit.attempt.remaining is not None:
             _check_remaining(line, m, report)
     for i in given_back[:taken_out]:
         line.put_back(i)
 
 
-def _check_slot(line: Timeline, hit: Hit, fits_us: int, newest_us: int, report: Report) -> None:
+def _check_slot(line: Timeline, hit: Hit, fits_us: int, newest_us: int, joints: Joints, report: Report) -> None:
     attempt = hit.attempt
     first_us = max(hit.early_us + attempt.not_before_us, fits_us, newest_us + 1)
     # Where hits are given back, the first free instant depends on when; a slot is behind those taken all the same. One
     # that is there at once is stamped as an attempt is; one that was asked for again by its id is nearer than it was.
     if hit.wait_us:
-        is_wrong = hit.stamp_us < first_us or (hit.stamp_us > first_us and line.is_plain)
+        is_late = hit.stamp_us > first_us and line.is_plain
+        joints.placed(attempt, first=not is_late)
+        is_wrong = hit.stamp_us < first_us or (is_late and attempt.joint is None)
     else:
         is_wrong = attempt.not_before_us > 0 and attempt.id is None
     if is_wrong:
@@ -104,6 +112,8 @@ def _check_remaining(line: Timeline, m: int, report: Report) -> None:
     left = min(
         quota - hit.units - line.units_after(m, hit.stamp_us - window_us) for quota, window_us in hit.attempt.limits
     )
+    if hit.attempt.verb == "charge":
+        left = max(0, left)
     if left != hit.attempt.remaining:
         report.add("remaining-wrong", hit.attempt.line, f"{hit.attempt.remaining} were told, {left} remained")
 
@@ -112,6 +122,7 @@ def check_by_wall(hits: list[Hit], tolerance_us: int, report: Report) -> None:
     """For each window: whatever was asked for and answered within less than it is no more than its quota.
 
     Less by the tolerance, and by how far a run of hits in one instant is stamped ahead of it: a microsecond for each.
+    Charges may pass it.
     """
     slack_us = tolerance_us + max((hit.late_us - hit.early_us for hit in hits), default=0)
     quotas: dict[int, int] = {}
@@ -124,7 +135,10 @@ def check_by_wall(hits: list[Hit], tolerance_us: int, report: Report) -> None:
         # A slot is used when it comes, not when it is given.
         (hit.asked_us + hit.wait_us, hit.answered_us + hit.wait_us, hit)
         for hit in hits
-        if hit.answered_us < FOREVER_US and hit.refund_from_us == FOREVER_US and hit.is_sure
+        if hit.answered_us < FOREVER_US
+        and hit.refund_from_us == FOREVER_US
+        and hit.is_sure
+        and hit.attempt.verb != "charge"
     ]
     known.sort(key=itemgetter(0), reverse=True)
     for window_us, quota in quotas.items():

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from tests.kit.servers import cluster, single
 
-from proof.concurrency.callers import cases, run
+from proof.concurrency.callers import run
+from proof.concurrency.cases import cases
 
 
 def main() -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
-from proof.model.explore import LONG, SHORT, explore
-from proof.model.faults import FAULTS
+from proof.model.explore import DEBITS, LONG, SHORT, explore
+from proof.model.faults import DEBIT_FAULTS, FAULTS
 from proof.model.joint import FAULTS as JOINT_FAULTS
 from proof.model.joint import JOINT_LONG, JOINT_SHORT, JointRule, explore_joint
 from proof.model.rule import Rule
@@ -24,8 +24,9 @@ def main() -> int:
             flush=True,
         )
         wrong += not result
-    for fault, promises in FAULTS.items():
-        results = [explore(fault(scope.limits), scope) for scope in SHORT]
+    for fault, promises in (FAULTS | DEBIT_FAULTS).items():
+        scopes = SHORT if fault in FAULTS else (DEBITS,)
+        results = [explore(fault(scope.limits), scope) for scope in scopes]
         found = {result.promise for result in results if result.promise is not None}
         wrong += not found & promises
         print(f"{fault.__name__}: {'found' if found & promises else 'MISSED'}", flush=True)

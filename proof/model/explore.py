@@ -14,9 +14,11 @@ from capline.window.log import Log
 from proof.model.promises import (
     BrokenPromiseError,
     Tolds,
+    check_charge,
     check_content,
     check_decide,
     check_refund,
+    check_settle,
     check_slot,
 )
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
     from proof.model.rule import Rule
 
-__all__ = ["LONG", "SHORT", "START_US", "Result", "Scope", "explore"]
+__all__ = ["DEBITS", "LONG", "SHORT", "START_US", "Result", "Scope", "explore"]
 
 START_US = 100
 
@@ -35,6 +37,7 @@ class Scope:
     """How far the exploration goes: it is whole within this.
 
     `calls` are those of each caller; `moves` are steps of the clock, of which `back` may be by one microsecond back.
+    `charges` and `settled` are the units that are charged, and that hits without an id are settled at.
     """
 
     limits: tuple[tuple[int, int], ...]
@@ -43,6 +46,8 @@ class Scope:
     back: int = 1
     costs: tuple[int, ...] = (1,)
     max_waits_us: tuple[int | None, ...] = (None,)
+    charges: tuple[int, ...] = ()
+    settled: tuple[int, ...] = ()
 
 
 ONE, TWO = ((2, 3),), ((1, 2), (2, 5))
@@ -52,11 +57,15 @@ SHORT = (
     Scope(TWO, (1, 1, 2), moves=2, costs=(1, 2), max_waits_us=(1,)),
 )
 """Enough to find every fault of `faults.py`."""
+DEBITS = Scope(ONE, (1, 2), moves=1, charges=(3,), settled=(0, 3))
+"""The same for the faults in charges and settlements."""
 LONG = (
     Scope(ONE, (1, 1, 3), moves=2, back=2),
     Scope(ONE, (2, 2, 2), moves=2, max_waits_us=(None, 2)),
     Scope(TWO, (1, 2, 2), moves=2, costs=(1, 2), max_waits_us=(1,)),
     Scope(((3, 4),), (1, 1, 2), moves=2, costs=(1, 3)),
+    Scope(ONE, (1, 3), moves=2, charges=(3,), settled=(0, 3)),
+    Scope(TWO, (1, 1, 2), moves=2, max_waits_us=(1,), charges=(1, 6), settled=(0, 3)),
 )
 
 
@@ -163,7 +172,19 @@ def _calls(rule: Rule, scope: Scope, state: State, number: int) -> Iterator[tupl
             after, done = rule.refund(log, stamp_us, now_us)
             told = check_refund(rule, tolds, stamp_us, now_us, done=done)
             yield f"refund of {stamp_us} at {now_us}: {done}", _next(rule, state, number, after, told, None)
+            for cost in scope.settled if _is_anonymous(tolds, stamp_us) else ():
+                after, done = rule.settle(log, stamp_us, cost, now_us)
+                told = check_settle(rule, tolds, stamp_us, cost, now_us, done=done)
+                yield f"{stamp_us} settled at {cost} at {now_us}: {done}", _next(rule, state, number, after, told, None)
+    for cost in scope.charges:
+        after, decision = rule.charge(log, cost, now_us)
+        told = check_charge(tolds, cost, now_us, decision)
+        yield f"charge of {cost} at {now_us}: {_said(decision)}", _next(rule, state, number, after, told, decision.hit)
     _check_batch(rule, state)
+
+
+def _is_anonymous(tolds: Tolds, stamp_us: int) -> bool:
+    return any(hit.stamp_us == stamp_us and not hit.id for hit in tolds.hits)
 
 
 def _with_id(rule: Rule, state: State, number: int, attempt_id: str, cost: int) -> Iterator[tuple[str, State]]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from capline import Decision
 
-__all__ = ["FAULTS"]
+__all__ = ["DEBIT_FAULTS", "FAULTS"]
 
 
 class EdgeTooEarly(Rule):
@@ -189,6 +189,62 @@ class SweptTooSoon(Rule):
         return Log() if log.hits and log.newest_us() + 1 < now_us else log
 
 
+class ChargeIsRefused(Rule):
+    """A charge is an attempt like any other."""
+
+    def charge(self, log: Log, cost: int, now_us: int) -> tuple[Log, Decision]:
+        """If there is room."""
+        return self.decide(log, cost, now_us)
+
+
+class ChargeStopsAtTheQuota(Rule):
+    """A charge fills what is left, and says that it was all."""
+
+    def charge(self, log: Log, cost: int, now_us: int) -> tuple[Log, Decision]:
+        """So many units as fit."""
+        for units in range(cost, 0, -1):
+            after, decision = self.decide(log, units, now_us)
+            if decision.allowed:
+                return after, decision
+        after, decision = super().charge(log, cost, now_us)
+        return log, decision
+
+
+class ChargeWaitsItsTurn(Rule):
+    """A charge is stamped behind the slots that are taken."""
+
+    def charge(self, log: Log, cost: int, now_us: int) -> tuple[Log, Decision]:
+        """As an attempt is."""
+        return super().charge(log, cost, max(now_us, log.newest_us() + 1))
+
+
+class SettledTwiceCountsTwice(Rule):
+    """A settlement adds its cost to the hit."""
+
+    def settle(self, log: Log, stamp_us: int, cost: int, now_us: int) -> tuple[Log, bool]:
+        """To what it has."""
+        return super().settle(log, stamp_us, cost + log.units_at(stamp_us) if cost else 0, now_us)
+
+
+class SettlingRevives(Rule):
+    """A hit that was given back can be settled."""
+
+    def settle(self, log: Log, stamp_us: int, cost: int, now_us: int) -> tuple[Log, bool]:
+        """It has units again."""
+        after, done = super().settle(log, stamp_us, cost, now_us)
+        if done or not cost or stamp_us not in [hit.stamp_us for hit in log.hits]:
+            return after, done
+        hits = tuple(Hit(stamp_us, cost) if hit.stamp_us == stamp_us else hit for hit in log.hits)
+        return Log(hits, log.high_water_us), True
+
+
+DEBIT_FAULTS: dict[type[Rule], set[int]] = {
+    ChargeIsRefused: {2},
+    ChargeStopsAtTheQuota: {5},
+    ChargeWaitsItsTurn: {0},
+    SettledTwiceCountsTwice: {5},
+    SettlingRevives: {5},
+}
 FAULTS: dict[type[Rule], set[int]] = {
     EdgeTooEarly: {0, 1},
     EdgeTooLate: {0, 2},

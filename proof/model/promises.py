@@ -1,8 +1,9 @@
 """What an answer has to be, by what the callers were told before: the log is not asked.
 
-The promises are DESIGN's, by number: 1 no window over its quota; 2 refusals are justified; 3 a refusal changes nothing;
-4 one id, one consumption; 5 a refund gives back that hit, once; 6 a batch is its attempts one by one; 0 is first come,
-first served: nobody is given an instant before one that was given earlier, and a slot is the first that is free.
+The promises are DESIGN's, by number: 1 no window over its quota; 2 refusals are justified, and a charge is never
+refused; 3 a refusal changes nothing; 4 one id, one consumption; 5 a refund gives back that hit, once, and a settlement
+changes its units alone; 6 a batch is its attempts one by one; 0 is first come, first served: nobody is given an instant
+before one that was given earlier, and a slot is the first that is free; a charge alone waits for nobody.
 """
 
 from __future__ import annotations
@@ -14,7 +15,17 @@ if TYPE_CHECKING:
     from capline.window.log import Log
     from proof.model.rule import Rule
 
-__all__ = ["BrokenPromiseError", "Told", "Tolds", "check_content", "check_decide", "check_refund", "check_slot"]
+__all__ = [
+    "BrokenPromiseError",
+    "Told",
+    "Tolds",
+    "check_charge",
+    "check_content",
+    "check_decide",
+    "check_refund",
+    "check_settle",
+    "check_slot",
+]
 
 
 class BrokenPromiseError(Exception):
@@ -50,7 +61,11 @@ class Tolds(NamedTuple):
 
     def first_us(self, now_us: int) -> int:
         """The stamp that an attempt would have now, were there room."""
-        stamp_us, taken = max(now_us, self.high_water_us, self.newest_us() + 1), {hit.stamp_us for hit in self.hits}
+        return self.free_us(max(now_us, self.high_water_us, self.newest_us() + 1))
+
+    def free_us(self, stamp_us: int) -> int:
+        """The first stamp from this on that no hit has, nor one that was given back."""
+        taken = {hit.stamp_us for hit in self.hits}
         while stamp_us in taken:
             stamp_us += 1
         return stamp_us
@@ -128,6 +143,27 @@ def check_slot(
     if decision.hit != first_us or decision.wait_us != max(0, first_us - now_us):
         raise BrokenPromiseError(0, f"a slot at {first_us} was given as {decision}")
     return tolds.with_hit(decision, cost, "", now_us)
+
+
+def check_charge(tolds: Tolds, cost: int, now_us: int, decision: Decision) -> Tolds:
+    """The answer to `charge`: it is never refused, and stamped now, before slots that are taken."""
+    due_us = tolds.free_us(max(now_us, tolds.high_water_us))
+    if not decision.allowed:
+        raise BrokenPromiseError(2, f"a charge of {cost} units was refused")
+    if decision.hit != due_us:
+        raise BrokenPromiseError(0, f"a charge of {due_us} is stamped {decision.hit}")
+    return tolds.with_hit(decision, cost, "", now_us)
+
+
+def check_settle(rule: Rule, tolds: Tolds, stamp_us: int, cost: int, now_us: int, *, done: bool) -> Tolds:
+    """The answer to `settle` of a hit that was told; at a cost of 0 it is a refund."""
+    hit = next(one for one in tolds.hits if one.stamp_us == stamp_us)
+    due = hit.live and stamp_us > max(now_us, tolds.high_water_us) - rule.retention_us
+    if done != due:
+        raise BrokenPromiseError(5, f"{hit} settled at {cost} units was answered {done}")
+    settled = hit._replace(units=cost) if cost else hit._replace(live=False)
+    hits = tuple(settled if one is hit and due else one for one in tolds.hits)
+    return Tolds(hits, tolds.high_water_us)
 
 
 def check_refund(rule: Rule, tolds: Tolds, stamp_us: int, now_us: int, *, done: bool) -> Tolds:

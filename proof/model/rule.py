@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from capline import Limit
 from capline.model.policy import BoundPolicy, LogLimits
 from capline.window.bound_log import BoundLog, readers_of
+from capline.window.charge import charge as charge_units
 from capline.window.log import Draft, Log
 from capline.window.refund import refund as refund_hit
+from capline.window.refund import settle as settle_hit
 from capline.window.rule import attempt
 from capline.window.slot import Slot
 
@@ -52,6 +54,18 @@ class Rule:
         """Give a hit back, if it still counts for anything."""
         draft, bound_logs = self._bound_logs(log, 1)
         done = refund_hit(bound_logs, stamp_us, 1, now_us)
+        return draft.log, done
+
+    def charge(self, log: Log, cost: int, now_us: int) -> tuple[Log, Decision]:
+        """Record, whatever the limits say."""
+        draft, bound_logs = self._bound_logs(log, cost)
+        decision = charge_units(bound_logs, now_us)
+        return draft.log, decision
+
+    def settle(self, log: Log, stamp_us: int, cost: int, now_us: int) -> tuple[Log, bool]:
+        """Make a hit's units what it really cost, if it still counts for anything."""
+        draft, bound_logs = self._bound_logs(log, cost)
+        done = settle_hit(bound_logs, stamp_us, now_us)
         return draft.log, done
 
     def _bound_logs(self, log: Log, cost: int) -> tuple[Draft, list[BoundLog]]:

@@ -16,7 +16,7 @@ import msgspec
 from capline.limiter.outage import OutagePolicy
 from capline.model.decision import Decision
 from capline.model.errors import StoreUnavailableError
-from capline.store.redis import verbs
+from capline.store.redis import joint_verbs
 from capline.store.redis.cluster.router import Router
 from capline.store.redis.io import aio, lease
 from capline.store.redis.io.wire import NoReply, pack
@@ -126,7 +126,7 @@ def gives_back_what_was_known() -> AbstractContextManager[Any]:
 
         return all_new
 
-    return _instead(verbs, "joint_reply", joint_reply)
+    return _instead(joint_verbs, "joint_reply", joint_reply)
 
 
 def never_gives_back() -> AbstractContextManager[Any]:
@@ -135,7 +135,7 @@ def never_gives_back() -> AbstractContextManager[Any]:
     def nothing(*_: Any) -> Iterator[None]:
         return iter(())
 
-    return _instead(verbs.Verbs, "_give_back_all", lambda _: nothing)
+    return _instead(joint_verbs.JointVerbs, "_give_back_all", lambda _: nothing)
 
 
 def waits_for_no_replica() -> AbstractContextManager[Any]:

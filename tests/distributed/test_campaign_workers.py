@@ -368,7 +368,7 @@ def test_a_worker_that_is_asked_to_stop_gives_its_batch_back_at_once(server: Ser
             began = time.monotonic()
             processes.append(start(server, takeover="600"))
             ended(processes[1])
-            assert time.monotonic() - began < 30
+            assert time.monotonic() - began < 300
     assert set(far.tries.values()) == {1}
     assert finished(server)["total"]["sent"] == len(far.taken)
 

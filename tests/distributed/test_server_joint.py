@@ -19,10 +19,10 @@ from capline.model.errors import IdConflictError, StoreError, StoreUnknownError
 from capline.store.protocol import StoreAttempt
 from capline.store.redis.io.url import parse_url
 from capline.store.redis.io.wire import Exchange, NoReply, Pause, Read, ServerError
+from capline.store.redis.joint_verbs import JointVerbs
 from capline.store.redis.scripting.keys import slot_of, tag_of
 from capline.store.redis.scripting.scripts import JOINT, JOINT_LOOK, REFUND
 from capline.store.redis.session import Session
-from capline.store.redis.verbs import Verbs
 
 if TYPE_CHECKING:
     from capline.store.redis.io.wire import Reply
@@ -214,7 +214,7 @@ class Servers:
         self.replies = replies
         self.refunds = 0
         session = Session(parse_url("redis+cluster://127.0.0.1:7000?deadline=300ms"), None)
-        self.verbs = Verbs(session)
+        self.verbs = JointVerbs(session)
         self.compiled = session.compiled(Rules([Policy("p", ["9/day"], **options)]).rule("p", None, None))
 
     def decide_all(self, *ids: int) -> Any:

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPException
 from typing import TYPE_CHECKING
@@ -107,6 +109,18 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
         found = workers(service)
         service.process.kill()
         assert soon(lambda: not any(_lives(pid) for pid in found), WITHIN_S)
+
+
+@pytest.mark.deep
+def test_one_that_is_told_to_end_before_it_listens_leaves_nothing(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "capline.cli", "serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+    own = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([*words, "--workers", "2"], cwd=tmp_path, env=own, stderr=subprocess.PIPE) as service:
+        assert soon(lambda: any(tmp_path.glob("capline-metrics-*")), WITHIN_S)
+        service.send_signal(signal.SIGTERM)
+        _, said = service.communicate(timeout=WITHIN_S)
+    assert (service.returncode, said) == (0, b"")
+    assert not [*tmp_path.glob("capline-metrics-*")]
 
 
 @pytest.mark.deep

@@ -455,19 +455,27 @@ def test_limiters_of_one_file_share_it_within_a_process(tmp_path: Path) -> None:
 
 
 def test_threads_that_make_a_map_grow_lose_nothing(tmp_path: Path) -> None:
+    each = 15_000
     with opened(tmp_path) as limiter:
+        first_bytes = (tmp_path / "data.mdb").stat().st_size
         counts: list[int] = []
 
         def ask(first: int) -> None:
-            counts.append(int(limiter.decide_many("p", range(first, first + 100_000)).allowed.sum()))
+            counts.append(int(limiter.decide_many("p", long_subjects(first, first + each)).allowed.sum()))
 
-        threads = [threading.Thread(target=ask, args=(n * 100_000,)) for n in range(4)]
+        threads = [threading.Thread(target=ask, args=(n * each,)) for n in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert counts == [100_000] * 4
-        assert (limiter.peek_many("p", range(400_000)).remaining == 3).all()
+        assert counts == [each] * 4
+        assert (limiter.peek_many("p", long_subjects(0, 4 * each)).remaining == 3).all()
+        assert (tmp_path / "data.mdb").stat().st_size > first_bytes
+
+
+def long_subjects(first: int, end: int) -> list[str]:
+    """They fill a map sooner than numbers do."""
+    return [f"{number:0300}" for number in range(first, end)]
 
 
 # --- what a URL may be ----------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from tests.kit.server import Limiters, each_kind, each_layout, soon, units, warm
 from tests.kit.servers import KINDS, cluster, sentinel, single
 
 from capline import Attempt, Decision, Policy, StoreError
-from capline.store.redis.scripting import requests as plan
+from capline.store.redis.scripting import parts
 from capline.store.redis.scripting.scripts import ATTEMPT, LOOK, ONE, REFUND, SWEEP
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def test_every_verb_loads_what_it_needs(server: Server, limiters: Limiters) -> N
 def test_a_batch_of_thousands_is_whole_after_a_flush(
     server: Server, limiters: Limiters, layout: str, loaded: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "PART_ROWS", 700)
+    monkeypatch.setattr(parts, "PART_ROWS", 700)
     limiter = limiters(server, *policies(layout))
     subjects = [*range(3000), *(f"t{number}" for number in range(2000)), *range(3000)]
     server.command("SCRIPT", "FLUSH")
@@ -76,10 +76,10 @@ def test_a_batch_of_thousands_is_whole_after_a_flush(
 def test_a_batch_is_whole_when_scripts_are_flushed_in_its_middle(
     server: Server, limiters: Limiters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "PART_ROWS", 256)
+    monkeypatch.setattr(parts, "PART_ROWS", 256)
     limiter = limiters(server, *policies("subject"))
     calls = [0]
-    made = plan._call
+    made = parts.group_call
 
     def call(*args: Any, **options: Any) -> Any:
         calls[0] += 1
@@ -87,7 +87,7 @@ def test_a_batch_is_whole_when_scripts_are_flushed_in_its_middle(
             server.command("SCRIPT", "FLUSH")
         return made(*args, **options)
 
-    monkeypatch.setattr(plan, "_call", call)
+    monkeypatch.setattr(parts, "group_call", call)
     answers = limiter.decide_many("p", range(5000))
     assert calls[0] > 14
     assert answers.allowed.all()

@@ -13,7 +13,7 @@ from tests.kit.servers import KINDS, shared, single
 
 from capline import Attempt, Decision, Policy, StoreError
 from capline.model.errors import StoreUnavailableError, StoreUnknownError
-from capline.store.redis.scripting import requests as plan
+from capline.store.redis.scripting import parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,7 +143,7 @@ def test_a_batch_of_ids_under_losses_counts_each_once(proxy: Proxy, limiters: Li
 def test_a_batch_under_a_receipt_counts_once_whatever_is_lost(
     proxy: Proxy, limiters: Limiters, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "PART_ROWS", 500)
+    monkeypatch.setattr(parts, "PART_ROWS", 500)
     policy = Policy("p", ["2/day"], layout=layout)
     limiter = limiters(proxy.url("deadline=60ms&bulk_deadline=150ms"), policy)
     direct = limiters(proxy.server, policy)
@@ -178,7 +178,7 @@ def test_rows_of_a_batch_get_their_own_answers_when_a_connection_is_lost_between
     proxy: Proxy, limiters: Limiters, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A later part's replies must never be read as those of an earlier one, whose connection was lost."""
-    monkeypatch.setattr(plan, "PART_ROWS", 256)
+    monkeypatch.setattr(parts, "PART_ROWS", 256)
     policy = Policy("p", ["1/day"], layout=layout)
     limiter = limiters(proxy.url("deadline=1s&bulk_deadline=2s"), policy)
     direct = limiters(proxy.server, policy)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from capline.model.policy import BoundPolicy
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
-    from capline.store.local.base import LocalRule, LocalStore
+    from capline.store.local.base import LocalStore
+    from capline.store.local.transaction import LocalRule
     from capline.store.protocol import Batch, StoreAttempt
 
 VERBS = (
@@ -35,6 +36,7 @@ VERBS = (
     "now_us",
     "decide_all",
     "peek_all",
+    "place_all",
 )
 
 

@@ -137,6 +137,11 @@ KEPT = {
         hit(1000, to=1030, hit=1005, id="x"),
     ),
     "a joint attempt": (hit(1000, joint="j"), hit(1000, subject="t", joint="j")),
+    "one slot of two logs, the first that is free in one of them": (
+        *FULL,
+        hit(1050, hit=1100, verb="schedule", wait_us=50, joint="j"),
+        hit(1050, hit=1100, verb="schedule", wait_us=50, subject="t", joint="j"),
+    ),
     "a joint attempt that is refused for one of its parts": (
         *FULL,
         refused(1050, 50, joint="j"),
@@ -154,10 +159,27 @@ KEPT = {
         refused(1050, 50, joint="j"),
         refused(1050, 50, subject="t", id="x", joint="j"),
     ),
+    "a charge past the quota": (
+        *FULL,
+        hit(1020, verb="charge", cost=5, remaining=0),
+        refused(1030, 90),
+        hit(1120),
+        final(1130, (1000, 1), (1010, 1), (1020, 5), (1120, 1)),
+    ),
+    "a charge within it": (hit(1000, verb="charge", remaining=1), hit(1010), refused(1050, 50)),
+    "a charge that was given back": (hit(1000, verb="charge", cost=5), refund(1010, 1000, done=True), *FULL[1:]),
     "an answer of another": (attempt(1000, allowed=True, origin="fallback"), hit(1001), hit(1002)),
 }
 
 BROKEN: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
+    "a charge that is refused": ("charge-refused", (*FULL, refused(1050, 50, verb="charge"))),
+    "a charge that is not counted": ("over-quota-by-stamps", (hit(1000, verb="charge", cost=2), hit(1050))),
+    "a charge that is counted in part": ("final-units", (hit(1000, verb="charge", cost=5), final(1050, (1000, 2)))),
+    "a refusal past the end of a charge": (
+        "retry-after-wrong",
+        (hit(1000, verb="charge", cost=5), refused(1050, 51)),
+    ),
+    "what a charge is told to remain": ("remaining-wrong", (hit(1000, verb="charge", cost=5, remaining=1),)),
     "three of two": ("over-quota-by-stamps", (*FULL, hit(1050))),
     "a microsecond too early": ("over-quota-by-stamps", (*FULL, hit(1099))),
     "more than any quota": ("over-quota-by-stamps", (hit(1000, cost=3),)),
@@ -192,6 +214,22 @@ BROKEN: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
     "what does not remain": ("remaining-wrong", (hit(1000, remaining=2),)),
     "a slot too late": ("slot-not-first", (*FULL, hit(1050, hit=1101, verb="schedule", wait_us=51))),
     "a slot too early": ("over-quota-by-stamps", (*FULL, hit(1050, hit=1099, verb="schedule", wait_us=49))),
+    "one slot of two logs, and both have a sooner one": (
+        "slot-not-first",
+        (
+            *FULL,
+            hit(1050, hit=1101, verb="schedule", wait_us=51, joint="j"),
+            hit(1050, hit=1101, verb="schedule", wait_us=51, subject="t", joint="j"),
+        ),
+    ),
+    "one slot of two instants": (
+        "joint-torn",
+        (
+            *FULL,
+            hit(1050, hit=1100, verb="schedule", wait_us=50, joint="j"),
+            hit(1050, hit=1090, verb="schedule", wait_us=40, subject="t", joint="j"),
+        ),
+    ),
     "a slot before it is wanted": (
         "slot-not-first",
         (hit(1000, hit=1040, verb="schedule", wait_us=40, not_before_us=50),),

@@ -6,16 +6,22 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from proof.concurrency.callers import LIMITS, SUBJECTS, Case, cases, run
+from proof.concurrency.callers import run
+from proof.concurrency.cases import LIMITS, STORES, SUBJECTS, Case, cases
 from tests.conformance.test_oracle import consumes_part_by_part, records_only_the_first
 from tests.kit.server import SLOW
 from tests.kit.servers import shared
 
 from capline.store.local import base as local
+from capline.window.charge import charge
+from capline.window.rule import attempt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    from capline import Decision
+    from capline.window.bound_log import BoundLog
 
 pytestmark = pytest.mark.alone
 
@@ -42,6 +48,13 @@ JOINT = [
     Case("lmdb", "10/s", "processes", 4, 0.8, joint=True),
     Case("redis", "10/s", "threads", 16, 0.8, joint=True),
     Case("redis cluster", "1/50ms", "tasks", 16, 0.8, joint=True),
+    Case("redis", "1/50ms", "processes", 2, 0.8, slots=True, joint=True),
+]
+CHARGES = [
+    Case("memory", "1/50ms", "threads", 4, 0.4, charges=True),
+    Case("redis", "1/50ms", "tasks", 8, 0.4, charges=True),
+    pytest.param(Case("lmdb", "1/50ms", "processes", 2, 0.5, charges=True), marks=pytest.mark.deep),
+    pytest.param(Case("redis cluster", "10/s", "threads", 8, 1.3, charges=True), marks=pytest.mark.deep),
 ]
 MOST_RUNS = 5
 SLOTS = [
@@ -103,6 +116,48 @@ def test_an_engine_that_is_wrong_about_joint_attempts_is_found(
     assert any(report.kinds() & {"final-extra", "final-lost"} for report in reports)
 
 
+@pytest.mark.parametrize("case", CHARGES, ids=lambda case: case.name)
+def test_so_do_those_who_are_charged_past_the_quota(case: Case, tmp_path: Path) -> None:
+    for _ in range(MOST_RUNS):
+        report, lines = run(case, url_of(case.store, tmp_path))
+        assert report, report.text()
+        assert report.finals == 1
+        rows = [row for row in map(json.loads, lines) if row["event"] == "attempt"]
+        charged = [row for row in rows if row.get("verb") == "charge"]
+        granted = [row for row in rows if row["allowed"] and row not in charged]
+        if granted and any(row["remaining"] == 0 for row in charged) and report.excused < 0.1 * report.attempts:
+            return
+    pytest.fail(f"{MOST_RUNS} runs without a grant, or a charge that left nothing")
+
+
+def refuses_charges(logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0) -> Decision:
+    """An engine to which a charge is an attempt like any other."""
+    return attempt(logs, now_us, fingerprint)
+
+
+def counts_a_charge_once(logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0) -> Decision:
+    """An engine that records one unit, however many are charged."""
+    decision = charge(logs, now_us, fingerprint)
+    for bound in logs:
+        bound.log.amend(decision.hit or 0, 1)
+    return decision
+
+
+@pytest.mark.parametrize(
+    ("engine", "limit", "kind"),
+    [
+        pytest.param(refuses_charges, "1/50ms", "charge-refused", id="refuses_charges"),
+        pytest.param(counts_a_charge_once, "10/s", "final-units", id="counts_a_charge_once", marks=pytest.mark.deep),
+    ],
+)
+def test_an_engine_that_is_wrong_about_charges_is_found(
+    engine: Callable[..., Any], limit: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "charge", engine)
+    case = Case("memory", limit, "threads", 4, 0.5, charges=True)
+    assert any(kind in run(case, "memory://")[0].kinds() for _ in range(MOST_RUNS))
+
+
 def met(case: Case, lines: list[str]) -> bool:
     """Whether there was what such a case is for; of a short one on a busy machine, chance may bring about nothing."""
     rows = [row for row in map(json.loads, lines) if row["event"] == "attempt" and row["allowed"]]
@@ -110,6 +165,13 @@ def met(case: Case, lines: list[str]) -> bool:
     if case.seconds < 10 * LIMITS[case.limit][1] / 1e6:
         return bool(slots)
     return len(slots) > 2 and any("verb" not in row and row["hit"] > min(slots) for row in rows)
+
+
+def test_the_long_form_has_charges_on_every_store() -> None:
+    charged = [case for case in cases() if case.charges]
+    assert {case.store for case in charged} == {"memory", *STORES}
+    assert {case.kind for case in charged} == {"processes", "threads", "tasks"}
+    assert {case.limit for case in charged} == set(LIMITS)
 
 
 def test_the_long_form_has_joint_attempts_on_every_store() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from proof.model.explore import SHORT, Scope, explore
-from proof.model.faults import FAULTS
+from proof.model.explore import DEBITS, SHORT, Scope, explore
+from proof.model.faults import DEBIT_FAULTS, FAULTS
 from proof.model.joint import FAULTS as JOINT_FAULTS
 from proof.model.joint import JOINT_SHORT, JointRule, explore_joint
 from proof.model.rule import Rule
@@ -28,6 +28,18 @@ def test_a_fault_in_the_rule_is_found(fault: type[Rule]) -> None:
         if result.promise in FAULTS[fault]:
             return
     pytest.fail(f"{fault.__name__} broke {found}")
+
+
+def test_charges_and_settlements_keep_every_promise_in_every_state() -> None:
+    result = explore(Rule(DEBITS.limits), DEBITS)
+    assert result, result.story
+    assert result.states > 1000
+
+
+@pytest.mark.parametrize("fault", DEBIT_FAULTS, ids=lambda fault: fault.__name__)
+def test_a_fault_in_charges_and_settlements_is_found(fault: type[Rule]) -> None:
+    result = explore(fault(DEBITS.limits), DEBITS)
+    assert result.promise in DEBIT_FAULTS[fault], result.story
 
 
 def test_attempts_over_two_subjects_keep_every_promise_in_every_state() -> None:

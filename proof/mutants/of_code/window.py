@@ -7,7 +7,7 @@ __all__ = ["MUTANTS"]
 MUTANTS = (
     Mutant(
         "level_past_its_quota_is_forgotten",
-        "window/limit_reader.py",
+        "window/counters.py",
         "        later_us = -(-max(0, level - self.brim) // self.fall)\n",
         "        later_us = 0\n",
         "a charge of many quotas under gcra is trimmed after one window",
@@ -84,6 +84,22 @@ MUTANTS = (
         "stamp_us - now_us > slot.max_wait_us + 1:",
         "a slot a microsecond later than max_wait is taken",
         "tests/conformance/test_stores.py::TestMemory::test_a_slot_that_must_come_later_than_the_longest_wait_takes_nothing",
+    ),
+    Mutant(
+        "joint_slot_jumps_a_queue",
+        "window/slot.py",
+        "    time_us, newest_us = time_of(logs, now_us), newest_of(logs)",
+        "    time_us, newest_us = time_of(logs, now_us), newest_of(parts[0])",
+        "a slot under several policies goes before slots that are taken under the second",
+        "tests/conformance/test_stores.py::TestMemory::test_a_slot_comes_after_those_that_are_taken_in_any_of_its_logs",
+    ),
+    Mutant(
+        "joint_slot_of_two_instants",
+        "window/joint.py",
+        "        if len(stamps) > 1 or (answer is None and slot_us > horizon_us):",
+        "        if answer is None and slot_us > horizon_us:",
+        "ids that were recorded at two instants are answered as one slot",
+        "tests/conformance/test_stores.py::TestLmdb::test_ids_of_several_instants_name_no_slot",
     ),
     Mutant(
         "refund_of_any_age",

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from capline.campaign.file import CampaignFile
     from capline.model.policy import Policy
+    from capline.observe import Observer
     from capline.policy.file import PolicyFile
     from capline.segment import Snapshot
 
@@ -96,13 +97,27 @@ class Job:
         return open_limiter(self.file, self.policies, url, create=create)
 
 
-def open_limiter(file: CampaignFile, policies: PolicyFile, url: str | None = None, *, create: bool = True) -> Limiter:
+def open_limiter(
+    file: CampaignFile,
+    policies: PolicyFile,
+    url: str | None = None,
+    *,
+    create: bool = True,
+    observers: Sequence[Observer] = (),
+) -> Limiter:
     """The limiter of a campaign on its store or another one; its clock is the real one, or stands still at `as_of`.
 
     With `create` off a store that is not there is a `NoStoreError`, and is not made.
     """
     clock = None if file.as_of_us is None else ManualClock(start_us=file.as_of_us)
-    return Limiter(url or file.store, policies.policies, clock=clock, namespace=policies.namespace, create=create)
+    return Limiter(
+        url or file.store,
+        policies.policies,
+        clock=clock,
+        namespace=policies.namespace,
+        create=create,
+        observers=observers,
+    )
 
 
 def limiter_kinds(

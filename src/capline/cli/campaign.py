@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from capline.cli import outcomes
-from capline.cli.common import FAILED, JsonOption, answer_json, note, out
+from capline.cli.campaign_report import show_queue, show_report
+from capline.cli.common import FAILED, JsonOption, answer_json, group, note, out
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
@@ -29,19 +30,11 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from capline.campaign import Report
-    from capline.campaign.queue.status import QueueProgress
-    from capline.campaign.report import Eligible, SegmentReport, StoreFacts
+    from capline.campaign.report import StoreFacts
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    name="campaign",
-    help="Cap a [bold]campaign[/] and send it, forecast it, look how far it is.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = group("campaign", "Cap a [bold]campaign[/] and send it, forecast it, look how far it is.")
 
 outcomes.register(app)
 
@@ -75,15 +68,6 @@ QueueOption = Annotated[
 ]
 
 _WATCH_S = 1.0
-_MOST_IN_WORK = 20
-_MOST_TIMES = 14
-_MOST_REASONS = 5
-_STATES = {
-    "planned": "[bold]forecast[/], nothing consumed",
-    "finished": "[bold green]finished[/]",
-    "running": "[bold cyan]running[/]",
-    "stopped": "[bold yellow]not finished[/], no process is in it",
-}
 
 
 @app.command(
@@ -167,10 +151,10 @@ def run(
             raise typer.Exit(128 + stopped.signum) from None
         except SenderFailingError as error:
             note.print(f"[bold red]capline:[/] {escape(str(error))}", soft_wrap=True)
-            _answer(replace(report_of(opened), store=store), as_json=as_json)
+            show_report(replace(report_of(opened), store=store), as_json=as_json)
             raise typer.Exit(FAILED) from None
         report = replace(report_of(opened), store=store)
-    _answer(report, as_json=as_json)
+    show_report(report, as_json=as_json)
     if report.total.failed:
         note.print(
             f"{report.total.failed:,} failed; try these again with: {shlex.join([*again, '--retry-failed'])}",
@@ -196,7 +180,7 @@ def plan(campaign: CampaignArgument, progress: ProgressOption = None, as_json: J
     with _progress("peeking", len(job.audience), progress, 0) as advance:
         report = plan_job(job, advance)
     _warn_of_new(report.store)
-    _answer(report, as_json=as_json)
+    show_report(report, as_json=as_json)
 
 
 @app.command(
@@ -239,7 +223,7 @@ def status(
     while True:
         with Ledger.read(directory) as opened:
             report = report_of(opened)
-        _answer(report, as_json=as_json)
+        show_report(report, as_json=as_json)
         if not watch or report.state == "finished":
             return
         time.sleep(_WATCH_S)
@@ -308,30 +292,13 @@ def _answer_queue(url: str, target: Path, *, watch: bool, as_json: bool) -> None
         status = QueueStatus(Queue(server), name)
         while True:
             report = status.report()
-            _answer(report, as_json=as_json)
+            show_report(report, as_json=as_json)
             if not as_json:
-                _print_queue(report.queue)
+                show_queue(report.queue)
             if not watch or report.state == "finished":
                 return
             sys.stdout.flush()
             time.sleep(_WATCH_S)
-
-
-def _print_queue(queue: QueueProgress) -> None:
-    parts = [f"{queue.settled:,} settled", f"{len(queue.in_work):,} in work", f"{queue.waiting:,} waiting"]
-    parts += [f"{queue.unqueued:,} not queued yet"] if queue.unqueued else []
-    parts += [f"{len(queue.set_aside):,} set aside"] if queue.set_aside else []
-    out.print(f"{queue.batches:,} batches: {', '.join(parts)}", soft_wrap=True)
-    now_us = time.time_ns() // 1000
-    for each in queue.in_work[:_MOST_IN_WORK]:
-        since = f"for {max(now_us - each.since_us, 0) / 1e6:,.0f} s, last seen {each.silent_s:,.0f} s ago"
-        again = f", claimed {each.takes} times" if each.takes > 1 else ""
-        error = f", last error: {each.error}" if each.error else ""
-        out.print(f"  batch {each.batch}: {each.worker} {since}{again}{error}", markup=False, soft_wrap=True)
-    for number, why in queue.set_aside.items():
-        out.print(f"  batch {number} is set aside: {why}", style="yellow", markup=False, soft_wrap=True)
-    if queue.set_aside:
-        out.print("  to put back what was set aside: capline campaign enqueue, as before", style="yellow")
 
 
 @contextmanager
@@ -387,84 +354,3 @@ def _say_now(line: str) -> None:
     """
     on_terminal = os.isatty(2)
     os.write(2, (f"\r\x1b[K\x1b[?25h{line}\n" if on_terminal else f"{line}\n").encode())
-
-
-def _answer(report: Report, *, as_json: bool) -> None:
-    if as_json:
-        answer_json(report)
-        return
-    channel = f", channel {report.channel}" if report.channel else ""
-    out.print(f"[bold]{report.campaign}[/] under policy {report.policy}{channel}: {_STATES[report.state]}")
-    _print_segments(report, out)
-    for what, reasons in (("failed and given back", report.failures), ("not known, and kept", report.doubts)):
-        if reasons:
-            listed = [f"{reason} ({count:,})" for reason, count in list(reasons.items())[:_MOST_REASONS]]
-            more = ", …" if len(reasons) > _MOST_REASONS else ""
-            out.print(f"{what}: {', '.join(listed)}{more}", markup=False, soft_wrap=True)
-    if report.next_eligible is not None:
-        _print_eligible(report.next_eligible, with_table=report.state == "planned")
-    if report.store is not None:
-        out.print(f"store {_store_words(report.store)}", markup=False, soft_wrap=True)
-    if report.state != "planned":
-        out.print(f"{report.elapsed_s:,.1f} s, {report.per_s:,.0f} subjects/s")
-
-
-def _store_words(store: StoreFacts) -> str:
-    if store.logs is None:
-        return store.url
-    begun = f", begun {store.begun}" if store.begun else ", not there yet"
-    return f"{store.url}: {store.logs:,} logs{begun}"
-
-
-def _print_segments(report: Report, console: Console) -> None:
-    from rich.table import Table
-
-    limits = list(report.total.refused_by)
-    later = report.state in ("running", "stopped")
-    table = Table("segment", box=None, header_style="bold")
-    titles = [
-        "audience",
-        "would send" if report.state == "planned" else "sent",
-        *(f"refused by {limit}" for limit in limits),
-        *(() if report.state == "planned" else ("failed",)),
-        *(("not known",) if report.total.not_known else ()),
-        *(("under way", "to come") if later else ()),
-    ]
-    for title in titles:
-        table.add_column(title, justify="right")
-
-    def add(name: str, part: SegmentReport, style: str = "") -> None:
-        numbers = [part.audience, part.sent, *(part.refused_by.get(limit, 0) for limit in limits)]
-        if report.state != "planned":
-            numbers.append(part.failed)
-        if report.total.not_known:
-            numbers.append(part.not_known)
-        if later:
-            numbers += [part.pending, part.undecided]
-        table.add_row(name, *(f"{number:,}" for number in numbers), style=style)
-
-    for part in report.segments:
-        add(part.segment or "-", part)
-    add("all", report.total, "bold")
-    console.print(table)
-
-
-def _print_eligible(eligible: Eligible, *, with_table: bool) -> None:
-    from rich.table import Table
-
-    if eligible.earliest is not None:
-        out.print(
-            f"the refused fit again: earliest {eligible.earliest}, median {eligible.median}, latest {eligible.latest}",
-            soft_wrap=True,
-        )
-    if eligible.never:
-        out.print(f"{eligible.never:,} never fit: the cost is above the quota")
-    if not with_table or not eligible.by_time:
-        return
-    table = Table(f"{eligible.by} (UTC)", box=None, header_style="bold")
-    table.add_column("fit again", justify="right")
-    for start, count in eligible.by_time[:_MOST_TIMES]:
-        table.add_row(start[:13].replace("T", " ") + "h" if eligible.by == "hour" else start[:10], f"{count:,}")
-    if len(eligible.by_time) > _MOST_TIMES:
-        table.add_row("later", f"{sum(count for _, count in eligible.by_time[_MOST_TIMES:]):,}")
-    out.print(table)

@@ -25,6 +25,7 @@ __all__ = [
     "JsonOption",
     "answer_json",
     "examples",
+    "group",
     "note",
     "out",
     "plain",
@@ -44,6 +45,17 @@ _PIPE_WIDTH = 10_000
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Answer in JSON, for machines; nothing else on standard output.")
 ]
+
+
+def group(name: str, summary: str) -> typer.Typer:
+    """A group of commands, like `capline segments`."""
+    return typer.Typer(
+        name=name,
+        help=summary,
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
 
 
 def printable(text: object) -> str:

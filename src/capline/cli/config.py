@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from capline.cli.common import JsonOption, answer_json, examples, out, plain
+from capline.cli.common import JsonOption, answer_json, examples, group, out, plain
 from capline.model.errors import InvalidValueError, UnknownNameError
 from capline.model.subject import parse_subject, subject_text
 
@@ -51,13 +51,7 @@ SubjectOption = Annotated[
 ]
 DEFAULT_STORE = "lmdb://.capline/store"
 
-app = typer.Typer(
-    name="config",
-    help="Read and change the [bold]configuration store[/]: policies, and limits of single subjects.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = group("config", "Read and change the [bold]configuration store[/]: policies, and limits of single subjects.")
 
 
 @app.command(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from capline.cli.common import BAD_INPUT, NO_SEGMENT, JsonOption, answer_json, examples, note, out, plain
+from capline.cli.common import BAD_INPUT, NO_SEGMENT, JsonOption, answer_json, examples, group, note, out, plain
 from capline.limiter.rules import Rules
 from capline.model.errors import CaplineError, UnknownNameError
 from capline.model.limit import duration_text
@@ -27,13 +27,7 @@ FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A policy fil
 FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Policy files.", show_default=False)]
 NameArgument = Annotated[str | None, typer.Argument(metavar="NAME", help="Only this policy.", show_default=False)]
 
-app = typer.Typer(
-    name="policies",
-    help="Check [bold]policy files[/], and show what they say.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = group("policies", "Check [bold]policy files[/], and show what they say.")
 
 
 @app.command(

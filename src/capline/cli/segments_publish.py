@@ -17,7 +17,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from capline import segment as segments
-from capline.cli.common import JsonOption, answer_json, note, out
+from capline.cli.common import JsonOption, answer_json, examples, note, out
 from capline.model.errors import SegmentConflictError
 from capline.segment.manifest import instant_text
 
@@ -46,8 +46,8 @@ Address = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add these commands to `capline segments`."""
-    for name, command, examples in _COMMANDS:
-        app.command(name, epilog="\n\n".join(("[bold]Examples[/]", *examples)))(command)
+    for name, command, lines in _COMMANDS:
+        app.command(name, epilog=examples(*lines))(command)
 
 
 def list_versions(url: str, *, as_json: bool) -> None:

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 LOOK_EVERY_S = 0.2
-_PACKAGES = ("uvicorn", "httptools", "uvloop", "prometheus_client", "pyroaring", "pyarrow", "obstore", "httpx", "redis")
+_PACKAGES = (
+    *("uvicorn", "httptools", "uvloop", "prometheus_client", "pyroaring", "pyarrow", "obstore", "httpx", "redis"),
+    *("grpc", "grpc_health", "grpc_reflection", "envoy"),
+)
 
 
 def register(app: typer.Typer) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -51,7 +51,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         "worker",
         epilog="[bold]Examples[/]\n\n"
-        "capline worker --queue redis://127.0.0.1:6379/0\n\n"
+        "capline worker --queue redis://127.0.0.1:6379/0 --metrics 127.0.0.1:9100\n\n"
         "CAPLINE_QUEUE=redis://:secret@queue.example.org/0 capline worker --until-idle",
     )(worker)
 
@@ -63,6 +63,10 @@ def worker(
     until_idle: Annotated[
         bool, typer.Option("--until-idle", help="End when no campaign has a batch left, waiting or in work.")
     ] = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option("--metrics", metavar="HOST:PORT", help="Serve metrics on loopback; port 0 is any."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No line for each batch.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -73,8 +77,12 @@ def worker(
     If it is killed, another worker delivers its batch, and nobody is counted twice.
     """
     from capline.campaign.breaker import SenderFailingError
+    from capline.campaign.queue.watch import watching
     from capline.campaign.queue.worker import Worker
     from capline.campaign.stop import CampaignStopped, Stop
+    from capline.observe import PrometheusObserver
+    from capline.observe.serving import new_registry, served
+    from capline.observe.worker import WorkerMetrics
 
     def report(batch: DeliveredBatch) -> None:
         if not quiet:
@@ -89,11 +97,16 @@ def worker(
     def say(line: str) -> None:
         note.print(line, style="yellow", markup=False, soft_wrap=True)
 
-    with (
-        closing(Stop()) as stop,
-        stop.on_signals(_say_stopping, _say_ending),
-        closing(Worker(queue, stop, takeover_s=takeover, store=store, delivered=report, say=say)) as working,
-    ):
+    with ExitStack() as stack:
+        stop = stack.enter_context(closing(Stop()))
+        stack.enter_context(stop.on_signals(_say_stopping, _say_ending))
+        registry = None if metrics is None else new_registry()
+        observers = () if registry is None else (PrometheusObserver(registry),)
+        working = Worker(queue, stop, takeover_s=takeover, store=store, delivered=report, say=say, observers=observers)
+        stack.enter_context(closing(working))
+        if metrics is not None and registry is not None:
+            note.print(f"metrics at {stack.enter_context(served(registry, metrics))}", markup=False)
+            stack.enter_context(watching(queue, WorkerMetrics(working.worked, registry).show))
         for warning in working.warnings():
             say(f"warning: {warning}")
         try:

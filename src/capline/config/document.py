@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from capline.model.errors import PolicyError, quoted
-from capline.model.policy import POPULATION, Policy
-from capline.model.zone import UTC_ZONE
+from capline.model.policy import POLICY_KEYS, Policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -15,56 +14,27 @@ if TYPE_CHECKING:
 
 __all__ = ["check_same_place", "document_of", "limit_texts", "policy_of"]
 
-_KEYS = (
-    "limits",
-    "by_segment",
-    "channels",
-    "algorithm",
-    "count_denied",
-    "layout",
-    "log",
-    "wait_replicas",
-    "population",
-    "zone",
-    "granularity",
-)
-
 
 def document_of(policy: Policy) -> dict[str, Any]:
     """The document of a policy, without its name."""
-    every = {
-        "limits": limit_texts(policy.limits),
-        "by_segment": {name: limit_texts(limits) for name, limits in policy.by_segment.items()},
-        "channels": {name: limit_texts(limits) for name, limits in policy.channels.items()},
-        "algorithm": policy.algorithm,
-        "count_denied": policy.count_denied,
-        "layout": policy.layout,
-        "log": policy.log,
-        "wait_replicas": policy.wait_replicas,
-        "population": policy.population,
-        "zone": policy.zone,
-        "granularity": f"{policy.grain_us}us" if policy.grain_us else None,
-    }
-    defaults: dict[str, Any] = {
-        "by_segment": {},
-        "channels": {},
-        "algorithm": "sliding_log",
-        "count_denied": False,
-        "layout": "subject",
-        "log": policy.name,
-        "wait_replicas": 0,
-        "population": POPULATION,
-        "zone": UTC_ZONE,
-        "granularity": None,
-    }
-    return {key: value for key, value in every.items() if key not in defaults or value != defaults[key]}
+    least = _every(Policy(policy.name, ["1/s"]))
+    return {key: value for key, value in _every(policy).items() if key == "limits" or value != least[key]}
+
+
+def _every(policy: Policy) -> dict[str, Any]:
+    every = {key: getattr(policy, key) for key in POLICY_KEYS[:-1]}
+    for key in ("by_segment", "channels"):
+        every[key] = {name: limit_texts(limits) for name, limits in every[key].items()}
+    every["limits"] = limit_texts(policy.limits)
+    every["granularity"] = f"{policy.grain_us}us" if policy.grain_us else None
+    return every
 
 
 def policy_of(name: str, document: Mapping[str, Any]) -> Policy:
     """The policy of a document; raises `PolicyError` or `InvalidTypeError` for what is none."""
     for key in document:
-        if key not in _KEYS:
-            raise PolicyError(f"policy {quoted(name)}: unknown key {quoted(key)}; it takes: {', '.join(_KEYS)}")
+        if key not in POLICY_KEYS:
+            raise PolicyError(f"policy {quoted(name)}: unknown key {quoted(key)}; it takes: {', '.join(POLICY_KEYS)}")
     return Policy(
         name, document.get("limits", ()), **{key: value for key, value in document.items() if key != "limits"}
     )

@@ -3,7 +3,9 @@
 The rule: nothing in the text can cost more than its length, and nothing in it means more than what is written. So the
 tree is built from the parser's events, not by a YAML loader:
 
-    anchors, aliases, merge keys, tags   refused: they make a short text mean a long one, or another type
+    tags                                 refused: they make a text mean another type
+    anchors, aliases, merge keys         refused: they make a short text mean a long one. Where a form takes them, what
+                                         an alias stands for counts as if it were written out
     depth, number of nodes               bounded while parsing: the rest of a text that passes a bound is not even read
     a key given twice                    refused, where a loader would keep the last one without a word
     plain scalars                        stay text: `1/day`, `1:30`, `on` and `2024` are what they look like
@@ -17,7 +19,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import yaml
 
@@ -118,13 +120,16 @@ def in_one_line(name: str, faults: Sequence[Fault]) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
 
 
-def read_tree(text: str, most_nodes: int = MOST_NODES) -> tuple[Node | None, list[Fault]]:
-    """Read one YAML document: its root (None when there is none, or no end of it) and every fault. Never raises."""
+def read_tree(text: str, most_nodes: int = MOST_NODES, *, aliases: bool = False) -> tuple[Node | None, list[Fault]]:
+    """Read one YAML document: its root (None when there is none, or no end of it) and every fault. Never raises.
+
+    With `aliases` it takes anchors, aliases and merge keys.
+    """
     unreadable = _UNREADABLE.search(text)
     if unreadable:
         line = text.count("\n", 0, unreadable.start()) + 1
         return None, [(line, f"the character U+{ord(unreadable.group()):04X} cannot stand in a YAML text; remove it")]
-    builder = _Builder(most_nodes)
+    builder = _Builder(most_nodes, aliases=aliases)
     try:
         for event in _events(text):
             builder.take(event)
@@ -148,14 +153,27 @@ class _Open:
 
     line: int
     is_table: bool
+    anchor: str | None
     nodes: list[Node]
+    size: int = 1
+    height: int = 1
+
+
+class _Anchored(NamedTuple):
+    """What an alias stands for: how many values, and how many levels of lists and mappings."""
+
+    node: Node
+    size: int
+    height: int
 
 
 class _Builder:
     """Makes the tree from events with a stack of its own, so depth is a number and not the interpreter's recursion."""
 
-    def __init__(self, most_nodes: int) -> None:
+    def __init__(self, most_nodes: int, *, aliases: bool) -> None:
         self._most_nodes = most_nodes
+        self._aliases = aliases
+        self._anchored: dict[str, _Anchored] = {}
         self.root: Node | None = None
         self.faults: list[Fault] = []
         self._open: list[_Open] = []
@@ -166,35 +184,57 @@ class _Builder:
         match event:
             case yaml.ScalarEvent():
                 self._refuse_extras(event, line)
-                self._add(Text(line, event.value, plain=bool(event.implicit[0])))
+                text = Text(line, event.value, plain=bool(event.implicit[0]))
+                self._add(_Anchored(text, 1, 0), line, cast("str | None", event.anchor))
             case yaml.AliasEvent():
-                self.faults.append((line, f"alias '*{event.anchor}' is not used here; write out what it stands for"))
-                self._add(Unusable(line))
+                self._add(self._stands_for(event.anchor, line), line)
             case yaml.CollectionStartEvent():
                 self._refuse_extras(event, line)
-                self._open.append(_Open(line, isinstance(event, yaml.MappingStartEvent), []))
-                if len(self._open) > DEEPEST:
-                    self._stop(line, f"lists and mappings stand {len(self._open)} deep here; at most {DEEPEST}")
+                anchor = cast("str | None", event.anchor)
+                self._open.append(_Open(line, isinstance(event, yaml.MappingStartEvent), anchor, []))
+                self._check_depth(0, line)
             case yaml.CollectionEndEvent():
                 done = self._open.pop()
-                self._add(self._table(done) if done.is_table else Items(done.line, tuple(done.nodes)))
+                node = self._table(done) if done.is_table else Items(done.line, tuple(done.nodes))
+                self._nodes -= done.size - 1  # they are counted again with the whole
+                self._add(_Anchored(node, done.size, done.height), done.line, done.anchor)
             case yaml.DocumentStartEvent() if self.root is not None:
                 self._stop(line, "a second document begins here; keep one in a file")
             case _:
                 pass
 
-    def _add(self, node: Node) -> None:
-        self._nodes += 1
+    def _add(self, one: _Anchored, line: int, anchor: str | None = None) -> None:
+        self._nodes += one.size
         if self._nodes > self._most_nodes:
-            self._stop(node.line, f"more than {self._most_nodes} values in one file; split it")
+            self._stop(line, f"more than {self._most_nodes} values in one file; split it")
+        if anchor is not None:
+            self._anchored[anchor] = one
         if self._open:
-            self._open[-1].nodes.append(node)
+            above = self._open[-1]
+            above.nodes.append(one.node)
+            above.size += one.size
+            above.height = max(above.height, one.height + 1)
         else:
-            self.root = node
+            self.root = one.node
+
+    def _stands_for(self, name: str, line: int) -> _Anchored:
+        """What an alias stands for, which was written before it."""
+        found = self._anchored.get(name)
+        if self._aliases and found is not None:
+            self._check_depth(found.height, line)
+            return found
+        what = "stands for nothing that is before it" if self._aliases else "is not used here"
+        self.faults.append((line, f"alias '*{name}' {what}; write out what it stands for"))
+        return _Anchored(Unusable(line), 1, 0)
+
+    def _check_depth(self, height: int, line: int) -> None:
+        depth = len(self._open) + height
+        if depth > DEEPEST:
+            self._stop(line, f"lists and mappings stand {depth} deep here; at most {DEEPEST}")
 
     def _refuse_extras(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent, line: int) -> None:
         anchor, tag = cast("str | None", event.anchor), cast("str | None", event.tag)
-        if anchor is not None:
+        if anchor is not None and not self._aliases:
             self.faults.append((line, f"anchor '&{anchor}' is not used here; remove it"))
         if tag is not None:
             short = tag.replace("tag:yaml.org,2002:", "!!", 1)
@@ -203,8 +243,11 @@ class _Builder:
     def _table(self, done: _Open) -> Table:
         first: dict[str, int] = {}
         entries: list[tuple[Text, Node]] = []
+        merged: list[Table] = []
         for key, value in zip(done.nodes[::2], done.nodes[1::2], strict=True):
             match key:
+                case Text(line=line, text="<<", plain=True) if self._aliases:
+                    merged += self._to_merge(value, line)
                 case Text(line=line, text="<<", plain=True):
                     self.faults.append((line, "merge key '<<' is not used here; write out what it stands for"))
                 case Text(line=line, text=text) if text in first:
@@ -216,7 +259,17 @@ class _Builder:
                     pass
                 case Items(line=line) | Table(line=line):
                     self.faults.append((line, "a key is a word, not a list or a mapping"))
+        for table in merged:
+            entries += [entry for entry in table.entries if entry[0].text not in first]
+            first |= {key.text: key.line for key, _ in table.entries}
         return Table(done.line, tuple(entries))
+
+    def _to_merge(self, value: Node, line: int) -> list[Table]:
+        """The mappings whose entries a mapping takes over, where it has none of its own: the first of them wins."""
+        tables = list(value.items) if isinstance(value, Items) else [value]
+        if not all(isinstance(table, Table | Unusable) for table in tables):
+            self.faults.append((line, "merge key '<<' takes a mapping, or a list of them"))
+        return [table for table in tables if isinstance(table, Table)]
 
     def _stop(self, line: int, text: str) -> None:
         self.faults.append((line, text))

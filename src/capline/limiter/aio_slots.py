@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from capline.limiter.checks import refusal_text, seconds_us, stamp
+from capline.limiter.aio_upkeep import AsyncUpkeep
+from capline.limiter.checks import joint_refusal, refusal_text, seconds_us, stamp
 from capline.limiter.patience import Patience
 from capline.model.attempt import check_cost
 from capline.model.errors import CaplineError, LimitExceeded, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 
     from capline.model.attempt import Attempt
-    from capline.model.decision import Decision
+    from capline.model.decision import Decision, Joint
     from capline.model.limit import Limit
     from capline.model.subject import Subject
 
-from capline.limiter.aio_upkeep import AsyncUpkeep
-
 __all__ = ["AsyncSlots"]
+
+Slot = TypeVar("Slot", "Decision", "Joint")
 
 
 class AsyncSlots(AsyncUpkeep):
@@ -98,56 +99,107 @@ class AsyncSlots(AsyncUpkeep):
         cancelled caller goes on when the store has answered.
         """
         patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers)
-        # In a task of its own: a call that is cancelled half-way may have taken a slot that nobody would refund.
-        taking = asyncio.create_task(
-            self._take_slot(
+        slot = await _slept(
+            patience,
+            lambda: self.schedule(
                 policy,
                 subject,
                 cost,
-                patience,
-                not_before=not_before,
+                patience.id,
+                max_wait=patience.left(),
+                not_before=patience.not_before(not_before),
                 segment=segment,
                 channel=channel,
                 zone=zone,
-            )
+            ),
+            lambda slot: self.refund(policy, subject, slot.hit, cost),
         )
-        try:
-            slot = await asyncio.shield(taking)
-            if slot.allowed:
-                await asyncio.sleep(slot.wait)
-        except asyncio.CancelledError as stopped:
-            patience.give_up()
-            await _through(asyncio.create_task(self._give_back(policy, subject, cost, taking, stopped)))
-            raise
         if not slot.allowed:
             raise LimitExceeded(refusal_text(policy, subject, slot), slot)
         yield slot
 
-    async def _take_slot(
-        self, policy: str, subject: Subject, cost: int, patience: Patience, *, not_before: float, **names: str | None
-    ) -> Decision:
-        while True:
+    async def schedule_all(
+        self, attempts: Sequence[Attempt], *, max_wait: float | None = None, not_before: float = 0
+    ) -> Joint:
+        """Take the next instant that is free under all of these policies. As `Limiter.schedule_all`."""
+        max_wait_us = None if max_wait is None else seconds_us(max_wait, "max_wait")
+        not_before_us = seconds_us(not_before, "not_before")
+        asked = self._slot_asked(attempts)
+        with self._observers.joint("schedule_all", asked) as seen:
             try:
-                return await self.schedule(
-                    policy,
-                    subject,
-                    cost,
-                    patience.id,
-                    max_wait=patience.left(),
-                    not_before=patience.not_before(not_before),
-                    **names,
-                )
+                for one in asked:
+                    await self._learn(one.policy, one.subject)
+                return seen(await self._store.place_all(self._store_attempts(asked), max_wait_us, not_before_us))
             except StoreError as error:
-                await asyncio.sleep(patience.pause(error))
+                return seen(self._outage.place_all(asked, max_wait_us, not_before_us, error))
 
-    async def _give_back(
-        self, policy: str, subject: Subject, cost: int, taking: asyncio.Task[Decision], stopped: BaseException
-    ) -> None:
+    @asynccontextmanager
+    async def acquire_all(
+        self,
+        attempts: Sequence[Attempt],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in `acquire`
+        not_before: float = 0,
+    ) -> AsyncGenerator[Joint]:
+        """`schedule_all`, then sleep until the slot, as `Limiter.acquire_all`; cancelled as `acquire`."""
+        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers)
+        parts = self._named_slot(attempts, patience.id)
+        slot = await _slept(
+            patience,
+            lambda: self.schedule_all(parts, max_wait=patience.left(), not_before=patience.not_before(not_before)),
+            lambda slot: self._give_back_all(parts, slot.hits),
+        )
+        if not slot.allowed:
+            raise joint_refusal(parts, slot)
+        yield slot
+
+    async def _give_back_all(self, parts: Sequence[Attempt], hits: Sequence[int]) -> None:
+        """Refund every hit; raises the first error after all were tried."""
+        failed: StoreError | None = None
+        for one, hit in zip(parts, hits, strict=False):
+            try:
+                await self.refund(one.policy, one.subject, hit, one.cost)
+            except StoreError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+
+async def _slept(
+    patience: Patience,
+    take: Callable[[], Coroutine[Any, Any, Slot]],
+    give_back: Callable[[Slot], Coroutine[Any, Any, object]],
+) -> Slot:
+    """The slot that `take` takes, once it has come; given back where the wait is cancelled."""
+    # In a task of its own: a call that is cancelled half-way may have taken a slot that nobody would refund.
+    taking = asyncio.create_task(_patiently(patience, take))
+    try:
+        slot = await asyncio.shield(taking)
+        if slot.allowed:
+            await asyncio.sleep(slot.wait)
+    except asyncio.CancelledError as stopped:
+        patience.give_up()
+        await _through(asyncio.create_task(_gave_back(taking, give_back, stopped)))
+        raise
+    return slot
+
+
+async def _patiently(patience: Patience, take: Callable[[], Coroutine[Any, Any, Slot]]) -> Slot:
+    """What `take` returns, once the store answers."""
+    while True:
         try:
-            slot = await taking
-            await self.refund(policy, subject, slot.hit, cost)
-        except CaplineError as error:
-            stopped.add_note(f"the slot was not given back: {error}")
+            return await take()
+        except StoreError as error:
+            await asyncio.sleep(patience.pause(error))
+
+
+async def _gave_back(
+    taking: asyncio.Task[Slot], give_back: Callable[[Slot], Coroutine[Any, Any, object]], stopped: BaseException
+) -> None:
+    try:
+        await give_back(await taking)
+    except CaplineError as error:
+        stopped.add_note(f"the slot was not given back: {error}")
 
 
 async def _through(task: asyncio.Task[None]) -> None:

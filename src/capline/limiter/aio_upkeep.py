@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from capline.model.clock import Clock
     from capline.model.errors import CaplineError
     from capline.model.limit import Limit
+    from capline.model.server_state import ServerState
     from capline.model.subject import Subject
 
 __all__ = ["AsyncUpkeep"]
@@ -36,6 +37,10 @@ class AsyncUpkeep(LimiterBase[AsyncStore]):
     async def now_us(self) -> int:
         """The instant that the store would decide at."""
         return await self._store.now_us()
+
+    async def servers(self) -> list[ServerState]:
+        """See `Limiter.servers`."""
+        return await self._store.servers()
 
     async def flush(self, policy: str) -> int:
         """Forget every subject of the policy, for tests; returns how many. As `Limiter.flush`."""

@@ -6,7 +6,8 @@ import hashlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capline.model.attempt import Attempt, check_id
-from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, quoted
+from capline.model.decision import Decision
+from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, LimitExceeded, quoted
 from capline.model.late import LateModule
 from capline.model.limit import duration_text
 from capline.model.subject import check_subject
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from capline.model.decision import Decision
+    from capline.model.decision import Joint
     from capline.model.subject import Subject
 else:
     np = LateModule("numpy")
@@ -30,6 +31,7 @@ __all__ = [
     "check_subjects",
     "count_of",
     "fingerprint",
+    "joint_refusal",
     "refusal_text",
     "seconds_us",
     "stamp",
@@ -50,6 +52,23 @@ def refusal_text(policy: str, subject: Subject, decision: Decision) -> str:
         )
     when = "never" if decision.retry_after_us is None else f"in {duration_text(decision.retry_after_us)}"
     return f"policy {policy!r}, subject {subject!r}: limit {decision.limit} is reached; this cost fits {when}"
+
+
+def joint_refusal(parts: Sequence[Attempt], joint: Joint) -> LimitExceeded:
+    """The error of a slot for all of these that was not taken."""
+    part = parts[joint.binds]
+    states = joint.limits[joint.binds] if joint.limits else ()
+    decision = Decision(
+        False,
+        joint.limit,
+        joint.remaining,
+        joint.retry_after_us,
+        joint.reset_after_us,
+        None,
+        joint.origin,
+        _seen=(tuple, states),
+    )
+    return LimitExceeded(refusal_text(part.policy, part.subject, decision), decision)
 
 
 def fingerprint(attempt_id: str | None) -> int:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from capline.model.policy import Policy
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
-    from capline.store.local.base import LocalRule
+    from capline.store.local.transaction import LocalRule
 
 __all__ = ["Insurance", "Insurer"]
 
@@ -106,6 +106,12 @@ class Insurer:
         """As the store's `decide_all`, or `peek_all`."""
         parts = [StoreAttempt(*self._arguments(attempt)) for attempt in attempts]
         answer = self._store.decide_all(parts) if consume else self._store.peek_all(parts)
+        return msgspec.structs.replace(answer, hits=(), origin="insurance")
+
+    def place_all(self, attempts: Sequence[Attempt], max_wait_us: int | None, not_before_us: int) -> Joint:
+        """As the store's `place_all`."""
+        parts = [StoreAttempt(*self._arguments(attempt)) for attempt in attempts]
+        answer = self._store.place_all(parts, max_wait_us, not_before_us)
         return msgspec.structs.replace(answer, hits=(), origin="insurance")
 
     def forget(self, subject: Subject) -> None:

@@ -90,6 +90,15 @@ class OutagePolicy:
         self.check(error)
         return self._answer if self._insurer is None else self._insurer.place(attempt, max_wait_us, not_before_us)
 
+    def place_all(
+        self, attempts: Sequence[Attempt], max_wait_us: int | None, not_before_us: int, error: StoreError
+    ) -> Joint:
+        """Answer in place of `place_all`."""
+        self.check(error)
+        if self._insurer is not None:
+            return self._insurer.place_all(attempts, max_wait_us, not_before_us)
+        return Joint.of(self._answer, (), 0)
+
     def joint(self, attempts: Sequence[Attempt], error: StoreError, *, consume: bool) -> Joint:
         """Answer in place of `decide_all`, or with `consume` off of `peek_all`."""
         self.check(error)

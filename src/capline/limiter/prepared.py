@@ -165,6 +165,20 @@ class Prepared(Configured[S]):
             raise InvalidValueError("two parts of one attempt are on the same log; add up their costs in one part")
         return asked
 
+    def _slot_asked(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """`_joint_asked` of one slot, which has one id in all of its logs, or none."""
+        asked = self._joint_asked(attempts)
+        if len({one.id is None for one in asked}) > 1:
+            raise InvalidValueError("one slot has an id in all of its attempts, or in none: give each of them the same")
+        return asked
+
+    def _named_slot(self, attempts: Sequence[Attempt], id: str | None) -> list[Attempt]:
+        """The attempts of one slot under this id, unless the caller named it, or none is needed."""
+        asked = self._slot_asked(attempts)
+        if id is None or asked[0].id is not None:
+            return [*attempts]
+        return [msgspec.structs.replace(one, id=id) for one in attempts]
+
     def _store_attempts(self, asked: Sequence[Attempt]) -> list[StoreAttempt]:
         """Checked attempts in the form that a store takes."""
         return [StoreAttempt(*self._arguments(one)) for one in asked]

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from capline.limiter.checks import refusal_text, seconds_us, stamp
+from capline.limiter.checks import joint_refusal, refusal_text, seconds_us, stamp
 from capline.limiter.patience import Patience
+from capline.limiter.upkeep import Upkeep
 from capline.model.attempt import check_cost
 from capline.model.errors import LimitExceeded, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from capline.model.attempt import Attempt
-    from capline.model.decision import Decision
+    from capline.model.decision import Decision, Joint
     from capline.model.limit import Limit
     from capline.model.subject import Subject
 
-from capline.limiter.upkeep import Upkeep
-
 __all__ = ["Slots"]
+
+T = TypeVar("T")
 
 
 class Slots(Upkeep):
@@ -110,30 +111,95 @@ class Slots(Upkeep):
         sleep gives the slot back; an exception inside the block does not, since the call was made.
         """
         patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers)
-        while True:
-            try:
-                slot = self.schedule(
-                    policy,
-                    subject,
-                    cost,
-                    patience.id,
-                    max_wait=patience.left(),
-                    not_before=patience.not_before(not_before),
-                    segment=segment,
-                    channel=channel,
-                    zone=zone,
-                )
-                break
-            except StoreError as error:
-                time.sleep(patience.pause(error))
+        slot = _patiently(
+            patience,
+            lambda: self.schedule(
+                policy,
+                subject,
+                cost,
+                patience.id,
+                max_wait=patience.left(),
+                not_before=patience.not_before(not_before),
+                segment=segment,
+                channel=channel,
+                zone=zone,
+            ),
+        )
         if not slot.allowed:
             raise LimitExceeded(refusal_text(policy, subject, slot), slot)
-        try:
-            time.sleep(slot.wait)
-        except BaseException as stopped:
-            try:
-                self.refund(policy, subject, slot.hit, cost)
-            except StoreError as error:
-                stopped.add_note(f"the slot was not given back: {error}")
-            raise
+        _sleep_until(slot, lambda: self.refund(policy, subject, slot.hit, cost))
         yield slot
+
+    def schedule_all(
+        self, attempts: Sequence[Attempt], *, max_wait: float | None = None, not_before: float = 0
+    ) -> Joint:
+        """Take the next instant that is free under all of these policies: one slot, `wait` seconds from now, or none.
+
+        "Ten requests and 40,000 tokens a minute, of this key and of its organisation": up to 16 attempts, each with its
+        own cost, each on a log of its own, are recorded at the same instant, or nowhere. Bounds as in `schedule`. It
+        comes after every slot that is taken on any of the logs, so whoever shares a log gets slots in the order in
+        which they asked. An id names the slot in all logs: each attempt has one, or none has, and a retry gets the
+        first answer back. Raises `InvalidValueError` where a cluster keeps the logs in more than one slot, saying how
+        to bring them together, and `IdConflictError` where the ids are known in some of the logs only. Give an unused
+        slot back with `refund_all`. Costs as much as `decide_all`.
+        """
+        max_wait_us = None if max_wait is None else seconds_us(max_wait, "max_wait")
+        not_before_us = seconds_us(not_before, "not_before")
+        asked = self._slot_asked(attempts)
+        with self._observers.joint("schedule_all", asked) as seen:
+            try:
+                return seen(self._store.place_all(self._store_attempts(asked), max_wait_us, not_before_us))
+            except StoreError as error:
+                return seen(self._outage.place_all(asked, max_wait_us, not_before_us, error))
+
+    @contextmanager
+    def acquire_all(
+        self, attempts: Sequence[Attempt], *, timeout: float | None = None, not_before: float = 0
+    ) -> Generator[Joint]:
+        """`schedule_all`, then sleep until the slot; as `acquire`, for all of these attempts or none.
+
+        Raises `LimitExceeded` at once, with nothing taken, if the slot is past the timeout. An interrupted sleep gives
+        every part of the slot back.
+        """
+        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers)
+        parts = self._named_slot(attempts, patience.id)
+        slot = _patiently(
+            patience,
+            lambda: self.schedule_all(parts, max_wait=patience.left(), not_before=patience.not_before(not_before)),
+        )
+        if not slot.allowed:
+            raise joint_refusal(parts, slot)
+        _sleep_until(slot, lambda: self._give_back_all(parts, slot.hits))
+        yield slot
+
+    def _give_back_all(self, parts: Sequence[Attempt], hits: Sequence[int]) -> None:
+        """Refund every hit; raises the first error after all were tried."""
+        failed: StoreError | None = None
+        for one, hit in zip(parts, hits, strict=False):
+            try:
+                self.refund(one.policy, one.subject, hit, one.cost)
+            except StoreError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+
+def _patiently(patience: Patience, take: Callable[[], T]) -> T:
+    """What `take` returns, once the store answers."""
+    while True:
+        try:
+            return take()
+        except StoreError as error:
+            time.sleep(patience.pause(error))
+
+
+def _sleep_until(slot: Decision | Joint, give_back: Callable[[], object]) -> None:
+    """Sleep until the slot, or give it back where that is interrupted."""
+    try:
+        time.sleep(slot.wait)
+    except BaseException as stopped:
+        try:
+            give_back()
+        except StoreError as error:
+            stopped.add_note(f"the slot was not given back: {error}")
+        raise

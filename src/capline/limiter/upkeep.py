@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from capline.model.clock import Clock
     from capline.model.errors import CaplineError
     from capline.model.limit import Limit
+    from capline.model.server_state import ServerState
     from capline.model.subject import Subject
 
 __all__ = ["Upkeep"]
@@ -35,6 +36,13 @@ class Upkeep(LimiterBase[Store]):
     def now_us(self) -> int:
         """The instant that the store would decide at."""
         return self._store.now_us()
+
+    def servers(self) -> list[ServerState]:
+        """How each server of the store that holds logs is doing: its circuit breaker here, memory, connections.
+
+        Empty for a store of this machine. Asks each server once, waits at most 2 s for each, and raises for none.
+        """
+        return self._store.servers()
 
     def flush(self, policy: str) -> int:
         """Forget every subject of the policy, for tests; returns how many. Policies that share its log forget them too.

@@ -114,13 +114,19 @@ class Joint(_Answer, frozen=True):
 
     `hits` are the stamps to refund, one for each attempt in order; empty where nothing was recorded. `binds` is the
     number of the attempt whose limit is `limit`; 0 where that is None, as in an outage. All else is as in `Decision`,
-    over all of the attempts.
+    over all of the attempts; a slot is one instant, so there all `hits` are the same.
     """
 
     hits: tuple[int, ...] = ()
     binds: int = 0
     origin: str = "store"
+    wait_us: int = 0
     _seen: tuple[Any, ...] = ()
+
+    @property
+    def wait(self) -> float:
+        """`wait_us` in seconds."""
+        return self.wait_us / 1e6
 
     @property
     def limits(self) -> tuple[tuple[LimitStatus, ...], ...]:
@@ -150,5 +156,6 @@ class Joint(_Answer, frozen=True):
             tuple(hits),
             binds,
             decision.origin,
+            decision.wait_us,
             decision._seen,  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the two are of one kind
         )

@@ -127,7 +127,10 @@ class StoreVersionError(StoreError):
 
 
 class LimitExceeded(CaplineError):  # noqa: N818 - a public name, and the word of the field
-    """`acquire` could not have its slot within the timeout. `decision` is the refusal."""
+    """`acquire` or `acquire_all` could not have its slot within the timeout. `decision` is the refusal.
+
+    Of several attempts it is that of the one that binds.
+    """
 
     def __init__(self, message: str, decision: Decision) -> None:
         super().__init__(message)

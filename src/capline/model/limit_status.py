@@ -61,20 +61,16 @@ class LimitStatus(msgspec.Struct, frozen=True, gc=False):
 def states_of(logs: Iterable[LogLimits], numbers: Sequence[int]) -> tuple[LimitStatus, ...]:
     """The state of every limit in the policy's order, from three numbers for each limit in the order of the logs."""
     states: list[LimitStatus] = []
-    places: list[int] = []
-    at = 0
+    placed: list[int] = []
+    rest = iter(numbers)
     for log_limits in logs:
-        title = log_limits.title
-        if log_limits.places:
-            places += log_limits.places
-        else:
-            places += range(len(places), len(places) + len(log_limits.limits))
         for limit in log_limits.limits:
-            left, frees_in_us, whole_in_us = numbers[at : at + NUMBERS]
-            at += NUMBERS
-            never = limit.quota == 0 and not isinstance(limit, QuietHours)
-            past = -left if left < 0 else 0
-            states.append(LimitStatus(limit, left + past, None if never else frees_in_us, whole_in_us, title, past))
+            left, frees_in_us, whole_in_us = next(rest), next(rest), next(rest)
+            if limit.quota == 0 and not isinstance(limit, QuietHours):
+                frees_in_us = None
+            remaining, past = (left, 0) if left >= 0 else (0, -left)
+            states.append(LimitStatus(limit, remaining, frees_in_us, whole_in_us, log_limits.title, past))
+        placed += log_limits.places or range(len(placed), len(states))
     if len(states) == 1:
         return (states[0],)
-    return tuple([state for _, state in sorted(zip(places, states, strict=True), key=itemgetter(0))])
+    return tuple([state for _, state in sorted(zip(placed, states, strict=True), key=itemgetter(0))])

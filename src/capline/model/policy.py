@@ -36,6 +36,7 @@ __all__ = [
     "MOST_LIMITS",
     "MOST_REPLICAS",
     "NAME_FORM",
+    "POLICY_KEYS",
     "POPULATION",
     "BoundPolicy",
     "LogLimits",
@@ -92,6 +93,22 @@ at a `/` and begins behind a `:`."""
 
 LOG_FORM = re.compile(r"(?:[A-Za-z0-9_]|%2F)(?:[A-Za-z0-9_.-]|%3A|%2F){0,63}", re.ASCII)
 
+
+POLICY_KEYS = (
+    "limits",
+    "by_segment",
+    "channels",
+    "algorithm",
+    "count_denied",
+    "layout",
+    "log",
+    "wait_replicas",
+    "population",
+    "zone",
+    "granularity",
+)
+"""What a policy takes beside its name: here, in a policy file and in a configuration store. Each but `granularity` is a
+field."""
 
 _MARKS = "'_', '.' or '-'", "'.' or '-'"
 
@@ -227,7 +244,7 @@ class Policy:
 
     def having(self, **changes: Any) -> Policy:
         """The same policy with these arguments changed."""
-        same: dict[str, Any] = {field: getattr(self, field) for field in _FIELDS}
+        same: dict[str, Any] = {field: getattr(self, field) for field in ("name", *POLICY_KEYS[:-1])}
         if self.grain_us:
             same["granularity"] = f"{self.grain_us}us"
         return Policy(**{**same, **changes})
@@ -300,21 +317,6 @@ class Policy:
         yield from self.limits
         for limits in (*self.by_segment.values(), *self.channels.values()):
             yield from limits
-
-
-_FIELDS = (
-    "name",
-    "limits",
-    "by_segment",
-    "channels",
-    "algorithm",
-    "count_denied",
-    "layout",
-    "log",
-    "wait_replicas",
-    "population",
-    "zone",
-)
 
 
 def check_name(name: str, what: str) -> str:

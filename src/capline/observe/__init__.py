@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from capline.observe.opentelemetry import OpenTelemetryObserver
     from capline.observe.prometheus import PrometheusObserver
     from capline.observe.segments import SegmentMetrics, Watched, WatchFigures
+    from capline.observe.servers import ServerMetrics
     from capline.observe.store import HasStats, StoreMetrics
 else:
     __getattr__ = late_names(
@@ -25,6 +26,7 @@ else:
             "capline.observe.opentelemetry": ("OpenTelemetryObserver",),
             "capline.observe.prometheus": ("PrometheusObserver",),
             "capline.observe.segments": ("SegmentMetrics", "WatchFigures", "Watched"),
+            "capline.observe.servers": ("ServerMetrics",),
             "capline.observe.store": ("HasStats", "StoreMetrics"),
         },
     )
@@ -39,6 +41,7 @@ __all__ = [
     "Outcome",
     "PrometheusObserver",
     "SegmentMetrics",
+    "ServerMetrics",
     "StoreMetrics",
     "WatchFigures",
     "Watched",

@@ -38,8 +38,9 @@ class Outcome(NamedTuple):
 class Decided(msgspec.Struct):
     """The answers of one call.
 
-    `verb`     `"decide"`, `"decide_all"`, `"decide_batch"`, `"decide_many"`, `"charge"`, `"schedule"`
-               (also for `acquire`), and the peeks, which decide nothing: `"peek"`, `"peek_all"`, `"peek_many"`
+    `verb`     `"decide"`, `"decide_all"`, `"decide_batch"`, `"decide_many"`, `"charge"`, `"schedule"` and
+               `"schedule_all"` (also for `acquire` and `acquire_all`), and the peeks, which decide nothing: `"peek"`,
+               `"peek_all"`, `"peek_many"`
     `policy`, `segment`, `channel`  what all its attempts share; None where mixed, or not named
     `size`     attempts in it; each is allowed, refused or an error, or by a peek would be
     `seconds`  what the store's call took, in an outage with what stood in for it; None where no store was asked

@@ -13,7 +13,7 @@ from capline.forms.fields import BOOLEANS, WHOLE, Fields, misshapen
 from capline.forms.tree import Items, Node, Table, Text, clipped, shown
 from capline.model.errors import CaplineError
 from capline.model.limit import Limit
-from capline.model.policy import Policy, check_name
+from capline.model.policy import POLICY_KEYS, Policy, check_name
 
 if TYPE_CHECKING:
     from capline.forms.tree import Fault
@@ -24,18 +24,6 @@ DEFAULT_NAMESPACE = "capline"
 
 _FILE_KEYS = ("namespace", "policies")
 _NUMBERS = ("wait_replicas", "population")
-_POLICY_KEYS = (
-    "limits",
-    "by_segment",
-    "channels",
-    "log",
-    "layout",
-    "algorithm",
-    "granularity",
-    "count_denied",
-    "zone",
-    *_NUMBERS,
-)
 _STAND_IN = "_"
 """The name under which a piece is tried, so that what has a bad name has its other faults listed too."""
 
@@ -96,7 +84,7 @@ class _Form:
         fields = Fields(node, f"{where}: ", self.faults, like="{limits: [3/day]}")
         if not fields.is_mapping:
             return None
-        fields.only(_POLICY_KEYS)
+        fields.only(POLICY_KEYS)
         parts: dict[str, Any] = {"limits": ()}
         for key, _, value in fields.lines():
             match key:

@@ -25,7 +25,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from capline.model.errors import StoreError
-from capline.observe import PrometheusObserver, SegmentMetrics, StoreMetrics
+from capline.observe import PrometheusObserver, SegmentMetrics, ServerMetrics, StoreMetrics
 from capline.observe.metrics import BUCKETS_SECONDS
 from capline.service.configuration import ConfigurationMetrics
 from capline.service.http import Reply, Request, Route
@@ -83,6 +83,7 @@ class Metrics:
             MultiProcessCollector(self.asked, folder)
             self.asked.register(_Processes(Path(folder)))
         self._stores, self._segments = StoreMetrics(self.asked), SegmentMetrics(self.asked)
+        self.servers = ServerMetrics(self.asked, own)
 
     def add(self, limiter: AsyncLimiter, segments: SegmentSource | None = None) -> None:
         """Tell of its store, too, and of its segments."""

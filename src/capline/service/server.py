@@ -38,6 +38,7 @@ from capline.service.probes import probes
 from capline.service.run.listen import Listener, tls_context
 from capline.service.run.reload import Followed, follow
 from capline.service.run.settings import Settings
+from capline.service.servers import watch_servers
 from capline.service.spoe import spoe_server
 
 if TYPE_CHECKING:
@@ -213,6 +214,7 @@ async def _serve(
             tasks = [
                 beside.create_task(follow(parts.followed, metrics, reload_now)),
                 beside.create_task(metrics.watch(parts.limiter)),
+                beside.create_task(watch_servers(parts.limiter, metrics.servers)),
             ]
             if PUBLIC in sockets:
                 tasks += [beside.create_task(one()) for one in parts.beside]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from capline.model.decision import Decision, Joint
     from capline.model.policy import BoundPolicy
+    from capline.model.server_state import ServerState
     from capline.store.columns import Decisions
 
 __all__ = ["AsyncStore", "Batch", "CompiledRule", "Merge", "Page", "ScannedLog", "Store", "StoreAttempt"]
@@ -148,6 +149,14 @@ class Store(Protocol):
         ...
 
     @abstractmethod
+    def place_all(self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /) -> Joint:
+        """`place` for several logs: one instant for all, in one atomic step, or nothing; `capline.window.joint`.
+
+        Raises `InvalidValueError` where the logs are not in one place, so that no step is atomic.
+        """
+        ...
+
+    @abstractmethod
     def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
         """Many attempts of any policies, in order; an item that fails is its error, and fails no other."""
         ...
@@ -205,6 +214,10 @@ class Store(Protocol):
     def stats(self) -> dict[str, int]:
         """Figures of the store itself, by name; empty if it has none. Waits for no server."""
         ...
+
+    def servers(self) -> list[ServerState]:
+        """How each server that holds logs is doing; empty for a store of this machine."""
+        return []
 
     @abstractmethod
     def now_us(self) -> int:
@@ -277,6 +290,13 @@ class AsyncStore(Protocol):
         ...
 
     @abstractmethod
+    async def place_all(
+        self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /
+    ) -> Joint:
+        """`place` for several logs: one instant for all, in one atomic step, or nothing."""
+        ...
+
+    @abstractmethod
     async def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
         """Many attempts of any policies, in order; an item that fails is its error, and fails no other."""
         ...
@@ -327,6 +347,10 @@ class AsyncStore(Protocol):
     def stats(self) -> dict[str, int]:
         """Figures of the store itself, by name; empty if it has none."""
         ...
+
+    async def servers(self) -> list[ServerState]:
+        """See `Store`."""
+        return []
 
     @abstractmethod
     async def now_us(self) -> int:

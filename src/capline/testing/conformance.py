@@ -18,6 +18,7 @@ from capline.testing.law.denied import DeniedLaw
 from capline.testing.law.hits import HitLaw
 from capline.testing.law.inputs import InputLaw
 from capline.testing.law.joint import JointLaw
+from capline.testing.law.joint_slots import JointSlotLaw
 from capline.testing.law.joint_time import JointTimeLaw
 from capline.testing.law.logs import LogLaw
 from capline.testing.law.looked_up import LookedUpLaw
@@ -68,6 +69,7 @@ class StoreConformance(
     AlgorithmLaw,
     JointLaw,
     JointTimeLaw,
+    JointSlotLaw,
     CountedLaw,
     LookedUpLaw,
     StateLaw,

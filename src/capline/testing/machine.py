@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from unittest import TestCase
 
-    from capline.model.decision import Decision
+    from capline.model.decision import Decision, Joint
     from capline.testing.oracle import Judge
 
 __all__ = ["state_machine"]
@@ -316,6 +316,39 @@ class StoreMachine(RuleBasedStateMachine):
         self.clock.advance_us(step_us)
         self.all_or_none([ahead, self.part(data, asked[1], data.draw(costs), data.draw(ids))])
 
+    @rule(
+        data=st.data(),
+        asked=st.lists(every_subject, min_size=1, max_size=2, unique=True),
+        id=ids,
+        max_wait=st.sampled_from([None, None, 0, 20e-6]),
+        not_before=st.sampled_from([0, 0, 20e-6]),
+    )
+    def schedule_all(
+        self,
+        data: st.DataObject,
+        asked: list[str | int],
+        id: str | None,
+        max_wait: float | None,
+        not_before: float,
+    ) -> None:
+        """One slot for all of them, or for the first where a cluster keeps them apart."""
+        if "+cluster" in self.store_url() and not (self.store_layout == "bucket" and {*asked} <= {7, 8, 9}):
+            asked = asked[:1]
+        named = None if {*asked} & {"plain", 8} else id
+        parts = [self.part(data, one, data.draw(costs), named) for one in asked]
+        try:
+            expected = self.reference.schedule_all(parts, max_wait=max_wait, not_before=not_before)
+        except IdConflictError:
+            with pytest.raises(IdConflictError):
+                self.limiter.schedule_all(parts, max_wait=max_wait, not_before=not_before)
+            return
+        answer = self.limiter.schedule_all(parts, max_wait=max_wait, not_before=not_before)
+        assert answer == expected
+        assert answer.limits == expected.limits
+        most_us = None if max_wait is None else round(max_wait * 1e6)
+        self.oracle.scheduled_all(parts, self.clock.now_us(), expected, most_us, round(not_before * 1e6))
+        self.note_all(parts, expected)
+
     def part(self, data: st.DataObject, subject: str | int, cost: int, id: str | None) -> Attempt:
         """An attempt on the subject, a plain one where the subject only sees such."""
         if subject in ("plain", 8):
@@ -337,7 +370,11 @@ class StoreMachine(RuleBasedStateMachine):
         assert answer == expected
         assert answer.limits == expected.limits
         self.oracle.decided_all(parts, self.clock.now_us(), expected)
-        for one, hit in zip(parts, expected.hits, strict=False):
+        self.note_all(parts, expected)
+
+    def note_all(self, parts: list[Attempt], joint: Joint) -> None:
+        """Remember the hits of all parts."""
+        for one, hit in zip(parts, joint.hits, strict=False):
             if one.subject not in ("plain", 8):
                 self.hits.append((one.subject, hit))
 

@@ -182,6 +182,32 @@ class Oracle:
                 _check(not self._queued(account, now_us) or self._blind(attempt), 0, attempt, "jumped the queue")
                 self._granted(attempt, account, now_us, hit)
 
+    def scheduled_all(
+        self, attempts: Sequence[Attempt], now_us: int, joint: Joint, max_wait_us: int | None, not_before_us: int
+    ) -> None:
+        """An answer to `schedule_all`, of one atomic step."""
+        found = [self._of(attempt, now_us) for attempt in attempts]
+        if not joint.allowed:
+            _check(joint.hits == (), 3, attempts, f"refused, and recorded {joint.hits}")
+            return
+        _check(len(joint.hits) == len(attempts) and len(set(joint.hits)) == 1, 1, attempts, f"{joint.hits} is no slot")
+        slot_us = joint.hits[0]
+        new = [account for account, known in found if known is None]
+        if new and not any(self._blind(attempt) for attempt in attempts):
+            near = max_wait_us is None or slot_us - now_us <= max_wait_us
+            _check(near and slot_us - now_us >= not_before_us, 1, attempts, f"{slot_us} is not in time")
+            first_us = max(now_us + not_before_us, *(max(one.time_us(now_us), one.newest_us() + 1) for one in new))
+            sooner = slot_us > first_us and all(
+                self._fits(attempt, account, slot_us - 1) and all(hit.stamp_us != slot_us - 1 for hit in account.hits)
+                for attempt, (account, _) in zip(attempts, found, strict=True)
+            )
+            _check(not sooner, 2, attempts, f"there was room before {slot_us}")
+        for attempt, (account, known) in zip(attempts, found, strict=True):
+            if known is not None:
+                _check(slot_us == known.stamp_us, 4, attempt, f"{slot_us}, not {known} again")
+            elif slot_us > account.time_us(now_us) - account.retention_us:
+                self._granted(attempt, account, now_us, slot_us)
+
     def refunded(self, policy: str, subject: str | int, stamp_us: int, *, done: bool) -> None:
         """An answer to `refund`."""
         account = self._account(policy, subject)

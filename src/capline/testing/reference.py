@@ -15,7 +15,7 @@ from capline.model.decision import Decision, Joint
 from capline.model.policy import LogLimits
 from capline.window.bound_log import draft_logs
 from capline.window.charge import charge
-from capline.window.joint import joint
+from capline.window.joint import joint, joint_slot
 from capline.window.log import Log, trim
 from capline.window.refund import refund, settle
 from capline.window.rule import attempt, peek
@@ -117,14 +117,22 @@ class Reference:
 
     def decide_all(self, attempts: Sequence[Attempt]) -> Joint:
         """One attempt over several subjects, all or nothing."""
-        rules = [self._rules.rule(one.policy, one.segment, one.channel, one.zone) for one in attempts]
-        opened = [self._open(rule, one.subject, one.cost) for rule, one in zip(rules, attempts, strict=True)]
-        parts = [bound_logs for _, bound_logs in opened]
+        opened, parts = self._open_all(attempts)
         decision, hits = joint(parts, self._clock.now_us(), [fingerprint(one.id) for one in attempts])
-        for one, (drafts, _) in zip(attempts, opened, strict=True):
+        for one, drafts in zip(attempts, opened, strict=True):
             self._keep(one.subject, drafts)
-        binds = next((i for i, bound_logs in enumerate(parts) if any(bound.binds for bound in bound_logs)), 0)
-        return Joint.of(decision, hits, binds)
+        return Joint.of(decision, hits, _binds(parts))
+
+    def schedule_all(
+        self, attempts: Sequence[Attempt], *, max_wait: float | None = None, not_before: float = 0
+    ) -> Joint:
+        """Take the next free instant of all logs, or none."""
+        slot = Slot(None if max_wait is None else round(max_wait * 1e6), round(not_before * 1e6))
+        opened, parts = self._open_all(attempts)
+        decision, hits = joint_slot(parts, self._clock.now_us(), [fingerprint(one.id) for one in attempts], slot)
+        for one, drafts in zip(attempts, opened, strict=True):
+            self._keep(one.subject, drafts)
+        return Joint.of(decision, hits, _binds(parts))
 
     def refund(self, policy: str, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
         """Give a hit back, in the policy's log and whichever other has it."""
@@ -173,6 +181,11 @@ class Reference:
         self._keep(subject, drafts)
         return decision
 
+    def _open_all(self, attempts: Sequence[Attempt]) -> tuple[list[dict[str, Draft]], list[list[BoundLog]]]:
+        rules = [self._rules.rule(one.policy, one.segment, one.channel, one.zone) for one in attempts]
+        opened = [self._open(rule, one.subject, one.cost) for rule, one in zip(rules, attempts, strict=True)]
+        return [drafts for drafts, _ in opened], [bound_logs for _, bound_logs in opened]
+
     def _open(self, rule: BoundPolicy, subject: Subject, cost: int) -> tuple[dict[str, Draft], list[BoundLog]]:
         drafts, bound_logs = draft_logs(
             [self._logs.get((log_limits.log, subject), Log()) for log_limits in rule.logs],
@@ -186,3 +199,8 @@ class Reference:
         for name, draft in drafts.items():
             if draft.log.hits:
                 self._logs[name, subject] = draft.log
+
+
+def _binds(parts: Sequence[Sequence[BoundLog]]) -> int:
+    """The number of the part whose limit binds."""
+    return next((i for i, bound_logs in enumerate(parts) if any(bound.binds for bound in bound_logs)), 0)

@@ -18,6 +18,7 @@ __all__ = [
     "nginx_conf",
     "policies_yaml",
     "prometheus_yaml",
+    "ratelimit_yaml",
     "redis_conf",
     "service_yaml",
     "users_csv",
@@ -39,10 +40,18 @@ def policies_yaml(*, replicas: int) -> str:
     )
 
 
+def ratelimit_yaml() -> str:
+    """Limits for Envoy, as envoyproxy/ratelimit has them: 20 a minute for each path."""
+    return "domain: edge\ndescriptors:\n  - key: path\n    rate_limit: {unit: minute, requests_per_unit: 20}\n"
+
+
 def service_yaml(store: str, segments: str, *, proxies: int) -> str:
-    """The settings that both services share; where each listens is in its options."""
+    """The settings that both services share; where each listens is in its options.
+
+    The policies are in the configuration store, which is the logs' own.
+    """
     return (
-        f"store: {store}\npolicies: policies.yaml\nsegments: {segments}\n"
+        f"store: {store}\nconfig: {store}\nsegments: {segments}\n"
         f'http: {{trusted_proxies: {proxies}}}\nobservers: {{access_log: "-", access_sample: 0.1}}\n'
     )
 
@@ -93,13 +102,13 @@ def nginx_conf(port: int, services: Sequence[int]) -> str:
     )
 
 
-def prometheus_yaml(targets: Iterable[int]) -> str:
-    """Every service's metrics every 5 seconds, and the alert rules of deploy/."""
-    listed = ", ".join(f"'{HOST}:{port}'" for port in targets)
-    return (
-        "global: {scrape_interval: 5s, evaluation_interval: 5s}\nrule_files: [alerts.yml]\n"
-        f"scrape_configs:\n  - job_name: capline\n    static_configs: [{{targets: [{listed}]}}]\n"
-    )
+def prometheus_yaml(services: Iterable[int], workers: Iterable[int]) -> str:
+    """The metrics of every service and worker every 5 seconds, and the alert rules of deploy/."""
+    text = "global: {scrape_interval: 5s, evaluation_interval: 5s}\nrule_files: [alerts.yml]\nscrape_configs:\n"
+    for job, ports in (("capline", services), ("capline-worker", workers)):
+        listed = ", ".join(f"'{HOST}:{port}'" for port in ports)
+        text += f"  - job_name: {job}\n    static_configs: [{{targets: [{listed}]}}]\n"
+    return text
 
 
 def alerts_yaml() -> str:

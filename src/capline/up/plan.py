@@ -1,6 +1,7 @@
 """What `capline up` starts, with which words and after what: a pure function of what is installed here.
 
     Redis Cluster 3+3, its slots and replicas   Redis (the queue)        S3 server
+    the policies, set in the configuration store
     publisher          ->  two services     ->  nginx  ->  traffic
     receiver           ->  worker           ->  the campaign, queued once
     Prometheus
@@ -27,11 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["PORTS", "RATE", "Missing", "Part", "Plan", "Programs", "find_programs", "plan"]
 
-PORTS = 17
+PORTS = 20
 """How many ports a plan may need."""
 NODES, REPLICAS = 6, 1
 RATE = 20
 """Requests a second that play by themselves."""
+TAKEOVER_S = 5
+"""A batch of a worker that died is taken over as soon as that."""
 SERVER_PAUSE_S = 10.0
 """Before a server that died is started again: by then its replica serves, or it comes back with what it had on disk."""
 
@@ -127,12 +130,14 @@ class _Maker:
         queue = self._redis("queue", next(self._ports), cluster=False) if redis else None
         segments = self._segments()
         self._files["policies.yaml"] = files.policies_yaml(replicas=REPLICAS if redis else 0)
+        words = (*_CLI, "config", "set", "policies.yaml", "--store", store, "--who", "up")
+        self._add(Part("policies", words, once=True))
         services, admins = self._services(store, segments)
         front = self._nginx(services)
-        receiver = None if queue is None else self._campaign(queue, store, segments)
-        prometheus = self._prometheus(admins)
+        receiver, workers = (None, []) if queue is None else self._campaign(queue, store, segments)
+        self._prometheus(admins, workers)
         self._module("traffic", f"http://{HOST}:{front}", str(RATE), where=f"{RATE} requests a second, in traffic.log")
-        tries = _tries(front, receiver, admins[0], prometheus)
+        tries = _tries(front, receiver)
         return Plan(self._files, tuple(self._parts), tuple(self._missing), tries)
 
     def _cluster(self) -> str:
@@ -179,12 +184,13 @@ class _Maker:
     def _services(self, store: str, segments: str) -> tuple[list[int], list[int]]:
         proxies = int(self._programs.nginx is not None)
         self._files["capline.yaml"] = files.service_yaml(store, segments, proxies=proxies)
-        services, admins = [next(self._ports), next(self._ports)], [next(self._ports), next(self._ports)]
-        for number, (service, admin) in enumerate(zip(services, admins, strict=True), 1):
-            words = (*_CLI, "serve", "--config", "capline.yaml", "--listen", f"{HOST}:{service}")
-            where = f"http://{HOST}:{service}, metrics at http://{HOST}:{admin}/metrics"
-            ready = f"http://{HOST}:{service}/healthz"
-            self._add(Part(f"service-{number}", (*words, "--admin", f"{HOST}:{admin}"), ready, where=where))
+        self._files["ratelimit/edge.yaml"] = files.ratelimit_yaml()
+        services, admins, grpcs = ([next(self._ports), next(self._ports)] for _ in range(3))
+        for number, (service, admin, grpc) in enumerate(zip(services, admins, grpcs, strict=True), 1):
+            words = (*_CLI, "serve", "--config", "capline.yaml", "--envoy", "ratelimit")
+            words += ("--listen", f"{HOST}:{service}", "--admin", f"{HOST}:{admin}", "--grpc", f"{HOST}:{grpc}")
+            where = f"http://{HOST}:{service}, Envoy's gRPC at {HOST}:{grpc}, metrics at http://{HOST}:{admin}/metrics"
+            self._add(Part(f"service-{number}", words, f"http://{HOST}:{service}/healthz", where=where))
         return services, admins
 
     def _nginx(self, services: Sequence[int]) -> int:
@@ -200,26 +206,29 @@ class _Maker:
         )
         return port
 
-    def _campaign(self, queue: str, store: str, segments: str) -> int:
-        port = next(self._ports)
+    def _campaign(self, queue: str, store: str, segments: str) -> tuple[int, list[int]]:
+        """The port where messages arrive, and those where workers tell their metrics."""
+        port, metrics = next(self._ports), next(self._ports)
         self._files["campaign.yaml"] = files.campaign_yaml(store, segments, port)
         self._files["users.csv"] = files.users_csv()
         self._module("receiver", str(port), ready=f"tcp:{port}", where=f"http://{HOST}:{port} shows what arrived")
-        self._add(Part("worker", (*_CLI, "worker", "--queue", queue), where=f"queue {queue}"))
+        words = (*_CLI, "worker", "--queue", queue, "--metrics", f"{HOST}:{metrics}", "--takeover", str(TAKEOVER_S))
+        where = f"queue {queue}, metrics at http://{HOST}:{metrics}/metrics"
+        self._add(Part("worker", words, f"tcp:{metrics}", where=where))
         self._add(Part("campaign", (*_CLI, "campaign", "enqueue", "campaign.yaml", "--queue", queue), once=True))
-        return port
+        return port, [metrics]
 
-    def _prometheus(self, admins: Sequence[int]) -> int | None:
+    def _prometheus(self, services: Sequence[int], workers: Sequence[int]) -> None:
         if self._programs.prometheus is None:
             self._missing.append(Missing("prometheus", "apt-get install prometheus", "no graphs and no alerts"))
-            return None
+            return
         port = next(self._ports)
-        self._files["prometheus.yml"] = files.prometheus_yaml(admins)
+        self._files["prometheus.yml"] = files.prometheus_yaml(services, workers)
         self._files["alerts.yml"] = files.alerts_yaml()
         words = (self._programs.prometheus, "--config.file=prometheus.yml", "--storage.tsdb.path=prometheus")
         listen = f"--web.listen-address={HOST}:{port}"
-        self._add(Part("prometheus", (*words, listen), f"http://{HOST}:{port}/-/ready", where=f"http://{HOST}:{port}"))
-        return port
+        where = f"http://{HOST}:{port}, alerts at http://{HOST}:{port}/alerts"
+        self._add(Part("prometheus", (*words, listen), f"http://{HOST}:{port}/-/ready", where=where))
 
     def _module(self, name: str, *words: str, ready: str = "", where: str = "") -> None:
         self._add(Part(name, (sys.executable, "-m", f"capline.up.{name}", *words), ready, where=where))
@@ -229,24 +238,25 @@ class _Maker:
         self._parts.append(msgspec.structs.replace(part, environment=dict(environment)))
 
 
-def _tries(front: int, receiver: int | None, admin: int, prometheus: int | None) -> tuple[tuple[str, str], ...]:
+def _tries(front: int, receiver: int | None) -> tuple[tuple[str, str], ...]:
     base = f"http://{HOST}:{front}"
-    promo = '\'{"policy": "promo", "subject": 250}\''
     api = '\'{"policy": "api", "subject": "you", "cost": 5}\''
+    yours = f"{base}/v1/overrides/api/you"
+    mine = '\'{"limits": ["40/minute"], "who": "you"}\''
+    promo = '\'{"policy": "promo", "subject": 250}\''
+    path = '\'{"domain": "edge", "descriptors": [{"entries": [{"key": "path", "value": "/a"}]}]}\''
     last = (
-        ("what the services count", f"curl -sS http://{HOST}:{admin}/metrics")
-        if prometheus is None
-        else ("which alerts there are", f"curl -sS http://{HOST}:{prometheus}/api/v1/rules")
-    )
-    shown = (
         ("how many users are active", f"curl -sS {base}/v1/segments/active/count")
         if receiver is None
         else ("what the campaign sent, and the receiver got", f"curl -sS http://{HOST}:{receiver}/")
     )
     return (
         ("5 units of 20/minute; type it again until it is refused", f"curl -sS {base}/v1/decide --json {api}"),
+        (
+            "40/minute for you alone, in force everywhere in 2 s",
+            f"curl -sS -X PUT {yours} --json {mine}",
+        ),
         ("a message to a user, whose segment is looked up", f"curl -sS {base}/v1/decide --json {promo}"),
-        ("why: the limits, what counts, when it frees", f"curl -sS '{base}/v1/subjects/i:250?policy=promo'"),
-        shown,
+        ("what Envoy asks by gRPC, as JSON", f"curl -sS {base}/json --json {path}"),
         last,
     )

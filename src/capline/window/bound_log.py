@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from capline.model.limit import CalendarLimit, QuietHours
 from capline.model.policy import LogLimits
 from capline.model.zone import ZoneTable, zone_table
-from capline.window.limit_reader import LimitReader, reader_of
+from capline.window.counters import FixedReader, counter_of, level_of
+from capline.window.limit_reader import CalendarReader, LimitReader, QuietReader, RollingReader
 from capline.window.log import Draft, Log, LogView
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from capline.model.limit import Limit
     from capline.model.policy import BoundPolicy
 
 __all__ = ["BoundLog", "OpenLog", "Readers", "draft_logs", "readers_of", "table_of"]
@@ -78,9 +81,23 @@ def readers_of(rule: BoundPolicy) -> Readers:
     """The reader of each limit of the rule, by log."""
     counts_denied = rule.denied_units > 0
     return tuple(
-        tuple(reader_of(limit, rule.algorithm, counts_denied=counts_denied) for limit in log_limits.limits)
+        tuple(_reader_of(limit, rule.algorithm, counts_denied=counts_denied) for limit in log_limits.limits)
         for log_limits in rule.logs
     )
+
+
+def _reader_of(limit: Limit, algorithm: str, *, counts_denied: bool) -> LimitReader:
+    if isinstance(limit, QuietHours):
+        return QuietReader(limit)
+    if isinstance(limit, CalendarLimit):
+        return CalendarReader(limit)
+    if algorithm == "fixed_window":
+        return FixedReader(limit)
+    if algorithm == "sliding_counter":
+        return counter_of(limit)
+    if algorithm == "gcra":
+        return level_of(limit)
+    return RollingReader(limit, shifted=counts_denied)
 
 
 def table_of(rule: BoundPolicy, now_us: int) -> ZoneTable:

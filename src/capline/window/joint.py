@@ -1,7 +1,7 @@
 """One attempt over several subjects: an attempt for each of them at the same now, all or nothing (decision 10).
 
 Each part has a time and a stamp of its own, since the logs of one subject may be ahead of the clock and those of
-another not. The logs of one part share both.
+another not. The logs of one part share both. A slot is one instant, so there all parts share the stamp (decision 13).
 """
 
 from __future__ import annotations
@@ -10,19 +10,28 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from capline.model.errors import IdConflictError
 from capline.model.limit_status import NUMBERS, LimitStatus, states_of
 from capline.window.answer import known_answer
+from capline.window.log import NEVER
 from capline.window.reading import time_of
 from capline.window.recording import record_hit
 from capline.window.rule import judge
+from capline.window.slot import take_slot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capline.model.decision import Decision
     from capline.window.bound_log import BoundLog
+    from capline.window.slot import Slot
 
-__all__ = ["joint"]
+__all__ = ["SLOTS_DIFFER", "joint", "joint_slot"]
+
+SLOTS_DIFFER = (
+    "these ids are known in some of the logs only, or at several instants, so they name no one slot; "
+    "give back what they have, or take new ids"
+)
 
 
 def joint(
@@ -49,11 +58,59 @@ def joint(
         return decision, []
     stamps = iter(stamps_us)
     hits = [next(stamps) if answer is None else answer.hit or 0 for answer in known]
-    for logs, fingerprint, answer, stamp_us in zip(parts, fingerprints, known, hits, strict=True) if record else ():
-        time_us = time_of(logs, now_us)
-        for number, bound in enumerate(logs if answer is None else ()):
-            record_hit(bound, time_us, stamp_us, 0 if number else fingerprint)
+    if record:
+        new_hits = [NEVER if answer else hit for answer, hit in zip(known, hits, strict=True)]
+        _record(parts, now_us, fingerprints, new_hits)
     return decision, hits
+
+
+def joint_slot(
+    parts: Sequence[Sequence[BoundLog]], now_us: int, fingerprints: Sequence[int], slot: Slot
+) -> tuple[Decision, list[int]]:
+    """One slot for several parts, each with its logs: recorded at the same instant in all of them, or in none.
+
+    The answer, and the hit of each part; no hits if refused. A slot whose ids are known is answered again, also where
+    it is so old that some of its logs have forgotten it. Raises `IdConflictError` where the ids name no one slot.
+    """
+    known = [
+        known_answer(logs, fingerprint, time_of(logs, now_us), now_us, slot=True)
+        for logs, fingerprint in zip(parts, fingerprints, strict=True)
+    ]
+    if any(known):
+        return _known_slot(parts, known, now_us)
+    decision = take_slot(parts, now_us, slot)
+    numbers = decision._seen[-1]  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as `build_answer` put it there
+    decision = _by_part(decision, parts, known, numbers)
+    if decision.hit is None:
+        return decision, []
+    hits = [decision.hit] * len(parts)
+    _record(parts, now_us, fingerprints, hits)
+    return decision, hits
+
+
+def _record(parts: Sequence[Sequence[BoundLog]], now_us: int, fingerprints: Sequence[int], hits: Sequence[int]) -> None:
+    """Record the hit of each part (`NEVER`: it has one), at the time of the part's own logs; its id in the first."""
+    for logs, fingerprint, stamp_us in zip(parts, fingerprints, hits, strict=True):
+        time_us = time_of(logs, now_us)
+        for number, bound in enumerate(logs if stamp_us != NEVER else ()):
+            record_hit(bound, time_us, stamp_us, 0 if number else fingerprint)
+
+
+def _known_slot(
+    parts: Sequence[Sequence[BoundLog]], known: Sequence[Decision | None], now_us: int
+) -> tuple[Decision, list[int]]:
+    answers = [answer for answer in known if answer is not None]
+    stamps = {answer.hit or 0 for answer in answers}
+    slot_us = max(stamps)
+    for logs, answer in zip(parts, known, strict=True):
+        horizon_us = time_of(logs, now_us) - logs[0].log_limits.retention_us
+        if len(stamps) > 1 or (answer is None and slot_us > horizon_us):
+            raise IdConflictError(SLOTS_DIFFER)
+    least = min(answers, key=lambda answer: answer.remaining)
+    parts[known.index(least)][0].binds = True
+    # A log that has forgotten the slot has no state of then to show.
+    forgotten = msgspec.structs.replace(least, _seen=())
+    return _by_part(least, parts, [answer or forgotten for answer in known], []), [slot_us] * len(parts)
 
 
 def _by_part(

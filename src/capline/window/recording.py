@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capline.model.limit import LARGEST_QUOTA
-from capline.window.limit_reader import LevelReader
+from capline.window.counters import LevelReader
 from capline.window.log import NEVER
 
 if TYPE_CHECKING:

@@ -59,7 +59,7 @@ def attempt(
     known = known_answer(logs, fingerprint, time_us, now_us, slot=slot is not None)
     if known is not None:
         return known
-    decision = judge([logs], now_us)[0] if slot is None else take_slot(logs, now_us, slot)
+    decision = judge([logs], now_us)[0] if slot is None else take_slot([logs], now_us, slot)
     if decision.hit is not None:
         for number, bound in enumerate(logs):
             record_hit(bound, time_us, decision.hit, 0 if number else fingerprint)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from capline.model.decision import Decision
     from capline.window.bound_log import BoundLog
+    from capline.window.reading import Stamped
 
 __all__ = ["Slot", "take_slot"]
 
@@ -26,25 +27,30 @@ class Slot(msgspec.Struct, frozen=True):
     not_before_us: int = 0
 
 
-def take_slot(logs: Sequence[BoundLog], now_us: int, slot: Slot) -> Decision:
-    """Take the next free instant after every slot that is taken.
+def take_slot(parts: Sequence[Sequence[BoundLog]], now_us: int, slot: Slot) -> Decision:
+    """The next free instant after every slot that is taken in any of these logs, and from which every part fits.
 
-    Nothing is taken after the last slot, so every later instant is free as well.
+    One instant for all parts, at the time of the log that is furthest ahead. Nothing is taken after the last slot, so
+    every later instant is free as well. Records nothing.
     """
+    logs = [bound for part in parts for bound in part]
     time_us, newest_us = time_of(logs, now_us), newest_of(logs)
+
+    def stamped(at_us: int) -> Stamped:
+        return [(part, at_us) for part in parts]
+
     fits_us, _, binding = fits_all(logs, time_us)
     if fits_us is None:
-        stamped = [(logs, stamp_from(logs, time_us, newest_us))]
-        return build_answer(stamped, now_us, binding=binding, retry_at_us=None)
+        return build_answer(stamped(stamp_from(logs, time_us, newest_us)), now_us, binding=binding, retry_at_us=None)
     stamp_us = stamp_from(logs, max(time_us, fits_us, now_us + slot.not_before_us), newest_us)
     while True:
-        opens_us, quiet = opens_from([(logs, stamp_us)])
+        opens_us, quiet = opens_from(stamped(stamp_us))
         if opens_us is None:
-            return build_answer([(logs, stamp_us)], now_us, binding=quiet, retry_at_us=None)
+            return build_answer(stamped(stamp_us), now_us, binding=quiet, retry_at_us=None)
         if opens_us == NEVER:
             break
         stamp_us = stamp_from(logs, opens_us, newest_us)
     if slot.max_wait_us is not None and stamp_us - now_us > slot.max_wait_us:
         # What is left is as of now, and not as of the slot.
-        return build_answer([(logs, time_us)], now_us, binding=binding, retry_at_us=stamp_us)
-    return build_answer([(logs, stamp_us)], now_us, allowed=True, wait_us=max(0, stamp_us - now_us))
+        return build_answer(stamped(time_us), now_us, binding=binding, retry_at_us=stamp_us)
+    return build_answer(stamped(stamp_us), now_us, allowed=True, wait_us=max(0, stamp_us - now_us))

@@ -4,7 +4,7 @@
 
 from typing import assert_type
 
-from capline import Decision, Limit, Limiter, LimitExceeded, LimitStatus, ManualClock, Policy
+from capline import Decision, Joint, Limit, Limiter, LimitExceeded, LimitStatus, ManualClock, Policy
 
 clock = ManualClock(1_700_000_000_000_000)
 limiter = Limiter("memory://", policies=[Policy("promo", ["3/day", Limit(10, 604_800_000_000)])], clock=clock)
@@ -37,5 +37,5 @@ try:
     with limiter.acquire("promo", "user:42", 3, timeout=0) as slot:
         assert_type(slot, Decision)
 except LimitExceeded as refused:
-    assert_type(refused.decision, Decision)
+    assert_type(refused.decision, Decision | Joint)
     assert_type(refused.decision.retry_after, float | None)

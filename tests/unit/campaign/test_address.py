@@ -123,7 +123,8 @@ def test_with_smtputf8_the_address_goes_as_it_stands(tmp_path: Path) -> None:
         finally:
             sender.close()
     assert outcomes.codes.tolist() == [DELIVERED]
-    assert far.seen[2] == "rcpt TO:<anna@bücher.example>\r\n".encode()
+    # The verb before it each Python spells in its own way.
+    assert far.seen[2][8:] == "<anna@bücher.example>\r\n".encode()
 
 
 def test_a_mail_with_control_characters_is_refused(tmp_path: Path) -> None:

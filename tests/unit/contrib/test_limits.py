@@ -106,6 +106,8 @@ def test_flask_limiter_runs_on_it_by_url(tmp_path: Path) -> None:
     assert 3590 <= int(answers[2].headers["Retry-After"]) <= 3601
 
 
+# slowapi asks asyncio what Python 3.14 would have it ask inspect.
+@pytest.mark.filterwarnings("ignore:.*asyncio.iscoroutinefunction:DeprecationWarning")
 def test_slowapi_runs_on_it_by_url() -> None:
     limiter: Any = slowapi.Limiter(
         key_func=lambda: "somebody", storage_uri="capline+memory://", strategy="moving-window"

@@ -72,7 +72,7 @@ def test_subject_and_cost_may_be_of_the_arguments(limiter: Limiter) -> None:
 
 def test_it_sleeps_until_the_slot(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("capline.limiter.limiter.time.sleep", slept.append)
+    monkeypatch.setattr("capline.limiter.slots.time.sleep", slept.append)
     pay = limited(limiter, "psp", subject="s")(lambda: None)
     for _ in range(3):
         pay()

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 SOON = {"Retry-After": "0.4"}
+HELD_S = 3
+"""Long beside what a busy machine needs for two requests."""
 
 pytestmark = pytest.mark.parametrize("kind", CLIENTS)
 
@@ -131,14 +133,14 @@ def test_a_provider_that_asks_to_wait_holds_back_every_host(
     here, there = (call("900/minute", store=store, name=name) for _ in range(2))
     other_client = call("900/minute", store=store, name=name, kind="httpx")
     there("GET", provider.url)
-    provider.answers = [(status, SOON)]
+    provider.answers = [(status, {"Retry-After": str(HELD_S)})]
     began = time.monotonic()
     assert here("GET", provider.url) == status
-    assert time.monotonic() - began < 0.4
+    assert time.monotonic() - began < HELD_S
     assert not there.run(there.limiter.decide(name, HOST))
     for caller in (there, other_client, here):
         assert caller("GET", provider.url) == 200
-        assert time.monotonic() - began >= 0.4
+        assert time.monotonic() - began >= HELD_S
     # The two calls before, the unit that held all back, and the three after.
     assert counted(here) == 6
 
@@ -357,7 +359,7 @@ def test_an_interrupted_wait_gives_the_slot_back(
             waits.append(seconds)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("capline.limiter.limiter.time.sleep", interrupted)
+        monkeypatch.setattr("capline.limiter.slots.time.sleep", interrupted)
         with pytest.raises(KeyboardInterrupt):
             caller("GET", provider.url)
         assert waits[0] > 3500

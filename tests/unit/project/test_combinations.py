@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
-from tests.combinations import ALWAYS
+import pytest
+from tests.combinations import ALWAYS, SETTINGS
 
 ROOT = Path(__file__).parents[3]
 
@@ -35,3 +38,25 @@ def test_every_law_is_checked_on_memory_and_on_lmdb_all_day() -> None:
     # A store in a process is not asked by several processes at once.
     assert laws["TestMemory"] <= laws["TestLmdb"]
     assert {law for _, law in asked} == laws["TestLmdb"]
+
+
+@pytest.mark.parametrize("kind", ["redis", "valkey"])
+@pytest.mark.parametrize("layout", ["subject", "bucket"])
+@pytest.mark.parametrize("question", ["first", "second"])
+def test_a_question_is_asked_in_one_setting_all_day(
+    request: pytest.FixtureRequest, kind: str, layout: str, question: str
+) -> None:
+    """This test is one of them; of the others, those that this run chose."""
+    assert kind
+    assert layout
+    asked: Counter[tuple[str, str]] = Counter()
+    for item in request.session.items:
+        spec: Any = getattr(item, "callspec", None)
+        params: dict[str, object] = spec.params if spec else {}
+        if params.keys() & SETTINGS and "tests/conformance/" not in item.nodeid and not item.get_closest_marker("deep"):
+            what = {name: value for name, value in params.items() if name not in SETTINGS}
+            asked[item.nodeid.partition("[")[0], str(what)] += 1
+    node: Any = request.node
+    mine: str = node.nodeid.partition("[")[0]
+    assert asked[mine, str({"question": question})] == 1
+    assert [key for key, times in asked.items() if times > 1] == []

@@ -15,9 +15,12 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
+from capline.campaign.queue.worker import Worked
 from capline.cli.main import app
+from capline.observe.worker import WorkerMetrics
 from capline.policy.file import loads
 from capline.service.metrics import Metrics
 from capline.service.run.file import VARIABLES, read_settings
@@ -33,8 +36,10 @@ PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
 
 
 def exported() -> set[str]:
-    """The names of all series that a service exports."""
-    names = {family.name for family in Metrics().registry.collect()}
+    """The names of all series that a service and a worker export."""
+    worker = WorkerMetrics(Worked("a worker"), CollectorRegistry())
+    worker.show([])
+    names = {family.name for metrics in (Metrics().registry, worker) for family in metrics.collect()}
     return names | {f"{name}_{end}" for name in names for end in ("total", "bucket")}
 
 
@@ -77,8 +82,10 @@ def test_the_alerts_of_deploy_are_those_of_up_and_each_is_tested() -> None:
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
 @pytest.mark.parametrize(
     "words",
-    [("check", "config", "--syntax-only", "prometheus.yml"), ("test", "rules", "alerts_test.yml")],
-    ids=["config", "rules"],
+    [
+        pytest.param(("check", "config", "--syntax-only", "prometheus.yml"), id="config"),
+        pytest.param(("test", "rules", "alerts_test.yml"), id="rules", marks=pytest.mark.deep),
+    ],
 )
 def test_promtool_takes_them(words: tuple[str, ...]) -> None:
     said(["promtool", *words], DEPLOY / "prometheus")

@@ -35,9 +35,9 @@ class Setup:
         self.python.write_text(PRETENDER, encoding="utf-8")
         self.python.chmod(0o755)
 
-    def __call__(self, **environment: str) -> subprocess.CompletedProcess[str]:
+    def __call__(self, goal: str = "setup", **environment: str) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "PYTHON": str(self.python), **environment}
-        command = ["bash", str(self.folder / "tools/setup.sh"), "setup"]
+        command = ["bash", str(self.folder / "tools/setup.sh"), goal]
         return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
 
 
@@ -76,3 +76,24 @@ def test_what_fails_shows_what_the_tool_said(setup: Setup, fails: str, said: str
     assert said in done.stderr.splitlines()[-1]
     assert not (setup.folder / ".venv/.capline-setup").exists()
     assert setup().returncode == 0
+
+
+def test_for_the_whole_system_what_cannot_be_had_is_named_and_for_tests_it_must_be(setup: Setup) -> None:
+    apt = setup.folder / "apt-get"
+    apt.write_text("#!/bin/bash\nexit 1\n", encoding="utf-8")
+    apt.chmod(0o755)
+    path = f"{setup.folder}:{os.environ['PATH']}"
+    packages = (
+        "up must no-such-server no-such-server what is tried\ntest must no-such-tool no-such-tool what tests use\n"
+    )
+    (setup.folder / "tools/system-packages.txt").write_text(packages, encoding="utf-8")
+    (setup.folder / "tools/ministack.lock").touch()
+    assert setup().returncode == 0
+    up = setup("up", PATH=path, FAILS="ministack.lock")
+    assert up.returncode == 0, up.stderr
+    assert "note: no-such-server is missing (what is tried)" in up.stderr
+    assert "no-such-tool" not in up.stderr
+    assert "note: build/ministack could not be made" in up.stderr
+    assert not (setup.folder / "build/ministack").exists()
+    tests = setup("test", PATH=path)
+    assert (tests.returncode, "no-such-server is missing (what is tried); type:" in tests.stderr) == (1, True)

@@ -11,6 +11,7 @@ import yaml
 
 from capline.campaign.file import loads_campaign
 from capline.policy.file import loads
+from capline.service.envoy.files import load
 from capline.service.run.file import read_settings
 from capline.up.plan import PORTS, Part, Plan, Programs, find_programs, plan
 from capline.up.ports import BUS, free_ports
@@ -22,7 +23,7 @@ ALL = {"redis": "redis-server", "redis_cli": "redis-cli", "nginx": "nginx", "pro
 FOLDER = Path("/run/up")
 WHOLE = [
     *(f"cluster-{number}" for number in range(1, 7)),
-    *("cluster-slots", "cluster-replicas", "queue", "s3", "publisher", "service-1", "service-2", "nginx"),
+    *("cluster-slots", "cluster-replicas", "queue", "s3", "publisher", "policies", "service-1", "service-2", "nginx"),
     *("receiver", "worker", "campaign", "prometheus", "traffic"),
 ]
 
@@ -40,9 +41,14 @@ def test_all_of_it_starts_in_order() -> None:
     whole = planned()
     assert names(whole.parts) == WHOLE
     assert whole.missing == ()
-    assert names(part for part in whole.parts if part.once) == ["cluster-slots", "cluster-replicas", "campaign"]
+    assert names(part for part in whole.parts if part.once) == [
+        "cluster-slots",
+        "cluster-replicas",
+        "policies",
+        "campaign",
+    ]
     ports = [part.ready.split(":")[-1] for part in whole.parts if part.ready.startswith("tcp")]
-    assert len(ports) == len(set(ports)) == 9
+    assert len(ports) == len(set(ports)) == 10
 
 
 @pytest.mark.parametrize(
@@ -68,10 +74,10 @@ def test_what_is_missing_is_named_and_the_rest_starts(program: str, install: str
 
 def test_with_nothing_installed_two_services_share_an_embedded_store(tmp_path: Path) -> None:
     whole = planned(*ALL)
-    assert names(whole.parts) == ["publisher", "service-1", "service-2", "traffic"]
+    assert names(whole.parts) == ["publisher", "policies", "service-1", "service-2", "traffic"]
     assert len(whole.missing) == 4
     settings = settings_of(whole, tmp_path)
-    assert settings.store == f"lmdb://{FOLDER}/store"
+    assert settings.store == settings.config == f"lmdb://{FOLDER}/store"
     assert settings.segments == f"{FOLDER}/segments"
     assert "wait_replicas" not in whole.files["policies.yaml"]
 
@@ -82,11 +88,14 @@ def test_the_files_are_what_the_parts_take(without: tuple[str, ...], tmp_path: P
     settings = settings_of(whole, tmp_path)
     assert settings.http.trusted_proxies == int("nginx" not in without)
     assert {policy.name for policy in loads(whole.files["policies.yaml"]).policies} == {"promo", "api", "psp"}
+    (tmp_path / "edge.yaml").write_text(whole.files["ratelimit/edge.yaml"], encoding="utf-8")
+    assert list(load(tmp_path / "edge.yaml").domains) == ["edge"]
     if "campaign.yaml" in whole.files:
         assert loads_campaign(whole.files["campaign.yaml"], FOLDER / "campaign.yaml").campaign == "hello"
     if "prometheus.yml" in whole.files:
-        (job,) = yaml.safe_load(whole.files["prometheus.yml"])["scrape_configs"]
-        assert len(job["static_configs"][0]["targets"]) == 2
+        services, workers = yaml.safe_load(whole.files["prometheus.yml"])["scrape_configs"]
+        assert len(services["static_configs"][0]["targets"]) == 2
+        assert len(workers["static_configs"][0]["targets"]) == int("redis" not in without)
 
 
 @pytest.mark.parametrize("without", [(), tuple(ALL)])

@@ -7,6 +7,7 @@ writes nothing.
     `enqueue`   begin, put_files, put
     `worker`    open_campaigns, store, fix_store, claim, renew, record, release
     `status`    find, state, steps
+    `watch`     ages_s, state
 
 Every call may be repeated. Every key expires 30 days after the last step.
 """
@@ -187,6 +188,12 @@ class Queue:
     def open_campaigns(self) -> list[str]:
         """The campaigns that are not finished, the oldest first."""
         return [name.decode() for name in self.server.call("ZRANGE", _OPEN, 0, -1)]
+
+    def ages_s(self) -> dict[str, float]:
+        """The same, with the seconds since each was enqueued."""
+        flat, (seconds, micros) = self.server.calls([("ZRANGE", _OPEN, 0, -1, "WITHSCORES"), ("TIME",)])
+        now_us = int(seconds) * 1_000_000 + int(micros)
+        return {name.decode(): max(now_us - float(begun), 0) / 1e6 for name, begun in _pairs(flat).items()}
 
     def store(self, campaign: str) -> Input | None:
         """The identity of the run's store; None before the first worker opened it."""

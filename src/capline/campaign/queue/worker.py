@@ -49,13 +49,14 @@ from capline.model.errors import (
 from capline.policy.file import loads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
 
     from capline.campaign.file import CampaignFile
     from capline.campaign.ledger.ledger import Input
     from capline.campaign.stop import Stop
     from capline.limiter.limiter import Limiter
     from capline.model.policy import Policy
+    from capline.observe import Observer
 
 __all__ = ["LEAST_TAKEOVER_S", "DeliveredBatch", "Worked", "Worker"]
 
@@ -114,7 +115,7 @@ class Worked(msgspec.Struct):
 class Worker:
     """Delivers whatever is queued. `say` is called with one line about each problem.
 
-    `store`, where given, replaces every campaign's own store. Close the worker afterwards.
+    `store`, where given, replaces every campaign's own store; its limiters have these `observers`. Close it afterwards.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class Worker:
         store: str | None = None,
         delivered: Callable[[DeliveredBatch], object] = lambda _batch: None,
         say: Callable[[str], object] = lambda _line: None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         if not takeover_s >= LEAST_TAKEOVER_S:
             raise CampaignError(f"a batch is taken over after at least {LEAST_TAKEOVER_S:g} s, not {takeover_s:g}")
@@ -134,6 +136,7 @@ class Worker:
         self._stop = stop
         self._takeover_s = takeover_s
         self._store = store
+        self._observers = observers
         self._delivered = delivered
         self._say = say
         self._queue = Queue(QueueServer(url, pause=stop.wait))
@@ -197,7 +200,7 @@ class Worker:
         if run is None:
             return True  # expired: `claim` answers `Over` and removes its name
         try:
-            self._runs[campaign] = _Run(run, self._store, self._queue)
+            self._runs[campaign] = _Run(run, self._store, self._queue, self._observers)
         except CaplineError as error:
             # Go on with other campaigns, and try this one again later: somebody may fix it.
             if campaign not in self._shut_until:
@@ -315,7 +318,7 @@ class _Steps:
 class _Run:
     """A run that is open here: its limiter and its sender."""
 
-    def __init__(self, run: QueuedRun, store: str | None, queue: Queue) -> None:
+    def __init__(self, run: QueuedRun, store: str | None, queue: Queue, observers: Sequence[Observer]) -> None:
         self._run = run
         self._file: CampaignFile = loads_campaign(run.text, Path(run.path))
         self._file = replace(self._file, store=store or run.store or self._file.store)
@@ -326,7 +329,8 @@ class _Run:
         self.info = RunInfo(run.facts.campaign, run.facts.run_id, run.facts.channel, run.columns)
         with ExitStack() as stack:
             known = queue.store(run.facts.campaign)
-            self._limiter: Limiter = stack.enter_context(open_limiter(self._file, policies, create=known is None))
+            limiter = open_limiter(self._file, policies, create=known is None, observers=observers)
+            self._limiter: Limiter = stack.enter_context(limiter)
             sender = self._file.sender.sender
             stack.callback(sender.close)
             with as_campaign_errors(self._file.sender.name):

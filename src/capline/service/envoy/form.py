@@ -8,7 +8,8 @@
         shadow_mode: true                 optional, as are quota_mode, share_threshold, detailed_metric, value_to_metric
         descriptors: [...]                optional
 
-The keys and what is refused are upstream's. YAML's anchors, aliases and tags are refused as in capline's own files.
+The keys and what is refused are upstream's. YAML's anchors, aliases and merge keys are taken; tags are refused, as in
+capline's own files.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _LARGEST_QUOTA = (1 << 32) - 1
 
 def add_file(text: str, into: Configuration, *, merge_domains: bool) -> list[Fault]:
     """Add the domain of a file; the faults, and where there are any the configuration is not to be used."""
-    root, faults = read_tree(text)
+    root, faults = read_tree(text, aliases=True)
     if faults:
         return faults
     fields = Fields(root, "", faults, Path(), "domain: edge")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from capline.model.errors import CaplineError, StoreError
 from capline.service.envoy.messages import OVER_LIMIT, part, rls
-from capline.service.envoy.service import answer
+from capline.service.envoy.service import Service
 from capline.service.http import ONE_BODY_BYTES, Reply, Request, Route
 
 if TYPE_CHECKING:
@@ -22,12 +22,13 @@ __all__ = ["json_route"]
 def json_route(ratelimit: RateLimit) -> dict[str, Route]:
     """The path that answers. It takes any Content-Type, as upstream does."""
     form: Any = part("google.protobuf.json_format")
+    service = Service(ratelimit)
 
     async def ask(request: Request) -> Reply:
         """What Envoy asks by gRPC, as envoyproxy/ratelimit takes and answers it in JSON."""
         try:
             message = form.Parse(request.body, rls.RateLimitRequest())
-            response = await answer(ratelimit, message)
+            response = await service.answer_message(message)
         except StoreError:
             raise
         except (form.ParseError, UnicodeDecodeError, RecursionError, CaplineError):

@@ -7,7 +7,17 @@ from typing import Any
 
 from capline.model.errors import CaplineError
 
-__all__ = ["OK", "OVER_LIMIT", "SERVICE", "UNIT_NAMES", "UNIT_NUMBERS", "check_grpc_parts", "part", "rls"]
+__all__ = [
+    "OK",
+    "OVER_LIMIT",
+    "SERVICE",
+    "UNIT_NAMES",
+    "UNIT_NUMBERS",
+    "DecodeError",
+    "check_grpc_parts",
+    "part",
+    "rls",
+]
 
 
 def part(name: str) -> Any:
@@ -26,6 +36,7 @@ def check_grpc_parts() -> None:
 
 
 rls = part("envoy.service.ratelimit.v3.rls_pb2")
+DecodeError: type[Exception] = part("google.protobuf.message").DecodeError
 
 SERVICE = "envoy.service.ratelimit.v3.RateLimitService"
 OK: int = rls.RateLimitResponse.OK

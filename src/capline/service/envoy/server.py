@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capline.model.errors import CaplineError, StoreDamagedError, StoreError, StoreVersionError
 from capline.service.envoy.files import Files
-from capline.service.envoy.messages import SERVICE, part, rls
+from capline.service.envoy.messages import SERVICE, part
 from capline.service.envoy.metrics import EnvoyMetrics
 from capline.service.envoy.ratelimit import RateLimit
-from capline.service.envoy.service import answer
+from capline.service.envoy.service import Service
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -78,11 +78,7 @@ async def _started(ratelimit: RateLimit, listen: str) -> tuple[Any, int]:
             ("grpc.so_reuseport", 1),
         ],
     )
-    method = grpc.unary_unary_rpc_method_handler(
-        _handler(grpc, ratelimit),
-        request_deserializer=rls.RateLimitRequest.FromString,
-        response_serializer=rls.RateLimitResponse.SerializeToString,
-    )
+    method = grpc.unary_unary_rpc_method_handler(_handler(grpc, ratelimit))  # bytes in, bytes out
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, {"ShouldRateLimit": method})])
     await _add_health(server)
     try:
@@ -97,14 +93,15 @@ async def _started(ratelimit: RateLimit, listen: str) -> tuple[Any, int]:
 
 def _handler(grpc: Any, ratelimit: RateLimit) -> Any:
     under_way = 0
+    answer = Service(ratelimit).answer
 
-    async def should_rate_limit(request: Any, context: Any) -> Any:
+    async def should_rate_limit(request: bytes, context: Any) -> Any:
         nonlocal under_way
         if under_way >= MOST_CALLS:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"more than {MOST_CALLS} calls under way")
         under_way += 1
         try:
-            return await answer(ratelimit, request)
+            return await answer(request)
         except CaplineError as error:
             await context.abort(getattr(grpc.StatusCode, _code(error)), " ".join(str(error).split("\n")))
         except Exception:

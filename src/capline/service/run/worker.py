@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 
 import msgspec
 
@@ -20,7 +21,7 @@ STDIN, STDOUT = 0, 1
 def main() -> None:
     """Serve until it is told to end, or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The parent's mask is inherited.
+    # What `workers` blocked until this is set.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD})
     with os.fdopen(STDIN, "rb", buffering=0, closefd=False) as told:
         job = msgspec.json.decode(told.readline(), type=Job)
@@ -30,10 +31,15 @@ def main() -> None:
     log_to_stderr()
     sockets = {name: socket.socket(fileno=number) for name, number in job.sockets.items()}
     try:
-        serve_here(job.settings, sockets, lambda: os.write(STDOUT, READY), STDIN)
+        serve_here(job.settings, sockets, _say_ready, STDIN)
     except CaplineError as error:
         os.write(STDOUT, f"{' '.join(str(error).split())}\n".encode())
         sys.exit(2)
+
+
+def _say_ready() -> None:
+    with suppress(BrokenPipeError):  # the parent is gone: STDIN ends this, too
+        os.write(STDOUT, READY)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, Self, cast
 
 import msgspec
 
@@ -27,14 +27,16 @@ from capline.service.run.settings import Settings
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Mapping
+    from types import FrameType
 
 __all__ = ["READY", "Job", "serve_by_workers"]
 
 READY = b"ready\n"
 _FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
+_ENDING = {signal.SIGTERM, signal.SIGINT}
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0
-_LOOK_EVERY_S = 0.1
+_LONGEST_WAIT_S = 3600.0
 _SETTLED_S = 10.0
 """A child that lived so long is started again at once; before that the pause doubles."""
 
@@ -44,6 +46,41 @@ class Job(msgspec.Struct, frozen=True):
 
     settings: Settings
     sockets: dict[str, int]
+
+
+class _Signals:
+    """The signals of this process, one after the other, whichever of its threads the kernel gives them to.
+
+    A mask with `sigtimedwait` would not do: a thread that numpy began has none, takes the signal, and it ends us.
+    """
+
+    def __enter__(self) -> Self:
+        self._heard, self._told = os.pipe()
+        os.set_blocking(self._heard, False)
+        os.set_blocking(self._told, False)
+        self._before = {signum: signal.signal(signum, _leave) for signum in _SIGNALS}
+        self._fd_before = signal.set_wakeup_fd(self._told, warn_on_full_buffer=False)
+        self._waiting: list[int] = []
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(self._fd_before)
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
+        os.close(self._heard)
+        os.close(self._told)
+
+    def wait(self, seconds: float, beside: BinaryIO | None = None) -> int | None:
+        """The next one; None where none came in time, or `beside` can be read first."""
+        if not self._waiting:
+            select.select([self._heard, *([beside] if beside else [])], [], [], max(0.0, seconds))
+            with suppress(BlockingIOError):
+                self._waiting += os.read(self._heard, 4096)
+        return self._waiting.pop(0) if self._waiting else None
+
+
+def _leave(_signum: int, _frame: FrameType | None) -> None:
+    """Its number is in the pipe by now."""
 
 
 class _Child:
@@ -60,24 +97,28 @@ class _Child:
         """Start it; it is not ready yet."""
         self.due = None
         self.began = time.monotonic()
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "capline.service.run.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=tuple(self._job.sockets.values()),
-            env={**os.environ, _FOLDER: self._folder},
-        )
-        # From here on SIGINT of a terminal is for the parent alone; the child is ended by SIGTERM or by its input.
+        # Its mask is inherited: SIGINT of a terminal is for the parent alone; the child is ended by SIGTERM or by its
+        # input, once it listens to them.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "capline.service.run.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=tuple(self._job.sockets.values()),
+                env={**os.environ, _FOLDER: self._folder},
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         self._told, self._said = cast("BinaryIO", self.process.stdin), cast("BinaryIO", self.process.stdout)
         with suppress(BrokenPipeError):
             self._told.write(msgspec.json.encode(self._job) + b"\n")
             self._told.flush()
 
-    def wait_ready(self) -> bool:
+    def wait_ready(self, signals: _Signals) -> bool:
         """Return when it serves, or False where a signal to end came first; raise why it does not serve."""
-        while not select.select([self._said], [], [], _LOOK_EVERY_S)[0]:
-            told = signal.sigtimedwait({signal.SIGTERM, signal.SIGINT}, 0)
-            if told is not None:
+        while not select.select([self._said], [], [], 0)[0]:
+            if signals.wait(_LONGEST_WAIT_S, self._said) in _ENDING:
                 return False
         said = self._said.readline()
         if said != READY:
@@ -123,20 +164,19 @@ def serve_by_workers(
 
     Raises `CaplineError` where a first one cannot start; `note` hears of those that died later.
     """
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    try:
-        with tempfile.TemporaryDirectory(prefix="capline-metrics-", ignore_cleanup_errors=True) as folder:
-            jobs = [_job(settings, workers)] * settings.http.workers + [_job(settings, admin)]
-            children: list[_Child] = []
-            try:
-                children += [_Child(job, folder) for job in jobs]
-                if all(child.wait_ready() for child in children):
-                    started()
-                    _keep(children, note, folder)
-            finally:
-                _end(children, settings.bounds.stop_within)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    with (
+        _Signals() as signals,
+        tempfile.TemporaryDirectory(prefix="capline-metrics-", ignore_cleanup_errors=True) as folder,
+    ):
+        jobs = [_job(settings, workers)] * settings.http.workers + [_job(settings, admin)]
+        children: list[_Child] = []
+        try:
+            children.extend(_Child(job, folder) for job in jobs)
+            if all(child.wait_ready(signals) for child in children):
+                started()
+                _keep(children, signals, note, folder)
+        finally:
+            _end(children, signals, settings.bounds.stop_within)
 
 
 def _job(settings: Settings, sockets: Mapping[str, socket.socket]) -> Job:
@@ -145,15 +185,11 @@ def _job(settings: Settings, sockets: Mapping[str, socket.socket]) -> Job:
     return Job(settings, {name: one.fileno() for name, one in sockets.items()})
 
 
-def _keep(children: list[_Child], note: Callable[[str], object], folder: str) -> None:
+def _keep(children: list[_Child], signals: _Signals, note: Callable[[str], object], folder: str) -> None:
     """Start again who dies, until a signal says to end."""
-    while True:
-        due = min((child.due for child in children if child.due is not None), default=None)
-        wait_s = 3600.0 if due is None else max(0.0, due - time.monotonic())
-        told = signal.sigtimedwait(_SIGNALS, wait_s)
-        if told is not None and told.si_signo in (signal.SIGTERM, signal.SIGINT):
-            return
-        if told is not None and told.si_signo == signal.SIGHUP:
+    told = None
+    while told not in _ENDING:
+        if told == signal.SIGHUP:
             for child in children:
                 child.tell(signal.SIGHUP)
         for child in children:
@@ -163,6 +199,8 @@ def _keep(children: list[_Child], note: Callable[[str], object], folder: str) ->
                 child.close()
             elif child.due is not None and child.due <= time.monotonic():
                 child.start()
+        due = min((child.due for child in children if child.due is not None), default=None)
+        told = signals.wait(_LONGEST_WAIT_S if due is None else due - time.monotonic())
 
 
 def _forget(folder: str, pid: int) -> None:
@@ -173,15 +211,14 @@ def _forget(folder: str, pid: int) -> None:
                 os.unlink(entry.path)  # noqa: PTH108 - as scandir has it
 
 
-def _end(children: list[_Child], within_s: float) -> None:
+def _end(children: list[_Child], signals: _Signals, within_s: float) -> None:
     """End all of them; who has not ended within the bound is killed, and at once after a second signal."""
     for child in children:
         child.tell(signal.SIGTERM)
     deadline = time.monotonic() + within_s
     while any(child.process.poll() is None for child in children):
         left_s = deadline - time.monotonic()
-        told = signal.sigtimedwait(_SIGNALS, left_s) if left_s > 0 else None
-        if left_s <= 0 or (told is not None and told.si_signo in (signal.SIGTERM, signal.SIGINT)):
+        if left_s <= 0 or signals.wait(left_s) in _ENDING:
             for child in children:
                 child.tell(signal.SIGKILL)
             break

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from capline.model.policy import BoundPolicy
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
-    from capline.store.local.base import LocalRule, LocalStore
+    from capline.store.local.base import LocalStore
+    from capline.store.local.transaction import LocalRule
     from capline.store.protocol import Batch, Merge, Page, StoreAttempt
     from capline.window.log import Hit
     from capline.window.merge import Merged
@@ -107,6 +108,10 @@ class AsyncLocalStore(AsyncStore):
     @override
     async def peek_all(self, asks: Sequence[StoreAttempt]) -> Joint:
         return await self._single(self._store.peek_all, asks)
+
+    @override
+    async def place_all(self, asks: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0) -> Joint:
+        return await self._single(self._store.place_all, asks, max_wait_us, not_before_us)
 
     @override
     async def decide_batch(self, asks: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:

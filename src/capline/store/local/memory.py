@@ -14,9 +14,10 @@ import msgspec
 from capline.model.clock import SystemClock
 from capline.model.override import override
 from capline.model.subject import Subject, check_subject
-from capline.store.local.base import LocalRule, LocalStore, LogRef, LogTransaction, StoredLog
+from capline.store.local.base import LocalStore
 from capline.store.local.fast_path import decide_one, first_decision
 from capline.store.local.log import ColumnLog
+from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, StoredLog
 from capline.store.protocol import StoreAttempt
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""`redis://` and its kin, awaited: `Verbs` and `Maintenance` driven by the asynchronous transport.
+"""`redis://` and its kin, awaited: the verbs and `Maintenance`, driven by the asynchronous transport.
 
 Decisions of one turn of the event loop are sent as one batch. The first one schedules the send for the end of the turn,
 which costs no latency: an idle loop gets there at once. A decision that is alone in its turn is sent alone.
@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from capline.model.errors import CaplineError, StoreClosedError
 from capline.model.override import override
 from capline.store.protocol import AsyncStore, StoreAttempt
+from capline.store.redis.batch_verbs import BatchVerbs
 from capline.store.redis.io.aio import AsyncTransport
+from capline.store.redis.joint_verbs import JointVerbs
 from capline.store.redis.maintenance import Maintenance
 from capline.store.redis.scripting.requests import CHARGE, DECIDE, PEEK, PLACE
+from capline.store.redis.servers import ask_servers
 from capline.store.redis.session import Session
 from capline.store.redis.verbs import Verbs
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from capline.model.clock import Clock
     from capline.model.decision import Decision, Joint
     from capline.model.policy import BoundPolicy
+    from capline.model.server_state import ServerState
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
     from capline.store.protocol import Batch, Merge, Page
@@ -51,6 +55,8 @@ class AsyncRedisStore(AsyncStore):
     def __init__(self, settings: Settings, clock: Clock | None) -> None:
         self._session = Session(settings, clock)
         self._verbs = Verbs(self._session)
+        self._joint = JointVerbs(self._session)
+        self._batches = BatchVerbs(self._session)
         self._maintenance = Maintenance(self._session)
         self._transport = AsyncTransport(settings)
         self._waiting: _Waiting = []
@@ -116,7 +122,7 @@ class AsyncRedisStore(AsyncStore):
         """Decide all attempts of one turn, and wake those that still wait."""
         try:
             answers: Sequence[Decision | CaplineError | BaseException] = await self._drive(
-                self._verbs.decide_batch([attempt for attempt, _ in turn])
+                self._batches.decide_batch([attempt for attempt, _ in turn])
             )
         except BaseException as error:  # noqa: BLE001 - every waiter gets it, whatever it is
             answers = [error] * len(turn)
@@ -162,24 +168,31 @@ class AsyncRedisStore(AsyncStore):
     @override
     async def decide_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """Across slots of a cluster one slot after the other."""
-        return await self._drive(self._verbs.decide_all(attempts))
+        return await self._drive(self._joint.decide_all(attempts))
 
     @override
     async def peek_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """Across slots of a cluster each in its own moment."""
-        return await self._drive(self._verbs.peek_all(attempts))
+        return await self._drive(self._joint.peek_all(attempts))
+
+    @override
+    async def place_all(
+        self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /
+    ) -> Joint:
+        """In one slot of a cluster only."""
+        return await self._drive(self._joint.place_all(attempts, max_wait_us, not_before_us))
 
     @override
     async def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
-        return await self._drive(self._verbs.decide_batch(attempts))
+        return await self._drive(self._batches.decide_batch(attempts))
 
     @override
     async def decide_many(self, batch: Batch) -> Decisions:
-        return await self._drive(self._verbs.many(batch, DECIDE))
+        return await self._drive(self._batches.many(batch, DECIDE))
 
     @override
     async def peek_many(self, batch: Batch) -> Decisions:
-        return await self._drive(self._verbs.many(batch, PEEK))
+        return await self._drive(self._batches.many(batch, PEEK))
 
     @override
     async def refund_many(
@@ -212,6 +225,10 @@ class AsyncRedisStore(AsyncStore):
     def stats(self) -> dict[str, int]:
         """A server has its own."""
         return {}
+
+    @override
+    async def servers(self) -> list[ServerState]:
+        return await self._drive(ask_servers(self._session))
 
     @override
     async def now_us(self) -> int:

@@ -1,4 +1,4 @@
-"""`redis://` and its kin: `Verbs` and `Maintenance` driven by the synchronous transport; one unit's fast path."""
+"""`redis://` and its kin: the verbs and `Maintenance`, driven by the synchronous transport; one unit's fast path."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from capline.model.errors import StoreClosedError
 from capline.model.override import override
 from capline.model.subject import check_subject
 from capline.store.protocol import Store
+from capline.store.redis.batch_verbs import BatchVerbs
 from capline.store.redis.io.sync import Transport
 from capline.store.redis.io.wire import NoReply, ServerError
+from capline.store.redis.joint_verbs import JointVerbs
 from capline.store.redis.maintenance import Maintenance
 from capline.store.redis.scripting.replies import one_decision
 from capline.store.redis.scripting.requests import CHARGE, DECIDE, PEEK, PLACE, one_payload
 from capline.store.redis.scripting.scripts import ONE, Call
+from capline.store.redis.servers import ask_servers
 from capline.store.redis.session import Session
 from capline.store.redis.verbs import Verbs
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from capline.model.decision import Decision, Joint
     from capline.model.errors import CaplineError
     from capline.model.policy import BoundPolicy
+    from capline.model.server_state import ServerState
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
     from capline.store.protocol import Batch, Merge, Page, StoreAttempt
@@ -55,6 +59,8 @@ class RedisStore(Store):
     def __init__(self, settings: Settings, clock: Clock | None) -> None:
         self._session = Session(settings, clock)
         self._verbs = Verbs(self._session)
+        self._joint = JointVerbs(self._session)
+        self._batches = BatchVerbs(self._session)
         self._maintenance = Maintenance(self._session)
         self._transport = Transport(settings)
 
@@ -156,30 +162,35 @@ class RedisStore(Store):
     @override
     def decide_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """Across slots of a cluster one slot after the other."""
-        call = self._verbs.at_once(attempts, DECIDE)
+        call = self._joint.at_once(attempts, DECIDE)
         if call is None:
-            return self._drive(self._verbs.decide_all(attempts))
-        return self._verbs.joint_answer(self._ask(call), attempts, DECIDE)
+            return self._drive(self._joint.decide_all(attempts))
+        return self._joint.joint_answer(self._ask(call), attempts, DECIDE)
 
     @override
     def peek_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """Across slots of a cluster each in its own moment."""
-        call = self._verbs.at_once(attempts, PEEK)
+        call = self._joint.at_once(attempts, PEEK)
         if call is None:
-            return self._drive(self._verbs.peek_all(attempts))
-        return self._verbs.joint_answer(self._ask(call), attempts, PEEK)
+            return self._drive(self._joint.peek_all(attempts))
+        return self._joint.joint_answer(self._ask(call), attempts, PEEK)
+
+    @override
+    def place_all(self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /) -> Joint:
+        """In one slot of a cluster only."""
+        return self._drive(self._joint.place_all(attempts, max_wait_us, not_before_us))
 
     @override
     def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
-        return self._drive(self._verbs.decide_batch(attempts))
+        return self._drive(self._batches.decide_batch(attempts))
 
     @override
     def decide_many(self, batch: Batch) -> Decisions:
-        return self._drive(self._verbs.many(batch, DECIDE))
+        return self._drive(self._batches.many(batch, DECIDE))
 
     @override
     def peek_many(self, batch: Batch) -> Decisions:
-        return self._drive(self._verbs.many(batch, PEEK))
+        return self._drive(self._batches.many(batch, PEEK))
 
     @override
     def refund_many(
@@ -213,6 +224,10 @@ class RedisStore(Store):
     def stats(self) -> dict[str, int]:
         """A server has its own."""
         return {}
+
+    @override
+    def servers(self) -> list[ServerState]:
+        return self._drive(ask_servers(self._session))
 
     @override
     def now_us(self) -> int:

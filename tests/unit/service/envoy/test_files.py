@@ -158,6 +158,39 @@ def test_a_shared_threshold_is_counted_by_its_pattern(tmp_path: Path) -> None:
     assert apart.metric == "test-domain.user_u.file_f*"
 
 
+SHARED = """
+domain: test-domain
+descriptors:
+  - key: a
+    rate_limit: &each {unit: minute, requests_per_unit: 20}
+    descriptors: &below
+      - {key: b, rate_limit: *each}
+      - {key: c, rate_limit: {<<: *each, requests_per_unit: 7}}
+      - {key: d, rate_limit: {name: d, <<: [&day {unit: day}, *each]}}
+  - {key: &named e, descriptors: *below}
+  - {key: f, value: *named, rate_limit: {<<: [{unit: hour}, *day], requests_per_unit: 3}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("entries", "limit"),
+    [
+        ("a=1", "20/minute"),
+        ("a=1 b=1", "20/minute"),
+        ("a=1 c=1", "7/minute"),
+        ("a=1 d=1", "20/day"),
+        ("e=1 c=1", "7/minute"),
+        ("f=e", "3/hour"),
+    ],
+)
+def test_what_an_alias_stands_for_counts_as_written_out(tmp_path: Path, entries: str, limit: str) -> None:
+    found = match(tmp_path, SHARED, *entries.split())
+    assert found is not None
+    assert f"{found.rule.quota}/{found.rule.unit}" == limit
+
+
+LAUGHS = "a: &a0 [x]\n" + "".join(f"b{i}: &a{i + 1} [{', '.join([f'*a{i}'] * 10)}]\n" for i in range(9))
+DEEP = "a: &a0 [[[[[[x]]]]]]\n" + "".join(f"b{i}: &a{i + 1} [[[[[[*a{i}]]]]]]\n" for i in range(900))
 LIMIT = "rate_limit: {unit: day, requests_per_unit: 1"
 
 
@@ -195,6 +228,13 @@ LIMIT = "rate_limit: {unit: day, requests_per_unit: 1"
         ("domain: d\ndescriptors: [{key: a, share_threshold: true, value: b}]", "a value that has a *"),
         ("domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: -1}}]", "a whole number from 0"),
         ("domain: d\nlimits: []", "unknown key 'limits'"),
+        (LAUGHS, "faulty.yaml:6: more than 100000 values in one file"),
+        (DEEP, "faulty.yaml:3: lists and mappings stand 19 deep here; at most 16"),
+        ("domain: &d [*d]", "alias '*d' stands for nothing that is before it"),
+        ("domain: d\ndescriptors: *below", "alias '*below' stands for nothing that is before it"),
+        ("domain: &d d\n<<: *d", "faulty.yaml:2: merge key '<<' takes a mapping, or a list of them"),
+        ("domain: d\ndescriptors: [&x {key: a}, *x]", "duplicate descriptor composite key 'd.a'"),
+        ("domain: !!str d", "tag '!!str' is not used here"),
         ("domain: [", "not YAML"),
         ("", "domain"),
     ],

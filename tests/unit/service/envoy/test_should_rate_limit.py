@@ -16,7 +16,7 @@ from capline import ManualClock
 from capline.model.errors import CaplineError
 from capline.service.envoy import server
 from capline.service.envoy.messages import SERVICE, part
-from capline.service.envoy.ratelimit import LARGEST_REMAINING, subject_of
+from capline.service.envoy.plan import LARGEST_REMAINING, subject_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,9 +21,9 @@ import msgspec
 from capline.model.errors import StoreDamagedError, StoreError, StoreVersionError
 from capline.store.local.lmdb.environment import is_open_here
 from capline.store.local.lmdb.files import DATABASES, FORMAT, META, find_store
+from capline.store.local.lmdb.keys import subject_of
 from capline.store.local.lmdb.lock import StoreLock
 from capline.store.local.lmdb.pages import SUBTABLE, TABLE, Meta, Table, Walk, read_metas
-from capline.store.local.lmdb.store import subject_of
 from capline.store.local.log_bytes import PAGED, read_words, unpack_log, unseal
 from capline.store.local.log_pages import LEAD_WORDS, PAGE_HITS
 

@@ -20,51 +20,44 @@ A decision is one write transaction, so exact among processes; LMDB's lock is ro
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import struct
 from array import array
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from capline.model.errors import CaplineError, StoreDamagedError, StoreError
+from capline.model.errors import CaplineError, StoreError
 from capline.model.override import override
 from capline.model.subject import Subject, check_subject
-from capline.store.local.base import (
-    ROWS_A_TRANSACTION,
-    LocalRule,
-    LocalStore,
-    LogRef,
-    LogTransaction,
-    StoredLog,
-    rows_of,
-)
+from capline.store.local.base import LocalStore
+from capline.store.local.batches import ROWS_A_TRANSACTION, rows_of
 from capline.store.local.fast_path import FastRule, decide_one, first_decision
 from capline.store.local.lmdb.environment import Environment, Transaction, open_environment
+from capline.store.local.lmdb.keys import (
+    INTEGER_KEY,
+    LOG_META,
+    LOG_NUMBER,
+    log_prefix,
+    subject_key,
+    subject_of,
+)
+from capline.store.local.lmdb.sweep import SWEEP_EVERY, Sweeper
+from capline.store.local.lmdb.transaction import LmdbPages, LmdbTransaction
 from capline.store.local.log import ColumnLog
 from capline.store.local.log_bytes import (
     PAGED,
     pack_first_hit,
-    pack_log,
     pack_unit_log,
     read_plain,
-    read_words,
     seal,
-    unpack_log,
     unseal,
 )
 from capline.store.local.log_pages import (
     EPOCH_WORD,
-    LEAD_WORDS,
     MIXED_WORD,
     TAIL_HITS,
-    PagedLog,
-    Pages,
     SeenPages,
     UnitPages,
-    page_key,
 )
 from capline.store.protocol import Batch, StoreAttempt
 
@@ -74,20 +67,11 @@ if TYPE_CHECKING:
 
     from capline.model.clock import Clock
     from capline.model.decision import Decision
+    from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, StoredLog
 
 __all__ = ["LmdbStore"]
 
 _T = TypeVar("_T")
-_U32 = struct.Struct(">I")
-_U64 = struct.Struct(">Q")
-_LOG_META = struct.Struct(">IQ")
-_INTEGER = struct.Struct(">cQ")
-_INTEGER_KEY = struct.Struct(">4scQ")
-LONGEST_PLAIN_BYTES = 400
-SWEEP_EVERY = 64
-"""After so many new subjects, half as many logs are checked in turn, and the stale ones removed."""
-SWEEP_ROWS = 4096
-ONE_HIT_BYTES = 16
 MOST_LONG_LOGS = 64
 """Long logs whose pages a process caches: at most 64 pages of half a kilobyte each."""
 
@@ -107,33 +91,42 @@ class LmdbStore(LocalStore):
         super().__init__(clock)
         self._environment: Environment | None = open_environment(path, durability, most_bytes, create=create)
         self._path = path
-        self._fresh = 0
-        self._sweep_from = b""
+        self._sweeper = Sweeper()
         self._known: dict[str, tuple[bytes, int]] = {}
-        self._seen: dict[bytes, tuple[SeenPages, _LmdbPages]] = {}
+        self._seen: dict[bytes, tuple[SeenPages, LmdbPages]] = {}
 
     def _transact(self, work: Callable[[LogTransaction], _T]) -> _T:
-        return self._run(lambda txn: work(_LmdbTransaction(self, txn)))
+        def within(txn: Transaction) -> _T:
+            transaction = self._logs_in(txn)
+            answer = work(transaction)
+            self._sweeper.fresh += transaction.fresh
+            return answer
+
+        return self._run(within)
 
     def _run(self, work: Callable[[Transaction], _T]) -> _T:
-        if self._environment is None:
-            raise StoreError(f"{self._path}: this limiter was closed; make a new one")
-        answer = self._environment.run(work)
-        if self._fresh >= SWEEP_EVERY:
-            rows = min(self._fresh // 2, SWEEP_ROWS)
-            self._fresh = 0
+        environment, sweeper = self._environment, self._sweeper
+        if environment is None:
+            raise self._closed()
+        answer = environment.run(work)
+        if sweeper.fresh >= SWEEP_EVERY:
+            rows = sweeper.due_rows()
             # One more window of grace: a clock that jumps ahead for a moment must not erase a history.
-            self._environment.run(lambda txn: self._sweep_rows(txn, rows, windows=2))
+            environment.run(lambda txn: sweeper.sweep(self._logs_in(txn), self._clock.now_us(), rows, windows=2))
         return answer
 
-    def note_fresh(self) -> None:
-        """Count a subject without a log: old logs are swept at the pace of new ones."""
-        self._fresh += 1
+    def _closed(self) -> StoreError:
+        return StoreError(f"{self._path}: this limiter was closed; make a new one")
 
-    def table(self, name: bytes) -> Any:
+    def _logs_in(self, txn: Transaction) -> LmdbTransaction:
+        if self._environment is None:
+            raise self._closed()
+        return LmdbTransaction(txn, self._environment.tables, self._clock)
+
+    def _table(self, name: bytes) -> Any:
         """A table of the open environment; a fork or a reopening gives new ones."""
         if self._environment is None:
-            raise StoreError(f"{self._path}: this limiter was closed; make a new one")
+            raise self._closed()
         return self._environment.tables[name]
 
     def _handle(self, name: str, retention_us: int) -> object:
@@ -148,12 +141,12 @@ class LmdbStore(LocalStore):
         key = b"log:" + name.encode()
 
         def work(txn: Transaction) -> bytes:
-            meta = self.table(b"meta")
+            meta = self._table(b"meta")
             found = txn.get(key, db=meta)
-            number, kept_us = _LOG_META.unpack(unseal(key, found)) if found else (txn.stat(meta)["entries"], 0)
+            number, kept_us = LOG_META.unpack(unseal(key, found)) if found else (txn.stat(meta)["entries"], 0)
             if retention_us > kept_us:
-                txn.put(key, seal(key, _LOG_META.pack(number, retention_us)), db=meta)
-            return _U32.pack(number)
+                txn.put(key, seal(key, LOG_META.pack(number, retention_us)), db=meta)
+            return LOG_NUMBER.pack(number)
 
         return self._run(work)
 
@@ -164,7 +157,7 @@ class LmdbStore(LocalStore):
         ref: LogRef,
     ) -> Callable[[Subject], Decision]:
         """One value read, `decide_one`, one value written: 3 to 5 µs."""
-        prefix, run, short = _prefix(ref), self._run, self._unit
+        prefix, run, short = log_prefix(ref), self._run, self._unit
 
         def decide(subject: Subject) -> Decision:
             key = prefix + subject_key(check_subject(subject))
@@ -174,21 +167,17 @@ class LmdbStore(LocalStore):
 
     def _unit(self, txn: Transaction, compiled: LocalRule, unit: FastRule, subject: Subject, key: bytes) -> Decision:
         retention_us = compiled.refs[0].retention_us
-        logs = self.table(b"logs")
+        logs = self._table(b"logs")
         value = txn.get(key, None, logs)
         now_us = self._clock.now_us()
         if value is None:
             txn.put(key, pack_unit_log(array("Q", (now_us,)), key), True, True, False, logs)
-            self._fresh += 1
+            self._sweeper.fresh += 1
             return first_decision(unit, now_us)
         stamps = read_plain(value, key)
         if stamps is None:
             decision = self._paged_unit(txn, unit, retention_us, key, value, now_us)
-            return (
-                self._step(_LmdbTransaction(self, txn), StoreAttempt(compiled, subject))
-                if decision is None
-                else decision
-            )
+            return self._step(self._logs_in(txn), StoreAttempt(compiled, subject)) if decision is None else decision
         oldest_us, last_us = stamps[0], stamps[-1]
         decision = decide_one(stamps, 0, len(stamps), oldest_us, last_us, unit, now_us)
         stamp_us = decision.hit
@@ -200,7 +189,7 @@ class LmdbStore(LocalStore):
             if len(stamps) > TAIL_HITS:
                 log = ColumnLog()
                 log.stamps, log.high_water_us = stamps, stamp_us
-                _LmdbTransaction(self, txn).save(compiled.refs[0], subject, log)
+                self._logs_in(txn).save(compiled.refs[0], subject, log)
             else:
                 txn.put(key, pack_unit_log(stamps, key), True, True, False, logs)
         return decision
@@ -222,7 +211,7 @@ class LmdbStore(LocalStore):
         stamps = UnitPages(head, seen, max(now_us, head[-1]) - retention_us)
         decision = decide_one(stamps, 0, *stamps.ends, unit, now_us, UnitPages.position)
         if decision.hit is not None:
-            txn.put(key, stamps.record(decision.hit), True, True, False, self.table(b"logs"))
+            txn.put(key, stamps.record(decision.hit), True, True, False, self._table(b"logs"))
         return decision
 
     def _seen_pages(self, txn: Transaction, key: bytes, epoch: int) -> SeenPages:
@@ -231,28 +220,28 @@ class LmdbStore(LocalStore):
         if known is None or known[0].epoch != epoch:
             if len(self._seen) >= MOST_LONG_LOGS:
                 self._seen.clear()
-            pages = _LmdbPages(txn, self.table(b"pages"), key)
+            pages = LmdbPages(txn, self._table(b"pages"), key)
             known = self._seen[key] = SeenPages(epoch, pages), pages
         seen, pages = known
-        pages.within(txn, self.table(b"pages"))
+        pages.within(txn, self._table(b"pages"))
         return seen
 
     def _rows(self, transaction: LogTransaction, batch: Batch, rows: slice, *, record: bool) -> list[Decision]:
         """Many rows of one unit in one transaction, so at one instant: then all first hits are the same."""
         bound = batch.compiled
         if (
-            not isinstance(transaction, _LmdbTransaction)
+            not isinstance(transaction, LmdbTransaction)
             or batch.cost != 1
             or any(compiled.unit is None for compiled in bound)
         ):
             return super()._rows(transaction, batch, rows, record=record)
-        txn, logs, now_us = transaction.txn, self.table(b"logs"), self._clock.now_us()
-        prefix, retention_us = _prefix(bound[0].refs[0]), bound[0].refs[0].retention_us
+        txn, logs, now_us = transaction.txn, self._table(b"logs"), self._clock.now_us()
+        prefix, retention_us = log_prefix(bound[0].refs[0]), bound[0].refs[0].retention_us
         firsts = [first_decision(compiled.unit, now_us) for compiled in bound]
         first_value = pack_first_hit(now_us)
         # A cursor stays on its page: neighbouring subjects, as in campaigns, cost half a search each.
         cursor = txn.cursor(logs)
-        get, put, integer_key = cursor.get, cursor.put, _INTEGER_KEY.pack
+        get, put, integer_key = cursor.get, cursor.put, INTEGER_KEY.pack
         answers: list[Decision] = []
         fresh = 0
         for code, subject in rows_of(batch, rows):
@@ -279,7 +268,7 @@ class LmdbStore(LocalStore):
                 put(key, pack_unit_log(stamps, key))
             answers.append(decision)
         if record:
-            self._fresh += fresh
+            self._sweeper.fresh += fresh
             return answers
         return [
             msgspec.structs.replace(decision, hit=None) if decision.hit is not None else decision
@@ -290,9 +279,9 @@ class LmdbStore(LocalStore):
         self, transaction: LogTransaction, ref: LogRef, after: object
     ) -> Iterator[tuple[object, Subject | None, StoredLog | CaplineError]]:
         """The place is the key of the log that was last."""
-        if not isinstance(transaction, _LmdbTransaction):
+        if not isinstance(transaction, LmdbTransaction):
             return
-        prefix, cursor = _prefix(ref), transaction.txn.cursor(self.table(b"logs"))
+        prefix, cursor = log_prefix(ref), transaction.txn.cursor(self._table(b"logs"))
         more = cursor.set_range(prefix if not isinstance(after, bytes) else after + b"\0")
         while more:
             key, value = cursor.item()
@@ -309,48 +298,20 @@ class LmdbStore(LocalStore):
     @override
     def sweep(self) -> int:
         """A few thousand rows a transaction, so that decisions go on in between."""
-        removed, self._sweep_from = 0, b""
-        while True:
-            removed += self._run(lambda txn: self._sweep_rows(txn, ROWS_A_TRANSACTION))
-            if not self._sweep_from:
-                return removed
-
-    def _sweep_rows(self, txn: Transaction, rows: int, windows: int = 1) -> int:
-        """Check so many logs from where the last sweep stopped; remove those older than so many widest windows.
-
-        At the end of the table, remove the receipts that expired.
-        """
-        now_us = self._clock.now_us()
-        transaction = _LmdbTransaction(self, txn)
-        retention_us: dict[bytes, int] = {}
-        for key, value in txn.cursor(self.table(b"meta")):
-            if key.startswith(b"log:"):
-                with contextlib.suppress(StoreDamagedError):  # the next decision there raises it
-                    number, kept_us = _LOG_META.unpack(unseal(key, value))
-                    retention_us[_U32.pack(number)] = kept_us
-        stale: list[bytes] = []
-        seen, cursor = 0, txn.cursor(self.table(b"logs"))
-        more = cursor.set_range(self._sweep_from)
-        while more and seen < rows:
-            key, value = cursor.item()
-            if is_stale(key, value, now_us - windows * retention_us.get(key[:4], now_us)):
-                stale.append(key)
-            seen, more = seen + 1, cursor.next()
-        self._sweep_from = cursor.key() if more else b""
-        for key in stale:
-            transaction.remove_at(key)
-        if not more:
-            receipts = self.table(b"receipts")
-            expired = [key for key, value in txn.cursor(receipts) if _has_expired(key, value, now_us)]
-            for key in expired:
-                txn.delete(key, db=receipts)
-        return len(stale)
+        removed, ended = 0, False
+        self._sweeper.restart()
+        while not ended:
+            gone, ended = self._run(
+                lambda txn: self._sweeper.sweep(self._logs_in(txn), self._clock.now_us(), ROWS_A_TRANSACTION)
+            )
+            removed += gone
+        return removed
 
     @override
     def stats(self) -> dict[str, int]:
         """Those of `Environment.stats`."""
         if self._environment is None:
-            raise StoreError(f"{self._path}: this limiter was closed; make a new one")
+            raise self._closed()
         return self._environment.stats()
 
     @override
@@ -359,152 +320,3 @@ class LmdbStore(LocalStore):
         if self._environment is not None:
             self._environment.leave()
             self._environment = None
-
-
-class _LmdbTransaction(LogTransaction):
-    """The logs as one transaction sees them."""
-
-    __slots__ = ("_store", "txn")
-
-    def __init__(self, store: LmdbStore, txn: Transaction) -> None:
-        self._store = store
-        self.txn = txn
-
-    @override
-    def load(self, ref: LogRef, subject: Subject) -> StoredLog:
-        key = log_key(ref, subject)
-        value = self.txn.get(key, db=self._store.table(b"logs"))
-        return ColumnLog() if value is None else self._open(key, value)
-
-    @override
-    def save(self, ref: LogRef, subject: Subject, log: StoredLog) -> None:
-        key = log_key(ref, subject)
-        if isinstance(log, ColumnLog) and len(log) > TAIL_HITS:
-            log.pack()
-            log = PagedLog(log, _LmdbPages(self.txn, self._store.table(b"pages"), key))
-        value = log.value() if isinstance(log, PagedLog) else pack_log(log, key)  # pyright: ignore[reportArgumentType] - the two
-        self.txn.put(key, value, db=self._store.table(b"logs"))
-        if len(value) == ONE_HIT_BYTES:
-            self._store.note_fresh()
-
-    @override
-    def remove(self, ref: LogRef, subject: Subject) -> bool:
-        return self.remove_at(log_key(ref, subject))
-
-    def remove_at(self, key: bytes) -> bool:
-        """Remove the log with this key, and its pages; whether there was one."""
-        value = self.txn.pop(key, db=self._store.table(b"logs"))
-        if value is None:
-            return False
-        if value[0] & PAGED:
-            log = self._open(key, value)
-            if isinstance(log, PagedLog):
-                log.remove_pages()
-        return True
-
-    @override
-    def receipt(self, name: bytes) -> bytes | None:
-        kept = self.txn.get(name, db=self._store.table(b"receipts"))
-        if kept is None:
-            return None
-        value = unseal(name, kept)
-        return value[_U64.size :] if _U64.unpack_from(value)[0] > self._store.now_us() else None
-
-    @override
-    def keep_receipt(self, name: bytes, value: bytes, expires_us: int) -> None:
-        self.txn.put(name, seal(name, _U64.pack(expires_us) + value), db=self._store.table(b"receipts"))
-
-    def read(self, key: bytes, value: bytes) -> StoredLog | CaplineError:
-        """The log that this value of this key is, or why it is none."""
-        try:
-            return self._open(key, value)
-        except StoreError as error:
-            return error
-
-    def _open(self, key: bytes, value: bytes) -> StoredLog:
-        kind, words = read_words(value, key)
-        if not kind & PAGED:
-            return unpack_log(kind, words)[0]
-        tail, lead = unpack_log(kind, words, LEAD_WORDS)
-        return PagedLog(tail, _LmdbPages(self.txn, self._store.table(b"pages"), key), lead)
-
-
-class _LmdbPages(Pages):
-    """The pages of the log with this key."""
-
-    __slots__ = ("_table", "_txn", "key")
-
-    def __init__(self, txn: Transaction, table: Any, key: bytes) -> None:
-        self.key = key
-        self.within(txn, table)
-
-    def within(self, txn: Transaction, table: Any) -> None:
-        """Go on in this transaction."""
-        self._txn = txn
-        self._table = table
-
-    @override
-    def read(self, number: int) -> bytes | None:
-        return self._txn.get(page_key(self.key, number), None, self._table)
-
-    @override
-    def write(self, number: int, value: bytes | None) -> None:
-        key = page_key(self.key, number)
-        if value is None:
-            self._txn.delete(key, db=self._table)
-        else:
-            self._txn.put(key, value, db=self._table)
-
-
-def subject_key(subject: Subject) -> bytes:
-    """A subject as the tail of a key; see the module's text."""
-    if isinstance(subject, int):
-        return _INTEGER.pack(b"i", subject)
-    text = subject.encode()
-    return b"t" + text if len(text) <= LONGEST_PLAIN_BYTES else b"h" + hashlib.blake2b(text, digest_size=32).digest()
-
-
-def subject_of(tail: bytes) -> Subject:
-    """The subject that `subject_key` made this of.
-
-    Raises `StoreError` where it kept the hash only, and `StoreDamagedError` where it made no such key.
-    """
-    kind = tail[:1]
-    if kind == b"i" and len(tail) == _INTEGER.size:
-        return _INTEGER.unpack(tail)[1]
-    if kind == b"t":
-        with contextlib.suppress(UnicodeDecodeError):
-            return tail[1:].decode()
-    if kind == b"h":
-        raise StoreError(f"a subject of more than {LONGEST_PLAIN_BYTES} bytes is kept as a hash: it cannot be read")
-    raise StoreDamagedError(f"the key {tail.hex()} of a stored log is damaged: it names no subject")
-
-
-def log_key(ref: LogRef, subject: Subject) -> bytes:
-    """The key of a subject's log."""
-    return _prefix(ref) + subject_key(subject)
-
-
-def _prefix(ref: LogRef) -> bytes:
-    return ref.place  # pyright: ignore[reportReturnType] - what `_handle` put there
-
-
-def is_stale(key: bytes, value: bytes, cutoff_us: int) -> bool:
-    """Tell whether every hit is as old as the cutoff, and the log's time not ahead of it.
-
-    A damaged value is left for its reader to report.
-    """
-    try:
-        kind, words = read_words(value, key)
-        log, _ = unpack_log(kind, words, LEAD_WORDS if kind & PAGED else 0)
-    except StoreError:
-        return False
-    return max(log.last_us(), log.high_water_us) <= cutoff_us
-
-
-def _has_expired(key: bytes, value: bytes, now_us: int) -> bool:
-    """Tell whether a receipt may go; a damaged one is left for its reader to report."""
-    try:
-        return _U64.unpack_from(unseal(key, value))[0] <= now_us
-    except StoreError:
-        return False

@@ -16,14 +16,8 @@ from capline.model.zone import zone_table
 from capline.store.redis.io.wire import bulk
 from capline.store.redis.scripting.keys import bucket_count
 from capline.window.bound_log import readers_of
-from capline.window.limit_reader import (
-    CalendarReader,
-    CounterReader,
-    FixedReader,
-    LevelReader,
-    LimitReader,
-    QuietReader,
-)
+from capline.window.counters import CounterReader, FixedReader, LevelReader
+from capline.window.limit_reader import CalendarReader, LimitReader, QuietReader
 
 __all__ = ["MOST_SHORT_QUOTA", "SIMPLE_BYTES", "STATE_BYTES", "Family", "RedisRule", "bind"]
 

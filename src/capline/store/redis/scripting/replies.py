@@ -14,6 +14,7 @@ from capline.model.limit_status import states_of
 from capline.store.columns import NEVER_US, NO_HIT, Decisions
 from capline.store.redis.scripting.compiled_rule import SIMPLE_BYTES, STATE_BYTES
 from capline.window.charge import too_many
+from capline.window.joint import SLOTS_DIFFER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,10 @@ __all__ = ["JointReply", "ReplyColumns", "conflict", "damaged", "decisions", "jo
 
 SPECIAL = np.dtype([("kind", "u1"), ("limit", "u1"), ("remaining", ">i8"), ("first", ">i8"), ("reset", ">i8")])
 _REFUSED, _ALLOWED, _CONFLICT, _DAMAGED, _KNOWN, _NO_ROOM = 0, 1, 2, 3, 4, 5
+_SLOTS_DIFFER = 5
+"""Of joint.lua."""
+_FORGOTTEN = 2
+"""In place of whether a part's id was known: its slot is older than its log."""
 _JOINT = struct.Struct(">QBBBQQQ")
 _JOINT_PART = struct.Struct(">BQ")
 _NO_STAMP = 1 << 60
@@ -121,9 +126,12 @@ def _states(compiled: RedisRule, reply: bytes, at: int) -> tuple[LimitStatus, ..
     return states_of(compiled.rule.logs, struct.unpack_from(">" + "qQQ" * len(compiled.limits), reply, at))
 
 
-def _joint_states(every: Sequence[RedisRule], reply: bytes, at: int) -> tuple[tuple[LimitStatus, ...], ...]:
+def _joint_states(every: Sequence[RedisRule | None], reply: bytes, at: int) -> tuple[tuple[LimitStatus, ...], ...]:
     states: list[tuple[LimitStatus, ...]] = []
     for compiled in every:
+        if compiled is None:
+            states.append(())
+            continue
         states.append(_states(compiled, reply, at))
         at += STATE_BYTES * len(compiled.limits)
     return tuple(states)
@@ -144,21 +152,26 @@ class JointReply(msgspec.Struct, frozen=True):
     in_doubt: bool = False
 
 
-def joint_reply(reply: bytes, attempts: Sequence[StoreAttempt], *, peeked: bool = False) -> JointReply:
+def joint_reply(
+    reply: bytes, attempts: Sequence[StoreAttempt], *, peeked: bool = False, slot: bool = False
+) -> JointReply:
     """The answer to a call of joint.lua for these attempts; raises its error."""
     numbers: tuple[int, ...] = _JOINT.unpack_from(reply)
-    _, kind, part, limit, left, retry, reset = numbers
+    now_us, kind, part, limit, left, retry, reset = numbers
     own = attempts[part]
     compiled: RedisRule = own.compiled
     if kind == _CONFLICT:
         raise conflict(left, own.cost)
     if kind == _DAMAGED:
         raise damaged(compiled)
+    if kind == _SLOTS_DIFFER:
+        raise IdConflictError(SLOTS_DIFFER)
     if kind not in (_REFUSED, _ALLOWED, _KNOWN):
         raise _strange(kind)
     states_at = _JOINT.size + _JOINT_PART.size * len(attempts)
     parts = [*_JOINT_PART.iter_unpack(reply[_JOINT.size : states_at])]
     allowed = kind != _REFUSED
+    kept = [None if known == _FORGOTTEN else one.compiled for one, (known, _) in zip(attempts, parts, strict=True)]
     joint = Joint(
         allowed,
         compiled.limits[limit] if limit < len(compiled.limits) else None,
@@ -167,7 +180,8 @@ def joint_reply(reply: bytes, attempts: Sequence[StoreAttempt], *, peeked: bool 
         reset,
         tuple([hit for _, hit in parts]) if allowed and not peeked else (),
         part,
-        _seen=(_joint_states, [attempt.compiled for attempt in attempts], reply, states_at),
+        wait_us=max(0, parts[0][1] - now_us) if slot and allowed else 0,
+        _seen=(_joint_states, kept, reply, states_at),
     )
     return JointReply(joint, tuple([number for number, (known, _) in enumerate(parts) if allowed and not known]))
 

@@ -3,7 +3,7 @@
 -- recorded, or none is. One atomic step; capline.window.joint in Lua.
 --
 -- KEYS   for each part, the key of each of its logs: the subject's, or its bucket's. All in one slot.
--- ARGV   1  0 decide, 1 peek
+-- ARGV   1  0 decide, 1 peek, 2 take a slot: one instant for all parts
 --        2  now in us; empty: the server's clock
 --        then for each part
 --        1  its terms, as one.lua takes them
@@ -11,21 +11,25 @@
 --           as in attempt.lua
 --        3  its cost in units
 --        4  its field in its bucket; empty: keys of its own
---        5  its id; empty: none
+--        5  its id; empty: none; of a slot all parts have one, or none has
+--        then, to take a slot, max_wait_us[8] not_before_us[8], signed, as one.lua takes them
 -- Reply: one string: now in us[8]; kind[1]; the number of the part whose limit binds[1]; that limit's number in the
 --        part[1]; remaining[8]; retry_after in us + 1 (0: never)[8]; reset_after in us[8]; then for each part
---        whether its id was known[1] and its hit[8]; then for each part the state of each limit, as in rule.lua, unless
---        kind is 2 or 3.
+--        whether its id was known (2: of a slot that this log has forgotten)[1] and its hit[8]; then for each part, but
+--        one that has forgotten, the state of each limit, as in rule.lua, unless kind is 2, 3 or 5.
 --        The kinds:
 --        0 refused   1 allowed
 --        2 the part's id was recorded with another cost, which is in the place of remaining
 --        3 the value stored for the part is not a log
 --        4 allowed before: each part's id was known; the limit is the one that had the fewest units left
+--        5 the ids of a slot are known in some parts only, or at several instants
 -- Invariant: nothing is written unless all parts are allowed. Complexity: O(limits), some commands for each log.
 
 --@include prelude
 local mode, now = tonumber(ARGV[1]), clock(ARGV[2])
-local many = (#ARGV - 2) / 5
+local many = math.floor((#ARGV - 2) / 5)
+local max_wait, not_before = -1, 0
+if mode == 2 then max_wait, not_before = struct.unpack('>i8i8', ARGV[#ARGV]) end
 local function pack_answer(kind, part, limit, remaining, when, reset, tail)
   return struct.pack('>I8BBBI8I8I8', now, kind, part, limit, remaining, when, reset) .. tail
 end
@@ -34,7 +38,8 @@ end
 --@include long
 --@include stored
 
--- The fast path: every part is one unit on a plain log, and all fit at this instant. Else nil, and nothing is written.
+-- The fast path: every part is one unit on a plain log, and all fit at this instant, which is then the next slot too.
+-- Else nil, and nothing is written.
 local function at_once()
   local graces, ttls, values, lengths, states = {}, {}, {}, {}, {}
   local left, tightest, place, reset = MOST_UNITS, 255, 0, 0
@@ -52,14 +57,14 @@ local function at_once()
     if remaining < left then left, tightest, place = remaining, limit, p - 1 end
     if empty > reset then reset = empty end
   end
-  if mode == 0 then
+  if mode ~= 1 then
     for p = 1, many do put_value(KEYS[p], ARGV[5 * p + 1], lengths[p], values[p], ttls[p], graces[p]) end
   end
   local hits = string.rep(pack('>BI8', 0, now), many)
   return pack_answer(1, place, tightest, left, 0, reset, hits .. table.concat(states))
 end
 
-local said_at_once = at_once()
+local said_at_once = not_before == 0 and at_once()
 if said_at_once then return said_at_once end
 
 local with_states = true
@@ -116,10 +121,30 @@ for p, part in ipairs(parts) do
   end
 end
 
+-- A slot has one instant in all logs. Where its ids are known it is answered again, also where it is so old that some of
+-- the logs have forgotten it; nil where they name no one slot.
+local function known_slot()
+  local slot
+  for _, part in ipairs(parts) do
+    if slot and part.known and part.hit ~= slot then return nil end
+    slot = slot or part.hit
+  end
+  for _, part in ipairs(new) do
+    if slot > part.time - part.logs[1].retention then return nil end
+    part.hit, part.forgotten = slot, true
+  end
+  new = {}
+  return slot
+end
+
+if mode == 2 and first and not known_slot() then return pack_answer(5, 0, 255, 0, 0, 0, '') end
+
 local function hits()
   local all = {}
-  for p, part in ipairs(parts) do all[p] = struct.pack('>BI8', part.known and 1 or 0, part.hit or 0) end
-  for p, part in ipairs(parts) do all[many + p] = states_of(part.logs) end
+  for p, part in ipairs(parts) do
+    all[p] = struct.pack('>BI8', part.forgotten and 2 or part.known and 1 or 0, part.hit or 0)
+    all[many + p] = part.forgotten and '' or states_of(part.logs)
+  end
   return table.concat(all)
 end
 
@@ -129,6 +154,7 @@ local function touch(key)
 end
 
 local function save_part(part)
+  if part.forgotten then return end
   if part.known then return touch(part.keys[1]) end
   for k, bound in ipairs(part.logs) do
     if bound.changed then
@@ -144,7 +170,7 @@ local function save_part(part)
 end
 
 if #new == 0 then
-  if mode == 0 then
+  if mode ~= 1 then
     for _, part in ipairs(parts) do save_part(part) end
   end
   return pack_answer(4, first[1], first[2] or 255, first[3], 0, first[4], hits())
@@ -152,7 +178,8 @@ end
 
 local judged = {}
 for i, part in ipairs(new) do judged[i] = part.logs end
-local said, stamps = judge(judged, now)
+local said, stamps
+if mode == 2 then said = place(judged, now, max_wait, not_before) else said, stamps = judge(judged, now) end
 local owner, limit = 0, said[2]
 if limit then
   -- From the number among all limits to the number within the part.
@@ -163,8 +190,8 @@ if limit then
 end
 local allowed = said[1] == ALLOWED
 if allowed then
-  for i, part in ipairs(new) do part.hit = stamps[i] end
-  if mode == 0 then
+  for i, part in ipairs(new) do part.hit = stamps and stamps[i] or said[4] end
+  if mode ~= 1 then
     for _, part in ipairs(new) do put_all(part.logs, part.time, part.hit, part.id) end
     for _, part in ipairs(parts) do save_part(part) end
   end

@@ -26,32 +26,16 @@ local function queued_unit(v, limits, widest, max_wait)
   if max_wait >= 0 and stamp - now > max_wait or stamp - first >= 256 ^ stamp_bytes or stamp >= MOST_UNITS then
     return false
   end
-  local oldest = first + unpack_at(fmt, v, before + stamp_bytes)
-  local left, tightest = MOST_UNITS, nil
-  for j = 1, #limits, 2 do
-    local quota, cutoff = limits[j], stamp - limits[j + 1]
-    if quota - n < left then
-      -- Bisect for how many are in the window: the first `out` are not, number `inside` is.
-      local out, inside = 0, n + 1
-      if oldest > cutoff then inside = 1 end
-      while inside - out > 1 do
-        local mid = floor((inside + out) / 2)
-        if first + unpack_at(fmt, v, before + mid * stamp_bytes) > cutoff then inside = mid else out = mid end
-      end
-      local used = n - inside + 1
-      if quota - used < left then left, tightest = quota - used, (j - 1) / 2 end
-    end
-  end
-  local from, cutoff = 1, time - retention
+  local oldest, from, cutoff = first + unpack_at(fmt, v, before + stamp_bytes), 1, time - retention
   while oldest <= cutoff do
     from = from + 1
     oldest = first + unpack_at(fmt, v, before + from * stamp_bytes)
   end
   if stamp > last_stamp then last_stamp = stamp end
   local head = char(tag) .. pack('>I7I7', time, first)
-  local states = unit_states(function(k)
+  local states, left, tightest = unit_states(function(k)
     return k == 1 and stamp or first + unpack_at(fmt, v, before + (n - k + 2) * stamp_bytes)
   end, n + 1, limits, stamp)
   local new = head .. sub(v, before + from * stamp_bytes) .. pack(fmt, stamp - first)
-  return new, 1, tightest, left - 1, stamp, stamp + widest - now, states
+  return new, 1, tightest, left, stamp, stamp + widest - now, states
 end

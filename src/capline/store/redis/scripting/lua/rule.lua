@@ -194,23 +194,33 @@ local function judge(parts, now)
   return answer(stamped, now, false, binding, opens)
 end
 
--- The next free instant, at most max_wait us from now (-1: no bound) and at least not_before us.
-local function place(logs, now, max_wait, not_before)
+-- The next free instant of all logs of these parts, at most max_wait us from now (-1: no bound) and at least not_before
+-- us. One instant for all, at the time of the log that is furthest ahead.
+local function place(parts, now, max_wait, not_before)
+  local logs, stamped = {}, {}
+  for p, part in ipairs(parts) do
+    stamped[p] = {part}
+    for _, bound in ipairs(part) do logs[#logs + 1] = bound end
+  end
+  local function at(stamp)
+    for _, part in ipairs(stamped) do part[2] = stamp end
+    return stamped
+  end
   local time, last = time_and_newest(logs, now)
   local fits, binding = fits_at(logs, time)
-  if not fits then return answer({{logs, free_stamp(logs, time, last)}}, now, false, binding, nil) end
+  if not fits then return answer(at(free_stamp(logs, time, last)), now, false, binding, nil) end
   local stamp = free_stamp(logs, math.max(time, fits, now + not_before), last)
   while true do
-    local opens, quiet = opens_at({{logs, stamp}}, -1)
-    if not opens then return answer({{logs, stamp}}, now, false, quiet, nil) end
+    local opens, quiet = opens_at(at(stamp), -1)
+    if not opens then return answer(stamped, now, false, quiet, nil) end
     if opens == -1 then break end
     stamp = free_stamp(logs, opens, last)
   end
   if max_wait >= 0 and stamp - now > max_wait then
     -- What is left is as of now, and not as of the slot.
-    return answer({{logs, time}}, now, false, binding, stamp)
+    return answer(at(time), now, false, binding, stamp)
   end
-  return answer({{logs, stamp}}, now, true)
+  return answer(stamped, now, true)
 end
 
 -- The answer that this id was recorded with, or a conflict if that had another cost; nil for a new id.
@@ -318,7 +328,7 @@ local function attempt(logs, mode, id, now, max_wait, not_before)
   end
   local said
   if mode == 3 then return charge(logs, id, now), false end
-  if mode == 2 then said = place(logs, now, max_wait, not_before) else said = judge({logs}, now) end
+  if mode == 2 then said = place({logs}, now, max_wait, not_before) else said = judge({logs}, now) end
   if mode == 1 then
     if said[1] == ALLOWED then said[4] = 2 ^ 60 end
   elseif said[1] == ALLOWED then

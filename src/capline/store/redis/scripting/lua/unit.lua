@@ -7,9 +7,10 @@ local last_stamp = now   -- the latest stamp that was written
 local stamp_bytes, retention, stamped, fmt, span
 
 -- The state of each limit at this instant, in the form of rule.lua, for a log of n hits of one unit; nth(k) is the k-th
--- newest stamp.
+-- newest stamp. Then the fewest units that a limit has left, and that limit's number.
 local function unit_states(nth, n, limits, at)
   local all, newest, oldest = {}, n > 0 and nth(1), n > 0 and nth(n)
+  local left, tightest = MOST_UNITS, nil
   for j = 1, #limits, 2 do
     local quota, window = limits[j], limits[j + 1]
     -- Bisect for how many are in the window: the first `inside` are, number `out` is not.
@@ -19,6 +20,7 @@ local function unit_states(nth, n, limits, at)
       local mid = floor((inside + out) / 2)
       if nth(mid) > cutoff then inside = mid else out = mid end
     end
+    if quota - inside < left then left, tightest = quota - inside, (j - 1) / 2 end
     if inside == 0 then
       all[#all + 1] = pack('>I8I8I8', quota, 0, 0)
     else
@@ -26,7 +28,7 @@ local function unit_states(nth, n, limits, at)
       all[#all + 1] = pack('>i8I8I8', quota - inside, more, newest + window - now)
     end
   end
-  return table.concat(all)
+  return table.concat(all), left, tightest
 end
 
 -- Set how the next units are kept: bytes of a plain stamp, and how long hits are kept in us. `stamped` is the log of one
@@ -41,12 +43,12 @@ end
 -- The state of each limit after `unit` has answered, for the value as it is now, at the stamp that was or would be
 -- given.
 local function plain_states(v, limits, stamp)
-  if not v then return unit_states(nil, 0, limits, stamp or now) end
+  if not v then return (unit_states(nil, 0, limits, stamp or now)) end
   local size, top = #v, unpack_at('>I7', v, 2)
-  return unit_states(function(k)
+  return (unit_states(function(k)
     if k == 1 then return top end
     return top - (top - unpack_at(fmt, v, 9 + (k - 2) * stamp_bytes)) % span
-  end, (size - 8) / stamp_bytes + 1, limits, stamp or math.max(now, top + 1))
+  end, (size - 8) / stamp_bytes + 1, limits, stamp or math.max(now, top + 1)))
 end
 
 -- Returns the new value (nil: unchanged; false: the fast path does not apply, and no answer follows), then the answer:

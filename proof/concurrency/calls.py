@@ -1,0 +1,140 @@
+"""What one caller does next, by chance; callers that block and callers that are awaited do the same."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from capline import Attempt
+from proof.concurrency.cases import LIMITS, SUBJECTS
+from proof.record import Part, wall_us
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from proof.concurrency.cases import Case
+
+__all__ = ["Call", "Caller"]
+
+MOST_CALLS = 240_000
+"""Of all callers of one case together: what is recorded has to be checked as well."""
+LONGEST_SLEEP_S = 0.01
+SLEEPS = 0.2
+"""Share of the attempts that are sent some time after they were made."""
+NEAR = (0, 1, 8, 8, 4)
+"""How far a slot may be: none, or the window by so much."""
+LAST_SHARE = 0.2
+"""Of a caller's time: then some slots may be however far."""
+CHARGES = 12
+"""Of all callers of one case together, and two in a window: so the quota is passed, and there is room again."""
+
+
+class Call(NamedTuple):
+    """One attempt, over several subjects perhaps, for a slot where `wish` says how near and how far; or one charge."""
+
+    cost: int = 1
+    id: str | None = None
+    wish: tuple[int | None, int] | None = None
+    subjects: tuple[str, ...] = SUBJECTS[:1]
+    charge: bool = False
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether it is one attempt over several subjects."""
+        return len(self.subjects) > 1
+
+    def on(self, limiter: Any) -> Any:
+        """Make it; what an `AsyncLimiter` returns is to be awaited."""
+        parts = [Attempt(*part) for part in self.parts()]
+        if self.charge:
+            return limiter.charge("p", self.subjects[0], self.cost)
+        if self.wish is None:
+            if self.is_joint:
+                return limiter.decide_all(parts)
+            return limiter.decide("p", self.subjects[0], self.cost, self.id)
+        max_wait_us, not_before_us = self.wish
+        bounds = {"max_wait": None if max_wait_us is None else max_wait_us / 1e6, "not_before": not_before_us / 1e6}
+        if self.is_joint:
+            return limiter.schedule_all(parts, **bounds)
+        return limiter.schedule("p", self.subjects[0], self.cost, self.id, **bounds)
+
+    def parts(self) -> list[Part]:
+        """What is asked for in one attempt."""
+        return [("p", subject, self.cost, self.id) for subject in self.subjects]
+
+    def hits(self, answer: Any) -> list[tuple[str, int]]:
+        """Whose hits an answer names."""
+        hits = answer.hits if self.is_joint else () if answer.hit is None else (answer.hit,)
+        return [*zip(self.subjects, hits, strict=False)]
+
+    def record(self) -> dict[str, Any]:
+        """What its record says."""
+        row: dict[str, Any] = {} if self.is_joint else {"cost": self.cost, "id": self.id}
+        if self.wish is not None:
+            row |= {"verb": "schedule", "max_wait_us": self.wish[0], "not_before_us": self.wish[1]}
+        return row | {"verb": "charge"} if self.charge else row
+
+
+class Caller:
+    """One caller, until its time is over."""
+
+    def __init__(self, case: Case, number: int) -> None:
+        self._draw = random.Random(secrets.randbits(64))
+        self._quota, self._window_us = LIMITS[case.limit]
+        self._slots = case.slots
+        self._subjects = case.subjects
+        self._number = number
+        self._made = 0
+        self._last = Call()
+        self._held: list[tuple[str, int]] = []
+        self._most = MOST_CALLS // case.callers
+        self._end = time.monotonic() + case.seconds
+        self._last_from = self._end - LAST_SHARE * case.seconds
+        self._charge_every_s = case.callers * max(self._window_us / 2e6, case.seconds / CHARGES)
+        first_s = self._draw.random() * self._charge_every_s
+        self._charge_at = time.monotonic() + first_s if case.charges else float("inf")
+
+    def calls(self) -> Iterator[tuple[float, Call]]:
+        """How long to sleep before sending, and what; until the time is over."""
+        while self._made < self._most and time.monotonic() < self._end:
+            self._made += 1
+            sleep_s = self._draw.random() * LONGEST_SLEEP_S if self._draw.random() < SLEEPS else 0
+            yield sleep_s, self._next()
+
+    def _next(self) -> Call:
+        if time.monotonic() > self._charge_at:
+            self._charge_at += self._charge_every_s
+            return Call(self._draw.choice((1, self._quota // 2 + 1)), charge=True)
+        chance = self._draw.random()
+        if chance < 0.04 and self._last.id is not None:
+            return self._last
+        cost = self._draw.choice((1, 1, 2, 3)) if chance > 0.9 and self._quota > 1 else 1
+        attempt_id = f"{self._number}-{self._made}" if 0.04 <= chance < 0.12 else None
+        many = self._draw.randint(1, len(self._subjects))
+        call = Call(cost, attempt_id, self._wish(), tuple(self._draw.sample(self._subjects, many)))
+        if attempt_id is not None:
+            self._last = call
+        return call
+
+    def _wish(self) -> tuple[int | None, int] | None:
+        """How near and how far a slot is wanted; None: no slot, an answer now."""
+        draw, window_us = self._draw, self._window_us
+        if not self._slots:
+            return None
+        if time.monotonic() > self._last_from and draw.random() < 0.01:
+            return draw.choice((None, 3 * window_us)), 0
+        # No whole number of windows, or what is free would always be found in the same part.
+        if wall_us() * 10 // (7 * window_us) % 3 or draw.random() < 0.5:
+            return None
+        part = draw.choice(NEAR)
+        max_wait_us = window_us // part if part > 1 else part
+        return max_wait_us, draw.randrange(window_us // 8) if draw.random() < 0.1 else 0
+
+    def back(self, hits: list[tuple[str, int]]) -> tuple[str, int] | None:
+        """The hit to give back after this answer, if any, and whose it is."""
+        if not hits or self._slots:
+            return None
+        self._held += hits
+        return self._draw.choice(self._held[-3:]) if self._draw.random() < 0.05 else None

@@ -1,0 +1,71 @@
+"""Reads a queue's progress every few seconds, in a thread with a connection of its own: for metrics.
+
+A reading costs three commands for each campaign that is not finished.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from capline.campaign.queue.queue import Queue
+from capline.campaign.queue.server import QueueServer
+from capline.model.errors import CampaignError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+__all__ = ["EVERY_S", "CampaignDepth", "depths", "watching"]
+
+EVERY_S = 5.0
+
+
+class CampaignDepth(msgspec.Struct, frozen=True):
+    """A campaign that is not finished, in batches; `silent_s` since the lease was renewed that has waited longest."""
+
+    campaign: str
+    age_s: float
+    waiting: int
+    leased: int
+    delivered: int
+    dead_letters: int
+    silent_s: float
+
+
+def depths(queue: Queue) -> list[CampaignDepth]:
+    """The campaigns that are not finished, the oldest first; `CampaignError` where the server does not answer."""
+    return [_depth(queue, campaign, age_s) for campaign, age_s in queue.ages_s().items()]
+
+
+def _depth(queue: Queue, campaign: str, age_s: float) -> CampaignDepth:
+    state = queue.state(campaign)
+    silent_s = max((batch.idle_s for batch in state.in_work), default=0.0)
+    return CampaignDepth(campaign, age_s, state.waiting, len(state.in_work), state.settled, len(state.aside), silent_s)
+
+
+@contextmanager
+def watching(url: str, show: Callable[[Sequence[CampaignDepth] | None], object]) -> Generator[None]:
+    """Call `show` with the depths every few seconds within the block; with None where the queue did not answer."""
+    over = threading.Event()
+    thread = threading.Thread(target=_watch, args=(url, show, over), name="capline-queue-metrics", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _watch(url: str, show: Callable[[Sequence[CampaignDepth] | None], object], over: threading.Event) -> None:
+    with QueueServer(url, patience_s=0.0) as server:
+        queue = Queue(server)
+        while True:
+            try:
+                show(depths(queue))
+            except CampaignError:
+                show(None)
+            if over.wait(EVERY_S):
+                return

@@ -1,0 +1,58 @@
+"""How the manifest of a snapshot is shown: its segments and their sizes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from capline.cli.common import answer_json, out
+from capline.segment.manifest import Manifest, instant_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["manifest_facts", "print_table", "show_manifest", "totals"]
+
+
+def show_manifest(directory: Path, manifest: Manifest, *, as_json: bool, **more: object) -> None:
+    """Print it; with `as_json` with these facts more."""
+    if as_json:
+        answer_json({"path": str(directory), **more, **manifest_facts(manifest)})
+        return
+    out.print(f"{directory}: version {manifest.version}, created {instant_text(manifest.created_us)}", markup=False)
+    table = Table("segment", box=None, header_style="bold")
+    for title in ("ids", "bytes", "sha-256"):
+        table.add_column(title, justify="right")
+    for each in manifest.segments:
+        name = each.name if each.exclusive else f"{each.name} (may overlap)"
+        table.add_row(name, f"{each.cardinality:,}", f"{each.bytes:,}", each.sha256[:12])
+    ids, size_bytes = totals(manifest)
+    table.add_row("all", f"{ids:,}", f"{size_bytes:,}", "", style="bold")
+    print_table(table)
+
+
+def manifest_facts(manifest: Manifest) -> dict[str, object]:
+    """It as JSON has it."""
+    ids, size_bytes = totals(manifest)
+    return {
+        "version": manifest.version,
+        "created": instant_text(manifest.created_us),
+        "created_us": manifest.created_us,
+        "ids": manifest.ids,
+        "exclusive": manifest.exclusive,
+        "partial": manifest.partial,
+        "cardinality": ids,
+        "bytes": size_bytes,
+        "segments": manifest.segments,
+    }
+
+
+def totals(manifest: Manifest) -> tuple[int, int]:
+    """Ids and bytes of all its segments."""
+    return sum(each.cardinality for each in manifest.segments), sum(each.bytes for each in manifest.files())
+
+
+def print_table(table: Table) -> None:
+    """Print it as wide as its words: through a pipe, rich takes the width for 80 and would cut them."""
+    out.print(table, width=max(out.width, 160), crop=False)

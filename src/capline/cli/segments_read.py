@@ -1,0 +1,304 @@
+"""`capline segments show | list | contains | counts | classify | members`: what is in a snapshot."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from capline import segment as segments
+from capline.cli import segments_publish
+from capline.cli.common import NO_SEGMENT, JsonOption, answer_json, examples, note, plain, printable
+from capline.cli.manifests import manifest_facts, print_table, show_manifest, totals
+from capline.model.errors import SegmentError
+from capline.segment import files
+from capline.segment.manifest import MANIFEST, Manifest, instant_text, read_manifest
+
+if TYPE_CHECKING:
+    from capline.segment import IdSet, Snapshot
+
+__all__ = ["register"]
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A snapshot's directory.", show_default=False)]
+Address = Annotated[
+    str,
+    typer.Argument(
+        metavar="DIR|URL", help="A snapshot's directory, or where versions are published.", show_default=False
+    ),
+]
+CacheOption = Annotated[
+    Path | None,
+    typer.Option("--cache", metavar="DIR", help="Keep what was fetched here, for the next call."),
+]
+
+_LONGEST_ID = 20
+"""Digits of a 64-bit number: beyond it int() would only work hard to say the same."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to `capline segments`."""
+    for name, command, lines in _COMMANDS:
+        app.command(name, epilog=examples(*lines))(command)
+
+
+def _show(directory: Directory, as_json: JsonOption = False) -> None:
+    """Show a snapshot: its segments and sizes. Every file of it is verified on the way."""
+    manifest = read_manifest(directory)
+    (segments.load_partial if manifest.partial else segments.load_snapshot)(directory)
+    show_manifest(directory, manifest, as_json=as_json, verified=True)
+
+
+def _list(
+    place: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR|URL", help="A directory of snapshots, or where versions are published.", show_default=False
+        ),
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """List the snapshots in a directory, or the published versions at an address, oldest first.
+
+    Of snapshots only their manifests are read.
+    """
+    if segments.is_publication(place):
+        segments_publish.list_versions(place, as_json=as_json)
+    else:
+        _list_directory(Path(place), as_json=as_json)
+
+
+def _list_directory(directory: Path, *, as_json: bool) -> None:
+    try:
+        inside = sorted(path for path in directory.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise SegmentError(f"{directory}: cannot list it: {error.strerror}") from None
+    found: list[tuple[Path, Manifest | SegmentError]] = []
+    for path in inside:
+        if (path / MANIFEST).exists():
+            try:
+                found.append((path, read_manifest(path)))
+            except SegmentError as error:
+                found.append((path, error))
+    # Damaged ones have no instant that could be trusted: they come last.
+    found.sort(key=lambda each: (0, each[1].created_us) if isinstance(each[1], Manifest) else (1, 0))
+    if as_json:
+        answer_json(
+            [
+                {"path": str(path), **(manifest_facts(each) if isinstance(each, Manifest) else {"error": str(each)})}
+                for path, each in found
+            ],
+        )
+        return
+    if not found:
+        note.print(f"no snapshot in {directory}", style="yellow", markup=False)
+        return
+    table = Table("snapshot", "version", "created", box=None, header_style="bold")
+    for title in ("segments", "ids", "bytes"):
+        table.add_column(title, justify="right")
+    for path, each in found:
+        if isinstance(each, Manifest):
+            ids, size_bytes = totals(each)
+            created = instant_text(each.created_us)
+            table.add_row(
+                plain(path.name), each.version, created, f"{len(each.segments)}", f"{ids:,}", f"{size_bytes:,}"
+            )
+        else:
+            table.add_row(plain(path.name), "[red]damaged[/]", "", "", "", "")
+            note.print(str(each), style="red", markup=False, soft_wrap=True)
+    print_table(table)
+
+
+def _contains(
+    address: Address,
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids to look up.", show_default=False)],
+    cache: CacheOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say which segment each id is in; and which of the overlapping sets, if the snapshot has any."""
+    snapshot, version = _open(address, cache)
+    answers: list[dict[str, Any]] = []
+    for text in ids:
+        one = _id(snapshot, text)
+        answers.append({"id": one, "segment": snapshot.segment_of(one)})
+        if snapshot.overlapping:
+            answers[-1]["sets"] = snapshot.segments_of(one)
+    if as_json:
+        answer_json({"version": version, "ids": answers})
+        return
+    # Not through rich, here and below: it turns tabs into blanks, and is slow for a million lines.
+    lines = (f"{printable(each['id'])}\t{each['segment'] or NO_SEGMENT}" for each in answers)
+    typer.echo(
+        "\n".join(
+            f"{line}\t{','.join(each.get('sets', ()))}".rstrip("\t") for line, each in zip(lines, answers, strict=True)
+        )
+    )
+
+
+def _counts(
+    address: Address,
+    expression: Annotated[
+        str | None,
+        typer.Option(help="Count this instead: segments with |, &, - and brackets. Write a space before each '-'."),
+    ] = None,
+    cache: CacheOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Count the ids of each segment, of those that two of them share, and of an expression."""
+    snapshot, version = _open(address, cache)
+    if expression is not None:
+        found = len(snapshot.evaluate(expression))
+        if as_json:
+            answer_json({"version": version, "expression": expression, "cardinality": found})
+        else:
+            typer.echo(f"{found}")
+        return
+    sizes = {name: len(ids) for name, ids in snapshot.sets.items()}
+    # Exclusive segments share no ids, so only those that may overlap are counted.
+    shared = [
+        (one, other, snapshot.overlap(one, other))
+        for place, other in enumerate(snapshot.sets)
+        for one in list(snapshot.sets)[:place]
+        if one in snapshot.overlapping or other in snapshot.overlapping
+    ]
+    if as_json:
+        pairs = [{"sets": [one, other], "cardinality": both} for one, other, both in shared]
+        answer_json({"version": version, "cardinalities": sizes, "shared": pairs})
+        return
+    typer.echo("\n".join(f"{name}\t{size}" for name, size in sizes.items()))
+    for one, other, both in shared:
+        typer.echo(f"{one} & {other}\t{both}")
+
+
+def _classify(
+    address: Address,
+    audience: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE...", help="Ids: .csv, .csv.gz, .parquet or .roaring.", show_default=False),
+    ],
+    id_column: Annotated[str, typer.Option(help="The column of ids.")] = "id",
+    destination: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Write one bitmap file for each segment, and none.roaring for none."),
+    ] = None,
+    cache: CacheOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Split an audience by segment: how many of it are in each; duplicates count once."""
+    snapshot, version = _open(address, cache)
+    if snapshot.ids is None:
+        ids = segments.read_audience(audience, id_column, drop_duplicates=True, kind=snapshot.kind)
+        unknown = 0
+    else:
+        if destination is not None:
+            raise SegmentError("text ids have no bitmaps of their own; leave out --out")
+        ids, unknown = segments.find_audience(audience, id_column, snapshot.ids)
+    parts = snapshot.classify(ids)
+    if destination is not None:
+        with files.os_errors("write bitmaps there", destination):
+            destination.mkdir(parents=True, exist_ok=True)
+        for name, part in parts.items():
+            part.to_file(destination / f"{name or '.none'}.roaring".lstrip("."))
+    sizes = {name: len(part) for name, part in parts.items() if name is not None}
+    nowhere = len(parts[None]) + unknown
+    if as_json:
+        answer_json({"version": version, "audience": len(ids) + unknown, "segments": sizes, "in_none": nowhere})
+        return
+    typer.echo("\n".join(f"{name}\t{size}" for name, size in {**sizes, NO_SEGMENT: nowhere}.items()))
+
+
+def _members(
+    address: Address,
+    segment: Annotated[
+        str | None,
+        typer.Argument(metavar="SEGMENT", help="A segment's name.", show_default=False),
+    ] = None,
+    expression: Annotated[
+        str | None,
+        typer.Option(help="Instead of a name: segments with |, &, - and brackets. Write a space before each '-'."),
+    ] = None,
+    after: Annotated[str | None, typer.Option(metavar="ID", help="Only ids above this one: the next page.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many ids.")] = 1000,
+    cache: CacheOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the ids of a segment, or of an expression, in ascending order, one page at a time."""
+    if (segment is None) == (expression is None):
+        raise SegmentError("name a segment or give an --expression, one of the two")
+    snapshot, version = _open(address, cache)
+    cursor = None if after is None else _id(snapshot, after)
+    chosen = _choose(snapshot, segment, expression)
+    page = snapshot.page(chosen, cursor, limit)
+    following = page[-1] if page and snapshot.page(chosen, page[-1], 1) else None
+    if as_json:
+        answer_json({"version": version, "cardinality": len(chosen), "ids": page, "next": following})
+        return
+    if page:
+        typer.echo("\n".join(map(printable, page)))
+    if following is not None:
+        note.print(f"{len(chosen):,} in all; the next page: --after {plain(following)}", style="dim")
+
+
+def _choose(snapshot: Snapshot, segment: str | None, expression: str | None) -> IdSet:
+    if expression is not None:
+        return snapshot.evaluate(expression)
+    snapshot.cardinality(segment or "")
+    return snapshot.sets[segment or ""]
+
+
+def _open(address: str, cache: Path | None) -> tuple[Snapshot, str]:
+    """A snapshot to ask, and its version: one that was verified here once is not read through again."""
+    if cache is not None:
+        return segments.fetch_snapshot(address, cache)
+    with tempfile.TemporaryDirectory(prefix="capline-segments-") as fetched:
+        # Its files are mapped, so they last as long as the snapshot.
+        return segments.fetch_snapshot(address, fetched)
+
+
+def _id(snapshot: Snapshot, text: str) -> int | str:
+    if snapshot.kind == "text":
+        return text
+    if not (text.isascii() and text.isdecimal() and len(text) <= _LONGEST_ID):
+        raise SegmentError(f"id {text[:40]!r} is not a number from 0 to {segments.set_type(snapshot.kind).largest}")
+    return int(text)
+
+
+_COMMANDS = (
+    ("show", _show, ("capline segments show segments/today", "capline segments show segments/today --json")),
+    ("list", _list, ("capline segments list segments", "capline segments list s3://bucket/segments")),
+    (
+        "contains",
+        _contains,
+        (
+            "capline segments contains segments/today 42 1007",
+            "capline segments contains s3://bucket/segments 42 --cache /var/cache/capline",
+        ),
+    ),
+    (
+        "counts",
+        _counts,
+        (
+            "capline segments counts segments/today",
+            "capline segments counts segments/today --expression '(active | new) - churned'",
+        ),
+    ),
+    (
+        "classify",
+        _classify,
+        (
+            "capline segments classify segments/today audience.parquet",
+            "capline segments classify segments/today audience.roaring --out parts",
+        ),
+    ),
+    (
+        "members",
+        _members,
+        (
+            "capline segments members segments/today active --limit 20",
+            "capline segments members segments/today active --after 1007",
+            "capline segments members segments/today --expression '(active | new) - churned'",
+        ),
+    ),
+)

@@ -1,0 +1,28 @@
+"""How one server of a store is doing, as the limiter that asks it sees it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+__all__ = ["BreakerState", "ServerState"]
+
+BreakerState = Literal["closed", "open", "half-open"]
+"""Of a circuit breaker: calls go out; calls fail at once; the next call is a trial."""
+
+
+class ServerState(msgspec.Struct, frozen=True):
+    """`server` is host:port. The other figures are the server's own; None where it did not answer, or may not say.
+
+    `max_memory_bytes` and `max_clients` are its bounds; of memory 0 is no bound. `replicas` are those connected now.
+    """
+
+    server: str
+    up: bool
+    breaker: BreakerState
+    memory_bytes: int | None = None
+    max_memory_bytes: int | None = None
+    clients: int | None = None
+    max_clients: int | None = None
+    replicas: int | None = None

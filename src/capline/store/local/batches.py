@@ -1,0 +1,62 @@
+"""Batches of one policy: their rows in parts, the answers as columns, and a receipt that makes them repeatable."""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import TYPE_CHECKING
+
+from capline.store.columns import Decisions, plain
+from capline.store.receipts import batch_digest, receipt_conflict, receipt_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from capline.model.decision import Decision
+    from capline.model.limit import Limit
+    from capline.model.subject import Subject
+    from capline.store.local.transaction import LogTransaction
+    from capline.store.protocol import Batch
+
+__all__ = ["ROWS_A_TRANSACTION", "decided_once", "in_parts", "rows_of"]
+
+ROWS_A_TRANSACTION = 8192
+"""Rows of a batch in one transaction; other processes get their turn between two."""
+
+
+def in_parts(batch: Batch, answers: Callable[[slice], list[Decision]]) -> Decisions:
+    """The answers part by part, each turned into columns at once: ten million row objects would fill the memory."""
+    limits = _limits_of(batch)
+    parts = [slice(first, first + ROWS_A_TRANSACTION) for first in range(0, len(batch.subjects), ROWS_A_TRANSACTION)]
+    return Decisions.joined([Decisions.of(answers(part), limits) for part in parts], limits)
+
+
+def decided_once(
+    transaction: LogTransaction,
+    batch: Batch,
+    receipt: str,
+    now_us: Callable[[], int],
+    answers: Callable[[slice], list[Decision]],
+) -> Decisions:
+    """The answers kept under this receipt, or else new ones, which are kept; raises if it was another batch's."""
+    name, asked = receipt_name(batch, receipt), batch_digest(batch)
+    kept = transaction.receipt(name)
+    if kept is not None:
+        if kept[: len(asked)] != asked:
+            raise receipt_conflict(receipt)
+        return Decisions.unpack(kept[len(asked) :], _limits_of(batch))
+    decided = in_parts(batch, answers)
+    retention_us = max(compiled.refs[0].retention_us for compiled in batch.compiled)
+    transaction.keep_receipt(name, asked + decided.pack(), now_us() + retention_us)
+    return decided
+
+
+def rows_of(batch: Batch, rows: slice) -> Iterable[tuple[int, Subject]]:
+    """The code and the subject of each of these rows of a batch, as Python integers and text."""
+    codes = repeat(0) if batch.codes is None else plain(batch.codes[rows])
+    return zip(codes, plain(batch.subjects[rows]), strict=False)
+
+
+def _limits_of(batch: Batch) -> tuple[Limit, ...]:
+    """Every limit that can bind a row, each object once."""
+    seen = {id(limit): limit for compiled in batch.compiled for ref in compiled.refs for limit in ref.log_limits.limits}
+    return tuple(seen.values())

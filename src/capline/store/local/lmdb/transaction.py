@@ -1,0 +1,123 @@
+"""The logs in the file as one transaction sees them: short ones a value, long ones a value and pages."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+from capline.model.errors import CaplineError, StoreError
+from capline.model.override import override
+from capline.store.local.lmdb.keys import log_key
+from capline.store.local.log import ColumnLog
+from capline.store.local.log_bytes import PAGED, pack_log, read_words, seal, unpack_log, unseal
+from capline.store.local.log_pages import LEAD_WORDS, TAIL_HITS, PagedLog, Pages, page_key
+from capline.store.local.transaction import LogRef, LogTransaction, StoredLog
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from capline.model.clock import Clock
+    from capline.model.subject import Subject
+    from capline.store.local.lmdb.environment import Transaction
+
+__all__ = ["EXPIRY", "LmdbPages", "LmdbTransaction"]
+
+ONE_HIT_BYTES = 16
+EXPIRY = struct.Struct(">Q")
+
+
+class LmdbTransaction(LogTransaction):
+    """`fresh` counts the subjects that got their first hit: old logs are swept at the pace of new ones."""
+
+    __slots__ = ("_clock", "fresh", "tables", "txn")
+
+    def __init__(self, txn: Transaction, tables: Mapping[bytes, Any], clock: Clock) -> None:
+        self.txn = txn
+        self.tables = tables
+        self.fresh = 0
+        self._clock = clock
+
+    @override
+    def load(self, ref: LogRef, subject: Subject) -> StoredLog:
+        key = log_key(ref, subject)
+        value = self.txn.get(key, db=self.tables[b"logs"])
+        return ColumnLog() if value is None else self._open(key, value)
+
+    @override
+    def save(self, ref: LogRef, subject: Subject, log: StoredLog) -> None:
+        key = log_key(ref, subject)
+        if isinstance(log, ColumnLog) and len(log) > TAIL_HITS:
+            log.pack()
+            log = PagedLog(log, LmdbPages(self.txn, self.tables[b"pages"], key))
+        value = log.value() if isinstance(log, PagedLog) else pack_log(log, key)  # pyright: ignore[reportArgumentType] - the two
+        self.txn.put(key, value, db=self.tables[b"logs"])
+        if len(value) == ONE_HIT_BYTES:
+            self.fresh += 1
+
+    @override
+    def remove(self, ref: LogRef, subject: Subject) -> bool:
+        return self.remove_at(log_key(ref, subject))
+
+    def remove_at(self, key: bytes) -> bool:
+        """Remove the log with this key, and its pages; whether there was one."""
+        value = self.txn.pop(key, db=self.tables[b"logs"])
+        if value is None:
+            return False
+        if value[0] & PAGED:
+            log = self._open(key, value)
+            if isinstance(log, PagedLog):
+                log.remove_pages()
+        return True
+
+    @override
+    def receipt(self, name: bytes) -> bytes | None:
+        kept = self.txn.get(name, db=self.tables[b"receipts"])
+        if kept is None:
+            return None
+        value = unseal(name, kept)
+        return value[EXPIRY.size :] if EXPIRY.unpack_from(value)[0] > self._clock.now_us() else None
+
+    @override
+    def keep_receipt(self, name: bytes, value: bytes, expires_us: int) -> None:
+        self.txn.put(name, seal(name, EXPIRY.pack(expires_us) + value), db=self.tables[b"receipts"])
+
+    def read(self, key: bytes, value: bytes) -> StoredLog | CaplineError:
+        """The log that this value of this key is, or why it is none."""
+        try:
+            return self._open(key, value)
+        except StoreError as error:
+            return error
+
+    def _open(self, key: bytes, value: bytes) -> StoredLog:
+        kind, words = read_words(value, key)
+        if not kind & PAGED:
+            return unpack_log(kind, words)[0]
+        tail, lead = unpack_log(kind, words, LEAD_WORDS)
+        return PagedLog(tail, LmdbPages(self.txn, self.tables[b"pages"], key), lead)
+
+
+class LmdbPages(Pages):
+    """The pages of the log with this key."""
+
+    __slots__ = ("_table", "_txn", "key")
+
+    def __init__(self, txn: Transaction, table: Any, key: bytes) -> None:
+        self.key = key
+        self.within(txn, table)
+
+    def within(self, txn: Transaction, table: Any) -> None:
+        """Go on in this transaction."""
+        self._txn = txn
+        self._table = table
+
+    @override
+    def read(self, number: int) -> bytes | None:
+        return self._txn.get(page_key(self.key, number), None, self._table)
+
+    @override
+    def write(self, number: int, value: bytes | None) -> None:
+        key = page_key(self.key, number)
+        if value is None:
+            self._txn.delete(key, db=self._table)
+        else:
+            self._txn.put(key, value, db=self._table)

@@ -1,0 +1,88 @@
+"""What a store on this machine gives to the verbs: a transaction, the logs in it, a rule with the store's handles."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from capline.model.decision import Decision
+from capline.model.policy import BoundPolicy, LogLimits
+from capline.model.subject import Subject
+from capline.store.local.fast_path import FastRule
+from capline.window.bound_log import OpenLog
+from capline.window.limit_reader import LimitReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["LocalRule", "LogRef", "LogTransaction", "StoredLog"]
+
+
+class StoredLog(OpenLog, Protocol):
+    """A log that can be changed and read as a whole; `capline.store.local.log.ColumnLog` says more on each call."""
+
+    def recorded(self) -> Iterator[tuple[int, int, int]]:
+        """Each hit as (stamp, units, fingerprint), oldest first."""
+        ...
+
+
+class LogRef(msgspec.Struct):
+    """One log of a rule, with the store's own handle of it (`place`)."""
+
+    log_limits: LogLimits
+    readers: tuple[LimitReader, ...]
+    place: object = None
+
+    @property
+    def name(self) -> str:
+        """The log's."""
+        return self.log_limits.log
+
+    @property
+    def retention_us(self) -> int:
+        """How long its hits are kept."""
+        return self.log_limits.retention_us
+
+
+class LocalRule(msgspec.Struct):
+    """A rule with the handles of its logs; `unit` is its form for the fast path, None where that does not apply."""
+
+    rule: BoundPolicy
+    refs: tuple[LogRef, ...]
+    channel_refs: tuple[LogRef, ...]
+    unit: FastRule | None
+    decide_one: Callable[[Subject], Decision]
+
+
+class LogTransaction(Protocol):
+    """The logs as one transaction sees them."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def load(self, ref: LogRef, subject: Subject) -> StoredLog:
+        """The subject's log, empty if it has none."""
+        ...
+
+    @abstractmethod
+    def save(self, ref: LogRef, subject: Subject, log: StoredLog) -> None:
+        """Keep the changed log."""
+        ...
+
+    @abstractmethod
+    def remove(self, ref: LogRef, subject: Subject) -> bool:
+        """Forget the subject's log; whether there was one."""
+        ...
+
+    @abstractmethod
+    def receipt(self, name: bytes) -> bytes | None:
+        """The answers kept under this name; None if there are none or they expired."""
+        ...
+
+    @abstractmethod
+    def keep_receipt(self, name: bytes, value: bytes, expires_us: int) -> None:
+        """Keep the value under this name until then."""
+        ...

@@ -1,0 +1,153 @@
+"""Batches on servers: parts in flight, and what their replies mean row by row. No I/O."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from capline.model.errors import CaplineError
+from capline.store.receipts import batch_digest, namespace_of, receipt_conflict, receipt_name
+from capline.store.redis.cluster.router import UnderReplicated
+from capline.store.redis.io.wire import Reply, Steps, pack
+from capline.store.redis.scripting.keys import slot_of
+from capline.store.redis.scripting.parts import Part, batch_parts, row_parts
+from capline.store.redis.scripting.replies import ReplyColumns, decisions
+from capline.store.redis.scripting.requests import PEEK, Head
+from capline.store.redis.scripting.scripts import Call
+from capline.store.redis.session import sound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from capline.model.decision import Decision
+    from capline.store.columns import Decisions
+    from capline.store.protocol import Batch, StoreAttempt
+    from capline.store.redis.cluster.router import InFlight
+    from capline.store.redis.scripting.compiled_rule import Family, RedisRule
+    from capline.store.redis.session import Session
+
+__all__ = ["BatchVerbs"]
+
+IN_FLIGHT = 2
+"""Parts of a batch in flight: the servers decide one while the next is built."""
+
+A_ROW_S = 0.0001
+"""Seconds that each attempt of a batch adds to the deadline: some 20 us on the server, and as much here."""
+
+
+class BatchVerbs:
+    """The verbs for batches. Threads share it."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._router = session.router
+
+    def decide_batch(self, attempts: Sequence[StoreAttempt]) -> Steps[list[Decision | CaplineError]]:
+        """Attempts of any policies; an item that fails is its error."""
+        answers: list[Any] = [None] * len(attempts)
+        if not attempts:
+            return answers
+        until = min(self._session.until() + len(attempts) * A_ROW_S, self._session.bulk_until())
+
+        def take(part: Part, outcomes: Sequence[Reply]) -> None:
+            start = 0
+            for outcome, size in zip(outcomes, part.sizes, strict=True):
+                rows: list[int] = part.rows[start : start + size].tolist()
+                start += size
+                for row, answer in zip(rows, _row_answers(outcome, [attempts[row] for row in rows]), strict=True):
+                    answers[row] = answer
+
+        parts = row_parts(attempts, self._session.now(), by_slot=self._router.topology.by_slot)
+        yield from self._exchange(parts, lambda: until, take)
+        return answers
+
+    def many(self, batch: Batch, mode: int) -> Steps[Decisions]:
+        """Decide, or peek at, many attempts of one policy."""
+        compiled: tuple[RedisRule, ...] = batch.compiled
+        codes = None if batch.codes is None else np.asarray(batch.codes, np.uint16)
+        columns = ReplyColumns(compiled, codes, len(batch.subjects), peeked=mode == PEEK)
+        receipt = None
+        if batch.receipt is not None:
+            receipt = (batch.receipt, batch_digest(batch))
+            yield from self._claim(batch, *receipt)
+        head = Head(compiled[0].family, mode, compiled, self._session.now(), batch.cost, tell=False)
+        by_slot = self._router.topology.by_slot
+        yield from self._exchange(
+            ((head, part) for part in batch_parts(head, batch.subjects, codes, by_slot=by_slot, receipt=receipt)),
+            self._session.bulk_until,
+            lambda part, outcomes: _take(columns, part, outcomes, batch.cost),
+        )
+        return columns.done()
+
+    def _exchange(
+        self,
+        parts: Iterable[tuple[Head, Part]],
+        until: Callable[[], float],
+        take: Callable[[Part, Sequence[Reply]], None],
+    ) -> Steps[None]:
+        """Send the parts, a few at a time, and take what each brings."""
+        landing: deque[tuple[Part, InFlight]] = deque()
+
+        def land() -> Steps[None]:
+            part, flight = landing.popleft()
+            take(part, (yield from self._router.finish(flight, until())))
+
+        for head, part in parts:
+            replicas = 0 if head.mode == PEEK else head.family.replicas
+            landing.append((part, (yield from self._router.start(part.calls, until(), replicas))))
+            while landing and (part.last or len(landing) >= IN_FLIGHT):
+                yield from land()
+        while landing:
+            yield from land()
+
+    def _claim(self, batch: Batch, receipt: str, digest: bytes) -> Steps[None]:
+        """Record once which batch the receipt was given for; raises if it was another batch."""
+        family: Family = batch.compiled[0].family
+        name = receipt_name(batch, receipt).hex().encode()
+        # No log has an empty name, so this is never a log's key.
+        key = b"%b:/receipt:{%b}" % (namespace_of(batch).encode(), name)
+        now_us = 0 if self._session.clock is None else self._session.clock.now_us()
+        value = (now_us + family.retention_us).to_bytes(8) + digest
+        expires = b"%d" % (family.retention_us // 1000 + family.grace_ms)
+        slot = slot_of(name)
+        command = (b"SET", key, value, b"PX", expires)
+        for options in ((b"NX", b"GET"), (b"GET",)):
+            [outcome] = yield from self._router.run(
+                [Call(slot, pack(*command, *options), repeatable=True)], self._session.bulk_until()
+            )
+            kept = sound(outcome)
+            if kept is None or (kept[8:] == digest and int.from_bytes(kept[:8]) > now_us):
+                return
+            if self._session.clock is None or int.from_bytes(kept[:8]) > now_us:
+                raise receipt_conflict(receipt)
+            # Expired by the caller's clock but not yet by the server's: it is overwritten.
+
+
+def _row_answers(outcome: Reply, attempts: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
+    compiled, costs = [attempt.compiled for attempt in attempts], [attempt.cost for attempt in attempts]
+    if isinstance(outcome, CaplineError):
+        return [outcome] * len(attempts)
+    if isinstance(outcome, UnderReplicated):
+        answers = decisions(outcome.reply, compiled, costs)
+        return [outcome.error if not isinstance(one, CaplineError) and one.allowed else one for one in answers]
+    return decisions(outcome, compiled, costs)
+
+
+def _take(columns: ReplyColumns, part: Part, outcomes: Sequence[Reply], cost: int) -> None:
+    """Put a part's outcomes into the columns; replies without an error all at once."""
+    if all(type(outcome) is bytes for outcome in outcomes):
+        columns.take(part.rows, outcomes, part.sizes, cost)
+        return
+    start = 0
+    for outcome, size in zip(outcomes, part.sizes, strict=True):
+        rows = part.rows[start : start + size]
+        start += size
+        if isinstance(outcome, CaplineError):
+            columns.fail(rows, outcome)
+        elif isinstance(outcome, UnderReplicated):
+            columns.take(rows, [outcome.reply], [size], cost)
+            columns.doubt(rows, outcome.error)
+        else:
+            columns.take(rows, [outcome], [size], cost)

@@ -1,0 +1,175 @@
+"""From batches to script calls: groups of rows fill a call, calls fill a part. No I/O.
+
+Rows are grouped by their key, and groups by the key's slot on a cluster. Groups fill a call up to a bound that keeps
+one script far below 5 ms. Rows of one subject stay in order: within a call, and because calls of one slot are sent to
+one server on one connection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from capline.store.redis.scripting.groups import Group, groups_of, id_groups, scattered
+from capline.store.redis.scripting.requests import DECIDE, PEEK, Head, group_call
+from capline.store.redis.scripting.scripts import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from capline.model.subject import Subject
+    from capline.store.protocol import StoreAttempt
+    from capline.store.redis.scripting.compiled_rule import Family
+
+__all__ = ["Part", "batch_parts", "row_parts"]
+
+PART_ROWS = 65_536
+"""Rows in one part of a batch: while the servers decide one part, the next is built."""
+ORDERED_ROWS = 262_144
+"""Rows that are sorted at once. All are answered before the next are sent, so a subject's rows stay in order."""
+
+
+class Part(msgspec.Struct):
+    """Calls that are sent together: their rows, one call after the other, and how many rows each has."""
+
+    calls: list[Call]
+    sizes: list[int]
+    rows: NDArray[np.intp]
+    last: bool = True
+    """Whether to wait for all answers before more is sent: the next part may have the same subjects."""
+
+
+def batch_parts(
+    head: Head,
+    subjects: Sequence[Subject] | NDArray[np.integer[Any]],
+    codes: NDArray[np.uint16] | None,
+    *,
+    by_slot: bool,
+    receipt: tuple[str, bytes] | None = None,
+) -> Iterator[Part]:
+    """A batch of one policy, part by part. Integers in buckets are sorted by NumPy, which is fast."""
+    number = 0
+    for groups, last in _grouped(head, subjects, by_slot=by_slot):
+        calls: list[Call] = []
+        sizes: list[int] = []
+        rows: list[NDArray[np.intp]] = []
+        for fill in _fills(groups, head.most_rows(), by_slot=by_slot):
+            own = np.concatenate([np.asarray(group.rows, np.intp) for group in fill])
+            named = None
+            if receipt is not None:
+                name = hashlib.blake2b(f"{receipt[0]}\0{number}".encode(), digest_size=12).hexdigest().encode()
+                named = (name, receipt[1])
+            number += 1
+            own_head, own_codes = head, b""
+            if codes is not None:
+                own_head, numbers = head.only(codes[own])
+                own_codes = numbers.astype(">u2").tobytes()
+            repeatable = receipt is not None or head.mode == PEEK
+            calls.append(group_call(own_head, fill, own_codes, b"", repeatable=repeatable, receipt=named))
+            sizes.append(len(own))
+            rows.append(own)
+        yield Part(calls, sizes, np.concatenate(rows), last)
+
+
+def row_parts(attempts: Sequence[StoreAttempt], now: bytes, *, by_slot: bool) -> Iterator[tuple[Head, Part]]:
+    """Attempts of any policies, costs and ids: calls by family, and a subject's attempts in their order."""
+    for rows in _turns(attempts):
+        own_attempts = [attempts[row] for row in rows]
+        family: Family = own_attempts[0].compiled.family
+        compiled = [*{id(attempt.compiled): attempt.compiled for attempt in own_attempts}.values()]
+        code_of = {id(one): code for code, one in enumerate(compiled)}
+        plain = not any(attempt.fingerprint or attempt.cost != 1 for attempt in own_attempts)
+        repeatable = not plain and all(attempt.fingerprint for attempt in own_attempts)
+        head = Head(family, DECIDE, compiled, now, 1 if plain else 0)
+        part = Part([], [], np.empty(0, np.intp))
+        taken: list[int] = []
+        groups = [*groups_of([attempt.subject for attempt in own_attempts], family.buckets, 0, head.most_rows())]
+        groups.sort(key=(lambda group: (group.slot, group.tag)) if by_slot else (lambda group: group.tag))
+        for fill in _fills(groups, head.most_rows(), by_slot=by_slot):
+            own = [i for group in fill for i in group.rows]
+            own_head, codes, asked = head, b"", b""
+            if len(compiled) > 1:
+                own_head, numbers = head.only(np.array([code_of[id(own_attempts[i].compiled)] for i in own], np.uint16))
+                codes = numbers.astype(">u2").tobytes()
+            if not plain:
+                asked = b"".join(
+                    [own_attempts[i].cost.to_bytes(7) + own_attempts[i].fingerprint.to_bytes(8) for i in own]
+                )
+            part.calls.append(group_call(own_head, fill, codes, asked, repeatable=repeatable))
+            part.sizes.append(len(own))
+            taken += [rows[i] for i in own]
+        part.rows = np.array(taken, np.intp)
+        yield head, part
+
+
+def _turns(attempts: Sequence[StoreAttempt]) -> Iterable[Sequence[int]]:
+    """The rows of each family, in the order of sending: a subject's attempt of another family goes in a later turn."""
+    first: Family = attempts[0].compiled.family
+    if all(attempt.compiled.family is first for attempt in attempts):
+        return [range(len(attempts))]
+    turns: dict[tuple[int, int], list[int]] = {}
+    latest: dict[Subject, tuple[Family, int]] = {}
+    for row, attempt in enumerate(attempts):
+        family: Family = attempt.compiled.family
+        before = latest.get(attempt.subject)
+        turn = 0 if before is None else before[1] + (before[0] is not family)
+        latest[attempt.subject] = (family, turn)
+        turns.setdefault((turn, id(family)), []).append(row)
+    return [rows for _, rows in sorted(turns.items(), key=lambda item: item[0][0])]
+
+
+def _fills(groups: Iterator[Group] | Sequence[Group], most: int, *, by_slot: bool) -> Iterator[list[Group]]:
+    """Groups for one call each: on a cluster of one slot, of one kind of field, at most so many rows."""
+    fill: list[Group] = []
+    rows = 0
+    for group in groups:
+        if fill and (
+            rows + len(group.rows) > most
+            or (by_slot and group.slot != fill[0].slot)
+            or type(group.fields) is not type(fill[0].fields)
+        ):
+            yield fill
+            fill, rows = [], 0
+        fill.append(group)
+        rows += len(group.rows)
+    if fill:
+        yield fill
+
+
+def _grouped(
+    head: Head, subjects: Sequence[Subject] | NDArray[np.integer[Any]], *, by_slot: bool
+) -> Iterator[tuple[list[Group], bool]]:
+    """The groups of each part, those of one slot together; and whether to wait for all answers after it."""
+    buckets = head.family.buckets
+    if buckets and not isinstance(subjects, np.ndarray) and set(map(type, subjects)) == {int}:
+        subjects = np.fromiter(subjects, np.uint64, len(subjects))  # pyright: ignore[reportArgumentType, reportCallIssue] - integers
+    if buckets and isinstance(subjects, np.ndarray):
+        groups = id_groups(subjects.astype(np.uint64, copy=False), by_slot=by_slot)
+        yield from ((part, False) for part in _parts(groups))
+        return
+    for first in range(0, len(subjects), ORDERED_ROWS):
+        lot = subjects[first : first + ORDERED_ROWS]
+        listed: Sequence[Subject] = lot.tolist() if isinstance(lot, np.ndarray) else lot
+        groups = [*groups_of(listed, buckets, first, head.most_rows())]
+        groups.sort(key=lambda group: (scattered(group.slot) if by_slot else 0, group.tag))
+        *parts, rest = _parts(groups)
+        yield from ((part, False) for part in parts)
+        yield rest, True
+
+
+def _parts(groups: Iterable[Group]) -> Iterator[list[Group]]:
+    """The groups of each part; those of one key stay in one part, so that a resend keeps their order."""
+    part: list[Group] = []
+    rows = 0
+    for group in groups:
+        if rows >= PART_ROWS and group.tag != part[-1].tag:
+            yield part
+            part, rows = [], 0
+        part.append(group)
+        rows += len(group.rows)
+    if part:
+        yield part

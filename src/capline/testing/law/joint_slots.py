@@ -1,0 +1,178 @@
+"""One slot under several policies: one instant for all of their logs, or nothing in any."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from capline.model.attempt import Attempt
+from capline.model.errors import IdConflictError, InvalidValueError
+from capline.testing.setting import SECOND, START_US, StoreSetting, each_algorithm
+
+__all__ = ["JointSlotLaw"]
+
+MINUTE = 60 * SECOND
+
+
+class JointSlotLaw(StoreSetting):
+    """The checks. Several policies over one subject, whose logs are in one place on every store."""
+
+    def of_a_key(self) -> Any:
+        """Requests and tokens a minute of one key."""
+        return self.limiter(self.policy("requests", ["3/min"]), self.policy("tokens", ["100/min"]))
+
+    def parts(self, tokens: int = 10, id: str | None = None) -> list[Attempt]:
+        """A request of so many tokens."""
+        return [Attempt("requests", "key", 1, id), Attempt("tokens", "key", tokens, id)]
+
+    def hits_of(self, limiter: Any, policy: str) -> list[tuple[int, int]]:
+        """What the log has: microseconds since the start, and units."""
+        return [(hit.stamp_us - START_US, hit.units) for hit in limiter.explain(policy, "key").hits]
+
+    def test_a_slot_is_one_instant_in_every_log(self) -> None:
+        limiter = self.of_a_key()
+        assert [limiter.schedule_all(self.parts(40)).wait_us for _ in range(4)] == [0, 1, MINUTE, MINUTE + 1]
+        joint = limiter.schedule_all(self.parts(1))
+        assert joint.hits == (START_US + MINUTE + 2,) * 2
+        assert (joint.wait_us, joint.remaining, joint.binds, str(joint.limit)) == (MINUTE + 2, 0, 0, "3/minute")
+        assert [len(states) for states in joint.limits] == [1, 1]
+        both = [self.hits_of(limiter, policy) for policy in ("requests", "tokens")]
+        assert [at for at, _ in both[0]] == [at for at, _ in both[1]] == [0, 1, MINUTE, MINUTE + 1, MINUTE + 2]
+        assert [units for _, units in both[1]] == [40, 40, 40, 40, 1], "each part by its own cost"
+
+    def test_the_part_that_fits_last_says_when(self) -> None:
+        limiter = self.of_a_key()
+        assert limiter.decide("tokens", "key", 100)
+        self.at(20)
+        assert limiter.schedule_all(self.parts()).wait == 40.0
+        assert limiter.schedule("requests", "key").wait_us == 40 * SECOND + 1, "nobody jumps the queue of either log"
+        assert not limiter.decide("tokens", "key")
+
+    def test_a_slot_that_one_part_refuses_is_taken_in_none(self) -> None:
+        limiter = self.of_a_key()
+        assert limiter.decide("tokens", "key", 95)
+        late = limiter.schedule_all(self.parts(), max_wait=59.999999)
+        assert (late.allowed, late.hits, late.retry_after, late.binds) == (False, (), 60.0, 1)
+        assert (late.remaining, str(late.limit), late.wait_us) == (3, "100/minute", 0)
+        never = limiter.schedule_all(self.parts(101))
+        assert (never.allowed, never.retry_after_us, never.binds) == (False, None, 1)
+        assert self.hits_of(limiter, "requests") == []
+        assert limiter.schedule_all(self.parts(), max_wait=60).wait == 60.0
+
+    def test_a_slot_is_no_earlier_than_asked(self) -> None:
+        limiter = self.of_a_key()
+        assert limiter.schedule_all(self.parts(), not_before=30).wait == 30.0
+        assert limiter.schedule_all(self.parts()).wait_us == 30 * SECOND + 1
+        assert not limiter.schedule_all(self.parts(), not_before=40, max_wait=39)
+
+    def test_slots_of_one_and_of_several_policies_are_in_the_order_in_which_they_are_taken(self) -> None:
+        limiter = self.of_a_key()
+        stamps: list[int] = []
+        for turn in range(12):
+            if turn % 3:
+                stamps.append(limiter.schedule_all(self.parts(30)).hits[0])
+            else:
+                stamps.append(limiter.schedule("tokens", "key", 5).hit)
+        assert stamps == sorted(stamps)
+        assert len(set(stamps)) == len(stamps)
+
+    def test_a_slot_comes_after_those_that_are_taken_in_any_of_its_logs(self) -> None:
+        limiter = self.of_a_key()
+        assert limiter.schedule("tokens", "key", 1, not_before=30).wait == 30.0
+        assert limiter.schedule_all(self.parts()).wait_us == 30 * SECOND + 1
+
+    def test_a_slot_is_given_back_in_every_log(self) -> None:
+        limiter = self.of_a_key()
+        assert limiter.decide("tokens", "key", 100)
+        slot = limiter.schedule_all(self.parts(60))
+        assert limiter.refund_all(self.parts(60), slot.hits) == 2
+        again = limiter.schedule_all(self.parts(60))
+        assert again.wait_us - slot.wait_us == 1, "the stamp of a hit that was given back stays its own"
+
+    def test_an_id_names_the_slot_in_every_log(self) -> None:
+        limiter = self.of_a_key()
+        assert limiter.decide("tokens", "key", 100)
+        slot = limiter.schedule_all(self.parts(id="x"))
+        self.at(20)
+        again = limiter.schedule_all(self.parts(id="x"), max_wait=0)
+        assert (again.allowed, again.hits, again.wait) == (True, slot.hits, 40.0)
+        assert len(self.hits_of(limiter, "requests")) == 1
+        with pytest.raises(IdConflictError, match="cost of 10"):
+            limiter.schedule_all(self.parts(11, id="x"))
+        assert limiter.refund("requests", "key", slot.hits[0])
+        with pytest.raises(IdConflictError, match="in some of the logs only"):
+            limiter.schedule_all(self.parts(id="x"))
+        assert limiter.refund("tokens", "key", slot.hits[1], 10)
+        assert limiter.schedule_all(self.parts(id="x")).allowed
+        with pytest.raises(InvalidValueError, match="one slot has an id in all of its attempts"):
+            limiter.schedule_all([Attempt("requests", "key", 1, "y"), Attempt("tokens", "key", 1)])
+
+    def test_ids_of_several_instants_name_no_slot(self) -> None:
+        limiter = self.of_a_key()
+        assert limiter.decide("requests", "key", id="x")
+        self.at(1)
+        assert limiter.decide("tokens", "key", 10, id="x")
+        with pytest.raises(IdConflictError, match="at several instants"):
+            limiter.schedule_all(self.parts(id="x"))
+
+    def test_a_slot_that_a_narrow_log_has_forgotten_is_known_by_the_wide_one(self) -> None:
+        limiter = self.limiter(self.policy("requests", ["2/s"]), self.policy("tokens", ["100/min"]))
+        slot = limiter.schedule_all(self.parts(id="x"))
+        self.at(1)
+        again = limiter.schedule_all(self.parts(id="x"))
+        assert (again.allowed, again.hits, again.wait_us, again.remaining) == (True, slot.hits, 0, 90)
+        assert [len(states) for states in again.limits] == [0, 1]
+        assert sum(units for at, units in self.hits_of(limiter, "requests") if at > 0) == 0
+        assert limiter.peek("tokens", "key").remaining == 89
+
+    def test_a_part_that_is_ahead_of_the_clock_has_all_wait_for_it(self) -> None:
+        limiter = self.of_a_key()
+        self.at(50)
+        assert limiter.decide("tokens", "key", 10)
+        self.at(20)
+        slot = limiter.schedule_all(self.parts())
+        assert slot.hits == (START_US + 50 * SECOND + 1,) * 2
+        assert not limiter.decide("requests", "key"), "its log has a slot ahead"
+        self.at(51)
+        assert limiter.decide("requests", "key").hit == START_US + 51 * SECOND
+
+    def test_quiet_hours_of_one_part_put_the_slot_off(self) -> None:
+        limiter = self.limiter(self.policy("a", ["not between 22:00 and 08:00"]), self.policy("b", ["1/min"]))
+        self.when("2024-05-06 21:59:30", "UTC")
+        parts = [Attempt("a", "s"), Attempt("b", "s")]
+        assert limiter.schedule_all(parts).wait_us == 0
+        assert limiter.schedule_all(parts).wait == 10 * 3600 + 30
+
+    @each_algorithm
+    def test_a_slot_under_every_algorithm(self, algorithm: str) -> None:
+        limiter = self.limiter(self.policy("p", ["3/10s"], algorithm=algorithm), self.policy("q", ["2/7s"]))
+        for cost in (1, 2, 1, 1, 2):
+            alone = [limiter.schedule(name, "s", cost) for name in ("p", "q")]
+            for name, one in zip(("p", "q"), alone, strict=True):
+                assert limiter.refund(name, "s", one.hit, cost)
+            slot = limiter.schedule_all([Attempt("p", "s", cost), Attempt("q", "s", cost)])
+            assert slot.hits[0] == slot.hits[1]
+            assert slot.wait_us >= max(one.wait_us for one in alone) - 40, "stamps that were given back stay taken"
+
+    def test_a_slot_of_one_part_is_a_slot(self) -> None:
+        limiter = self.limiter(self.policy("a", ["2/10s", "5/min"]), self.policy("b", ["2/10s", "5/min"]))
+        for turn in range(12):
+            cost, wish = 1 + turn % 2, {"not_before": turn % 4, "max_wait": 40 if turn > 8 else None}
+            one = limiter.schedule("a", "s", cost, **wish)
+            joint = limiter.schedule_all([Attempt("b", "s", cost)], **wish)
+            assert (joint.allowed, joint.remaining, joint.wait_us) == (one.allowed, one.remaining, one.wait_us)
+            assert (joint.retry_after_us, joint.reset_after_us) == (one.retry_after_us, one.reset_after_us)
+            assert joint.hits == (() if one.hit is None else (one.hit,))
+            state = [(each.remaining, each.frees_in_us, each.whole_in_us) for each in one.limits]
+            assert [
+                [(each.remaining, each.frees_in_us, each.whole_in_us) for each in part] for part in joint.limits
+            ] == [state]
+            self.clock.advance_us(SECOND)
+
+    def test_refusals_that_count_are_not_recorded_for_a_slot(self) -> None:
+        limiter = self.limiter(self.policy("a", ["1/min"], count_denied=True), self.policy("b", ["9/min"]))
+        parts = [Attempt("a", "s"), Attempt("b", "s")]
+        assert limiter.schedule_all(parts)
+        assert not limiter.schedule_all(parts, max_wait=1)
+        assert len(limiter.explain("a", "s").hits) == 1

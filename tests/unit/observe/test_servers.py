@@ -1,0 +1,153 @@
+"""The servers of a store, as Prometheus reads them; asked of real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.kit.server import soon
+from tests.kit.servers import KINDS, shared, single
+
+from capline import AsyncLimiter, InvalidValueError, Limiter, Policy
+from capline.model.server_state import ServerState
+from capline.observe import ServerMetrics
+from capline.service import servers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+POLICY = Policy("p", ["3/day"])
+
+
+def sample(registry: CollectorRegistry, name: str, server: str) -> float | None:
+    return registry.get_sample_value(f"capline_server_{name}", {"server": server})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_tells_its_memory_and_connections(kind: str) -> None:
+    with Limiter(shared(kind).url, [POLICY]) as limiter:
+        (state,) = limiter.servers()
+    assert (state.up, state.breaker, state.replicas, state.max_memory_bytes) == (True, "closed", 0, 0)
+    assert state.memory_bytes is not None
+    assert state.memory_bytes > 100_000
+    assert state.clients is not None
+    assert state.clients >= 1
+    assert (state.max_clients or 0) > 100
+
+
+def test_of_a_cluster_those_that_hold_logs() -> None:
+    nodes = shared("redis", "cluster")
+
+    async def ask() -> list[ServerState]:
+        async with AsyncLimiter(nodes.url, [POLICY]) as limiter:
+            return await limiter.servers()
+
+    states = asyncio.run(ask())
+    assert [(state.up, state.replicas) for state in states] == [(True, 1)] * 3
+
+
+def test_a_store_of_this_machine_has_none() -> None:
+    async def ask() -> list[ServerState]:
+        async with AsyncLimiter("memory://") as limiter:
+            return await limiter.servers()
+
+    assert asyncio.run(ask()) == []
+
+
+def test_one_that_is_gone_is_down_and_its_breaker_opens() -> None:
+    with single("redis") as server, Limiter(f"{server.url}?deadline=1s", [POLICY], on_store_error="allow") as limiter:
+        assert limiter.servers()[0].up
+        server.kill()
+        for _ in range(3):
+            limiter.decide("p", "u")
+        (state,) = limiter.servers()
+        assert (state.up, state.breaker, state.memory_bytes) == (False, "open", None)
+        assert soon(lambda: limiter.servers()[0].breaker == "half-open")
+
+
+def test_a_user_who_may_not_ask_gets_no_figures() -> None:
+    with single("redis") as server:
+        server.command("ACL", "SETUSER", "limited", "on", "nopass", "~*", "+@all", "-info")
+        url = server.url.replace("redis://", "redis://limited:any@")
+        with Limiter(url, [POLICY]) as limiter:
+            (state,) = limiter.servers()
+    assert state == ServerState(state.server, up=True, breaker="closed")
+
+
+def test_what_was_shown_last_is_what_is_read() -> None:
+    registry = CollectorRegistry()
+    metrics = ServerMetrics(registry)
+    metrics.show([ServerState("a:1", True, "closed", 7, 100, 2, 10, 1), ServerState("b:1", False, "open")])
+    assert [sample(registry, name, "a:1") for name in ("up", "breaker_open", "memory_bytes")] == [1, 0, 7]
+    assert [sample(registry, name, "a:1") for name in ("max_memory_bytes", "clients", "max_clients", "replicas")] == [
+        100,
+        2,
+        10,
+        1,
+    ]
+    assert [sample(registry, name, "b:1") for name in ("up", "breaker_open", "memory_bytes")] == [0, 1, None]
+    metrics.show([ServerState("c:1", True, "half-open")])
+    assert [sample(registry, "up", server) for server in ("a:1", "b:1", "c:1")] == [None, None, 1]
+    assert [sample(registry, "breaker_open", server) for server in ("b:1", "c:1")] == [0, 1]
+
+
+def test_a_second_one_in_a_registry_is_refused() -> None:
+    registry = CollectorRegistry()
+    ServerMetrics(registry)
+    with pytest.raises(InvalidValueError, match="already"):
+        ServerMetrics(registry)
+
+
+def test_a_service_shows_them_and_none_when_its_limiter_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "EVERY_S", 0.01)
+    registry = CollectorRegistry()
+    metrics, url = ServerMetrics(registry), shared("redis").url
+
+    def up() -> float | None:
+        return sample(registry, "up", url.split("/")[2])
+
+    async def main() -> None:
+        limiter = AsyncLimiter(url, [POLICY])
+        task = asyncio.create_task(servers.watch_servers(limiter, metrics))
+        assert await asyncio.to_thread(soon, lambda: up() == 1)
+        await limiter.close()
+        assert await asyncio.to_thread(soon, lambda: up() is None)
+        task.cancel()
+
+    asyncio.run(main())
+
+
+def test_the_worst_breaker_of_all_processes_is_shown(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "from prometheus_client import CollectorRegistry, generate_latest\n"
+        "from prometheus_client.multiprocess import MultiProcessCollector\n"
+        "from capline.model.server_state import ServerState\n"
+        "from capline.observe import ServerMetrics\n"
+        "asked = CollectorRegistry()\n"
+        "MultiProcessCollector(asked)\n"
+        "metrics = ServerMetrics(asked, CollectorRegistry())\n"
+        "metrics.show([ServerState('a:1', True, sys.argv[1])])\n"
+        "print(generate_latest(asked).decode(), flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+
+    def start(state: str) -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", program, state]
+        own = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+        return subprocess.Popen(words, env=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    with start("open") as first:
+        assert first.stdout is not None
+        while "capline_server_up" not in first.stdout.readline():
+            pass
+        with start("closed") as second:
+            told, _ = second.communicate()
+        first.communicate()
+    assert 'capline_server_breaker_open{server="a:1"} 1.0' in told
+    assert 'capline_server_up{server="a:1"} 1.0' in told

@@ -18,12 +18,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
 
 from tests.kit.guests import PLACE, guests
 
-if Path(sys.prefix) != PLACE:
+if Path(sys.prefix).resolve() != PLACE:
     os.execv(guests(), ["python", str(HERE / "web.py"), *sys.argv[1:]])  # noqa: S606 - ourselves, in another venv
 
 from _harness import Report, arguments, best_interleaved, check
@@ -40,7 +40,7 @@ def main() -> None:
     """Print both tables."""
     options = arguments(__doc__, requests=10_000, rounds=5, connections=32, server_us=40, short=False)
     if options.short:
-        options.requests, options.rounds = 500, 2
+        options.requests, options.rounds = 1000, 1
     report = Report("One limit on every request")
     _behind_a_server(report, options.requests, options.rounds, options.connections)
     _without_a_server(report, options.requests, options.rounds, options.server_us)

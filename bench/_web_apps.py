@@ -23,7 +23,7 @@ from django.conf import settings
 from capline import AsyncLimiter, Limiter, Policy
 from capline.web import Rule, key
 
-__all__ = ["ASGI_APPS", "WSGI_APPS", "address", "asgi", "wsgi"]
+__all__ = ["ADDRESSES", "ASGI_APPS", "WSGI_APPS", "address", "asgi", "wsgi"]
 
 QUOTA = 100_000_000
 ADDRESSES = 1000

@@ -18,7 +18,7 @@ BLOCKS = [
         ROOT / "README.md",
         *(ROOT / "docs" / f"{name}.md" for name in ("stores", "logs", "observing", "publishing", "algorithms")),
         ROOT / "docs" / "segments.md",
-        *(ROOT / "docs" / f"{name}.md" for name in ("celery", "migrating", "waiting")),
+        *(ROOT / "docs" / f"{name}.md" for name in ("celery", "migrating", "waiting", "web")),
     )
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
 ]

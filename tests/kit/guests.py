@@ -15,7 +15,7 @@ from pathlib import Path
 
 __all__ = ["guests"]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "tools" / "guests.lock"
 PLACE = ROOT / "build" / "guests"
 

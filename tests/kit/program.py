@@ -1,4 +1,4 @@
-"""A program as a process of its own, whose standard error is read as it comes."""
+"""A program as a process of its own; what it says is read as it comes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ WITHIN_S = 60
 class Program:
     """A Python program that runs in this folder; `said` are the lines so far."""
 
-    def __init__(self, folder: Path, *words: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, *words: str, env: Mapping[str, str] | None = None, python: str = sys.executable
+    ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, *words],
+            [python, *words],
             cwd=folder,
             env=env,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
         )
         self.said: list[str] = []
@@ -58,8 +60,8 @@ class Program:
         self._reader.join()
 
     def _read(self) -> None:
-        assert self.process.stderr is not None
-        with self.process.stderr as lines:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
             for line in lines:
                 self.said.append(line)
                 self._lines.put(line)

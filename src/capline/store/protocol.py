@@ -215,9 +215,10 @@ class Store(Protocol):
         """Figures of the store itself, by name; empty if it has none. Waits for no server."""
         ...
 
+    @abstractmethod
     def servers(self) -> list[ServerState]:
         """How each server that holds logs is doing; empty for a store of this machine."""
-        return []
+        ...
 
     @abstractmethod
     def now_us(self) -> int:
@@ -348,9 +349,10 @@ class AsyncStore(Protocol):
         """Figures of the store itself, by name; empty if it has none."""
         ...
 
+    @abstractmethod
     async def servers(self) -> list[ServerState]:
-        """See `Store`."""
-        return []
+        """How each server that holds logs is doing; empty for a store of this machine."""
+        ...
 
     @abstractmethod
     async def now_us(self) -> int:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from capline.model.decision import Decision, Joint
     from capline.model.errors import CaplineError
     from capline.model.policy import BoundPolicy
+    from capline.model.server_state import ServerState
     from capline.model.subject import Subject
     from capline.store.columns import Decisions
     from capline.store.local.base import LocalStore
@@ -154,6 +155,10 @@ class AsyncLocalStore(AsyncStore):
     @override
     def stats(self) -> dict[str, int]:
         return self._store.stats()
+
+    @override
+    async def servers(self) -> list[ServerState]:
+        return self._store.servers()
 
     @override
     async def now_us(self) -> int:

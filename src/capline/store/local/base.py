@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from capline.model.clock import Clock
+    from capline.model.server_state import ServerState
     from capline.store.columns import Decisions
     from capline.window.log import Hit
     from capline.window.merge import Merged
@@ -88,6 +89,10 @@ class LocalStore(Store, ABC):
     @override
     def stats(self) -> dict[str, int]:
         return {}
+
+    @override
+    def servers(self) -> list[ServerState]:
+        return []
 
     def now_us(self) -> int:
         """The clock's now."""

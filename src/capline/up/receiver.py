@@ -21,6 +21,7 @@ from capline.up.ports import HOST
 __all__ = ["Received", "Server", "main"]
 
 LARGEST_BYTES = 64 << 10
+DISCARDED_BYTES = 1 << 20
 MOST_KEYS = 100_000
 SHOWN = 20
 
@@ -71,6 +72,8 @@ class _Handler(BaseHTTPRequestHandler):
         if not 0 <= length <= LARGEST_BYTES:
             self.close_connection = True
             self._answer(413, b"")
+            # Whoever closes with bytes unread resets the connection, and the answer may be lost with it.
+            self.rfile.read(min(max(length, 0), DISCARDED_BYTES))
             return
         try:
             message = msgspec.json.decode(self.rfile.read(length))

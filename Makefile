@@ -10,7 +10,8 @@ MAKEFLAGS += --no-print-directory
 .PHONY: help setup demo up test test-deep steady lint bench articles proof chaos lock clean
 
 BIN := .venv/bin
-PYTEST_WORKERS ?= 2
+# Three for two cores: a test waits for its servers now and then.
+PYTEST_WORKERS ?= 3
 PYTEST_ARGS ?=
 CHAOS_ARGS ?=
 # Only these are read where only these run.

@@ -219,9 +219,9 @@ def _delay_loading(server: Server, limiter: Any) -> None:
     """It loads for twenty seconds or more, or until `_load_on`, and looks at its connections every few milliseconds."""
     server.command("FLUSHALL")
     assert limiter.decide("p", "s")
-    limiter.decide_many("p", range(20_000))
+    limiter.decide_many("p", range(200_000))
     server.command("CONFIG", "SET", "loading-process-events-interval-bytes", "1024")
-    server.command("CONFIG", "SET", "key-load-delay", 1000)
+    server.command("CONFIG", "SET", "key-load-delay", 100)
 
 
 def _load_on(server: Server) -> None:

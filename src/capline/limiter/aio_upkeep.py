@@ -123,26 +123,26 @@ class AsyncUpkeep(LimiterBase[AsyncStore]):
 
     async def load(self, records: Iterable[Record] | AsyncIterable[Record]) -> Loaded:
         """Merge past hits into the logs, as `Limiter.load`; the records may come from an `export`."""
-        tally = LoadProgress()
-        lot: list[Record] = []
+        progress = LoadProgress()
+        chunk: list[Record] = []
 
         async def merge() -> None:
-            tally.take(await self._store.merge(self._merges(lot, tally.loaded.records + 1)))
-            lot.clear()
+            progress.take(await self._store.merge(self._merges(chunk, progress.loaded.records + 1)))
+            chunk.clear()
 
         if isinstance(records, AsyncIterable):
             async for record in records:
-                lot.append(record)
-                if len(lot) == RECORDS_A_ROUND:
+                chunk.append(record)
+                if len(chunk) == RECORDS_A_ROUND:
                     await merge()
         else:
             for record in check_iterable(records, "records"):
-                lot.append(record)
-                if len(lot) == RECORDS_A_ROUND:
+                chunk.append(record)
+                if len(chunk) == RECORDS_A_ROUND:
                     await merge()
-        if lot:
+        if chunk:
             await merge()
-        return tally.loaded
+        return progress.loaded
 
     async def sweep(self) -> int:
         """Remove the logs whose every hit is out of every window; returns how many."""

@@ -135,10 +135,10 @@ class Upkeep(LimiterBase[Store]):
         stamp and units) is not added again. So two hits of one instant need ids to count as two. A bad record raises
         with its number; some hundred records before it may or may not be loaded.
         """
-        tally, rest = LoadProgress(), iter(check_iterable(records, "records"))
-        while lot := list(islice(rest, RECORDS_A_ROUND)):
-            tally.take(self._store.merge(self._merges(lot, tally.loaded.records + 1)))
-        return tally.loaded
+        progress, rest = LoadProgress(), iter(check_iterable(records, "records"))
+        while chunk := list(islice(rest, RECORDS_A_ROUND)):
+            progress.take(self._store.merge(self._merges(chunk, progress.loaded.records + 1)))
+        return progress.loaded
 
     def sweep(self) -> int:
         """Remove the logs whose every hit is out of every window; returns how many. Decisions go on meanwhile."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from capline.middleware.gate import Gate, is_safe_to_repeat
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["AsyncLimited", "Limited"]
 
 
-class Limited:
+L = TypeVar("L", "Limiter", "AsyncLimiter")
+
+
+class _Transport(Generic[L]):
     """A transport of either package, by what the class below names: the package's own transport, and a body at hand."""
 
     own: ClassVar[Any]
@@ -25,7 +28,7 @@ class Limited:
 
     def __init__(
         self,
-        limiter: Limiter,
+        limiter: L,
         policy: str,
         *,
         subject: Subject | Callable[[Any], Subject] | None = None,
@@ -38,43 +41,30 @@ class Limited:
         self._gate = Gate(policy, subject, _host, max_wait, slack, retries)
         self._transport: Any = type(self).own() if transport is None else transport
 
+    def _repeatable(self, request: Any) -> Callable[[int], bool]:
+        return partial(_repeatable, self.whole_body, request)
+
+
+class Limited(_Transport["Limiter"]):
+    """One that blocks."""
+
     def handle_request(self, request: Any) -> Any:
         """Wait for a slot, then send; see the class."""
         send = self._transport.handle_request
-        repeatable = partial(_repeatable, self.whole_body, request)
-        return self._gate.sent(self._limiter, request, lambda: send(request), repeatable)
+        return self._gate.sent(self._limiter, request, lambda: send(request), self._repeatable(request))
 
     def close(self) -> None:
         """Close the transport that the requests went through."""
         self._transport.close()
 
 
-class AsyncLimited:
-    """`Limited`, awaited."""
-
-    own: ClassVar[Any]
-    whole_body: ClassVar[type]
-
-    def __init__(
-        self,
-        limiter: AsyncLimiter,
-        policy: str,
-        *,
-        subject: Subject | Callable[[Any], Subject] | None = None,
-        max_wait: float | None = None,
-        slack: float | None = None,
-        retries: int = 0,
-        transport: Any = None,
-    ) -> None:
-        self._limiter = limiter
-        self._gate = Gate(policy, subject, _host, max_wait, slack, retries)
-        self._transport: Any = type(self).own() if transport is None else transport
+class AsyncLimited(_Transport["AsyncLimiter"]):
+    """One that is awaited."""
 
     async def handle_async_request(self, request: Any) -> Any:
         """Wait for a slot, then send; see the class."""
         send = self._transport.handle_async_request
-        repeatable = partial(_repeatable, self.whole_body, request)
-        return await self._gate.awaited(self._limiter, request, lambda: send(request), repeatable)
+        return await self._gate.awaited(self._limiter, request, lambda: send(request), self._repeatable(request))
 
     async def aclose(self) -> None:
         """Close the transport that the requests went through."""

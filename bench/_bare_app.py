@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import sys
 from typing import Any
 
 import msgspec
-import uvicorn
-import uvloop
+from _serve import serve
 
-from capline.service.forms import Ask
+from capline.service.forms import AttemptRequest
 
-DECODER = msgspec.json.Decoder(Ask)
+DECODER = msgspec.json.Decoder(AttemptRequest)
 ANSWER = (
     b'{"allowed":true,"policy":"promo","limit":"3/day","remaining":2,"retry_after":0.0,"reset_after":86400.0,'
     b'"hit":1763700000000000,"segment":null,"origin":"store"}'
@@ -29,26 +25,5 @@ async def app(_scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": ANSWER})
 
 
-def main() -> None:
-    """Serve until the parent's pipe is closed; its port is the first line."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    print(listening.getsockname()[1], flush=True)
-    config = uvicorn.Config(app, http="httptools", ws="none", lifespan="off", access_log=False, log_config=None)
-    server = uvicorn.Server(config)
-
-    async def serve() -> None:
-        import asyncio  # noqa: PLC0415 - uvloop's runner has its own
-
-        def ended() -> None:
-            server.should_exit = True
-            asyncio.get_running_loop().remove_reader(0)
-
-        asyncio.get_running_loop().add_reader(0, ended)
-        await server.serve([listening])
-
-    uvloop.run(serve())
-    os.close(sys.stdin.fileno())
-
-
 if __name__ == "__main__":
-    main()
+    serve(app)

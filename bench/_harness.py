@@ -7,7 +7,6 @@ no error.
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import platform
@@ -17,7 +16,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+sys.path.append(str(Path(__file__).parents[1]))
+
+from proof.options import Options, count
+
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Callable, Mapping
 
 __all__ = ["Report", "best_interleaved", "best_seconds", "check"]
@@ -74,15 +78,18 @@ class Report:
         print()
 
 
-def arguments(description: str | None, **defaults: int | str) -> argparse.Namespace:
+def arguments(about: str | None, **defaults: int | str) -> Namespace:
     """The program's sizes, names and switches (False) as options, and `--json`."""
-    parser = argparse.ArgumentParser(description=(description or "").split("\n", maxsplit=1)[0])
+    example = [f"--{name.replace('_', '-')} {default}" for name, default in defaults.items() if default][:1]
+    parser = Options(f"python bench/{Path(sys.argv[0]).name}", about or "", " ".join([*example, "--json"]))
     for name, default in defaults.items():
         option = f"--{name.replace('_', '-')}"
         if default is False:
             parser.add_argument(option, action="store_true")
         else:
-            parser.add_argument(option, type=type(default), default=default, help="default: %(default)s")
+            parser.add_argument(
+                option, type=count if isinstance(default, int) else str, default=default, help="default: %(default)s"
+            )
     parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
     return parser.parse_args()
 

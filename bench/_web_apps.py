@@ -11,13 +11,12 @@ by its scope, a WSGI app by its environ. As a program it serves one of the ASGI 
 
 from __future__ import annotations
 
-import asyncio
 import io
-import socket
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from _serve import serve
 from django.conf import settings
 
 from capline import AsyncLimiter, Limiter, Policy
@@ -44,8 +43,6 @@ settings.configure(
 )
 
 import django
-import uvicorn
-import uvloop
 from django.core.handlers.wsgi import WSGIHandler
 from django.http import HttpResponse
 from django.test import override_settings
@@ -70,6 +67,7 @@ from capline.web.flask import Capline
 django.setup()
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
 SCOPE: dict[str, Any] = {
@@ -207,6 +205,19 @@ def _fastapi(limited: str = "") -> Any:
     return app
 
 
+def _fastapi_json(*, limited: bool = False) -> Any:
+    """An app as people have them: a value by its type, as JSON; the limit is the middleware's."""
+    app = FastAPI()
+    if limited:
+        app.add_middleware(CaplineMiddleware, limiter=AsyncLimiter("memory://", POLICIES), rules=RULES)
+
+    async def home(request: Request) -> dict[str, str]:
+        return {"name": "home", "from": _address(request)}
+
+    app.get("/")(home)
+    return app
+
+
 def _flask(limited: str = "") -> Any:
     app = Flask("bench")
     app.get("/")(lambda: "home")
@@ -243,6 +254,8 @@ ASGI_APPS: dict[str, Callable[[], Any]] = {
     "FastAPI, capline": lambda: _fastapi("capline"),
     "FastAPI, slowapi": lambda: _fastapi("slowapi"),
     "FastAPI, fastapi-limiter": lambda: _fastapi("fastapi-limiter"),
+    "FastAPI with JSON, bare": _fastapi_json,
+    "FastAPI with JSON, capline": lambda: _fastapi_json(limited=True),
 }
 """By name; "bare" is what those after it are compared with."""
 
@@ -258,25 +271,5 @@ WSGI_APPS: dict[str, tuple[Callable[[], Any], str]] = {
 """By name: the app, and the path that is under its limit."""
 
 
-def main() -> None:
-    """Serve the app that is named; the port is the first line."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    print(listening.getsockname()[1], flush=True)
-    config = uvicorn.Config(
-        ASGI_APPS[sys.argv[1]](), http="httptools", ws="none", lifespan="off", access_log=False, log_config=None
-    )
-    server = uvicorn.Server(config)
-
-    async def serve() -> None:
-        def ended() -> None:
-            server.should_exit = True
-            asyncio.get_running_loop().remove_reader(0)
-
-        asyncio.get_running_loop().add_reader(0, ended)
-        await server.serve([listening])
-
-    uvloop.run(serve())
-
-
 if __name__ == "__main__":
-    main()
+    serve(ASGI_APPS[sys.argv[1]]())

@@ -1,8 +1,9 @@
 """ShouldRateLimit on the memory store against an empty grpc.aio method: calls a second, both on uvloop.
 
 One process serves both, as the service does, metrics on; another asks. The empty method takes and returns the same
-messages, and decides nothing. Rounds of both take turns, with one request; in the last ones no request was seen
-before. Checked: every decision is OK, and the limit was counted down by each.
+messages, and decides nothing; its answer is empty, so beside it is one that fills in a whole one. Rounds of all take
+turns, with one request; in the last ones no request was seen before. Checked: every decision is OK, and the limit was
+counted down by each.
 
 The method by itself, from bytes to bytes without gRPC, is measured in this process: load on the machine shows least
 there.
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 QUOTA = 4_000_000_000
 FILE = f"domain: edge\ndescriptors: [{{key: path, rate_limit: {{unit: day, requests_per_unit: {QUOTA}}}}}]"
 EMPTY = "capline.bench.Empty"
+FILLED = "an empty method with a whole answer"
 
 
 def serving(say: Connection) -> None:
@@ -67,13 +69,25 @@ async def empty_server() -> tuple[Any, int]:
     async def nothing(_request: Any, _context: Any) -> Any:
         return response
 
-    method = grpc.unary_unary_rpc_method_handler(
-        nothing,
-        request_deserializer=rls.RateLimitRequest.FromString,
-        response_serializer=rls.RateLimitResponse.SerializeToString,
-    )
+    async def filled(_request: Any, _context: Any) -> Any:
+        status = {
+            "code": OK,
+            "current_limit": {"requests_per_unit": QUOTA, "unit": "DAY"},
+            "limit_remaining": QUOTA - 1,
+            "duration_until_reset": {"seconds": 86_399, "nanos": 999_000},
+        }
+        return rls.RateLimitResponse(overall_code=OK, statuses=[status])
+
+    methods = {
+        name: grpc.unary_unary_rpc_method_handler(
+            method,
+            request_deserializer=rls.RateLimitRequest.FromString,
+            response_serializer=rls.RateLimitResponse.SerializeToString,
+        )
+        for name, method in {"Call": nothing, "Fill": filled}.items()
+    }
     server = aio.server()
-    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(EMPTY, {"Call": method})])
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(EMPTY, methods)])
     port: int = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     return server, port
@@ -132,7 +146,12 @@ async def measure(report: Report, here: Connection, calls: int, tasks: int, roun
         return here.recv()
 
     decided = ports[0], f"/{SERVICE}/ShouldRateLimit"
-    paths = {"the same request": decided, "a new one each": decided, "an empty method": (ports[1], f"/{EMPTY}/Call")}
+    paths = {
+        "the same request": decided,
+        "a new one each": decided,
+        "an empty method": (ports[1], f"/{EMPTY}/Call"),
+        FILLED: (ports[1], f"/{EMPTY}/Fill"),
+    }
     best = dict.fromkeys(paths, float("inf"))
     cpu = dict.fromkeys(paths, float("inf"))
     left: list[int] = []
@@ -155,7 +174,7 @@ async def measure(report: Report, here: Connection, calls: int, tasks: int, roun
     for name in paths:
         report.add(name, calls / best[name], "calls/s")
         report.add(f"{name}: the server's processor", cpu[name] / calls * 1e6, "us/call")
-    for name in ("the same request", "a new one each"):
+    for name in ("the same request", "a new one each", FILLED):
         least = 0.8 if name == "the same request" else None
         report.add(f"{name}: calls/s over the empty method's", best[empty] / best[name], "x", at_least=least)
         report.add(f"{name}: the empty method's processor over its own", cpu[empty] / cpu[name], "x")

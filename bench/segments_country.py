@@ -1,7 +1,5 @@
 """Segments at the size of a country: 270,000,000 users in four segments, built, opened and asked.
 
-    python bench/segments_country.py [--users 270000000] [--audience 10000000] [--directory DIR] [--json]
-
 The rows lie in 27 Parquet files, each with ids from the whole range in random order, as an export by shards gives them.
 
 Every step runs in a process of its own, so that its memory is its own: what it holds after its imports is subtracted

@@ -49,14 +49,15 @@ def port_of(service: Serving) -> int:
 
 def single_decisions(service: Serving, count: int, connections: int, tag: str) -> Load:
     """Decisions; as many as the policy says are allowed."""
-    allowed: list[bool] = []
+    allowed = 0
 
-    def good(body: bytes) -> bool:
-        allowed.append(json.loads(body)["allowed"])
-        return True
+    def good(body: bytes) -> bool:  # as little as for the bare application: what asks has a core to share
+        nonlocal allowed
+        allowed += body.startswith(b'{"allowed":true,')
+        return body.startswith(b'{"allowed":')
 
     load = run_load(port_of(service), service.process.pid, connections, decisions(count, tag), good)
-    check(sum(allowed) == count // 4 * DECISIONS, f"{sum(allowed)} of {count} were allowed")
+    check(allowed == count // 4 * DECISIONS, f"{allowed} of {count} were allowed")
     return load
 
 

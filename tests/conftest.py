@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.combinations import mark_deep
 from tests.kit.s3 import S3
 from tests.kit.server import Limiters
-from tests.profiles import load_profile
+from tests.profiles import load_profile, sized
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 load_profile()  # before any test module is read: their settings build on it
+gc.disable()  # what collecting the tests makes stays to the end: to look for garbage among it takes long
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Most combinations of settings are left to the deep part."""
+    """Most combinations of settings are left to the deep part, and most examples of what Hypothesis draws."""
     mark_deep(items)
+    for item in items:
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(sized)
+
+
+def pytest_collection_finish() -> None:
+    """From here on garbage is looked for, but not among the tests themselves."""
+    _first_run()
+    gc.freeze()
+    gc.enable()
+
+
+@settings(max_examples=1)
+@given(st.none())
+def _first_run(_: None) -> None:
+    """In the first run Hypothesis looks for who holds its generator, and sees nothing that is frozen."""
 
 
 @pytest.fixture(params=[False, True], ids=["sync", "async"])

@@ -11,13 +11,16 @@ Hypothesis must not draw from the constants of loaded modules, which differ with
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-__all__ = ["DEEP", "RANDOM", "load_profile", "size", "sized"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["DEEP", "RANDOM", "first", "load_profile", "size", "sized"]
 
 _NAME = os.environ.get("CAPLINE_TESTS", "fast")
 if _NAME not in ("fast", "deep", "random"):
@@ -34,11 +37,22 @@ def size(fast: int, deep: int) -> int:
     return deep if DEEP else fast
 
 
+def first(count: int, cases: Iterable[object]) -> list[object]:
+    """Cases of which the first are tried all day and the others in the deep part."""
+    listed = list(cases)
+    return [*listed[:count], *(pytest.param(case, marks=pytest.mark.deep) for case in listed[count:])]
+
+
 def load_profile() -> None:
     """Make these Hypothesis's defaults; `settings(...)` of a test, made later, is on top of them."""
     slow_machine = [HealthCheck.too_slow, HealthCheck.data_too_large]
     settings.register_profile(
-        "capline", derandomize=not RANDOM, database=None, deadline=None, suppress_health_check=slow_machine
+        "capline",
+        max_examples=size(40, 100),
+        derandomize=not RANDOM,
+        database=None,
+        deadline=None,
+        suppress_health_check=slow_machine,
     )
     settings.load_profile("capline")
     if not RANDOM:

@@ -39,29 +39,33 @@ _REFUSED = _rate(_DECISIONS, "policy", ',verdict="refused"')
 PANELS = (
     Panel("Is every instance up?", "none", ((f'up{{job="capline",{_OF}}}', "{{instance}}"),)),
     Panel("Does the store answer?", "none", ((f"capline_store_up{{{_OF}}}", "{{instance}}"),)),
-    Panel("Does every server answer?", "none", ((f"min by (server) (capline_server_up{{{_OF}}})", "{{server}}"),)),
+    Panel(
+        "Does every server answer?",
+        "none",
+        ((f"min by (store, server) (capline_server_up{{{_OF}}})", "{{store}} {{server}}"),),
+    ),
     Panel(
         "Which circuit breakers are open?",
         "none",
-        ((f"max by (instance, server) (capline_server_breaker_open{{{_OF}}})", "{{instance}} {{server}}"),),
+        ((f"max by (instance, store, server) (capline_server_breaker_open{{{_OF}}})", "{{instance}} {{server}}"),),
     ),
     Panel(
         "Does every server have its replica?",
         "none",
-        ((f"min by (server) (capline_server_replicas{{{_OF}}})", "{{server}}"),),
+        ((f'min by (server) (capline_server_replicas{{store="main",{_OF}}})', "{{server}}"),),
     ),
     Panel(
         "How much memory do the servers use?",
         "bytes",
         (
-            (f"max by (server) (capline_server_memory_bytes{{{_OF}}})", "{{server}}"),
-            (f"max by (server) (capline_server_max_memory_bytes{{{_OF}}})", "{{server}} may use"),
+            (f"max by (store, server) (capline_server_memory_bytes{{{_OF}}})", "{{store}} {{server}}"),
+            (f"max by (store, server) (capline_server_max_memory_bytes{{{_OF}}})", "{{store}} {{server}} may use"),
         ),
     ),
     Panel(
         "How many connections do the servers have?",
         "none",
-        ((f"max by (server) (capline_server_clients{{{_OF}}})", "{{server}}"),),
+        ((f"max by (store, server) (capline_server_clients{{{_OF}}})", "{{store}} {{server}}"),),
     ),
     Panel(
         "How many processes run?",

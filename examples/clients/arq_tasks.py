@@ -16,4 +16,5 @@ async def pay(_: object, order: int) -> None:
 
 
 class WorkerSettings:
+    job_completion_wait = 60  # without it, what is being paid when arq ends is cancelled, and paid again
     functions, redis_settings = (pay,), RedisSettings.from_dsn(os.environ["BROKER_URL"])

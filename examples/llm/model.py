@@ -34,7 +34,7 @@ TOO_MANY, UNAVAILABLE = 429, 503
 def policies(requests: str, tokens: str, jitter: str) -> list[Policy]:
     """Limits with room for the way, as in `60/minute` and `20000/minute`."""
     spread = Limit.margin(requests, jitter=jitter)
-    wide, *_ = Limit.margin(tokens, jitter=jitter)  # the others would let no more than one token go at a time
+    wide, *_ = Limit.margin(tokens, jitter=jitter)  # the requests are spread already
     return [Policy(REQUESTS, list(spread)), Policy(TOKENS, [wide])]
 
 

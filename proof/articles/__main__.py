@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import TYPE_CHECKING
 
 from tests.kit.servers import single
 
 from proof.articles.cases import outcomes
 from proof.articles.page import PAGE, markdown, text
+from proof.options import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Play on a server of our own."""
+    about = "Play published limiters and capline on the cases that break limiters; write docs/articles.md."
+    Options("python -m proof.articles", about, "").parse_args(arguments)
     logging.getLogger("capline").setLevel(logging.ERROR)  # That server keeps nothing on disk, on purpose.
     with single("redis") as server:
         found = outcomes(server.url)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
@@ -17,8 +16,10 @@ from tests.kit.servers import KINDS, cluster
 from proof.chaos.load import COLD, HOT
 from proof.chaos.run import Outcome, run
 from proof.chaos.table import broken, plans, row, short_plans, table
+from proof.options import Options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import FrameType
 
 INTERRUPTED = 130
@@ -29,9 +30,9 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run what was asked for; the table on standard output, or JSON."""
-    parser = argparse.ArgumentParser(prog="proof.chaos", description="What a cluster loses to faults.")
+    parser = Options("python -m proof.chaos", "Measure what a cluster loses to faults.", "--short --kind valkey")
     parser.add_argument("--seconds", type=float, default=300, help="how long each run with faults takes (300)")
     parser.add_argument("--every", type=float, default=20, help="seconds from one fault to the next (20)")
     parser.add_argument("--seed", default="capline", help="what is drawn: attempts, faults, servers")
@@ -39,7 +40,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="the runs whose name holds this text")
     parser.add_argument("--short", action="store_true", help="the runs of the tests: sixty seconds of load in all")
     parser.add_argument("--json", action="store_true", help="everything, as JSON")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.seconds <= 0 or options.every <= 0:
         parser.error("--seconds and --every are above 0")
     made = short_plans(options.seed) if options.short else plans(options.seconds, options.every, options.seed)

@@ -83,20 +83,16 @@ class Capline:
         return [Policy(POLICY, [Limit(place.quota, WINDOW_US)], wait_replicas=cls.replicas), kept]
 
     async def decide(self, subject: str, id: str | None) -> Any:
-        """`AsyncLimiter.decide`."""
         return await self._limiter.decide(POLICY, subject, id=id)
 
     async def refund(self, subject: str, hit: int) -> bool | None:
-        """`AsyncLimiter.refund`."""
         return await self._limiter.refund(POLICY, subject, hit)
 
     async def close(self) -> None:
-        """Close the limiter."""
         await self._limiter.close()
 
     @classmethod
     def content(cls, place: Place, subjects: Iterable[str]) -> Content | None:
-        """By `explain`."""
         with Limiter(_url(place, 30), cls._policies(place), namespace=place.namespace) as limiter:
             return {
                 subject: [(hit.stamp_us, hit.units) for hit in limiter.explain(POLICY, subject).hits]
@@ -105,7 +101,6 @@ class Capline:
 
     @staticmethod
     def slot(place: Place, subject: str) -> int:  # noqa: ARG004 - the tag is all that counts
-        """By the tag of the subject's key."""
         return slot_of(tag_of(subject, 0))
 
 

@@ -56,16 +56,13 @@ class SortedSet:
         return Told(bool(allowed), now_us if allowed else None)
 
     async def refund(self, subject: str, hit: int) -> bool | None:
-        """Take the member out."""
         return bool(await self._client.zrem(_key(self._place, subject), hit))
 
     async def close(self) -> None:
-        """Close the client."""
         await self._client.aclose()
 
     @classmethod
     def content(cls, place: Place, subjects: Iterable[str]) -> Content | None:
-        """All members."""
         host, port = place.nodes[0]
         client: Any = RedisCluster(host=host, port=port)
         try:
@@ -78,7 +75,6 @@ class SortedSet:
 
     @staticmethod
     def slot(place: Place, subject: str) -> int:
-        """Of its key."""
         return slot_of(_key(place, subject).encode())
 
 
@@ -96,16 +92,13 @@ class Limits:
         self._item = _item(place)
 
     async def decide(self, subject: str, id: str | None) -> Told:
-        """`hit`."""
         del id  # it has none
         return Told(await self._limiter.hit(self._item, subject), None)
 
     async def refund(self, subject: str, hit: int) -> bool | None:
-        """It has no such verb."""
         del subject, hit
 
     async def close(self) -> None:
-        """It has no such verb either; what is open goes with the process."""
         with suppress(Exception):
             await asyncio.wait_for(self._storage.bridge.get_connection().aclose(), 1)
 
@@ -116,7 +109,6 @@ class Limits:
 
     @staticmethod
     def slot(place: Place, subject: str) -> int:
-        """Of the key that the package makes."""
         return slot_of(f"LIMITS:{_item(place).key_for(subject)}".encode())
 
 

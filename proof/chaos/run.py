@@ -53,11 +53,11 @@ class Plan:
     rate: float = 100
     """Attempts a second of each process."""
     quota: int = 30
-    """In ten seconds: what a hot subject may; several times as much is asked for."""
+    """Units in ten seconds. Hot subjects ask for several times as many."""
     deadline_s: float = 1.0
-    """Of each call."""
+    """The deadline of each call."""
     lossless: bool = False
-    """Nothing that these faults do is an excuse: every promise is checked by proof.checker."""
+    """Whether these faults must lose nothing: then proof.checker checks every promise."""
 
 
 @dataclass

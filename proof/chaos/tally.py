@@ -29,7 +29,7 @@ __all__ = ["Figures", "tally"]
 
 SLICE_US = 100_000
 FEW = 3
-"""Attempts in a slice of time that say nothing about a shard."""
+"""With fewer attempts a slice of time says nothing about a shard."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Figures:
     p999_ms: float = 0
     worst_ms: float = 0
     call_p999_ms: float = 0
-    """From the sending: without what the load itself was late, which is the machine's part and not the limiter's."""
+    """From sending to answer: without the load's own delay, which is the machine's."""
     late: int = 0
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from proof.checker.events import Attempt, LogRecords, Refund
     from proof.checker.report import Report
 
-__all__ = ["Book", "Hit", "gather"]
+__all__ = ["Hit", "LogHistory", "gather"]
 
 
 @dataclass(slots=True, eq=False)
@@ -46,8 +46,8 @@ class Hit:
 
 
 @dataclass(slots=True)
-class Book:
-    """One log, as its callers know it."""
+class LogHistory:
+    """What the callers know of one log."""
 
     hits: list[Hit] = field(default_factory=list[Hit])
     refused: list[Attempt] = field(default_factory=list["Attempt"])
@@ -56,9 +56,9 @@ class Book:
     """From when to when a hit may have counted of which nobody knows."""
 
 
-def gather(log: LogRecords, tolerance_us: int, report: Report) -> Book:
+def gather(log: LogRecords, tolerance_us: int, report: Report) -> LogHistory:
     """The hits of a log, with the faults that can be told without replay: ids, refunds, the final content."""
-    return _Gatherer(log, tolerance_us, report).book()
+    return _Gatherer(log, tolerance_us, report).history()
 
 
 class _Gatherer:
@@ -69,9 +69,9 @@ class _Gatherer:
         self._by_stamp: dict[int, Hit] = {}
         self._unknown: list[Attempt] = []
         self._retries: list[tuple[Attempt, Hit]] = []
-        self._book = Book()
+        self._book = LogHistory()
 
-    def book(self) -> Book:
+    def history(self) -> LogHistory:
         for attempt in self._log.attempts:
             self._take(attempt)
         self._hear_of_unknown_calls()
@@ -82,7 +82,7 @@ class _Gatherer:
         return self._book
 
     def _take(self, attempt: Attempt) -> None:
-        book, report = self._book, self._report
+        history, report = self._book, self._report
         if attempt.allowed is None:
             if attempt.verb != "peek":
                 self._unknown.append(attempt)
@@ -90,11 +90,11 @@ class _Gatherer:
             if attempt.verb == "charge":
                 report.add("charge-refused", attempt.line, f"{attempt.cost} units")
             else:
-                book.refused.append(attempt)
+                history.refused.append(attempt)
             if attempt.hit is not None:
                 report.add("refused-with-stamp", attempt.line, f"it names {attempt.hit}")
         elif attempt.verb == "peek":
-            book.peeked.append(attempt)
+            history.peeked.append(attempt)
         elif attempt.hit is None:
             report.add("no-stamp", attempt.line, f"{attempt.cost} units were granted")
         else:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from proof.checker.events import Attempt
-    from proof.checker.hits import Book
+    from proof.checker.hits import LogHistory
     from proof.checker.joints import Joints
     from proof.checker.report import Report
     from proof.checker.timeline import Timeline
@@ -33,14 +33,14 @@ MOST_OPEN = 8
 the window full as long as none of them was done?"""
 
 
-def check_refusals(book: Book, line: Timeline, tolerance_us: int, joints: Joints, report: Report) -> None:
+def check_refusals(history: LogHistory, line: Timeline, tolerance_us: int, joints: Joints, report: Report) -> None:
     """Every refusal was due and told the right time; every peek that said yes was right. O(log n) each.
 
     A part of a joint attempt may have been refused for another part: `joints` is told what this log says of it.
     """
-    attempts_in_order = sorted([*book.refused, *book.peeked], key=lambda one: one.asked_us)
+    attempts_in_order = sorted([*history.refused, *history.peeked], key=lambda one: one.asked_us)
     refunds = _Refunds(line)
-    doubts_us = sorted(book.doubts_us)
+    doubts_us = sorted(history.doubts_us)
     for attempt in attempts_in_order:
         if doubts_us and any(
             begin_us <= attempt.answered_us and attempt.asked_us <= end_us for begin_us, end_us in doubts_us

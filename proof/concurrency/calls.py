@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Caller"]
 
 MOST_CALLS = 240_000
-"""Of all callers of one case together: what is recorded has to be checked as well."""
+"""Calls of all callers of a case: the checker has to read them all."""
 LONGEST_SLEEP_S = 0.01
 SLEEPS = 0.2
 """Share of the attempts that are sent some time after they were made."""
 NEAR = (0, 1, 8, 8, 4)
-"""How far a slot may be: none, or the window by so much."""
+"""How far ahead a slot may be: 0 or 1 us, or the window divided by this."""
 LAST_SHARE = 0.2
-"""Of a caller's time: then some slots may be however far."""
+"""The last part of a caller's time, in which some slots may be any distance ahead."""
 CHARGES = 12
-"""Of all callers of one case together, and two in a window: so the quota is passed, and there is room again."""
+"""Charges of all callers of a case, two in a window: so the quota is passed, and there is room again."""
 
 
 class Call(NamedTuple):
-    """One attempt, over several subjects perhaps, or a slot where `wish` says how near and how far; or one charge."""
+    """One attempt on one subject or several; with `slot_bounds` (max_wait_us, not_before_us) a slot; or a charge."""
 
     cost: int = 1
     id: str | None = None
-    wish: tuple[int | None, int] | None = None
+    slot_bounds: tuple[int | None, int] | None = None
     subjects: tuple[str, ...] = SUBJECTS[:1]
     charge: bool = False
 
@@ -50,11 +50,11 @@ class Call(NamedTuple):
         if self.charge:
             return limiter.charge("p", self.subjects[0], self.cost)
         parts = [Attempt(*part) for part in self.parts()]
-        if self.wish is None:
+        if self.slot_bounds is None:
             if self.is_joint:
                 return limiter.decide_all(parts)
             return limiter.decide("p", self.subjects[0], self.cost, self.id)
-        max_wait_us, not_before_us = self.wish
+        max_wait_us, not_before_us = self.slot_bounds
         bounds = {"max_wait": None if max_wait_us is None else max_wait_us / 1e6, "not_before": not_before_us / 1e6}
         if self.is_joint:
             return limiter.schedule_all(parts, **bounds)
@@ -72,8 +72,8 @@ class Call(NamedTuple):
     def record(self) -> dict[str, Any]:
         """What its record says."""
         row: dict[str, Any] = {} if self.is_joint else {"cost": self.cost, "id": self.id}
-        if self.wish is not None:
-            row |= {"verb": "schedule", "max_wait_us": self.wish[0], "not_before_us": self.wish[1]}
+        if self.slot_bounds is not None:
+            row |= {"verb": "schedule", "max_wait_us": self.slot_bounds[0], "not_before_us": self.slot_bounds[1]}
         return row | {"verb": "charge"} if self.charge else row
 
 
@@ -113,13 +113,13 @@ class Caller:
         cost = self._draw.choice((1, 1, 2, 3)) if chance > 0.9 and self._quota > 1 else 1
         attempt_id = f"{self._number}-{self._made}" if 0.04 <= chance < 0.12 else None
         many = self._draw.randint(1, len(self._subjects))
-        call = Call(cost, attempt_id, self._wish(), tuple(self._draw.sample(self._subjects, many)))
+        call = Call(cost, attempt_id, self._slot_bounds(), tuple(self._draw.sample(self._subjects, many)))
         if attempt_id is not None:
             self._last = call
         return call
 
-    def _wish(self) -> tuple[int | None, int] | None:
-        """How near and how far a slot is wanted; None: no slot, an answer now."""
+    def _slot_bounds(self) -> tuple[int | None, int] | None:
+        """The `max_wait` and `not_before` of a slot; None for a plain decision."""
         draw, window_us = self._draw, self._window_us
         if not self._slots:
             return None

@@ -5,7 +5,6 @@ Needs a C compiler (`cc`) for the losses of power. About two minutes for 200 of 
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -13,21 +12,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proof.crashes.rounds import build, kills, losses, openings
+from proof.options import Options, count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from proof.crashes.rounds import Outcome
 
 CONTROL_CRASHES = 40
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run all; each in a directory of its own."""
-    parser = argparse.ArgumentParser(prog="proof.crashes", description="Killed writers and lost power.")
-    parser.add_argument("--crashes", type=int, default=200, help="how many of each kind")
-    parser.add_argument("--seed", type=int, default=time.time_ns(), help="when to kill whom")
-    options = parser.parse_args()
+    parser = Options("python -m proof.crashes", "Kill writers of the embedded store, and lose power.", "--crashes 20")
+    parser.add_argument("--crashes", type=count, default=200, metavar="N", help="how many of each kind (200)")
+    parser.add_argument(
+        "--seed", type=int, default=time.time_ns(), metavar="N", help="when to kill whom (another each time)"
+    )
+    options = parser.parse_args(arguments)
     crashes, seed = options.crashes, options.seed
     print(f"seed {seed}")
     with tempfile.TemporaryDirectory(prefix="capline-proof-") as name:

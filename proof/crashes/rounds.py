@@ -42,12 +42,12 @@ ROOT = Path(__file__).parents[2]
 PAGE_BYTES = 4096
 MOST_SYNCS = 60
 NEWS_BYTES = 4000
-"""Of records, about a dozen calls: so much happens at least between two crashes."""
+"""The least that is recorded between two crashes: about a dozen calls."""
 LONGEST_WAIT_S = 10
 MOST_LINES = 10_000
 PAUSE_S = 0.004
-"""Between the calls of a writer that may lose its power: a loss shall find the store at rest as well. At work, what one
-writer has not synced is soon synced by the next."""
+"""The longest pause between calls before a loss of power, so that some losses find the store idle: in a busy one the
+next writer soon syncs what the last one did not."""
 
 
 @dataclass
@@ -231,8 +231,8 @@ class _Writers:
             }
             pause_s = PAUSE_S
         self.url = url = f"lmdb://{store}?durability={durability}"
-        self._nursery = subprocess.Popen(
-            [sys.executable, "-m", "proof.crashes.nursery", url, str(directory), str(pause_s)],
+        self._fork_server = subprocess.Popen(
+            [sys.executable, "-m", "proof.crashes.fork_server", url, str(directory), str(pause_s)],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.PIPE,
@@ -245,7 +245,7 @@ class _Writers:
 
     def __exit__(self, *_: object) -> None:
         self.kill_all()
-        self._nursery.communicate(timeout=30)
+        self._fork_server.communicate(timeout=30)
 
     def start(self, stop_at: int = 0) -> int:
         """Another writer, under a number that is free; its pid."""
@@ -293,11 +293,11 @@ class _Writers:
         self._command("reap", pid)
 
     def _command(self, verb: str, *numbers: int) -> int:
-        if self._nursery.stdin is None or self._nursery.stdout is None:
-            raise RuntimeError("the nursery has no pipes")
-        self._nursery.stdin.write(" ".join([verb, *map(str, numbers)]) + "\n")
-        self._nursery.stdin.flush()
-        answer = self._nursery.stdout.readline()
+        if self._fork_server.stdin is None or self._fork_server.stdout is None:
+            raise RuntimeError("the fork server has no pipes")
+        self._fork_server.stdin.write(" ".join([verb, *map(str, numbers)]) + "\n")
+        self._fork_server.stdin.flush()
+        answer = self._fork_server.stdout.readline()
         if not answer:
-            raise RuntimeError(f"the nursery ended with {self._nursery.wait()}")
+            raise RuntimeError(f"the fork server ended with {self._fork_server.wait()}")
         return int(answer)

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from proof.model.explore import DEBITS, LONG, SHORT, explore
 from proof.model.faults import DEBIT_FAULTS, FAULTS
 from proof.model.joint import FAULTS as JOINT_FAULTS
 from proof.model.joint import JOINT_LONG, JOINT_SHORT, JointRule, explore_joint
 from proof.model.rule import Rule
+from proof.options import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """The rule in every scope, then the rule with each fault."""
+    about = "Check the rule in every state that a few callers can reach. Some five minutes, and 2 GB."
+    Options("python -m proof.model", about, "").parse_args(arguments)
     wrong = 0
     for scope in LONG:
         begun = time.monotonic()

@@ -45,7 +45,6 @@ class RefusalRecords(Rule):
     """A refusal leaves a hit of no units, and lifts the log's time."""
 
     def decide(self, log: Log, cost: int, now_us: int, attempt_id: str = "") -> tuple[Log, Decision]:
-        """Note when it was asked."""
         after, decision = super().decide(log, cost, now_us, attempt_id)
         return (after if decision.allowed else Log(after.hits, max(after.high_water_us, now_us))), decision
 
@@ -54,7 +53,6 @@ class NoIds(Rule):
     """Ids are not kept."""
 
     def decide(self, log: Log, cost: int, now_us: int, attempt_id: str = "") -> tuple[Log, Decision]:
-        """As if there were none."""
         return super().decide(log, cost, now_us)
 
 
@@ -62,7 +60,6 @@ class IdOutlivesItsRefund(Rule):
     """A hit that was given back answers for its id."""
 
     def decide(self, log: Log, cost: int, now_us: int, attempt_id: str = "") -> tuple[Log, Decision]:
-        """Only the grants of live hits are right."""
         after, decision = super().decide(log, cost, now_us, attempt_id)
         if attempt_id and decision.allowed and any(not hit.units for hit in log.hits):
             return log, msgspec.structs.replace(decision, hit=next(hit.stamp_us for hit in log.hits if not hit.units))
@@ -73,7 +70,6 @@ class RefundTwice(Rule):
     """A refund is done whenever the hit is found."""
 
     def refund(self, log: Log, stamp_us: int, now_us: int) -> tuple[Log, bool]:
-        """Again."""
         after, done = super().refund(log, stamp_us, now_us)
         return after, done or any(hit.stamp_us == stamp_us for hit in log.hits)
 
@@ -82,7 +78,6 @@ class RefundDeletes(Rule):
     """A hit that was given back is removed: its stamp may be another's."""
 
     def refund(self, log: Log, stamp_us: int, now_us: int) -> tuple[Log, bool]:
-        """As if it had never been."""
         after, done = super().refund(log, stamp_us, now_us)
         return Log(tuple(hit for hit in after.hits if hit.units), after.high_water_us), done
 
@@ -91,7 +86,6 @@ class RefundOfTheNewest(Rule):
     """A refund gives back whichever hit is the last."""
 
     def refund(self, log: Log, stamp_us: int, now_us: int) -> tuple[Log, bool]:
-        """The wrong one."""
         there = super().refund(log, stamp_us, now_us)[1]
         return super().refund(log, log.newest_us(), now_us) if there else (log, False)
 
@@ -100,7 +94,6 @@ class TimeRunsBack(Rule):
     """The log has no floor: a clock that steps back makes room."""
 
     def decide(self, log: Log, cost: int, now_us: int, attempt_id: str = "") -> tuple[Log, Decision]:
-        """By the clock alone."""
         after, decision = super().decide(Log(log.hits, 0), cost, now_us, attempt_id)
         return log if after.hits == log.hits else after, decision
 
@@ -109,7 +102,6 @@ class SlotsAreJumped(Rule):
     """A plain attempt does not wait for those who have taken their slots."""
 
     def decide(self, log: Log, cost: int, now_us: int, attempt_id: str = "") -> tuple[Log, Decision]:
-        """Beside the hits up to now."""
         past = Log(tuple(hit for hit in log.hits if hit.stamp_us <= max(now_us, log.high_water_us)), log.high_water_us)
         after, decision = super().decide(past, cost, now_us, attempt_id)
         if after == past:
@@ -122,7 +114,6 @@ class SlotTooLate(Rule):
     """A slot is a microsecond later than it need be."""
 
     def slot(self, log: Log, cost: int, now_us: int, max_wait_us: int | None = None) -> tuple[Log, Decision]:
-        """Not before the next microsecond."""
         after, decision = super().slot(log, cost, now_us + 1, max_wait_us)
         return after, decision if decision.hit is None else msgspec.structs.replace(
             decision, wait_us=decision.hit - now_us
@@ -133,7 +124,6 @@ class SlotIgnoresMaxWait(Rule):
     """A slot is taken however far it is."""
 
     def slot(self, log: Log, cost: int, now_us: int, max_wait_us: int | None = None) -> tuple[Log, Decision]:
-        """Recorded, and answered as refused."""
         after, decision = super().slot(log, cost, now_us, max_wait_us)
         return (after if decision.allowed else super().slot(log, cost, now_us)[0]), decision
 
@@ -142,7 +132,6 @@ class TrimByCount(Rule):
     """So many hits are kept as the smallest quota has units."""
 
     def decide(self, log: Log, cost: int, now_us: int, attempt_id: str = "") -> tuple[Log, Decision]:
-        """The newest."""
         after, decision = super().decide(log, cost, now_us, attempt_id)
         if after == log:
             return log, decision
@@ -153,7 +142,6 @@ class OneInstantOneHit(Rule):
     """Two hits in one instant have one stamp."""
 
     def decide(self, log: Log, cost: int, now_us: int, attempt_id: str = "") -> tuple[Log, Decision]:
-        """The stamp is the time."""
         after, decision = super().decide(log, cost, now_us, attempt_id)
         if decision.hit is None or after == log or all(hit.stamp_us != now_us for hit in log.hits):
             return after, decision
@@ -165,7 +153,6 @@ class RetryAfterTooSoon(Rule):
     """A retry_after that is a microsecond short."""
 
     def decide(self, log: Log, cost: int, now_us: int, attempt_id: str = "") -> tuple[Log, Decision]:
-        """Rounded down."""
         after, decision = super().decide(log, cost, now_us, attempt_id)
         if decision.allowed or decision.retry_after_us is None:
             return after, decision
@@ -176,7 +163,6 @@ class BatchOfOne(Rule):
     """A batch drops what is in it twice."""
 
     def batch(self, log: Log, costs: Sequence[int], now_us: int) -> tuple[Log, list[Decision]]:
-        """Each once."""
         log, (decision,) = super().batch(log, costs[:1], now_us)
         return log, [decision] * len(costs)
 
@@ -185,7 +171,6 @@ class SweptTooSoon(Rule):
     """A log is swept away while its last hit is still in a window."""
 
     def sweep(self, log: Log, now_us: int) -> Log:
-        """By another measure."""
         return Log() if log.hits and log.newest_us() + 1 < now_us else log
 
 
@@ -193,7 +178,6 @@ class ChargeIsRefused(Rule):
     """A charge is an attempt like any other."""
 
     def charge(self, log: Log, cost: int, now_us: int) -> tuple[Log, Decision]:
-        """If there is room."""
         return self.decide(log, cost, now_us)
 
 
@@ -201,7 +185,6 @@ class ChargeStopsAtTheQuota(Rule):
     """A charge fills what is left, and says that it was all."""
 
     def charge(self, log: Log, cost: int, now_us: int) -> tuple[Log, Decision]:
-        """So many units as fit."""
         for units in range(cost, 0, -1):
             after, decision = self.decide(log, units, now_us)
             if decision.allowed:
@@ -214,7 +197,6 @@ class ChargeWaitsItsTurn(Rule):
     """A charge is stamped behind the slots that are taken."""
 
     def charge(self, log: Log, cost: int, now_us: int) -> tuple[Log, Decision]:
-        """As an attempt is."""
         return super().charge(log, cost, max(now_us, log.newest_us() + 1))
 
 
@@ -222,7 +204,6 @@ class SettledTwiceCountsTwice(Rule):
     """A settlement adds its cost to the hit."""
 
     def settle(self, log: Log, stamp_us: int, cost: int, now_us: int) -> tuple[Log, bool]:
-        """To what it has."""
         return super().settle(log, stamp_us, cost + log.units_at(stamp_us) if cost else 0, now_us)
 
 
@@ -230,7 +211,6 @@ class SettlingRevives(Rule):
     """A hit that was given back can be settled."""
 
     def settle(self, log: Log, stamp_us: int, cost: int, now_us: int) -> tuple[Log, bool]:
-        """It has units again."""
         after, done = super().settle(log, stamp_us, cost, now_us)
         if done or not cost or stamp_us not in [hit.stamp_us for hit in log.hits]:
             return after, done

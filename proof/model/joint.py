@@ -54,7 +54,6 @@ class TrimsByTheLatest(JointRule):
     """Each log loses what is out of the window at the latest time of any part."""
 
     def decide_all(self, logs: Pair, parts: Sequence[int], ids: Sequence[str], now_us: int) -> tuple[Pair, list[int]]:
-        """Trim, then decide."""
         latest_us = max([now_us, *(logs[part].high_water_us for part in parts)])
         drafts = [Draft(log) for log in logs]
         for part in parts:
@@ -67,7 +66,6 @@ class OneTimeForAll(JointRule):
     """Every part is decided at the latest time of any: trimmed, stamped, and its id looked up."""
 
     def decide_all(self, logs: Pair, parts: Sequence[int], ids: Sequence[str], now_us: int) -> tuple[Pair, list[int]]:
-        """Later."""
         return super().decide_all(logs, parts, ids, max([now_us, *(logs[part].high_water_us for part in parts)]))
 
 
@@ -75,7 +73,6 @@ class PartByPart(JointRule):
     """What the first part consumed stays consumed when the second refuses."""
 
     def decide_all(self, logs: Pair, parts: Sequence[int], ids: Sequence[str], now_us: int) -> tuple[Pair, list[int]]:
-        """One after the other."""
         given: list[int] = []
         for part, one in zip(parts, ids, strict=True):
             logs, hits = super().decide_all(logs, [part], [one], now_us)
@@ -89,7 +86,6 @@ class KnownPartConsumes(JointRule):
     """A part that was allowed before is recorded once more beside a new one."""
 
     def decide_all(self, logs: Pair, parts: Sequence[int], ids: Sequence[str], now_us: int) -> tuple[Pair, list[int]]:
-        """Ids are for single attempts."""
         return super().decide_all(logs, parts, ids if len(parts) == 1 else [""] * len(parts), now_us)
 
 

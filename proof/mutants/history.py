@@ -149,17 +149,17 @@ class _Player:
         if draw.random() < 0.6:
             self._recorder.attempt(policy, QUEUE, lambda: self.tried.decide(policy, QUEUE, cost), cost=cost)
             return
-        wish: dict[str, Any] = {
+        bounds: dict[str, Any] = {
             "max_wait_us": draw.choice((0, 1, 3000, 9000, 9999, 12_000, None)),
             "not_before_us": draw.choice((0, 0, 0, 1, 2, 5000)),
         }
         self._recorder.attempt(
             policy,
             QUEUE,
-            lambda: self.tried.schedule(policy, QUEUE, cost, **wish),
+            lambda: self.tried.schedule(policy, QUEUE, cost, **bounds),
             cost=cost,
             verb="schedule",
-            **wish,
+            **bounds,
         )
 
     def _to_an_edge(self) -> None:

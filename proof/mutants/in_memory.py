@@ -32,7 +32,6 @@ class MillisecondMember(Right):
     """The hit is a member of a set, named by its stamp in milliseconds: of two in one millisecond one is lost."""
 
     def record(self, log: list[Hit], hit: Hit) -> None:
-        """Add to the set."""
         if all(other.stamp_us // 1000 != hit.stamp_us // 1000 for other in log):
             log.append(hit)
 
@@ -41,11 +40,9 @@ class EdgeTooLate(Right):
     """A hit exactly as old as the window still counts."""
 
     def used(self, log: list[Hit], window_us: int, at_us: int) -> int:
-        """From the closed end on."""
         return sum(hit.units for hit in log if at_us - window_us <= hit.stamp_us <= at_us)
 
     def refuse(self, log: list[Hit], limits: Limits, cost: int, stamp_us: int) -> Answer:
-        """As documented."""
         return Right(self.now_us, self.policies).refuse(log, limits, cost, stamp_us)
 
 
@@ -53,7 +50,6 @@ class EdgeTooEarly(Right):
     """A hit one microsecond younger than the window counts no more."""
 
     def used(self, log: list[Hit], window_us: int, at_us: int) -> int:
-        """A microsecond short."""
         return sum(hit.units for hit in log if at_us - window_us + 1 < hit.stamp_us <= at_us)
 
 
@@ -61,7 +57,6 @@ class RefusalConsumes(Right):
     """Every attempt is recorded, and then it is looked whether there are too many."""
 
     def refuse(self, log: list[Hit], limits: Limits, cost: int, stamp_us: int) -> Answer:
-        """Too late."""
         answer = super().refuse(log, limits, cost, stamp_us)
         self.record(log, Hit(stamp_us, cost, None))
         return answer
@@ -71,7 +66,6 @@ class NoIds(Right):
     """A retry is a new attempt."""
 
     def known(self, log: list[Hit], attempt_id: str | None) -> Hit | None:
-        """Never heard of it."""
         return None
 
 
@@ -79,7 +73,6 @@ class IdsForGood(Right):
     """An id is remembered for ever, so that a hit of last week answers today."""
 
     def decide(self, policy: str, subject: str, cost: int = 1, id: str | None = None) -> Answer:
-        """By a memory of its own."""
         memory: dict[str, Answer] = self.__dict__.setdefault("memory", {})
         if id is not None and id in memory:
             return memory[id]
@@ -93,7 +86,6 @@ class TrimByCount(Right):
     """Only so many hits are kept as the policy at hand can count."""
 
     def decide(self, policy: str, subject: str, cost: int = 1, id: str | None = None) -> Answer:
-        """Trim when done, as LTRIM does."""
         answer = super().decide(policy, subject, cost, id)
         del self.logs[subject][: -max(quota for quota, _ in self.policies[policy])]
         return answer
@@ -103,11 +95,9 @@ class RefuseEverything(Right):
     """Never one too many."""
 
     def fits(self, log: list[Hit], limits: Limits, cost: int, at_us: int) -> bool:
-        """No."""
         return False
 
     def refuse(self, log: list[Hit], limits: Limits, cost: int, stamp_us: int) -> Answer:
-        """Always in a second."""
         return Answer(False, None, 1_000_000)
 
 
@@ -115,7 +105,6 @@ class OneLimitAfterTheOther(Right):
     """A log for each limit, consumed as each is checked: what the second refuses, the first has consumed."""
 
     def decide(self, policy: str, subject: str, cost: int = 1, id: str | None = None) -> Answer:
-        """Limit by limit."""
         log = self.trimmed(subject)
         known = self.known(log, id)
         if known is not None:
@@ -136,7 +125,6 @@ class BatchDropsDuplicates(Right):
     """A batch is a set of subjects."""
 
     def decide_many(self, policy: str, subjects: Iterable[str]) -> list[Answer]:
-        """Each subject once, and its answer for every row."""
         subjects = list(subjects)
         answers = {subject: self.decide(policy, subject) for subject in dict.fromkeys(subjects)}
         return [answers[subject] for subject in subjects]
@@ -146,7 +134,6 @@ class CostIsOne(Right):
     """A cost is asked for, and one unit recorded."""
 
     def record(self, log: list[Hit], hit: Hit) -> None:
-        """One."""
         hit.units = 1
         log.append(hit)
 
@@ -155,7 +142,6 @@ class RefundAgain(Right):
     """A refund that was repeated gives back another hit as well."""
 
     def refund(self, subject: str, stamp_us: int) -> bool:
-        """Whichever is there."""
         if super().refund(subject, stamp_us):
             return True
         return any(super(RefundAgain, self).refund(subject, hit.stamp_us) for hit in self.trimmed(subject))
@@ -165,7 +151,6 @@ class RefundOfTheOldest(Right):
     """A refund lowers the count by giving back the oldest hit."""
 
     def refund(self, subject: str, stamp_us: int) -> bool:
-        """The first in the list."""
         there = any(hit.stamp_us == stamp_us and hit.units for hit in self.trimmed(subject))
         oldest = next((hit.stamp_us for hit in self.trimmed(subject) if hit.units), None)
         return there and oldest is not None and super().refund(subject, oldest)
@@ -175,7 +160,6 @@ class RefundIsForgotten(Right):
     """A refund is answered, and nothing happens."""
 
     def refund(self, subject: str, stamp_us: int) -> bool:
-        """Yes, yes."""
         seen: set[int] = self.__dict__.setdefault("seen", set())
         there = stamp_us not in seen and any(hit.stamp_us == stamp_us for hit in self.trimmed(subject))
         seen.add(stamp_us)
@@ -186,7 +170,6 @@ class RetryAfterTooSoon(Right):
     """A retry_after that is a microsecond short."""
 
     def refuse(self, log: list[Hit], limits: Limits, cost: int, stamp_us: int) -> Answer:
-        """Rounded down."""
         answer = super().refuse(log, limits, cost, stamp_us)
         return answer._replace(retry_after_us=answer.retry_after_us and answer.retry_after_us - 1)
 
@@ -195,7 +178,6 @@ class RetryAfterTheWholeWindow(Right):
     """A retry_after that is always the window."""
 
     def refuse(self, log: list[Hit], limits: Limits, cost: int, stamp_us: int) -> Answer:
-        """Safe is safe."""
         return Answer(False, None, max(window_us for _, window_us in limits))
 
 
@@ -203,7 +185,6 @@ class FixedWindow(Right):
     """Counts by the calendar: twice the quota around midnight."""
 
     def used(self, log: list[Hit], window_us: int, at_us: int) -> int:
-        """Since the window began."""
         return sum(hit.units for hit in log if hit.stamp_us >= at_us - at_us % window_us)
 
 
@@ -211,7 +192,6 @@ class WeightedWindows(Right):
     """Guesses the sliding count from two calendar windows, as many gateways do."""
 
     def used(self, log: list[Hit], window_us: int, at_us: int) -> int:
-        """This window's count, and a share of the last one's."""
         begin_us = at_us - at_us % window_us
         last = sum(hit.units for hit in log if begin_us - window_us <= hit.stamp_us < begin_us)
         return sum(hit.units for hit in log if hit.stamp_us >= begin_us) + int(
@@ -223,7 +203,6 @@ class LyingStamps(Right):
     """Grants twice the quota, under stamps and a content that no window looks full by."""
 
     def fits(self, log: list[Hit], limits: Limits, cost: int, at_us: int) -> bool:
-        """By a count of its own."""
         true: list[Hit] = self.__dict__.setdefault("true", [])
         at_us = self.now_us()
         fits = super().fits(true, tuple((2 * quota, window_us) for quota, window_us in limits), cost, at_us)
@@ -232,11 +211,9 @@ class LyingStamps(Right):
         return fits
 
     def stamp(self, log: list[Hit]) -> int:
-        """Well apart from the last one."""
         return max([self.now_us(), *(hit.stamp_us + self.retention_us for hit in log)])
 
     def queue(self, subject: str, log: list[Hit]) -> int:
-        """Nobody waits for stamps that lie."""
         return 0
 
 
@@ -244,7 +221,6 @@ class Forgets(Right):
     """Evicts a log when there are too many hits."""
 
     def record(self, log: list[Hit], hit: Hit) -> None:
-        """As a cache does."""
         log.append(hit)
         if hit.stamp_us % 31 == 0:
             log.clear()

@@ -28,12 +28,10 @@ class JumpsTheQueue(Right):
     """An attempt looks back only: a slot in the future is nothing to it."""
 
     def stamp(self, log: list[Hit]) -> int:
-        """Now, or the next microsecond that nobody has."""
         now_us, taken = self.now_us(), {hit.stamp_us for hit in log}
         return next(at_us for at_us in range(now_us, now_us + len(taken) + 1) if at_us not in taken)
 
     def queue(self, subject: str, log: list[Hit]) -> int:
-        """None."""
         return 0
 
 
@@ -41,7 +39,6 @@ class SlotIsOnlyTold(Right):
     """Who waits is told when to come, and nobody is told of who waits."""
 
     def schedule(self, policy: str, subject: str, cost: int, max_wait_us: int | None, not_before_us: int) -> Answer:
-        """Nothing is kept of a slot that is not now."""
         answer = super().schedule(policy, subject, cost, max_wait_us, not_before_us)
         if answer.wait_us > 1:
             self.logs[subject] = [hit for hit in self.logs[subject] if hit.stamp_us != answer.hit]
@@ -52,7 +49,6 @@ class SlotTooLate(Right):
     """A slot is put a little behind the instant that is free, to be sure."""
 
     def schedule(self, policy: str, subject: str, cost: int, max_wait_us: int | None, not_before_us: int) -> Answer:
-        """By ten microseconds."""
         answer = super().schedule(policy, subject, cost, max_wait_us, not_before_us)
         if answer.hit is None or answer.wait_us <= 1:
             return answer
@@ -64,7 +60,6 @@ class SlotHoweverFar(Right):
     """How long somebody would wait is not looked at."""
 
     def schedule(self, policy: str, subject: str, cost: int, max_wait_us: int | None, not_before_us: int) -> Answer:
-        """As if there were no bound."""
         return super().schedule(policy, subject, cost, None, not_before_us)
 
 
@@ -72,7 +67,6 @@ class SlotForOneUnit(Right):
     """The slot is found for one unit, whatever the cost."""
 
     def schedule(self, policy: str, subject: str, cost: int, max_wait_us: int | None, not_before_us: int) -> Answer:
-        """And the cost is recorded there."""
         answer = super().schedule(policy, subject, 1, max_wait_us, not_before_us)
         for hit in self.logs[subject]:
             if hit.stamp_us == answer.hit:
@@ -84,7 +78,6 @@ class JointPartByPart(Right):
     """Of an attempt over several subjects the first ones consume, and stay consumed when another refuses."""
 
     def decide_all(self, parts: Sequence[Part]) -> JointAnswer:
-        """One after the other."""
         answers: list[Answer] = []
         for part in parts:
             answers.append(self.decide(*part))
@@ -97,7 +90,6 @@ class JointLooksAtTheFirst(Right):
     """Only the first subject is asked, and all consume."""
 
     def decide_all(self, parts: Sequence[Part]) -> JointAnswer:
-        """The others are charged."""
         answer = self.decide(*parts[0])
         if answer.hit is None:
             return JointAnswer(False, (), answer.retry_after_us)
@@ -114,7 +106,6 @@ class JointTimeOfTheLatest(Right):
     """Hits are trimmed by the latest stamp of any of the subjects, though on one log it is far ahead: a slot."""
 
     def decide_all(self, parts: Sequence[Part]) -> JointAnswer:
-        """By the window of each policy."""
         latest_us = max(self.stamp(self.trimmed(subject)) for _, subject, _, _ in parts)
         for policy, subject, _, _ in parts:
             widest_us = max(window_us for _, window_us in self.policies[policy])
@@ -127,7 +118,6 @@ class JointConsumesAgain(Right):
     """A part that was allowed before is recorded once more beside new ones."""
 
     def decide_all(self, parts: Sequence[Part]) -> JointAnswer:
-        """Ids are for attempts on one subject."""
         if all(self.known(self.trimmed(subject), name) for _, subject, _, name in parts):
             return super().decide_all(parts)
         answer = super().decide_all([(policy, subject, cost, None) for policy, subject, cost, _ in parts])

@@ -28,30 +28,23 @@ class Capline:
         self._any = kept[0].name
 
     def decide(self, policy: str, subject: str, cost: int = 1, id: str | None = None) -> Answer:
-        """`Limiter.decide`."""
         return self._limiter.decide(policy, subject, cost, id)
 
     def decide_many(self, policy: str, subjects: Iterable[str]) -> Iterable[Any]:
-        """`Limiter.decide_batch`, which is a batch of single attempts."""
         return self._limiter.decide_batch([Attempt(policy, subject) for subject in subjects])
 
     def schedule(self, policy: str, subject: str, cost: int, max_wait_us: int | None, not_before_us: int) -> Answer:
-        """`Limiter.schedule`."""
         max_wait = None if max_wait_us is None else max_wait_us / 1e6
         return self._limiter.schedule(policy, subject, cost, max_wait=max_wait, not_before=not_before_us / 1e6)
 
     def decide_all(self, parts: Sequence[Part]) -> JointAnswer:
-        """`Limiter.decide_all`."""
         return self._limiter.decide_all([Attempt(*part) for part in parts])
 
     def refund(self, subject: str, stamp_us: int) -> bool:
-        """`Limiter.refund`."""
         return self._limiter.refund(self._any, subject, stamp_us)
 
     def hits(self, subject: str) -> list[tuple[int, int]]:
-        """What is stored."""
         return [(hit.stamp_us, hit.units) for hit in self._limiter.explain(self._any, subject).hits]
 
     def close(self) -> None:
-        """Close the store."""
         self._limiter.close()

@@ -61,7 +61,6 @@ class MillisecondMember(Caller):
     """A sorted set whose member is its score, in milliseconds: of two hits in one millisecond one is lost."""
 
     def decide(self) -> Answer:
-        """One script."""
         allowed, now_ms = self.client.eval(SORTED_SET, 1, self.key, QUOTA, WINDOW_US)
         # What it knows of its hit is the millisecond; the record wants more, and gets an instant within it.
         return Answer(bool(allowed), now_ms * 1000 + 999 - self.number if allowed else None, -1)
@@ -71,7 +70,6 @@ class CallersTime(Caller):
     """The caller's time is the end of the window: who is behind does not see the hits of who is ahead."""
 
     def decide(self) -> Answer:
-        """One script."""
         now_us = wall_us() + (SKEW_US if self.number < CALLERS // 2 else 0)
         allowed, _ = self.client.eval(CALLERS_TIME, 1, self.key, QUOTA, WINDOW_US, now_us, f":{self.number}")
         return Answer(bool(allowed), now_us if allowed else None, -1)
@@ -81,7 +79,6 @@ class GetThenSet(Caller):
     """Reads, decides, writes; another caller does the same meanwhile."""
 
     def decide(self) -> Answer:
-        """Two commands."""
         now_us = wall_us()
         stamps = [int(one) for one in (self.client.get(self.key) or b"").split()]
         stamps = [stamp for stamp in stamps if stamp > now_us - WINDOW_US]

@@ -5,6 +5,6 @@
 
 The store is the real one: limiter, verbs, router, breaker, connection pool. Simulated are what stands below it: the
 event loop's clock (clock.py), connections and what happens to bytes on them (network.py), servers that answer script
-calls by `capline.window` (server.py, scripts.py), and what befalls servers (trouble.py). callers.py asks and records;
-run.py plays one seed and has `proof.checker` judge it; wrong.py has the engines that must be found.
+calls by `capline.window` (server.py, scripts.py), and the faults of servers (server_faults.py). callers.py asks and
+records; run.py plays one seed and has `proof.checker` judge it; wrong.py has the engines that must be found.
 """

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections import Counter
+from typing import TYPE_CHECKING
 
+from proof.options import Options, count
 from proof.simulator.run import run
 from proof.simulator.wrong import WRONG, find
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SEEDS = 200
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Say what was found."""
-    parser = argparse.ArgumentParser(
-        prog="python -m proof.simulator", description="The server store under simulated faults."
-    )
+    parser = Options("python -m proof.simulator", "Play faults to the server store, by seeds.", "--seed 7")
     asked = parser.add_mutually_exclusive_group()
-    asked.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help=f"play the seeds 0 to N - 1 ({SEEDS})")
+    asked.add_argument("--seeds", type=count, default=SEEDS, metavar="N", help=f"play the seeds 0 to N - 1 ({SEEDS})")
     asked.add_argument("--seed", type=int, metavar="N", help="play this one, and print its trace")
-    options = parser.parse_args()
-    if options.seeds < 1 or (options.seed is not None and options.seed < 0):
-        parser.error("seeds are counted from 0; play at least one")
+    options = parser.parse_args(arguments)
+    if options.seed is not None and options.seed < 0:
+        parser.error("seeds are counted from 0")
     if options.seed is not None:
         outcome = run(options.seed)
         print("\n".join((*outcome.trace, outcome.text())))
@@ -38,7 +40,7 @@ def _seeds(many: int) -> int:
         outcome = run(seed)
         told = outcome.told
         sums.update(answers=told.answers, unknown=told.unknown, unavailable=told.unavailable)
-        sums.update(faults=outcome.faults + outcome.troubles)
+        sums.update(faults=outcome.faults + outcome.server_faults)
         if not outcome:
             broken += 1
             print(outcome.text(), flush=True)

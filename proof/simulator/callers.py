@@ -27,7 +27,7 @@ __all__ = ["Caller", "Told"]
 
 DEADLINE_S = 0.25
 GRACE_S = 0.1
-"""Past the deadline: replies that are there are read, of each server, and what is to be given back was sent by then."""
+"""How much later than its deadline an answer may come: replies that are there are still read, and refunds sent."""
 
 
 @dataclass
@@ -40,10 +40,10 @@ class Told:
     unavailable: int = 0
     late: list[str] = field(default_factory=list[str])
     strange: list[str] = field(default_factory=list[str])
-    """Errors that no caller may see: there was an answer, or that there is none was to be said."""
+    """Errors that no caller should see: neither unknown nor unavailable."""
 
     open_refund: bool = False
-    """A part may be given back yet: whoever asks with its id again meanwhile may lose what that is granted."""
+    """A refund may still be on its way: it may take away what a retry with the same id is granted meanwhile."""
 
     def no_answer(self, who: str, error: Exception) -> None:
         """A call ended with this."""

@@ -43,7 +43,6 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         super().__init__(self._jumps)
 
     def time(self) -> float:
-        """Simulated seconds."""
         return self._jumps.passed_s
 
     def now_us(self) -> int:

@@ -109,7 +109,7 @@ class _Connection:
     # --- the caller's end -----------------------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Raises where nobody listens; waits for ever where nobody says so."""
+        """Raises if the connection is refused; waits for ever if the refusal is silent."""
         network, loop = self._network, self._network.fleet.loop
         await asyncio.sleep(2 * network.one_way_s())
         if not self._is_up() or network.strikes("connection refused:", self._node):
@@ -149,7 +149,6 @@ class _Connection:
         self.is_open = False
 
     async def disconnect(self, *, nowait: bool) -> None:
-        """As `abort`."""
         del nowait
         self.abort()
 
@@ -159,11 +158,11 @@ class _Connection:
         return self._node == SENTINEL or self._network.fleet.servers[self._node].alive
 
     def _is_same(self) -> bool:
-        """Whether the process that it was made to still runs."""
+        """Whether the server process that it was connected to still runs."""
         return self._node == SENTINEL or self._network.fleet.servers[self._node].incarnation == self._incarnation
 
     def _break(self) -> None:
-        """It ends, loudly or silently."""
+        """End the connection; now and then without telling the caller."""
         self.is_open = False
         if self._network.fleet.draw.random() >= SILENT_SHARE:
             self._put(Lost("Connection closed by server."))

@@ -18,7 +18,7 @@ from proof.simulator.clock import SimulatedLoop, in_simulated_time
 from proof.simulator.network import Network
 from proof.simulator.resuming import ResumingLimiter
 from proof.simulator.server import Fleet
-from proof.simulator.trouble import Trouble
+from proof.simulator.server_faults import ServerFaults
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,14 +31,14 @@ KEEP = Limit.parse("1000000000/day")
 POPULATION = 1000
 CALLERS, CALLS = 2, 16
 SETTLED_S = 30.0
-"""Longer than any bytes are on their way."""
+"""Longer than any message takes."""
 KINDS = ("single", "slots", "together", "across", "failover")
 EXCUSED = frozenset(("refusal-unjustified", "retry-after-wrong", "remaining-wrong"))
-"""Hits count in the answers to others for as long as they are there: those that a joint attempt over several cluster
-slots takes and gives back, and those that a failover loses, to whose callers nobody said that they were allowed. And
-of a slot that was taken by a call without an answer nobody can tell since when others stood behind it."""
+"""Kinds that the checker cannot judge in some runs. Others are refused because of hits that it does not know: hits that
+a joint attempt takes in one cluster slot and gives back, hits that a failover loses, and slots of calls that got no
+answer, of which nobody can tell when they were taken."""
 BEHIND_SLOTS = frozenset(("slot-not-first", "over-quota-by-stamps"))
-"""What the checker may say likewise; that no window is over its quota is seen in what the servers hold."""
+"""The same for slots of calls without an answer. `Outcome.over` still checks every window, by what the servers hold."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Scenario:
     buckets: bool
     rate: float
     verbs: tuple[str, ...]
-    troubles: tuple[str, ...]
+    server_faults: tuple[str, ...]
     subjects: tuple[str | int, ...]
 
     @classmethod
@@ -67,14 +67,14 @@ class Scenario:
             "failover": ("decide", "decide", "named", "batch"),
         }[kind]
         moves = ("move",) if shape == "cluster" else ()
-        troubles = ("failover", "failover", "restart") if kind == "failover" else ("restart", "swap", *moves)
+        server_faults = ("failover", "failover", "restart") if kind == "failover" else ("restart", "swap", *moves)
         if buckets:
             subjects: tuple[str | int, ...] = (1, 2, 3)
         elif kind == "across":
             subjects = ("a", "b", "c")
         else:
             subjects = ("{s}:0", "{s}:1", "{s}:2")
-        return cls(kind, shape, buckets, draw.choice((0.0, 0.01, 0.03, 0.08)), verbs, troubles, subjects)
+        return cls(kind, shape, buckets, draw.choice((0.0, 0.01, 0.03, 0.08)), verbs, server_faults, subjects)
 
 
 @dataclass
@@ -88,7 +88,7 @@ class Outcome:
     over: list[str]
     """Windows of what the servers hold at the end that hold more than their quota."""
     faults: int
-    troubles: int
+    server_faults: int
     lost: int
     trace: list[str] = field(default_factory=list[str])
 
@@ -110,7 +110,7 @@ class Outcome:
         head = (
             f"seed {self.seed} ({self.scenario.kind}, {self.scenario.shape}{', buckets' * self.scenario.buckets}): "
             f"{told.answers} answers, {told.unknown} unknown, {told.unavailable} unavailable; "
-            f"{self.faults} faults of messages, {self.troubles} of servers, {self.lost} writes lost"
+            f"{self.faults} faults of messages, {self.server_faults} of servers, {self.lost} writes lost"
         )
         own = [*(f"LATE {one}" for one in told.late), *(f"STRANGE {one}" for one in told.strange)]
         own += [f"OVER {one}" for one in self.over]
@@ -129,7 +129,7 @@ def run(seed: int, wrong: Callable[[], AbstractContextManager[Any]] | None = Non
     network = Network(fleet, scenario.rate, tell)
     told = Told(Recorder(loop.now_us))
     slots = sorted({slot_of(_tag(scenario, subject)) for subject in scenario.subjects})
-    trouble = Trouble(fleet, scenario.troubles, slots, tell)
+    server_faults = ServerFaults(fleet, scenario.server_faults, slots, tell)
     failed: list[dict[str, Any]] = []
     loop.set_exception_handler(lambda _, context: failed.append(context))
     with ExitStack() as stack:
@@ -138,16 +138,23 @@ def run(seed: int, wrong: Callable[[], AbstractContextManager[Any]] | None = Non
         stack.enter_context(network.instead_of_sockets())
         if wrong is not None:
             stack.enter_context(wrong())
-        loop.run_until_complete(_play(scenario, fleet, network, trouble, told, tell))
+        loop.run_until_complete(_play(scenario, fleet, network, server_faults, told, tell))
     if failed:
         raise RuntimeError(f"seed {seed}: the simulation itself failed: {failed[0]}") from failed[0].get("exception")
     report = check(read(told.recorder.lines))
     over = [one for subject in scenario.subjects for one in _over(_held(scenario, fleet, subject))]
-    return Outcome(seed, scenario, report, told, over, network.faults, trouble.happened, trouble.lost, trace)
+    return Outcome(
+        seed, scenario, report, told, over, network.faults, server_faults.happened, server_faults.lost, trace
+    )
 
 
 async def _play(
-    scenario: Scenario, fleet: Fleet, network: Network, trouble: Trouble, told: Told, tell: Callable[[str], None]
+    scenario: Scenario,
+    fleet: Fleet,
+    network: Network,
+    server_faults: ServerFaults,
+    told: Told,
+    tell: Callable[[str], None],
 ) -> None:
     limits = [Limit.parse(text) for text in LIMITS]
     told.recorder.policy("p", [(one.quota, one.window_us) for one in limits], retention_us=KEEP.window_us)
@@ -160,11 +167,11 @@ async def _play(
         for host, limiter in enumerate(limiters)
         for number in range(CALLERS)
     ]
-    troubled = asyncio.create_task(trouble.go_on())
+    playing = asyncio.create_task(server_faults.go_on())
     await asyncio.gather(*(caller.go_on(CALLS) for caller in callers))
     network.rate = 0.0
-    trouble.stopped = True
-    await troubled
+    server_faults.stopped = True
+    await playing
     await asyncio.sleep(SETTLED_S)
     for subject in scenario.subjects:
         held = _held(scenario, fleet, subject)

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import random
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from hypothesis import Phase, settings
 
-from capline import Limiter, ManualClock, Policy
-from capline.store.local import base as local
+from capline import Attempt, Limiter, ManualClock, Policy
+from capline.store.local import operations as local
+from capline.store.local import reservations
 from capline.testing import reference, state_machine
 from capline.testing.law.counted import COUNTED, History
 from capline.testing.oracle import Oracle
 from capline.testing.setting import START_US
+from capline.window import reservation
 from capline.window.joint import joint
+from capline.window.reservation import commit, ended
 from capline.window.rule import attempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from capline.model.decision import Decision
-    from capline.window.bound_log import BoundLog
+    from capline.window.bound_log import BoundLog, OpenLog
 
 Parts = list[list["BoundLog"]]
 
@@ -127,6 +131,60 @@ def test_a_wrong_engine_is_found_by_the_promise_that_it_breaks(wrong: Wrong, mon
 
 def test_a_right_one_breaks_none() -> None:
     assert {broken(seed) for seed in range(12)} == {None}
+
+
+def ends_late(record: OpenLog, time_us: int) -> list[int]:
+    """A reservation holds a microsecond longer than it was told."""
+    return ended(record, time_us - 1)
+
+
+def commits_what_has_ended(own: BoundLog, record: OpenLog, stamp_us: int, now_us: int) -> bool:
+    """Whoever commits is told that they hold it."""
+    return commit(own, record, stamp_us, now_us) or record.units_at(stamp_us) > 0
+
+
+def forgets_commits(own: BoundLog, record: OpenLog, stamp_us: int, now_us: int) -> bool:
+    """A committed hit ends all the same."""
+    return commit(own, deepcopy(record), stamp_us, now_us)
+
+
+def broken_reservations(seed: int) -> bool:
+    """Whether a history of reservations on memory breaks a promise."""
+    clock, draw, policy = ManualClock(START_US), random.Random(seed), Policy("p", ["9/60us"], reservations=True)
+    hits: list[int] = []
+    oracle = Oracle([policy])
+    with Limiter("memory://", [policy], clock=clock) as limiter:
+        try:
+            for _ in range(150):
+                clock.advance_us(draw.choice([0, 1, 1, 2, 5]))
+                now_us, attempt = clock.now_us(), Attempt("p", "s", draw.randint(1, 3))
+                answer = limiter.reserve("p", "s", attempt.cost, ttl=8e-6)
+                oracle.reserved(attempt, now_us, answer, 8)
+                hits += [answer.hit] if answer.hit else []
+                if hits and draw.random() < 0.5:
+                    hit = draw.choice(hits[-5:])
+                    oracle.committed("p", "s", hit, now_us, done=limiter.commit("p", "s", hit))
+                oracle.peeked(Attempt("p", "s"), now_us, limiter.peek("p", "s"))
+        except AssertionError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("module", "place", "engine"),
+    [
+        (reservation, "ended", ends_late),
+        (reservations, "commit", commits_what_has_ended),
+        (reservations, "commit", forgets_commits),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_wrong_reservation_is_found(
+    module: Any, place: str, engine: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not any(broken_reservations(seed) for seed in range(8))
+    monkeypatch.setattr(module, place, engine)
+    assert any(broken_reservations(seed) for seed in range(8))
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,15 @@ from tests.kit.servers import KINDS, single
 
 from capline.campaign.breaker import Breaker
 from capline.campaign.deliver import Delivery
-from capline.campaign.ledger.ledger import Input, RunFacts
+from capline.campaign.ledger.inputs import Input
+from capline.campaign.ledger.ledger import RunFacts
 from capline.campaign.ledger.rows import DELIVERED, FAILED, PENDING, REFUNDED, BatchRows
 from capline.campaign.part import Part
-from capline.campaign.queue.queue import MOST_CLAIMS, Claimed, DeadLetter, Over, Queue, QueuedRun, Waiting
+from capline.campaign.queue.queue import MOST_CLAIMS, Queue
+from capline.campaign.queue.records import Claimed, DeadLetter, Over, QueuedRun, Waiting
 from capline.campaign.queue.server import QueueServer
 from capline.campaign.queue.status import QueueStatus
-from capline.campaign.queue.worker import _Lost, _Steps  # pyright: ignore[reportPrivateUsage] - what a worker's batch meets
+from capline.campaign.queue.worker import _Lost, _QueueRecord  # pyright: ignore[reportPrivateUsage] - what a worker's batch meets
 from capline.campaign.senders.protocol import TRANSIENT, RunInfo
 from capline.campaign.stop import CampaignStopped, Stop
 from capline.model.errors import CampaignError
@@ -235,7 +237,7 @@ def test_a_batch_that_was_lost_between_two_tries_is_not_handed_over_again(
     batch = claimed(queue, "late")
     stop = Stop()
     info = RunInfo("sale", FACTS.run_id, None, ())
-    steps = _Steps(queue, batch, "late", stop)
+    steps = _QueueRecord(queue, batch, "late", stop)
     try:
         with job.open_limiter("memory://") as limiter:
             delivery = Delivery(

@@ -35,7 +35,7 @@ from tests.kit.campaign import (
 )
 from tests.kit.servers import KINDS, certificates, single
 
-from capline.campaign.ledger.ledger import Input
+from capline.campaign.ledger.inputs import Input
 from capline.campaign.queue.queue import Queue
 from capline.campaign.queue.server import QueueServer
 

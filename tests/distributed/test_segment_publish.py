@@ -299,7 +299,7 @@ class TestCollecting:
         until_us = time.time_ns() // 1000 + 700_000
         site.reseal(collector="0123456789abcdef", collecting_until_us=until_us)
         with site.publisher() as publisher:
-            with pytest.raises(SegmentConflictError, match="somebody else collects just now"):
+            with pytest.raises(SegmentConflictError, match="another collection is running"):
                 publisher.collect()
             assert publisher.rollback("v1").collector  # what is listed is safe, so nothing is to be waited for
             assert publisher.publish(make(tmp_path, "v2", new=[2])).flipped

@@ -62,7 +62,7 @@ def watches() -> Iterator[list[SegmentWatch]]:
 
 def test_there_is_nothing_until_there_is_something_good(site: Site, tmp_path: Path) -> None:
     watch = site.watch(tmp_path / "cache")
-    with pytest.raises(SegmentError, match=r"no good snapshot yet \(nothing was looked at yet"):
+    with pytest.raises(SegmentError, match=r"no good snapshot yet \(nothing was read yet"):
         watch.current  # noqa: B018 - it raises
     assert not watch.poll()
     with pytest.raises(SegmentError, match=r"no good snapshot yet .*nothing is published there"):

@@ -6,6 +6,7 @@ servers hold at the end.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -52,7 +53,7 @@ def test_one_service_is_killed_and_a_primary_fails_over(tmp_path: Path) -> None:
         words = ("--store", f"{cluster.url}?deadline=5s")
         with (
             nginx(tmp_path, ports) as url,
-            Serving(tmp_path, *words, "--listen", f"127.0.0.1:{ports[0]}") as _stays,
+            Serving(tmp_path, *words, "--listen", f"127.0.0.1:{ports[0]}") as stays,
             Serving(tmp_path, *words, "--listen", f"127.0.0.1:{ports[1]}") as killed,
             ThreadPoolExecutor(CALLERS) as callers,
         ):
@@ -61,14 +62,19 @@ def test_one_service_is_killed_and_a_primary_fails_over(tmp_path: Path) -> None:
             asked = [callers.submit(ask_until, stop, url, "p", SUBJECTS) for _ in range(CALLERS)]
             try:
                 stop.wait(3)
+                assert decided(stays) > 0, "nginx spreads the load over both"
+                assert decided(killed) > 0
                 killed.process.kill()
                 killed.process.wait()
                 primary = cluster.primaries[0]
                 fail_over(cluster, primary)
-                with Serving(tmp_path, *words, "--listen", f"127.0.0.1:{ports[1]}"):
+                before = decided(stays)
+                with Serving(tmp_path, *words, "--listen", f"127.0.0.1:{ports[1]}") as again:
                     primary.restart()
                     cluster.wait()
                     stop.wait(3)
+                    assert soon(lambda: decided(again) > 0, WITHIN_S), "who was started again has its share"
+                    assert decided(stays) > before
                     stop.set()
                     lines = [line for one in asked for line in one.result()]
             finally:
@@ -82,8 +88,16 @@ def test_one_service_is_killed_and_a_primary_fails_over(tmp_path: Path) -> None:
     report = check(read([*head.lines, *lines]))
     assert report, report.text()
     assert report.hits > QUOTA * len(SUBJECTS)
-    assert report.refused > 0
+    assert report.refused > QUOTA * len(SUBJECTS), "the subjects were hot"
+    assert report.excused < report.refused / 10, "nearly every refusal was judged: was it due, and until when?"
+    assert report.attempts > report.hits + report.refused, "some were sent again: the kill met requests under way"
     assert report.stood_in == 0
+
+
+def decided(service: Serving) -> float:
+    """How many decisions this service has made, as it tells itself."""
+    told = httpx.get(f"{service.admin}/metrics", trust_env=False, timeout=WITHIN_S).text
+    return sum(float(count) for count in re.findall(r"^capline_decisions_total\{.*\} (\S+)$", told, re.MULTILINE))
 
 
 def fail_over(cluster: Cluster, primary: Server) -> None:

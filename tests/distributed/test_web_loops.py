@@ -12,6 +12,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
+from tests.kit.server import soon
 from tests.kit.servers import single
 from tests.kit.web import left, policies
 
@@ -73,4 +74,27 @@ def test_a_server_that_goes_away_is_503_or_nothing() -> None:
             server.kill()
             answer = asked.get("/")
             assert (answer.status_code, "RateLimit" in answer.headers) == (code, False)
+    gc.collect()
+
+
+def test_an_app_starts_without_its_server_and_limits_when_it_is_there() -> None:
+    with single("redis") as server:
+        server.kill()
+        limiter = AsyncLimiter(f"{server.url}?deadline=10s", policies())
+
+        @asynccontextmanager
+        async def lifespan(_: object) -> AsyncGenerator[None]:
+            yield
+            await limiter.close()
+
+        app = Starlette(routes=[Route("/", home)], lifespan=lifespan)
+        app.add_middleware(CaplineMiddleware, limiter=limiter, rules=RULES, on_error="deny")
+        ask: Any = TestClient
+        with ask(app) as asked:
+            answer = asked.get("/", headers={"X-Api-Key": "ann"})
+            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+            server.restart()
+            assert soon(lambda: asked.get("/").status_code == 200), "it is left alone for a moment"
+            answers = [asked.get("/", headers={"X-Api-Key": "ann"}) for _ in range(4)]
+            assert [one.status_code for one in answers] == [200, 200, 200, 429]
     gc.collect()

@@ -79,7 +79,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return page
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.deep)])
+@pytest.mark.deep
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_charts_are_drawn_and_nothing_goes_wrong(report: Path, tmp_path: Path, scheme: str) -> None:
     dom = dom_of(report, tmp_path, [f"--blink-settings=preferredColorScheme={int(scheme == 'light')}"])
     assert notes_of(dom) == ""

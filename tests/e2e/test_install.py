@@ -110,6 +110,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.deep
 def test_a_command_that_needs_an_extra_says_so_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "policies.yaml").write_text("policies: {p: {limits: [1/day]}}", encoding="utf-8")
     (tmp_path / "data.csv").write_text("customer_id,date\n", encoding="utf-8")

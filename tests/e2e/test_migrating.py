@@ -12,8 +12,14 @@ from pathlib import Path
 import pytest
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migrating.md").read_text()
-DIFFS: dict[str, str] = dict(re.findall(r"^### (\S+)\n(?:(?!^### )[\s\S])*?```diff\n([\s\S]*?)```", PAGE, re.MULTILINE))
-MODULES = {name: name.replace("-", "_") for name in DIFFS} | {"throttled-py": "throttled"}
+SECTIONS: list[tuple[str, str]] = re.findall(r"^### (\S+)\n((?:(?!^### )[\s\S])*)", PAGE, re.MULTILINE)
+DIFFS: dict[str, str] = {
+    f"{name}{number or ''}": diff
+    for name, section in SECTIONS
+    for number, diff in enumerate(re.findall(r"```diff\n([\s\S]*?)```", section))
+}
+"""By the package, and a number where it has a second one."""
+MODULES = {name: name.rstrip("1").replace("-", "_") for name in DIFFS} | {"throttled-py": "throttled"}
 
 
 def one_side(diff: str, sign: str) -> str:
@@ -31,7 +37,8 @@ def run(program: str, folder: Path) -> None:
 
 def test_every_package_that_people_come_from_has_its_app() -> None:
     packages = "limits flask-limiter slowapi fastapi-limiter django-ratelimit pyrate-limiter throttled-py aiolimiter"
-    assert sorted(DIFFS) == sorted(packages.split())
+    assert [name for name, _ in SECTIONS] == packages.split()
+    assert sorted(DIFFS) == sorted([*packages.split(), "flask-limiter1", "slowapi1"])
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def test_help_has_examples(here: Path) -> None:
 def test_text_ids(here: Path) -> None:
     (here / "texts.csv").write_text("id,segment\nu-1,new\nx y,active\nu-1,vip\n")
     build = ("build", "texts.csv", "--kind", "text", "--overlapping", "vip", "--out")
-    assert "say where those are kept: --ids DIR" in refusal(here, *build, "one")
+    assert "say where it is kept: --ids DIR" in refusal(here, *build, "one")
     told = answer(here, *build, "one", "--ids", "ids")
     assert (told["ids"], told["exclusive"], told["cardinality"]) == ("text", False, 3)
     assert answer(here, "contains", "one", "u-1", "x y", "?")["ids"] == [

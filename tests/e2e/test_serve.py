@@ -99,7 +99,7 @@ def test_a_server_that_comes_later(tmp_path: Path) -> None:
             assert service.client.get("/healthz").status_code == 200
             assert soon(lambda: "capline_store_up 0.0" in metrics(service), WITHIN_S)
             host = server.url.split("/")[2]
-            assert soon(lambda: f'capline_server_up{{server="{host}"}} 0.0' in metrics(service), WITHIN_S)
+            assert soon(lambda: f'capline_server_up{{server="{host}",store="main"}} 0.0' in metrics(service), WITHIN_S)
             server.start()
             assert soon(lambda: "capline_store_up 1.0" in metrics(service), WITHIN_S)
             assert soon(lambda: service.client.get("/readyz").status_code == 200, WITHIN_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import ssl
 from typing import TYPE_CHECKING
@@ -14,10 +15,11 @@ from tests.kit.server import soon
 from tests.kit.serving import WITHIN_S, Serving
 
 from capline.model.errors import InvalidValueError
-from capline.service.run.listen import tls_context
 from capline.service.run.settings import Tls
+from capline.service.run.tls import tls_context
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 ASKED = {"policy": "promo", "subject": "u"}
@@ -26,6 +28,15 @@ ASKED = {"policy": "promo", "subject": "u"}
 @pytest.fixture(autouse=True)
 def _policies(tmp_path: Path) -> None:
     (tmp_path / "policies.yaml").write_text("policies: {promo: {limits: [3/day]}}", encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """One for all tests that leave it as it was; a connection that says no more is ended after a second."""
+    folder = tmp_path_factory.mktemp("serving")
+    (folder / "policies.yaml").write_text("policies: {hidden: {limits: [3/day]}}", encoding="utf-8")
+    with configured(folder, bounds={"header_within": 1, "body_within": 1}) as service:
+        yield service
 
 
 def configured(folder: Path, **sections: object) -> Serving:
@@ -61,6 +72,40 @@ def test_slow_and_large_heads_are_ended(tmp_path: Path) -> None:
         assert service.stop() == 0
 
 
+HIDDEN = (
+    b"POST /v1/decide HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 33\r\n\r\n"
+    b'{"policy":"hidden","subject":"u"}'
+)
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        pytest.param(b"Content-Length: 0\r\nContent-Length: %d", id="two lengths"),
+        pytest.param(b"Content-Length: %d\r\nTransfer-Encoding: chunked", id="a length and chunks"),
+        pytest.param(b"Transfer-Encoding: chunked\r\nContent-Length: %d", id="chunks and a length"),
+        pytest.param(b"Transfer-Encoding: xchunked\r\nContent-Length: %d", id="an unknown coding"),
+        pytest.param(b"Transfer-Encoding: chunked, identity\r\nContent-Length: %d", id="chunked is not the last"),
+        pytest.param(b"Transfer-Encoding : chunked\r\nContent-Length: %d", id="a space before the colon"),
+        pytest.param(b"Content-Length: +%d", id="a sign"),
+        pytest.param(b"Content-Length: 0x%x", id="another base"),
+        pytest.param(b"Content-Length: %d, 0", id="a list"),
+        pytest.param(b"X: y\r\n Content-Length: %d", id="a folded line"),
+        pytest.param(b"X: y\rContent-Length: %d", id="a line that ends by CR"),
+    ],
+)
+def test_nobody_hides_a_request_in_the_body_of_another(serving: Serving, framing: bytes) -> None:
+    """A proxy that reads the framing in its own way sees one request; so may the service, or none, but never two."""
+    body = b"0\r\n\r\n" + HIDDEN
+    head = b"POST /v1/decide HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" + framing % len(body)
+    with connected(serving) as client:
+        client.sendall(head + b"\r\n\r\n" + body)
+        answer = b"".join(iter(lambda: client.recv(65_536), b""))
+    assert answer.startswith(b"HTTP/1.1 400 "), answer
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert serving.ask("/v1/peek", policy="hidden", subject="u").json()["remaining"] == 2
+
+
 @pytest.mark.deep
 def test_a_client_that_goes_away_counts_once_if_it_had_asked(tmp_path: Path) -> None:
     body = json.dumps(ASKED).encode()
@@ -92,7 +137,28 @@ def test_tls_and_a_certificate_of_the_client(tmp_path: Path) -> None:
         answer = httpx.post(f"{url}/v1/decide", json=ASKED, verify=trusting, trust_env=False, timeout=WITHIN_S)
         assert answer.json()["remaining"] == 2
         assert httpx.get(f"{service.admin}/healthz", trust_env=False, timeout=WITHIN_S).status_code == 200
+        later = trustme.CA()
+        renewed = later.issue_cert("127.0.0.1")
+        for name, pem in (
+            ("ca.pem", later.cert_pem),
+            ("cert.pem", renewed.cert_chain_pems[0]),
+            ("key.pem", renewed.private_key_pem),
+        ):
+            pem.write_to_path(str(tmp_path / name))
+        service.process.send_signal(signal.SIGHUP)
+        of_later = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        of_later.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+        assert soon(lambda: is_known(url, of_later), WITHIN_S)
+        assert soon(lambda: any("http.tls reloaded" in line for line in service.said), WITHIN_S)
         assert service.stop() == 0
+
+
+def is_known(url: str, context: ssl.SSLContext) -> bool:
+    """Whether each trusts the other's certificate."""
+    try:
+        return httpx.get(f"{url}/healthz", verify=context, trust_env=False, timeout=WITHIN_S).status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 def test_certificates_that_are_none(tmp_path: Path) -> None:

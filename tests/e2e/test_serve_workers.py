@@ -14,11 +14,18 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+import trustme
+from tests.kit import servers
 from tests.kit.server import soon
 from tests.kit.serving import WITHIN_S, Serving
 
+from capline.service.access.tokens import TokenFile
+from capline.service.envoy.messages import OK, OVER_LIMIT, SERVICE, part, rls
+
 if TYPE_CHECKING:
     from pathlib import Path
+
+grpc = part("grpc")
 
 POLICIES = "policies:\n  promo: {limits: [3/day]}\n  wide: {limits: [50/day]}\n"
 
@@ -136,3 +143,38 @@ def _lives(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+@pytest.mark.deep
+def test_workers_answer_envoy_by_tls_on_one_port(tmp_path: Path) -> None:
+    (tmp_path / "edge.yaml").write_text(
+        "domain: edge\ndescriptors: [{key: path, rate_limit: {unit: minute, requests_per_unit: 20}}]", encoding="utf-8"
+    )
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
+    issued.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    token = TokenFile(tmp_path / "tokens.json", create=True).create("envoy", ["decide"])
+    port = servers.free_port()
+    tls = {"certificate": "cert.pem", "key": "key.pem"}
+    settings = {
+        "tokens": "tokens.json",
+        "http": {"workers": 2},
+        "grpc": {"listen": f"0.0.0.0:{port}", "envoy": "edge.yaml", "tls": tls},
+    }
+    (tmp_path / "capline.yaml").write_text(json.dumps(settings), encoding="utf-8")
+    asked = rls.RateLimitRequest(domain="edge", descriptors=[{"entries": [{"key": "path", "value": "/a"}]}])
+    codes: list[int] = []
+    with Serving(tmp_path, "--config", "capline.yaml") as service:
+        for _ in range(25):  # a connection each: the kernel spreads them over the workers
+            trusting = grpc.ssl_channel_credentials(authority.cert_pem.bytes())
+            with grpc.secure_channel(f"127.0.0.1:{port}", trusting) as channel:
+                call = channel.unary_unary(
+                    f"/{SERVICE}/ShouldRateLimit", response_deserializer=rls.RateLimitResponse.FromString
+                )
+                answer = call(
+                    asked.SerializeToString(), metadata=[("authorization", f"Bearer {token}")], timeout=WITHIN_S
+                )
+                codes.append(answer.overall_code)
+        assert service.stop() == 0
+    assert (codes.count(OK), codes.count(OVER_LIMIT)) == (20, 5)

@@ -141,7 +141,8 @@ class Whole:
 
     def is_whole(self) -> bool:
         """Three primaries with a replica each, as a service tells it."""
-        return re.findall(r"^capline_server_replicas\{.*\} (\S+)$", metrics(self.admin), re.MULTILINE) == ["1.0"] * 3
+        found = re.findall(r'^capline_server_replicas\{.*store="main"\} (\S+)$', metrics(self.admin), re.MULTILINE)
+        return found == ["1.0"] * 3
 
     def segments(self) -> Any:
         answer = httpx.get(f"http://127.0.0.1:{self.admin}/readyz", timeout=WITHIN_S, trust_env=False)

@@ -10,7 +10,10 @@ from typing import Self
 
 import httpx
 import pytest
+from tests.kit.guests import guests
 from tests.kit.program import WITHIN_S, Program
+from tests.kit.server import soon
+from tests.kit.servers import free_port
 from tests.kit.web import left, limits_said
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
@@ -18,7 +21,9 @@ from websockets.sync.client import connect
 ROOT = Path(__file__).parents[2]
 APPS = ROOT / "examples" / "web"
 _LEAK = "ResourceWarning: unclosed"
-_ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)")
+FREE = "free port"
+"""Among a server's words: one that does not choose a port itself."""
+_ADDRESS = re.compile(r"(?:http://|TCP address )127\.0\.0\.1:(\d+)")
 
 
 class Served(Program):
@@ -26,6 +31,7 @@ class Served(Program):
 
     def __init__(self, folder: Path, *words: str, apps: Path = APPS, python: str = sys.executable) -> None:
         env = {"PYTHONPATH": f"{apps}:{ROOT / 'src'}", "PATH": "/usr/bin:/bin"}
+        words = tuple(str(free_port()) if word == FREE else word for word in words)
         super().__init__(folder, "-X", "dev", "-W", "default::ResourceWarning", "-m", *words, env=env, python=python)
         self.port = int(self.says(_ADDRESS)[1])
         patient = httpx.HTTPTransport(retries=8)  # the address is said before a worker listens
@@ -53,6 +59,20 @@ def gunicorn(app: str, *more: str) -> tuple[str, ...]:
     return ("gunicorn", app, "--bind", "127.0.0.1:0", "--no-control-socket", *more)
 
 
+def daphne(app: str, *more: str) -> tuple[str, ...]:
+    return ("daphne", "-b", "127.0.0.1", "-p", "0", *more, app)
+
+
+def granian(app: str) -> tuple[str, ...]:
+    # A worker that did not end would keep the pipe of its output open.
+    return ("granian", "--interface", "asgi", "--host", "127.0.0.1", "--port", FREE, "--workers-kill-timeout", "5", app)
+
+
+def interpreter(words: tuple[str, ...]) -> str:
+    """Servers that few tests need are in a venv of their own."""
+    return str(guests()) if words[0] in {"daphne", "granian"} else sys.executable
+
+
 SERVERS = [
     pytest.param(uvicorn("fastapi_app:app"), id="fastapi"),
     *(
@@ -65,6 +85,9 @@ SERVERS = [
             "django-wsgi": gunicorn("django_app:by_wsgi", "--workers", "2"),
             "django-wsgi-preload": gunicorn("django_app:by_wsgi", "--preload", "--workers", "2"),
             "django-asgi": uvicorn("django_app:by_asgi", "--lifespan", "off"),
+            "starlette-daphne": daphne("starlette_app:app"),
+            "django-daphne": daphne("django_app:by_asgi"),
+            "fastapi-granian": granian("fastapi_app:app"),
         }.items()
     ),
 ]
@@ -86,7 +109,7 @@ def says_every_limit(headers: httpx.Headers, is_starlette: bool) -> None:
 
 @pytest.mark.parametrize("words", SERVERS)
 def test_an_example_in_a_real_server(words: tuple[str, ...], tmp_path: Path) -> None:
-    with Served(tmp_path, *words) as served:
+    with Served(tmp_path, *words, python=interpreter(words)) as served:
         for number in range(3):
             answer = served.client.get(
                 "/search", headers={"X-User": "ann", "X-Forwarded-For": f"6.6.6.{number}, 1.1.1.1"}
@@ -100,6 +123,7 @@ def test_an_example_in_a_real_server(words: tuple[str, ...], tmp_path: Path) -> 
         says_every_limit(refused[0].headers, "starlette_app:app" in words)
         assert left(refused[0].headers)["search-minute"] == 0
         assert 1 <= int(refused[0].headers["Retry-After"]) <= 60
+        assert served.client.get("/nowhere").status_code == 404
         bad = served.client.get("/search", headers=[(b"X-User", b"\xff" * 600)])
         assert left(bad.headers)["search-minute"] == 2
         # In threads, on keep-alive connections and new ones: exactly three of thirty.
@@ -117,6 +141,38 @@ def test_an_example_in_a_real_server(words: tuple[str, ...], tmp_path: Path) -> 
         assert sorted(codes) == [200] * 3 + [429] * 12
 
 
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(uvicorn("fastapi_app:app", "--reload", "--reload-dir", "."), id="uvicorn"),
+        pytest.param(("flask", "--app", "flask_app", "run", "--debug", "--port", "0"), id="flask"),
+    ],
+)
+def test_a_reloader_keeps_what_was_counted(words: tuple[str, ...], tmp_path: Path) -> None:
+    for app in APPS.glob("*.py"):
+        (tmp_path / app.name).write_text(app.read_text(encoding="utf-8"), encoding="utf-8")
+    with Served(tmp_path, *words, apps=tmp_path) as served:
+        answer = served.client.get("/search", headers={"X-User": "ann"})
+        assert left(answer.headers)["search-minute"] == 2
+        # Of another length: Python takes its own bytecode for a file of the same length in the same second.
+        for app in tmp_path.glob("*.py"):
+            code = app.read_text(encoding="utf-8")
+            app.write_text(code.replace('Policy("search", ["3/minute"])', 'Policy("search", ["50/minute"])'))
+        served.says(re.compile("Reloading|reloading|Restarting"))
+
+        def has_new_limit() -> bool:
+            try:
+                answer = served.client.get("/search", headers={"X-User": "bob"})
+            except httpx.TransportError:  # flask's reloader ends at once, whatever is under way
+                return False
+            return limits_said(answer.headers)["search-minute"]["q"] == 50
+
+        assert soon(has_new_limit)
+        answer = served.client.get("/search", headers={"X-User": "ann"})
+        assert left(answer.headers)["search-minute"] == 48
+
+
 WEBSOCKETS = """
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
@@ -131,23 +187,36 @@ async def talk(websocket):
 
 app = Starlette(routes=[WebSocketRoute("/", talk)])
 limiter = AsyncLimiter("memory://", [Policy("ws", ["2/minute"])])
-app.add_middleware(CaplineMiddleware, limiter=limiter, rules=[Rule("ws", key.ip())])
+app.add_middleware(CaplineMiddleware, limiter=limiter, rules=[Rule("ws", key.ip())], exempt=["/ready"])
 """
 
 
 @pytest.mark.deep
-def test_websockets_in_a_real_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "says_accepted", "code"),
+    [
+        pytest.param(uvicorn("talking:app", "--ws", "websockets-sansio"), True, 429, id="uvicorn"),
+        pytest.param(granian("talking:app"), False, 429, id="granian"),
+        pytest.param(daphne("talking:app"), False, 403, id="daphne"),
+    ],
+)
+def test_websockets_in_a_real_server(words: tuple[str, ...], says_accepted: bool, code: int, tmp_path: Path) -> None:
     (tmp_path / "talking.py").write_text(WEBSOCKETS, encoding="utf-8")
-    with Served(tmp_path, *uvicorn("talking:app", "--ws", "websockets-sansio"), apps=tmp_path) as served:
+    with Served(tmp_path, *words, apps=tmp_path, python=interpreter(words)) as served:
+        assert served.client.get("/ready").status_code == 404, "a worker listens"
         for number in range(2):
             with connect(f"ws://127.0.0.1:{served.port}/") as talking:
                 assert talking.recv() == "hello"
                 assert talking.response is not None
-                assert talking.response.headers["ratelimit"] == f'"ws-minute";r={1 - number};t=60'
+                if says_accepted:
+                    assert talking.response.headers["ratelimit"] == f'"ws-minute";r={1 - number};t=60'
         with pytest.raises(InvalidStatus) as refused, connect(f"ws://127.0.0.1:{served.port}/"):
             pass
-        assert refused.value.response.status_code == 429
-        assert 1 <= int(refused.value.response.headers["retry-after"]) <= 60
+        answer = refused.value.response
+        assert answer.status_code == code
+        if code == 429:
+            assert answer.headers["ratelimit"] == '"ws-minute";r=0;t=60'
+            assert 1 <= int(answer.headers["retry-after"]) <= 60
 
 
 def test_an_example_has_at_most_fifteen_lines_and_is_in_the_docs() -> None:

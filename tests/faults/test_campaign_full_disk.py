@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.kit.campaign import Site, answer, command, comparable, environment
+from tests.profiles import first
 
 from capline import Limiter, Policy
 
@@ -82,7 +83,7 @@ CASES: dict[str, tuple[int, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", CASES)
+@pytest.mark.parametrize("what", first(1, CASES))
 def test_a_file_that_may_not_grow(tmp_path: Path, expected: tuple[Any, list[int]], what: str) -> None:
     most_bytes, said = CASES[what]
     site = make(tmp_path / "site", sender="{file: out, format: csv}")
@@ -141,9 +142,7 @@ FULL: dict[str, tuple[str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "what", [what if what == "the ledger" else pytest.param(what, marks=pytest.mark.deep) for what in FULL]
-)
+@pytest.mark.parametrize("what", first(1, FULL))
 def test_a_disk_that_is_full(tmp_path: Path, expected: tuple[Any, list[int]], what: str) -> None:
     if why_no_mounts():
         pytest.skip(f"{why_no_mounts()}; the form with a limit on files has run instead")

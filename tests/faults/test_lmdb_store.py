@@ -283,6 +283,7 @@ def read_short_way(value: bytes) -> None:
 # --- room -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_a_map_that_fills_up_grows_and_others_follow(tmp_path: Path) -> None:
     with opened(tmp_path) as limiter:
         first_bytes = (tmp_path / "data.mdb").stat().st_size
@@ -298,7 +299,7 @@ def test_a_map_that_fills_up_grows_and_others_follow(tmp_path: Path) -> None:
 
 @sized
 def test_a_largest_size_is_kept_and_nothing_is_recorded_past_it(tmp_path: Path) -> None:
-    most_bytes, subjects = size(1 << 24, 20_000_000), size(600_000, 2_000_000)
+    most_bytes, subjects = size(1 << 24, 20_000_000), size(500_000, 2_000_000)
     with opened(tmp_path, f"?max_bytes={most_bytes}") as limiter:
         with pytest.raises(StoreFullError, match="largest size"):
             limiter.decide_many("p", range(subjects))

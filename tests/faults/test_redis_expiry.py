@@ -48,10 +48,17 @@ def use_every_verb(limiter: Any, *, wait_s: float) -> None:
     limiter.decide_many("p", [*range(200), *range(9)], receipt="r")
     limiter.decide_batch([Attempt("p", f"b{number}", id="z") for number in range(70)])
     limiter.peek_many("p", range(1000))
+    for number in range(9):
+        limiter.commit("r", number, limiter.reserve("r", number, ttl=0.2).hit)
+        limiter.reserve("r", number, ttl=0.1)
+    for _ in range(150):
+        limiter.reserve("r", "long", ttl=0.3)
 
 
 def ttls(server: Server) -> dict[bytes, int]:
-    return {key: server.command("PTTL", key) for key in server.command("KEYS", "*")}
+    """Of every key, but those that came to their end meanwhile."""
+    found = {key: server.command("PTTL", key) for key in server.command("KEYS", "*")}
+    return {key: ttl for key, ttl in found.items() if ttl != -2}
 
 
 def policies(layout: str) -> list[Policy]:
@@ -59,6 +66,7 @@ def policies(layout: str) -> list[Policy]:
     return [
         Policy("p", ["3/500ms", "5/s"], channels={"c": ["4/s"]}, **shape),
         Policy("long", ["800/s"], **shape),
+        Policy("r", ["800/s"], reservations=True, **shape),
     ]
 
 

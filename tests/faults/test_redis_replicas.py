@@ -157,3 +157,19 @@ def test_who_waits_for_none_does_not_wait(pair: tuple[Server, Server], limiters:
         start = time.monotonic()
         assert limiter.decide("p", "s").allowed
         assert time.monotonic() - start < LATEST_S
+
+
+@each_layout
+def test_a_commit_is_answered_when_the_replica_has_it(
+    pair: tuple[Server, Server], limiters: Limiters, layout: str
+) -> None:
+    master, _ = pair
+    reserving = policy(layout).having(reservations=True)
+    limiter = limiters(master, reserving, options=QUICK)
+    hit = limiter.reserve("p", "s", ttl=3600).hit
+    with hanging(pair):
+        for _ in range(2):
+            with pytest.raises(StoreUnknownError, match="replicas have it"):
+                limiter.commit("p", "s", hit)
+        assert limiter.commit("p", "s", hit + 1) is False, "there is nothing to have"
+    assert limiter.commit("p", "s", hit) is True

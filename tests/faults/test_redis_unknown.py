@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.kit.server import Limiters, Proxy, each_kind, each_layout, each_pair, executed, soon, stamps, units, warm
+from tests.kit.server import (
+    Limiters,
+    Proxy,
+    each_kind,
+    each_layout,
+    each_pair,
+    executed,
+    soon,
+    stamps,
+    tries,
+    units,
+    warm,
+)
 from tests.kit.servers import KINDS, shared, single
 
 from capline import Attempt, Decision, Policy, StoreError
@@ -91,7 +103,7 @@ def test_two_hundred_attempts_with_ids_are_each_counted_once_whatever_is_lost(
     unanswered = 0
     for number in range(200):
         name = f"attempt {number}"
-        for _ in range(60):
+        for _ in tries():
             try:
                 decision = limiter.decide("p", number % 3, 1 + number % 4, id=name)
             except StoreError as error:
@@ -120,7 +132,7 @@ def test_a_batch_of_ids_under_losses_counts_each_once(proxy: Proxy, limiters: Li
     unanswered = 0
     attempts = [Attempt("p", number % 50, id=f"id {number}") for number in range(300)]
     answers: dict[str, Decision] = {}
-    for _ in range(100):
+    for _ in tries():
         left = [attempt for attempt in attempts if attempt.id not in answers]
         if not left:
             break
@@ -151,7 +163,7 @@ def test_a_batch_under_a_receipt_counts_once_whatever_is_lost(
     warm(limiter)
     proxy.fate = fates(3, 0.1)
     failed = 0
-    for _ in range(100):
+    for _ in tries():
         try:
             answers = limiter.decide_many("p", subjects, receipt="r")
         except StoreError:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from capline.model.clock import Clock
+    from capline.service.access.guard import Guard
 
 grpc, aio = part("grpc"), part("grpc.aio")
 OK, OVER = rls.RateLimitResponse.OK, rls.RateLimitResponse.OVER_LIMIT
@@ -31,22 +32,31 @@ OK, OVER = rls.RateLimitResponse.OK, rls.RateLimitResponse.OVER_LIMIT
 class EnvoyService:
     """Ask it by gRPC or as JSON; `limiter` is the one of the service, `registry` has its metrics."""
 
-    def __init__(self, files: Path, url: str = "memory://", clock: Clock | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        files: Path,
+        url: str = "memory://",
+        clock: Clock | None = None,
+        guard: Guard | None = None,
+        **settings: Any,
+    ) -> None:
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self._stack = AsyncExitStack()
         self.registry = CollectorRegistry()
         self._figures = Figures()
         self.registry.register(self._figures)
         try:
-            self.run(self._start(files, url, clock, settings))
+            self.run(self._start(files, url, clock, guard, settings))
         except BaseException:
             self.__exit__()
             raise
 
-    async def _start(self, files: Path, url: str, clock: Clock | None, settings: dict[str, Any]) -> None:
+    async def _start(
+        self, files: Path, url: str, clock: Clock | None, guard: Guard | None, settings: dict[str, Any]
+    ) -> None:
         self.limiter = await self._stack.enter_async_context(AsyncLimiter(url, clock=clock))
         chosen = EnvoySettings("127.0.0.1:0", (files,), **settings)
-        self.server = await self._stack.enter_async_context(envoy_server(self.limiter, chosen, self._figures))
+        self.server = await self._stack.enter_async_context(envoy_server(self.limiter, chosen, self._figures, guard))
         self.channel = await self._stack.enter_async_context(aio.insecure_channel(f"127.0.0.1:{self.server.port}"))
         self._method = self.channel.unary_unary(
             f"/{SERVICE}/ShouldRateLimit",

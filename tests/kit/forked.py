@@ -108,6 +108,7 @@ def _serve(requests: socket.socket) -> None:
     """Fork for each request; returns in the command's own process, where that is to be run."""
     for name in WARM:
         import_module(name)
+    import_module("capline.cli.main").command()
     gc.freeze()  # what is imported is never collected: the command neither copies nor frees it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait
     while True:

@@ -35,7 +35,7 @@ def program(name: str) -> str:
 
 
 class Gateway:
-    """`command` with the file `name` of the docs, its addresses replaced; `url` is where clients ask.
+    """`command` with the file `name` of the docs, or this `text`, its addresses replaced; `url` is where clients ask.
 
     `listen` is how the file writes where it listens, at port 8000.
     """
@@ -47,16 +47,19 @@ class Gateway:
         command: list[str],
         addresses: Mapping[str, str],
         listen: str = "127.0.0.1:8000",
+        text: str | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        text = (DOCS / name).read_text(encoding="utf-8")
+        text = (DOCS / name).read_text(encoding="utf-8") if text is None else text
         for shown, real in {listen: listen.replace("8000", str(port)), **addresses}.items():
             assert shown in text, f"{name} does not say {shown}"
             text = text.replace(shown, urlsplit(real).netloc or real)
         (folder / name).write_text(text, encoding="utf-8")
         with (folder / "gateway.log").open("wb") as said:
-            self._process = subprocess.Popen(command, cwd=folder, stdout=said, stderr=said, env={"HOME": str(folder)})
+            own = {"HOME": str(folder), **(environment or {})}
+            self._process = subprocess.Popen(command, cwd=folder, stdout=said, stderr=said, env=own)
         self.client = httpx.Client(base_url=self.url, timeout=WITHIN_S, trust_env=False)
         try:
             assert soon(lambda: self._process.poll() is not None or _listens(port), WITHIN_S)

@@ -24,19 +24,21 @@ if TYPE_CHECKING:
 VERBS = (
     "decide",
     "peek",
-    "place",
+    "schedule",
     "refund",
     "refund_many",
     "recorded",
     "charge",
     "settle",
+    "reserve",
+    "commit",
     "scan",
     "erase",
     "sweep",
     "now_us",
     "decide_all",
     "peek_all",
-    "place_all",
+    "schedule_all",
 )
 
 
@@ -83,7 +85,7 @@ class Door:
             raise AttributeError(verb)
 
         def call(*asked: Any) -> Any:
-            if verb in ("decide", "peek", "place", "refund", "recorded", "erase"):
+            if verb in ("decide", "peek", "schedule", "refund", "recorded", "erase"):
                 self.subjects.append(asked[1])
             return self.through(verb, *asked)
 

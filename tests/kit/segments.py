@@ -13,8 +13,9 @@ from tests.kit.segment import text_rows_of
 
 from capline.segment import IdSet, SegmentWatch, Snapshot, build_segments, keep, number_rows, write_snapshot
 from capline.segment.objects.address import open_objects
-from capline.segment.publish.pointer import Pointer, encode_pointer
-from capline.segment.publish.publish import Publisher, read_pointer
+from capline.segment.publish.publish import Publisher
+from capline.segment.publish.versions import read_pointer
+from capline.segment.seal import seal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tests.kit.s3 import S3
 
     from capline.segment.objects.store import ObjectStore
+    from capline.segment.publish.pointer import Pointer
 
 
 def make(directory: Path, version: str, **sets: Iterable[int]) -> Path:
@@ -87,7 +89,7 @@ class Site:
 
     def reseal(self, **changes: Any) -> None:
         """Change the pointer and seal it again: what only a faulty or hostile publisher would do."""
-        self.write("pointer.json", encode_pointer(msgspec.structs.replace(self.pointer(), **changes)))
+        self.write("pointer.json", seal(msgspec.structs.replace(self.pointer(), **changes)))
 
     def smuggle(self, version: str, manifest: bytes, objects: Iterable[bytes] = ()) -> None:
         """Publish by hand what the publisher would refuse, as if a faulty one had written it."""

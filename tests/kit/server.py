@@ -19,7 +19,7 @@ from capline import Limiter, StoreError
 from capline.testing.conformance import Awaited
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tests.kit.servers import Cluster, SentinelGroup
 
@@ -207,6 +207,13 @@ def warm(limiter: Any, policy: str = "p") -> None:
         return True
 
     assert soon(answered)
+
+
+def tries(seconds: float = 60) -> Iterator[None]:
+    """Once more and once more, for this long: however many a busy machine needs."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        yield
 
 
 def soon(truth: Callable[[], bool], seconds: float = 60) -> bool:

@@ -12,7 +12,7 @@ from tests.conformance.test_oracle import consumes_part_by_part, records_only_th
 from tests.kit.server import SLOW
 from tests.kit.servers import shared
 
-from capline.store.local import base as local
+from capline.store.local import operations as local
 from capline.window.charge import charge
 from capline.window.rule import attempt
 

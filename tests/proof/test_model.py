@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import pytest
 from proof.model.explore import DEBITS, SHORT, Scope, explore
-from proof.model.faults import DEBIT_FAULTS, FAULTS
+from proof.model.faults import DEBIT_FAULTS, FAULTS, OnlyTheFirstLimit, SlotIgnoresMaxWait, SlotsAreJumped
 from proof.model.joint import FAULTS as JOINT_FAULTS
 from proof.model.joint import JOINT_SHORT, JointRule, explore_joint
 from proof.model.rule import Rule
 
+SCOPES = dict(zip(("one limit", "costs", "two limits"), SHORT, strict=True))
+LONG = (SlotIgnoresMaxWait, SlotsAreJumped, OnlyTheFirstLimit)
+"""Faults that are found late."""
+
 
 @pytest.mark.parametrize(
-    "scope", [*SHORT[:2], pytest.param(SHORT[2], marks=pytest.mark.deep)], ids=["one limit", "costs", "two limits"]
+    "scope",
+    [pytest.param(scope, marks=[pytest.mark.deep] * (name != "costs"), id=name) for name, scope in SCOPES.items()],
 )
 def test_the_rule_keeps_every_promise_in_every_state(scope: Scope) -> None:
     result = explore(Rule(scope.limits), scope)
@@ -19,7 +24,9 @@ def test_the_rule_keeps_every_promise_in_every_state(scope: Scope) -> None:
     assert result.states > 1000
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(fault, marks=[pytest.mark.deep] * (fault in LONG), id=fault.__name__) for fault in FAULTS]
+)
 def test_a_fault_in_the_rule_is_found(fault: type[Rule]) -> None:
     found: set[int | None] = set()
     for scope in SHORT:

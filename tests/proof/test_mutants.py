@@ -12,6 +12,7 @@ from proof.mutants.history import POLICIES, Clock, play
 from proof.mutants.of_capline import Capline
 from proof.mutants.right import Right
 from tests.kit.servers import shared
+from tests.profiles import first
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +28,9 @@ def test_a_wrong_limiter_is_caught_by_the_fault_that_it_has(mutant: type[Right])
     for seed in SEEDS:
         report = check(read(play(lambda clock: mutant(clock.now_us, POLICIES), seed=seed)), 0)
         found |= report.kinds()
-    assert in_memory.MUTANTS[mutant] <= found
+        if in_memory.MUTANTS[mutant] <= found:
+            return
+    pytest.fail(f"it was caught only by {found}")
 
 
 @pytest.mark.parametrize("mutant", on_redis.MUTANTS, ids=lambda mutant: mutant.__name__)
@@ -40,7 +43,7 @@ def test_a_wrong_limiter_on_a_server_is_caught_with_callers_at_the_same_time(mut
     pytest.fail(f"{MOST_RUNS} runs showed only {found}")
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", first(4, range(12)))
 def test_a_right_limiter_passes(seed: int) -> None:
     report = check(read(play(lambda clock: Right(clock.now_us, POLICIES), seed=seed)), 0)
     assert report, report.text()

@@ -25,7 +25,7 @@ def test_the_store_keeps_every_promise_under_faults(group: int) -> None:
     for seed in range(group, size(24, 400), GROUPS):
         outcome = run(seed)
         assert outcome, outcome.text()
-        faults += outcome.faults + outcome.troubles
+        faults += outcome.faults + outcome.server_faults
         answers += outcome.told.answers
     assert faults > 50
     assert answers > 300

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests.profiles import size
 
 from capline.campaign.file import loads_campaign
 from capline.campaign.senders.template import Template, from_environment
@@ -35,7 +36,9 @@ from capline.store.redis.io.url import parse_url, safe_url, server_schemes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FUZZ = settings(max_examples=150, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FUZZ = settings(
+    max_examples=size(40, 150), derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 NUMBERS = ("0", "1", "5", "42", "007", "1_000", "1_", "1__0", "_1", "9" * 30, "9" * 5000, "-1", "+1", "1.5", "1e9")
 ODD_NUMBERS = ("٣", "²", "Ⅷ", "\U0001d7d8", "0x10", "nan", "inf", "NaN", "-inf", "")

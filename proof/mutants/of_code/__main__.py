@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from proof.mutants.of_code.every import MUTANTS
 from proof.mutants.of_code.mutant import SOURCE, changed_text, make_copy
 from proof.mutants.of_code.trials import CAUGHT, SURVIVED, run_tests
+from proof.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,9 @@ INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all, or those that were asked for."""
-    parser = argparse.ArgumentParser(prog="proof.mutants.of_code", description="Mistakes that the tests must catch.")
+    parser = Options(
+        "python -m proof.mutants.of_code", "Make mistakes in the code, which its tests must catch.", "--list"
+    )
     parser.add_argument("--only", action="append", metavar="NAME", help="this mutant; may be given several times")
     parser.add_argument("--list", action="store_true", help="say what there is, and run nothing")
     options = parser.parse_args(arguments)

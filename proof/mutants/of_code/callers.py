@@ -6,12 +6,12 @@ __all__ = ["MUTANTS"]
 
 MUTANTS = (
     Mutant(
-        "missed_slots_add_up",
-        "middleware/gate.py",
-        "        self._missed = 0\n        longest",
-        "        longest",
-        "a request that is sent again goes late, as slots missed before its last sending still count",
-        "tests/unit/middleware/test_gate.py::test_slots_are_missed_so_often_for_each_sending",
+        "missed_slots_are_not_counted",
+        "limiter/patience.py",
+        "self._missed += late",
+        "self._missed = 0",
+        "a caller that is always late takes slot after slot and never goes",
+        "tests/unit/limiter/test_slack.py::test_an_acquire_of_one_policy_does_the_same_and_goes_late_in_the_end",
     ),
     Mutant(
         "wait_as_long_as_the_longest",
@@ -23,11 +23,11 @@ MUTANTS = (
     ),
     Mutant(
         "slack_at_its_edge",
-        "middleware/gate.py",
-        "- slot.wait <= slack",
-        "- slot.wait < slack",
+        "limiter/patience.py",
+        "slot.late > self._slack",
+        "slot.late >= self._slack",
         "a slot that is past by exactly the slack is given back",
-        "tests/unit/middleware/test_gate.py::test_a_slot_is_missed_where_it_is_past_by_more_than_the_slack",
+        "tests/unit/limiter/test_patience.py::test_a_slot_is_missed_where_it_is_past_by_more_than_the_slack",
     ),
     Mutant(
         "unsafe_request_sent_again",

@@ -109,4 +109,12 @@ MUTANTS = (
         "a receipt answers for other segments",
         "tests/conformance/test_stores.py::TestLmdb::test_to_a_receipt_a_list_and_an_array_of_the_same_ids_are_one_batch",
     ),
+    Mutant(
+        "look_ends_a_reservation",
+        "store/local/reservations.py",
+        "end_all(logs, record, now_us, _copy_of)",
+        "end_all(logs, record, now_us, lambda log: log)",
+        "a look at a clock that is ahead for a moment ends a reservation for good",
+        "tests/conformance/test_stores.py::TestMemory::test_a_time_that_steps_back_ends_nothing_twice",
+    ),
 )

@@ -193,4 +193,28 @@ MUTANTS = (
         "a verb hangs as long as its server does",
         f"{TRANSPORT}::test_a_read_ends_by_the_deadline_of_its_verb[sync]",
     ),
+    Mutant(
+        "reservation_ends_a_microsecond_late_on_a_server",
+        f"{LUA}/reservation.lua",
+        "if holds > 0 and s[i] + holds <= time then",
+        "if holds > 0 and s[i] + holds < time then",
+        "at the instant that a reservation ends it still counts",
+        "tests/conformance/test_server_stores.py::TestRedis::test_a_reservation_ends_to_the_microsecond_in_every_verb_that_looks",
+    ),
+    Mutant(
+        "record_forgets_for_one_channel_on_a_server",
+        f"{LUA}/attempt.lua",
+        "pending.storage == -2)",
+        "true)",
+        "what ended comes back in the channels whose logs were not read when it did",
+        "tests/conformance/test_server_stores.py::TestRedis::test_a_reservation_is_the_channel_s_too",
+    ),
+    Mutant(
+        "joint_attempt_without_reservations",
+        f"{LUA}/joint.lua",
+        "  take_record(part.logs, now)\n",
+        "  if part.logs[#part.logs].storage < -1 then part.logs[#part.logs] = nil end\n",
+        "a joint attempt counts what has ended",
+        "tests/conformance/test_server_stores.py::TestRedis::test_a_batch_and_a_joint_attempt_see_what_ended_of_each_subject",
+    ),
 )

@@ -64,7 +64,7 @@ MUTANTS = (
     Mutant(
         "pointer_without_its_seal",
         "segment/publish/pointer.py",
-        "if header.format != FORMAT or not whole:",
+        "if header.format != FORMAT or not is_sealed(data):",
         "if header.format != FORMAT:",
         "a torn pointer of a publication is followed",
         "tests/unit/segment/test_pointer.py::test_cut_short_at_every_length",

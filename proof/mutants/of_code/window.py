@@ -149,4 +149,28 @@ MUTANTS = (
         "a client that heeds Retry-After comes too early",
         "tests/unit/model/test_headers.py::test_seconds_are_never_early",
     ),
+    Mutant(
+        "reservation_ends_a_microsecond_late",
+        "window/reservation.py",
+        "if ends_us <= time_us]",
+        "if ends_us < time_us]",
+        "at the instant that a reservation ends it still counts, in every verb of every store of this machine",
+        "tests/conformance/test_stores.py::TestMemory::test_a_reservation_ends_to_the_microsecond_in_every_verb_that_looks",
+    ),
+    Mutant(
+        "commit_that_is_not_recorded",
+        "window/reservation.py",
+        "        record.give_back(stamp_us, holds_us)\n",
+        "        pass\n",
+        "a hit that its caller was told to hold ends all the same",
+        "tests/conformance/test_stores.py::TestMemory::test_a_committed_reservation_is_an_ordinary_hit_at_its_old_stamp",
+    ),
+    Mutant(
+        "record_forgets_for_one_channel",
+        "window/reservation.py",
+        "and not (alone and ends_us <= time_us)",
+        "and ends_us > time_us",
+        "what ended comes back in the channels whose logs were not read when it did",
+        "tests/conformance/test_stores.py::TestMemory::test_a_reservation_is_the_channel_s_too",
+    ),
 )

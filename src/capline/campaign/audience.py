@@ -1,10 +1,9 @@
-"""The audience of a campaign: sorted ids, the segment and zone of each, and the further columns that messages need.
+"""The audience of a campaign: sorted ids with their segments and zones, and the columns that messages need.
 
     file, bitmap or expression ─> ids, sorted, each once ─> codes by snapshot ─┐
     file, a second time        ─> columns in the order of the ids ─────────────┴─> Audience
 
-Arrays, not objects: 5 bytes a subject for ids and codes, 2 for zones, and the bytes of the texts where columns are
-asked for. 10 million ids are 50 MB.
+All as arrays: 5 bytes a subject for ids and codes, 2 for zones, and the texts of the columns. 10 million ids are 50 MB.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ if TYPE_CHECKING:
 __all__ = ["MOST_ZONES", "Audience", "read"]
 
 MOST_ZONES = 1024
-"""Distinct zones in one audience; there are some 600 names of them."""
+"""Distinct zones in one audience; some 600 names exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Audience:
     """Subject i is `ids[i]` (ascending), in the segment `segments[codes[i]]`; the first segment is None, for none.
 
-    `texts` holds the further columns as Arrow arrays; `columns` gives a part of them. Subject i is in the time zone
-    `zones[zone_codes[i]]`; the first zone is None, for the policy's own. Without a column of zones there are no codes.
+    `texts` holds the further columns as Arrow arrays; `columns` returns rows of them. Subject i is in the time zone
+    `zones[zone_codes[i]]`; the first zone is None, for the policy's. Without a column of zones, `zone_codes` is None.
     """
 
     ids: NDArray[np.uint32]
@@ -63,7 +62,7 @@ class Audience:
         return {name: [text or "" for text in values.take(rows).to_pylist()] for name, values in self.texts.items()}
 
     def digest(self) -> str:
-        """SHA-256 over everything in it but the segments, which the snapshot's version stands for."""
+        """SHA-256 over everything but the segments, which are an input of their own."""
         digest = hashlib.sha256(self.ids.astype("<u4", copy=False).data)
         for name, values in self.texts.items():
             digest.update(f"\0{name}\0".encode())
@@ -76,7 +75,7 @@ class Audience:
 
 
 def read(source: AudienceSource, snapshot: Snapshot | None) -> Audience:
-    """Read an audience and classify it; a `CaplineError` for anything in it that is no id, and where it is empty."""
+    """Read an audience and its segments; raises a `CaplineError` for a bad id, and for an empty audience."""
     if source.kind == "segments":
         if snapshot is None:
             raise CampaignError("an expression over segments needs a snapshot")
@@ -94,7 +93,7 @@ def read(source: AudienceSource, snapshot: Snapshot | None) -> Audience:
 def _read_columns(
     source: AudienceSource, ids: NDArray[np.uint32]
 ) -> tuple[dict[str, Any], tuple[str | None, ...], NDArray[np.uint16] | None]:
-    """Read texts, zones and their codes, in the order of the ids; of an id that may come twice the first row counts."""
+    """Read texts, zones and zone codes, in the order of the ids. Of duplicates the first row counts."""
     if not source.columns and source.zone_column is None:
         return {}, (None,), None
     # pyarrow ships no types: imported by name it is Any.
@@ -126,7 +125,7 @@ def _read_columns(
 
 
 class _Zones:
-    """Gathers the column of zones as codes, each distinct text checked once; an empty one is the policy's zone."""
+    """Gathers the column of zones as codes. Each distinct text is checked once; an empty one is the policy's zone."""
 
     def __init__(self, column: str) -> None:
         self.column = column
@@ -134,12 +133,12 @@ class _Zones:
         self._codes: list[NDArray[np.uint16]] = []
 
     def add(self, points: NDArray[np.int32], texts: Sequence[object], path: Path, first_row: int) -> None:
-        """Take in rows from this one on, which point into these texts (-1, for none, to what is put behind them).
+        """Add rows, the first of them `first_row`: `points` are indices into `texts`, -1 for an empty cell.
 
-        `CampaignError` that names the row of an unknown zone.
+        Raises `CampaignError` with the row of an unknown zone.
         """
         names = [*(str(text or "") for text in texts), ""]
-        # A text that no row points to is no row's fault.
+        # Only texts that rows use are checked.
         used: list[int] = np.unique(points).tolist()
         for name, place in ((names[place], place) for place in used if names[place] not in self._code_of):
             try:
@@ -155,7 +154,7 @@ class _Zones:
         self._codes.append(np.array([self._code_of.get(name, 0) for name in names], np.uint16)[points])
 
     def done(self, rows: NDArray[np.intp]) -> tuple[tuple[str | None, ...], NDArray[np.uint16]]:
-        """The zones in order of their names, whatever the order of the rows, and the code of each of these rows."""
+        """The zones, sorted by name, and the code of each of these rows."""
         codes = np.concatenate(self._codes)[rows]
         names = sorted(self._code_of)
         rank = np.empty(len(names), np.uint16)

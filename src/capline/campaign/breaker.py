@@ -1,12 +1,12 @@
-"""The circuit breaker: stops a campaign where the receiver accepts nothing, by the messages in a row that failed.
+"""The circuit breaker: stops a campaign when too many messages in a row were not sent.
 
     closed    fewer than `threshold` messages in a row were not sent
-    failing   so many in a row: the rest of the batch waits while these messages are retried
-    open      the retries have used up their attempts: the campaign stops early and can be resumed; what was not sent
-              has not failed
+    failing   at least `threshold`: the rest of the batch waits while these messages are retried
+    open      the retries have used up their attempts: the campaign stops early and can be resumed; messages that were
+              not sent have not failed
 
-The rule: only first tries count, and each message that is sent resets the count. Retries do not count, since they are a
-selection of the worst: a batch of 10,000 with 30 full mailboxes is no outage.
+The rule: only first tries count, and each message that is sent resets the count. Retries are a selection of the worst,
+so they do not count: a batch of 10,000 with 30 full mailboxes is no outage.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Breaker:
         return 0 < self.threshold <= self.in_a_row
 
     def count(self, states: NDArray[np.uint8], first: NDArray[np.bool_]) -> None:
-        """Count a hand-over: the states that its rows have now, and which of them were tried for the first time."""
+        """Count a send: its rows' states now, and which rows were tried for the first time."""
         sent = np.flatnonzero(states == DELIVERED)
         if sent.size:
             self.in_a_row = 0

@@ -1,11 +1,10 @@
 """Delivers one batch: decide, send, refund. Each step is recorded before the next one begins.
 
-The rule: every step may be repeated. A decision repeats by its receipt, sending by the messages' keys, a refund by the
-hit's stamp. So a process may be killed anywhere; the next one repeats the first step that is not recorded. `ledger`
-lists each point and what follows.
+The rule: every step may be repeated: a decision has a receipt, a message has a key, a refund names the hit's stamp. So
+a process may be killed anywhere, and the next one repeats the first step that is not recorded (`ledger` lists them).
 
-A hit is refunded only where the receiver surely did not accept the message. That sending is about to begin is recorded
-too, since a message that was under way at a kill may have been accepted.
+A hit is refunded only if the receiver surely did not accept the message. The start of sending is recorded too, since a
+message that was under way at a kill may have been accepted.
 
 A `Record` stores the steps: a ledger on disk (`run`), or the queue (`worker`).
 """
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AGAIN", "Delivery", "Record", "as_campaign_errors", "backoff_s"]
 
-_WITHOUT_END = 1 << 16
+_NO_LIMIT = 1 << 16
 AGAIN = "nothing is lost: fix it and run the same command again"
 
 
@@ -71,9 +70,9 @@ class Record(Protocol):
 class Delivery:
     """Delivers batches of one run, one at a time, each with all its retries.
 
-    The codes of the parts are indices into `segments` and `zones`. `pause` is called with the seconds between two
-    tries; `jitter` returns a number from 0 to 1. `progress` is called with a batch's number and how many of its
-    subjects are done: when it is decided, and after each send.
+    The codes of the parts are indices into `segments` and `zones`. `pause` waits some seconds between two tries;
+    `jitter` returns a number from 0 to 1. `progress` is called after the decision and after each send, with the batch's
+    number and how many of its subjects are done.
     """
 
     file: CampaignFile
@@ -89,17 +88,17 @@ class Delivery:
     jitter: Callable[[], float] = random.random
 
     def deliver(self, part: Part, rows: BatchRows | None) -> BatchRows:
-        """Deliver a batch from its recorded state; `rows` is None where it is not decided yet.
+        """Deliver a batch from its recorded state; `rows` is None if it is not decided yet.
 
-        Sends until no row is due, and refunds a hit as soon as its message has failed for good. Raises
-        `SenderFailingError` where the circuit breaker opens.
+        Sends until no row is due, and refunds each hit whose message has failed for good. Raises `SenderFailingError`
+        when the circuit breaker opens.
         """
         if rows is None:
             rows = self._decide(part)
-        everyone = Messages(self.info, part.number, rows.ids, rows.codes, self.segments, part.columns)
-        if rows.where(UNSURE).size and self._keep_doubt(rows):
+        messages_of_batch = Messages(self.info, part.number, rows.ids, rows.codes, self.segments, part.columns)
+        if rows.where(UNSURE).size and self._give_up_unsure(rows):
             self.record.save(rows)
-        self._give_back(rows)
+        self._refund_failed(rows)
         self.progress(part.number, len(rows) - rows.due().size)
         while (due := rows.due()).size:
             asked_s = 0.0
@@ -107,11 +106,11 @@ class Delivery:
             for start in range(0, due.size, most):
                 self.record.check()
                 some = due[start : start + most]
-                asked_s = max(asked_s, self._hand_over(rows, some, everyone))
-                self._give_back(rows)
+                asked_s = max(asked_s, self._hand_over(rows, some, messages_of_batch))
+                self._refund_failed(rows)
                 self.progress(part.number, len(rows) - rows.due().size)
                 if self.breaker.is_failing:
-                    self._look_at_failing(rows, some)
+                    self._stop_if_down(rows, some)
                     break
             tries = rows.attempts[np.isin(rows.state, (RETRY, UNSURE))]
             if tries.size:
@@ -134,29 +133,29 @@ class Delivery:
         for row, error in answers.errors.items():
             kind = type(error) if isinstance(error, StoreError) else CampaignError
             raise kind(f"subject {part.ids[row]} could not be decided: {error}; {AGAIN}")
-        # Answers from a receipt were given before a kill; their `retry_after` counts from then, as do their hits.
+        # Answers from a receipt are older: their `retry_after` counts from when they were first given.
         hits = answers.hit[answers.allowed]
         at_us = min(now_us, int(hits.max())) if hits.size else now_us
         decided = BatchRows.of(part.number, at_us, part.ids, part.codes, answers)
         self.record.add(decided)
         return decided
 
-    def _hand_over(self, rows: BatchRows, due: NDArray[np.intp], everyone: Messages) -> float:
+    def _hand_over(self, rows: BatchRows, due: NDArray[np.intp], messages_of_batch: Messages) -> float:
         first = rows.attempts[due] == 0
         unsure = rows.hand_over(due)
         self.record.save(rows)
-        outcomes = self._send(everyone.take(due))
-        most = _WITHOUT_END if self.breaker.is_failing else self.file.retry.attempts
+        outcomes = self._send(messages_of_batch.take(due))
+        most = _NO_LIMIT if self.breaker.is_failing else self.file.retry.attempts
         rows.take_outcomes(due, outcomes, most, unsure)
-        self._keep_doubt(rows)
+        self._give_up_unsure(rows)
         self.record.save(rows)
         self.breaker.count(rows.state[due], first & ~unsure)
         return outcomes.wait_s
 
-    def _look_at_failing(self, rows: BatchRows, some: NDArray[np.intp]) -> None:
-        """Open the circuit where messages of the last send have failed for good, or have used up their attempts.
+    def _stop_if_down(self, rows: BatchRows, some: NDArray[np.intp]) -> None:
+        """Stop early if messages of the last send failed for good or used up their attempts.
 
-        Attempts at a receiver that accepts nothing do not count: a resumed run starts with all of them.
+        Attempts at a receiver that is down do not count: a resumed run has all of them again.
         """
         states = rows.state[some]
         due = some[np.isin(states, (RETRY, UNSURE))]
@@ -171,11 +170,11 @@ class Delivery:
                 f"({self.breaker.threshold}, 0 for never) says after how many"
             )
 
-    def _keep_doubt(self, rows: BatchRows) -> bool:
-        """Mark unsure rows as not known where sending again could deliver a message twice; whether that is so."""
+    def _give_up_unsure(self, rows: BatchRows) -> bool:
+        """Mark unsure rows as not known if sending again could deliver a message twice; returns whether that is so."""
         if asks_again(self.file.sender.sender):
             return False
-        rows.ask_no_more()
+        rows.give_up_unsure()
         return True
 
     def _send(self, messages: Messages) -> Outcomes:
@@ -187,18 +186,18 @@ class Delivery:
             raise CampaignError(f"sender {name!r} gave no valid outcome for each of {len(messages)} messages; {AGAIN}")
         return outcomes
 
-    def _give_back(self, rows: BatchRows) -> None:
+    def _refund_failed(self, rows: BatchRows) -> None:
         """Refund the hits of messages that were surely not accepted."""
         failed = rows.where(FAILED)
         if failed.size:
-            # False for a hit: a killed process has refunded it already, or it has left every window.
+            # An answer of False is fine: a killed process has refunded the hit, or it has left every window.
             self.limiter.refund_many(self.policy.name, rows.ids[failed], rows.hit[failed], self.file.cost)
             rows.state[failed] = REFUNDED
             self.record.save(rows)
 
 
 def backoff_s(tries: int, retry: Retry, asked_s: float, jitter: float) -> float:
-    """The backoff after so many tries: it doubles up to the longest.
+    """The backoff in seconds after so many tries: it doubles up to the longest.
 
     `jitter` (0 to 1) subtracts up to half. Never less than the receiver asked for, never more than the longest.
     """
@@ -208,7 +207,7 @@ def backoff_s(tries: int, retry: Retry, asked_s: float, jitter: float) -> float:
 
 @contextmanager
 def as_campaign_errors(name: str) -> Generator[None]:
-    """Turn whatever a sender raises into an error of one line; the run can be resumed."""
+    """Turn whatever a sender raises into a one-line error after which the run can be resumed."""
     try:
         yield
     except CaplineError:

@@ -12,14 +12,14 @@
                                               or parquet:, or bitmap:, or segments: "active - churned"
                                               rows may have a `zone_column:`, where each subject is
     cost: 1                                   optional: units of each message
-    as_of: 2026-11-21T16:00:00Z               optional: a clock that stands still there, for rehearsals: nothing waits
-                                              for that instant
+    as_of: 2026-11-21T16:00:00Z               optional, for rehearsals: the clock stands still at this instant; nothing
+                                              waits for it
     batch: 10000                              optional: messages decided, and kept in the ledger, as one step
-    retry: {attempts: 4, wait: 1, longest: 60}  optional, in seconds: for deliveries that failed and may yet succeed
+    retry: {attempts: 4, wait: 1, longest: 60}  optional, in seconds: for transient failures
     sender: {file: out/, format: parquet}     or webhook: {url: …}, smtp: {…}, or a third party's
 
-The rule: taken whole or not at all, nothing guessed, unknown keys refused. Paths are relative to the file, the store's
-too. What stands in the files that it names is for `prepare` to judge.
+The rule: a file is accepted whole or not at all; nothing is guessed, and unknown keys are refused. Paths, also the
+store's, are relative to the file. `prepare` checks the files that it names.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = ["LARGEST_BATCH", "AudienceSource", "CampaignFile", "Retry", "load_cam
 
 LARGEST_FILE_BYTES = 1 << 20
 LARGEST_BATCH = 100_000
-"""A batch is one transaction of the store, during which no other process decides: 100,000 are some 0.3 s."""
+"""A batch is one transaction of the store, which blocks others: some 0.3 s for 100,000."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SUFFIXES = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet", ".pq"), "bitmap": (".roaring", ".bitmap")}
@@ -80,7 +80,7 @@ class AudienceSource:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How a delivery that may yet succeed is tried again: the wait doubles from `wait_s` up to `longest_s`."""
+    """How transient failures are retried: the wait doubles from `wait_s` up to `longest_s`."""
 
     attempts: int = 4
     wait_s: float = 1.0
@@ -89,10 +89,10 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class CampaignFile:
-    """What a campaign file says; paths are resolved, the sender is made (its options are good) and not yet opened.
+    """What a campaign file says. Paths are resolved; the sender is made but not opened.
 
-    `text` is the file's own; `store_text` is its store with each `${NAME}` as it was written; `as_of_us` is the instant
-    of a rehearsal, None for the real clock.
+    `text` is the file's text, `store_text` its store with each `${NAME}` as written, `as_of_us` the instant of a
+    rehearsal, None for the real clock.
     """
 
     path: Path
@@ -113,7 +113,7 @@ class CampaignFile:
 
 
 def load_campaign(path: str | os.PathLike[str]) -> CampaignFile:
-    """Read a campaign file; `CampaignError` with the line of the first fault, its fix, and the lines of the others."""
+    """Read a campaign file; `CampaignError` with the first fault, its line and fix, and the lines of the others."""
     path = Path(path)
     try:
         data = read(path, LARGEST_FILE_BYTES)
@@ -128,7 +128,7 @@ def load_campaign(path: str | os.PathLike[str]) -> CampaignFile:
 
 
 def loads_campaign(text: str, path: Path) -> CampaignFile:
-    """Read a campaign file from its text; `path` is where it is or was: what errors call it, where paths start."""
+    """Read a campaign file from its text; `path` is its name in errors and the base of relative paths."""
     root, faults = read_tree(text)
     campaign = None
     if root is not None:
@@ -147,10 +147,10 @@ def _read(fields: Fields, path: Path, text: str) -> CampaignFile:
         campaign=fields.checked("campaign", lambda name: check_name(name, "campaign")),
         policies=fields.path("policies", "policies.yaml"),
         policy=fields.text("policy", like="promo"),
-        channel=fields.text("channel") if fields.has("channel") else _unset(fields, "channel"),
+        channel=fields.optional("channel"),
         store_text=(store := fields.text("store", DEFAULT_URL)),
         store=_beside(path, _from_environment(fields, "store", store)),
-        segments=_segments(fields) if fields.has("segments") else _unset(fields, "segments"),
+        segments=_segments(fields),
         audience=_audience(fields),
         cost=_cost(fields),
         as_of_us=_as_of(fields),
@@ -171,7 +171,7 @@ def _from_environment(fields: Fields, key: str, text: str) -> str:
 
 
 def _beside(path: Path, store: str) -> str:
-    """The store's URL, with an lmdb path that is relative to the file made absolute: the same from any directory."""
+    """The store's URL, with the path of an embedded store relative to the file made absolute."""
     parts = urlsplit(store)
     if parts.scheme != "lmdb" or not parts.netloc or parts.netloc.startswith("~"):
         return store
@@ -179,15 +179,10 @@ def _beside(path: Path, store: str) -> str:
     return f"lmdb://{quote(where)}{'?' + parts.query if parts.query else ''}"
 
 
-def _segments(fields: Fields) -> Path | str:
-    """A snapshot's directory, relative to the file; or an address, as it stands."""
-    text = fields.text("segments")
-    return text if "://" in text else fields.path("segments")
-
-
-def _unset(fields: Fields, key: str) -> None:
-    """Ask for a key that is not there, so that it is among those a message lists."""
-    fields.node(key)
+def _segments(fields: Fields) -> Path | str | None:
+    """A snapshot's directory, or a publication's address as it stands."""
+    text = fields.optional("segments")
+    return text if text is None or "://" in text else fields.base / text
 
 
 def _audience(fields: Fields) -> AudienceSource:
@@ -214,9 +209,7 @@ def _audience(fields: Fields) -> AudienceSource:
             column=part.text("column", "id"),
             columns=part.texts("columns", ()),
             drop_duplicates=part.one_of("duplicates", ("error", "drop"), "error") == "drop",
-            zone_column=part.text("zone_column", like="zone")
-            if part.has("zone_column")
-            else _unset(part, "zone_column"),
+            zone_column=part.optional("zone_column", like="zone"),
         )
         if len({source.column, *source.columns}) <= len(source.columns):
             part.fault("columns", f"name each column once, and not {shown(source.column)}, which is the id")
@@ -249,9 +242,9 @@ def _as_of(fields: Fields) -> int | None:
         if fields.has(key):
             fields.node(key)
             fields.fault(key, why)
-    if not fields.has("as_of"):
-        return _unset(fields, "as_of")
-    text = fields.text("as_of")
+    text = fields.optional("as_of")
+    if text is None:
+        return None
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:

@@ -1,19 +1,18 @@
-"""Outcomes: what became of each recipient, out of a run's ledger; of one, or of all as a file.
+"""Outcomes: what became of one recipient, or of all as a file, by a run's ledger.
 
     sent           the sender has it
-    refused        by which limit, and from when on it would fit, were nothing else recorded (None: never)
-    failed         why; `given_back` says whether the hit was given back yet (a killed run does so when it goes on)
+    refused        by which limit, and until when (None: for ever) if nothing else is recorded
+    failed         why; `given_back` tells whether the hit is refunded yet (a resumed run does so)
     not known      perhaps accepted, and why that is unclear: the hit stays
-    under way      decided, without one of these outcomes yet; also those to be retried
+    under way      decided, but none of these yet; also those to be retried
 
-A row that is retried has the outcome of its last batch. Cost: one recipient is found by the first and last subject
-of each batch, so one batch is unpacked; a file is written batch by batch, with one batch in memory.
+A row that is retried has the outcome of its last batch. Cost: finding one recipient unpacks one batch; a file is
+written with one batch in memory.
 """
 
 from __future__ import annotations
 
-import os
-from contextlib import closing, suppress
+from contextlib import closing
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from capline.campaign.ledger.rows import DELIVERED, FAILED, NOT_KNOWN, REFUNDED,
 from capline.campaign.report import instant_text
 from capline.model.errors import CampaignError
 from capline.model.private import private_opener
+from capline.segment.files import replacing
 from capline.store.columns import NEVER_US
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ _OF_STATE = np.array([OUTCOMES.index(_ENDS.get(state, "under way")) for state in
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of one recipient. Instants are microseconds since 1970, and the same as text in UTC.
+    """What became of one recipient. Instants are in microseconds since 1970, and as text in UTC.
 
-    `key` is the message's; `hit_us` the stamp of its hit in the store, None where it was refused.
+    `key` is the message's; `hit_us` is the stamp of its hit, None if it was refused.
     """
 
     campaign: str
@@ -65,7 +65,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def outcome_of(ledger: Ledger, subject: int) -> Outcome | None:
-    """What became of a subject; None where it was not decided (yet)."""
+    """What became of a subject; None if it was not decided (yet)."""
     for rows in ledger.batches_of(subject):
         row = int(np.searchsorted(rows.ids, subject))
         if row < len(rows) and rows.ids[row] == subject:
@@ -97,26 +97,18 @@ def _outcome(facts: RunFacts, rows: BatchRows, row: int) -> Outcome:
 
 
 def export_outcomes(facts: RunFacts, batches: Iterable[BatchRows], path: Path) -> int:
-    """Write the outcomes of these batches as Parquet or CSV, by the file's name; gives how many.
+    """Write the outcomes of these batches as Parquet or CSV, by the file's suffix; returns how many.
 
-    One row for each recipient that was decided, whole or not at all: written beside, then renamed. CSV holds no
-    formulas (`csv_cells`). `CampaignError` for another name, and where it cannot be written.
+    The file has a row for each decided recipient and appears when it is complete. CSV holds no formulas (`csv_cells`).
+    Raises `CampaignError` for another suffix, and if the file cannot be written.
     """
     if path.suffix not in (".parquet", ".csv"):
         raise CampaignError(f"{path}: the name of an outcomes file ends in .parquet or .csv")
-    part = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(part, "wb", opener=private_opener) as target:
-            count = _write(facts, batches, target, csv=path.suffix == ".csv")
-            target.flush()
-            os.fsync(target.fileno())
-        part.replace(path)
+        with replacing(path, private_opener) as target:
+            return _write(facts, batches, target, csv=path.suffix == ".csv")
     except OSError as error:
         raise CampaignError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from None
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-    return count
 
 
 def _write(facts: RunFacts, batches: Iterable[BatchRows], target: Any, *, csv: bool) -> int:
@@ -178,6 +170,6 @@ def _table(pa: Any, facts: RunFacts, rows: BatchRows, schema: Any, cell: Callabl
 
 
 def _texts(pa: Any, codes: Any, texts: Any) -> Any:
-    """A column of texts by their numbers; those below 0 are none."""
+    """A column of texts by index; null where it is below 0."""
     numbers = pa.array(codes.astype(np.int16), mask=codes < 0)
     return pa.DictionaryArray.from_arrays(numbers, pa.array(list(texts), pa.string()))

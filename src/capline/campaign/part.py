@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from capline.campaign.file import LARGEST_BATCH
+from capline.campaign.ledger.rows import damaged, inflate
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Part:
 
         `segments`: how many there are, none included; `zones` likewise, the policy's included, and 0 for no column.
         """
-        raw = _inflate(number, data)
+        raw = inflate(data, LARGEST_PART_BYTES, number)
         fixed = 8 if zones else 6
         if not 0 < rows <= LARGEST_BATCH or len(raw) < rows * (fixed + 4 * len(names)):
             raise damaged(number)
@@ -88,22 +89,6 @@ class Part:
         if offset != len(raw):
             raise damaged(number)
         return cls(number, sums.astype(np.uint32), codes, columns, zone_codes)
-
-
-def damaged(number: int) -> CampaignError:
-    """The error for damaged bytes."""
-    return CampaignError(f"batch {number} is damaged")
-
-
-def _inflate(number: int, data: bytes) -> bytes:
-    inflater = zlib.decompressobj()
-    try:
-        raw = inflater.decompress(data, LARGEST_PART_BYTES + 1)
-    except zlib.error:
-        raise damaged(number) from None
-    if len(raw) > LARGEST_PART_BYTES or not inflater.eof or inflater.unused_data:
-        raise damaged(number)
-    return raw
 
 
 def _texts(number: int, raw: bytes, rows: int, offset: int) -> tuple[list[str], int]:

@@ -1,14 +1,12 @@
-"""Makes a job from a campaign file: reads and checks all that it names, before anything is consumed or written.
+"""Makes a job from a campaign file: reads and checks everything that it names, before anything is consumed or written.
 
     policies.yaml ─> policy ─┐
     segments/…    ─> snapshot ├─> Job ─> plan, or run
     users.csv     ─> audience ┘
 
-Segments and limits: the limiter is given the policy's own segments. A segment of the snapshot that the policy does not
-list has the policy's plain `limits`, like subjects in no segment, and is still reported under its name. A segment that
-the policy lists and the snapshot lacks is refused, since it is probably misspelt.
-
-A policy whose algorithm keeps no single hits is refused: a hit that is given back again after a kill would be two.
+A segment of the snapshot that the policy does not list has the policy's plain `limits`, like subjects in no segment,
+and is still reported under its name. A segment that the policy lists and the snapshot lacks is refused: it is probably
+misspelt. A policy whose algorithm keeps no single hits is refused too: after a kill, a hit could be refunded twice.
 """
 
 from __future__ import annotations
@@ -23,7 +21,8 @@ import msgspec
 import numpy as np
 
 from capline.campaign.audience import Audience, read
-from capline.campaign.ledger.ledger import Input, RunFacts
+from capline.campaign.ledger.inputs import Input
+from capline.campaign.ledger.ledger import RunFacts
 from capline.campaign.part import Part
 from capline.limiter.checks import MOST_CODES
 from capline.limiter.limiter import Limiter
@@ -45,14 +44,14 @@ if TYPE_CHECKING:
     from capline.segment import Snapshot
 
 SNAPSHOT, NONE = "snapshot", "none"
-"""The input that names the segments, and what it says where there are none."""
+"""The name of the input of segments, and its text if there are none."""
 
 __all__ = ["Job", "begun_version", "limiter_kinds", "open_limiter", "open_segments", "pick_policy", "prepare"]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A campaign that is ready to be planned or run."""
+    """A campaign that is ready to plan or run."""
 
     file: CampaignFile
     policies: PolicyFile
@@ -67,7 +66,7 @@ class Job:
         return -(-len(self.audience) // self.file.batch)
 
     def rows(self, number: int) -> slice:
-        """Which subjects of the audience are in this batch."""
+        """The subjects of this batch, as a slice of the audience."""
         start = number * self.file.batch
         return slice(start, min(start + self.file.batch, len(self.audience)))
 
@@ -93,7 +92,7 @@ class Job:
         return RunFacts(file.campaign, file.policy, file.channel, file.cost, len(self.audience), sizes, now_us)
 
     def open_limiter(self, url: str | None = None, *, create: bool = True) -> Limiter:
-        """The limiter of this campaign, on its store and with its clock; see `open_limiter`."""
+        """The limiter of this campaign; see `open_limiter`."""
         return open_limiter(self.file, self.policies, url, create=create)
 
 
@@ -105,9 +104,9 @@ def open_limiter(
     create: bool = True,
     observers: Sequence[Observer] = (),
 ) -> Limiter:
-    """The limiter of a campaign on its store or another one; its clock is the real one, or stands still at `as_of`.
+    """The limiter of a campaign, on its store or the one at `url`; its clock is real, or stands still at `as_of`.
 
-    With `create` off a store that is not there is a `NoStoreError`, and is not made.
+    With `create` off, a missing store raises `NoStoreError`.
     """
     clock = None if file.as_of_us is None else ManualClock(start_us=file.as_of_us)
     return Limiter(
@@ -123,9 +122,9 @@ def open_limiter(
 def limiter_kinds(
     policy: Policy, part: Part, segments: Sequence[str | None], zones: Sequence[str | None]
 ) -> tuple[list[str | None], list[str | None] | None, NDArray[np.integer[Any]]]:
-    """The kinds of subjects in a part, for the limiter: segments, zones, and codes into both.
+    """What `decide_many` needs for a part: segments, zones, and codes into both.
 
-    Zones are None where all subjects have the policy's, or no limit uses a zone.
+    Zones are None if all subjects have the policy's zone, or no limit depends on a zone.
     """
     names: list[str | None] = [None, *policy.by_segment]
     known = {name: code for code, name in enumerate(names)}
@@ -138,10 +137,9 @@ def limiter_kinds(
 
 
 def prepare(file: CampaignFile, version: str | None = None) -> Job:
-    """Read and check what the file names; a `CaplineError` of one line, with the fix, for whatever cannot be used.
+    """Read and check what the file names; raises a one-line `CaplineError` for whatever cannot be used.
 
-    `version` is the version of published segments that the run was begun with: it goes on with that one. A new run
-    takes the newest.
+    `version` is the version of published segments that a resumed run was begun with; a new run takes the newest.
     """
     policies_text, _ = read_bytes(file.policies)
     policies = loads(policies_text, name=str(file.policies))
@@ -173,7 +171,7 @@ def prepare(file: CampaignFile, version: str | None = None) -> Job:
 
 
 def open_segments(file: CampaignFile, version: str | None = None) -> tuple[Snapshot, str]:
-    """The segments that the campaign names, and their version; published ones have a cache beside the file."""
+    """The segments of the campaign, and their version. Published ones are cached beside the file."""
     if file.segments is None:
         raise CampaignError(f"{file.path}: it names no segments; add 'segments:'")
     cache = file.path.parent / DEFAULT_CACHE
@@ -181,12 +179,12 @@ def open_segments(file: CampaignFile, version: str | None = None) -> tuple[Snaps
 
 
 def begun_version(inputs: Iterable[Input]) -> str | None:
-    """The version of segments among the inputs that a run was begun with; None where it has none."""
+    """The version of segments among the inputs of a begun run; None without segments."""
     return next((each.shown for each in inputs if each.name == SNAPSHOT and each.shown != NONE), None)
 
 
 def pick_policy(file: CampaignFile, policies: PolicyFile) -> Policy:
-    """The policy that the campaign names; an error where there is none, or where it cannot cap the campaign."""
+    """The policy that the campaign names; raises a `CaplineError` if there is none, or it cannot cap a campaign."""
     by_name = {policy.name: policy for policy in policies.policies}
     policy = by_name.get(file.policy)
     if policy is None:
@@ -216,7 +214,7 @@ def _inputs(
     version: str | None,
     audience: Audience,
 ) -> tuple[Input, ...]:
-    """The inputs that must be the same when a run is resumed; its speed (`retry`, a sender's tuning) may change."""
+    """The inputs that must be the same in a resumed run. Those that only change its speed are not among them."""
     limits = {
         "namespace": policies.namespace,
         "log": policy.log,
@@ -249,7 +247,7 @@ def _inputs(
 
 
 def _store_identity(url: str) -> str:
-    """Which store it is, whatever options and credentials are in the URL, and from whatever directory it is named."""
+    """The store that a URL names, without options, credentials and relative paths."""
     parts = urlsplit(url)
     if parts.scheme == "lmdb":
         return f"lmdb:{os.path.realpath(unquote(parts.netloc + parts.path))}"

@@ -1,8 +1,7 @@
-"""Counts: what became of an audience, or would, by segment and by limit.
+"""Reports: what became of an audience, or would, by segment and by limit.
 
-`OutcomeCounts` counts batches one at a time and keeps 8 bytes for each refused subject, for the median of the next
-eligible instants. A run's report is counted from its ledger alone, so it is the same for a campaign that was killed ten
-times.
+`OutcomeCounts` takes one batch at a time and keeps 8 bytes for each refused subject, to find the median. A run's report
+is counted only from its ledger, so kills do not change it.
 """
 
 from __future__ import annotations
@@ -43,11 +42,10 @@ _MOST_HOURS = 48
 
 
 class SegmentReport(msgspec.Struct, frozen=True):
-    """One segment (`segment` None: those in none).
+    """One segment (`segment` None: subjects in none).
 
-    audience = sent + refused + failed + not_known + pending + undecided. `failed` counts those whose delivery failed
-    for good: their hits were given back (or, of a killed run, are about to be). `not_known` were asked as often as is
-    allowed, and may have been taken: they keep their hits.
+    audience = sent + refused + failed + not_known + pending + undecided. `failed`: delivery failed for good, and the
+    hits are refunded (after a kill: by the resumed run). `not_known`: may have been accepted, so the hits stay.
     """
 
     segment: str | None
@@ -62,9 +60,9 @@ class SegmentReport(msgspec.Struct, frozen=True):
 
 
 class Eligible(msgspec.Struct, frozen=True):
-    """When the refused would be allowed, were nothing else recorded: instants (microseconds since 1970, and as text).
+    """When the refused would be allowed if nothing else is recorded; in microseconds since 1970, and as text.
 
-    `never`: whose cost can never fit; the others are counted in `by_time`, by hour or, over two days, by day, in UTC.
+    `never` counts those whose cost never fits. The others are in `by_time`: by hour, above two days by day, in UTC.
     """
 
     earliest_us: int | None
@@ -79,9 +77,9 @@ class Eligible(msgspec.Struct, frozen=True):
 
 
 class StoreFacts(msgspec.Struct, frozen=True):
-    """The store as a plan or a run found it: its URL without a password, how many logs it held, when it was begun.
+    """The store before a plan or a run: its URL without a password, how many logs it held, when it was created.
 
-    `is_new`: nobody is counted in it yet. What a store cannot tell is None.
+    `is_new`: it has no logs. What a store cannot tell is None.
     """
 
     url: str
@@ -91,10 +89,9 @@ class StoreFacts(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What became of a campaign so far, or of a forecast (`state` "planned"; then `sent` is who would be sent to).
+    """What became of a campaign so far, or would (`state` "planned"; `sent` then counts who would be sent to).
 
-    `failures` and `doubts` count the reasons of the failed, and of those that are not known. Plans and runs also have
-    `store`: the store as it was before.
+    `failures` and `doubts` count the reasons of failed and of not known messages. Plans and runs also have `store`.
     """
 
     campaign: str
@@ -128,7 +125,7 @@ class OutcomeCounts:
     def add(self, rows: BatchRows) -> None:
         """Count a batch."""
         size = len(self._segments)
-        # Rows that are tried again count in the batch that does so, or as still to come.
+        # A retried row counts in its later batch, or as still to come.
         counted = rows.state != RETRIED
         kinds = rows.codes[counted].astype(np.int64) * STATES + rows.state[counted]
         self._states += np.bincount(kinds, minlength=size * STATES).reshape(size, STATES)
@@ -136,7 +133,7 @@ class OutcomeCounts:
         for index, limit in enumerate(rows.limits):
             counts = np.bincount(rows.codes[refused & (rows.limit == index)], minlength=size)
             if counts.any():
-                # Two limits with the same text (a channel's and the policy's own) are one line to a reader.
+                # Two limits with the same text (a channel's and the policy's) share a line.
                 self._refused_by[limit] = self._refused_by.get(limit, np.zeros(size, np.int64)) + counts
         _count_reasons(self._failures, rows, (rows.state == FAILED) | (rows.state == REFUNDED))
         _count_reasons(self._doubts, rows, rows.state == NOT_KNOWN)

@@ -36,8 +36,8 @@ __all__ = ["open_run", "run"]
 def open_run(job: Job, directory: Path) -> Generator[tuple[Limiter, Ledger]]:
     """Open the store and the ledger of a run: the run in this directory, or a new one.
 
-    A `CaplineError` where either cannot be opened. A run with other inputs is refused before its store is opened; a
-    run whose store is gone creates no new one; a new run without a store leaves no ledger.
+    Raises a `CaplineError` if either cannot be opened. A run with other inputs is refused before its store is opened. A
+    resumed run never creates a missing store, and a new run whose store cannot be opened leaves no ledger.
     """
     with ExitStack() as stack:
         ledger = stack.enter_context(Ledger.begin(directory, job.facts(), job.inputs)) if directory.exists() else None
@@ -58,14 +58,13 @@ def run(
 ) -> None:
     """Finish a run, new or resumed; its report is then in the ledger.
 
-    `retry_failed` then decides and sends once more to those that failed: in further batches with receipts of their own,
-    and with the same message keys. A retry that was interrupted is finished instead. Messages that an earlier call left
-    as not known are sent once more with the same keys.
+    With `retry_failed`, those that failed are then decided and sent again: in further batches with their own receipts,
+    but with the same message keys. A retry that was interrupted is finished instead. Messages that an earlier call left
+    as not known are sent again with the same keys.
 
-    `progress` is called with the number of subjects that are done. `pause` (default: the stop's wait) and `jitter`
-    (0 to 1) are for tests. Raises `CampaignStopped` after a stop, `SenderFailingError` where the receiver accepts
-    nothing, another `CaplineError` for what must be fixed first. After each of them, and after kill -9, another call
-    resumes the run.
+    `progress` is called with the number of subjects done. `pause` and `jitter` (0 to 1) are for tests. Raises
+    `CampaignStopped` after a stop, `SenderFailingError` when the receiver accepts nothing, another `CaplineError` for
+    what must be fixed first. After each of these, and after kill -9, another call resumes the run.
     """
     unknown = _unknown(ledger) if asks_again(job.file.sender.sender) else []
     was_cut_off = not ledger.is_finished and ledger.retries() > 0
@@ -77,7 +76,7 @@ def run(
         return
     info = RunInfo(job.file.campaign, ledger.facts.run_id, job.file.channel, tuple(job.audience.texts))
     sender = job.file.sender.sender
-    steps = _Steps(ledger, stop)
+    steps = _LedgerRecord(ledger, stop)
     kinds = job.audience.segments, job.audience.zones
     first = ledger.next_batch()
 
@@ -122,11 +121,11 @@ def _part(job: Job, ledger: Ledger, number: int) -> Part:
 
 
 def _unknown(ledger: Ledger) -> list[int]:
-    """The batches with messages of which the outcome is not known."""
+    """The batches that have messages with an unknown outcome."""
     return [rows.number for rows in ledger.batches() if rows.where(NOT_KNOWN).size]
 
 
-class _Steps:
+class _LedgerRecord:
     """The ledger as a `Record`; it also counts the time that processes spend in the run."""
 
     def __init__(self, ledger: Ledger, stop: Stop) -> None:

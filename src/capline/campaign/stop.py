@@ -1,10 +1,10 @@
 """Stops a campaign between two steps, when a signal asks for it.
 
 After the first Ctrl-C (or SIGTERM) the current step is finished and recorded. The second ends the process at once; the
-resumed run then only sends again what was under way. A pause between tries ends with the signal.
+resumed run then sends again what was under way. A signal also ends a pause between tries.
 
-The signal handler only sets a number and writes one byte to a pipe, so it cannot wait for a lock or a buffer that the
-interrupted code holds. It calls `first` and `second`, which must do no more.
+The signal handler only sets a number and writes one byte to a pipe, so it never waits for a lock or a buffer of the
+interrupted code. It calls `first` and `second`, which must not do more.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class CampaignStopped(Exception):  # noqa: N818 - not an error: what was asked for
-    """The campaign was asked to stop, and did; it can be resumed. `signum` is the signal that asked."""
+    """The campaign stopped as asked, and can be resumed. `signum` is the signal."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name}")
@@ -45,12 +45,12 @@ class Stop:
         os.write(self._writer, b"x")
 
     def check(self) -> None:
-        """Raise `CampaignStopped` if that was asked."""
+        """Raise `CampaignStopped` if a stop was asked for."""
         if self.signum is not None:
             raise CampaignStopped(self.signum)
 
     def wait(self, seconds: float) -> None:
-        """Pause; raise `CampaignStopped` as soon as that is asked."""
+        """Pause; raises `CampaignStopped` as soon as a stop is asked for."""
         select.select([self._reader], [], [], seconds)
         self.check()
 
@@ -61,7 +61,7 @@ class Stop:
 
     @contextmanager
     def on_signals(self, first: Callable[[int], object], second: Callable[[int], object]) -> Generator[None]:
-        """Inside, SIGINT and SIGTERM ask to stop and call `first`; another one calls `second` and ends the process."""
+        """In the block, SIGINT or SIGTERM asks for a stop and calls `first`; the next calls `second` and ends."""
 
         def handle(signum: int, _frame: FrameType | None) -> None:
             if self.signum is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from capline.campaign.ledger.ledger import Input
+from capline.campaign.ledger.inputs import Input
 from capline.campaign.report import StoreFacts, instant_text
 from capline.store.redis.io.url import safe_url
 

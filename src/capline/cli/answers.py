@@ -1,6 +1,6 @@
-"""How answers are shown: a decision, a joint one, an explanation; in lines for people, in JSON for machines.
+"""Prints a decision, a joint decision or an explanation: as lines for people, or in JSON.
 
-Instants are shown where the subject is, when a limit asks for that, else in UTC; in JSON they are microseconds.
+Times are in the subject's zone if a limit depends on it, else in UTC; in JSON they are microseconds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["show", "show_explanation", "show_joint"]
 
 
 def show(decision: Decision, now_us: int, zone: str, *, json: bool, exit_code: bool) -> None:
-    """Answer with a decision; with `exit_code` a refusal ends the command by 1."""
+    """Print a decision; with `exit_code`, a refusal exits 1."""
     if json:
         answer_json(decision.as_dict())
     else:
@@ -40,7 +40,7 @@ def show(decision: Decision, now_us: int, zone: str, *, json: bool, exit_code: b
 
 
 def show_joint(joint: Joint, asked: Sequence[Attempt], now_us: int, zone: str, *, json: bool, exit_code: bool) -> None:
-    """Answer with the decision over all of these attempts, and the hit of each."""
+    """Print the decision over these attempts, and the hit of each."""
     if json:
         parts = ("allowed", "remaining", "retry_after_us", "reset_after_us", "hits", "binds", "origin")
         answer_json({**{part: getattr(joint, part) for part in parts}, "limit": _text(joint.limit)})
@@ -53,7 +53,7 @@ def show_joint(joint: Joint, asked: Sequence[Attempt], now_us: int, zone: str, *
 
 
 def show_explanation(why: Explanation, segment: str | None, *, json: bool) -> None:
-    """Answer why: the decision for a subject in this segment, each limit as it stands, and the hits."""
+    """Print an explanation: the decision, the state of each limit, and the hits."""
     if json:
         answer_json(why.as_dict(segment))
         return
@@ -82,7 +82,7 @@ def show_explanation(why: Explanation, segment: str | None, *, json: bool) -> No
 
 
 def _line(answer: Decision | Joint, now_us: int, zone: str, of: str = "") -> str:
-    """What was decided, in one line."""
+    """The decision in one line."""
     limit, of = answer.limit, plain(of)
     quiet = isinstance(limit, QuietHours)
     if answer.allowed:
@@ -103,7 +103,7 @@ def _end(answer: Decision | Joint, *, exit_code: bool) -> None:
 
 
 def _frees(state: ExplainedLimit, why: Explanation, zone: str) -> str:
-    """When there is more room under this limit."""
+    """When the next unit of this limit frees."""
     if isinstance(state.limit, QuietHours):
         return _quiet(state, zone)
     if state.frees:
@@ -117,7 +117,7 @@ def _quiet(state: ExplainedLimit, zone: str) -> str:
 
 
 def _remarks(why: Explanation) -> list[str]:
-    """What the hits are, where they are not simply all of them."""
+    """Remarks on what the listed hits are."""
     lines: list[str] = []
     if why.algorithm == "bucketed":
         lines.append("bucketed keeps sums: a hit above may be several, with the stamp of the newest")

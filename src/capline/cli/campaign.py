@@ -1,7 +1,7 @@
-"""`capline campaign run | plan | status | enqueue`: cap and send a campaign, forecast it, show its progress.
+"""`capline campaign run | plan | status | enqueue`: send a campaign under its caps, forecast it, show its progress.
 
-The same command resumes a run that was stopped or killed. `enqueue` leaves it to workers (`worker`). Answers go
-to standard output, progress and hints to standard error. Modules are imported where they are used: `--help` stays
+The same command resumes a run that was stopped or killed. `enqueue` leaves the work to workers (`worker`). Answers go
+to standard output, progress and hints to standard error. Modules are imported where they are used, so that `--help` is
 instant.
 """
 
@@ -9,12 +9,10 @@ instant.
 
 from __future__ import annotations
 
-import os
 import shlex
-import signal
 import sys
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,39 +20,26 @@ import typer
 
 from capline.cli import outcomes
 from capline.cli.campaign_report import show_queue, show_report
-from capline.cli.common import FAILED, JsonOption, answer_json, group, note, out
+from capline.cli.common import FAILED, JsonOption, answer_json, examples, group, note, out, plain, stop_lines, warn
+from capline.cli.outcomes import LedgerOption, run_directory
+from capline.cli.progress import progress_bar
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
-    from rich.console import Console
-
     from capline.campaign.report import StoreFacts
 
 __all__ = ["app"]
 
-app = group("campaign", "Cap a [bold]campaign[/] and send it, forecast it, look how far it is.")
-
-outcomes.register(app)
+app = group("campaign", "Send a [bold]campaign[/] under its caps, forecast it, show its progress.")
+app.add_typer(outcomes.app)
 
 CampaignArgument = Annotated[
     Path, typer.Argument(metavar="CAMPAIGN.YAML", help="The campaign file.", show_default=False)
-]
-LedgerOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--ledger",
-        metavar="DIR",
-        help="The run's directory; NAME.run beside NAME.yaml, if left out.",
-        show_default=False,
-    ),
 ]
 ProgressOption = Annotated[
     bool | None,
     typer.Option("--progress/--no-progress", help="Show progress; on a terminal, if left out.", show_default=False),
 ]
-
 QueueOption = Annotated[
     str | None,
     typer.Option(
@@ -71,29 +56,27 @@ _WATCH_S = 1.0
 
 
 @app.command(
-    epilog="[bold]Examples[/]\n\n"
-    "capline campaign run summer-sale.yaml\n\n"
-    "capline campaign run summer-sale.yaml --json > report.json",
+    epilog=examples(
+        "capline campaign run summer-sale.yaml", "capline campaign run summer-sale.yaml --json > report.json"
+    )
 )
 def run(
     campaign: CampaignArgument,
     ledger: LedgerOption = None,
     retry_failed: Annotated[
         bool,
-        typer.Option("--retry-failed", help="Decide and hand over again, once, exactly those whose delivery failed."),
+        typer.Option("--retry-failed", help="Decide and send again, once, to exactly those whose delivery failed."),
     ] = False,
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Decide, deliver and report; stopped or killed at any point, the same command resumes it.
+    """Decide, deliver and report. After a stop or a kill, the same command resumes the run.
 
-    Exit code 1 where a delivery failed or is not known, also where the run was finished before, and where the run stops
-    early because the receiver accepts nothing.
+    Exits 1 where a delivery failed or is not known, and where the receiver accepts nothing.
 
-    Ctrl-C finishes the step under way (exit code 130), a second one ends at once. All can be resumed.
+    Ctrl-C finishes the step under way and exits 130; a second one ends at once.
     """
     from msgspec.structs import replace
-    from rich.markup import escape
 
     from capline.campaign import (
         CampaignStopped,
@@ -122,72 +105,54 @@ def run(
         if opened.is_finished and not retry_failed:
             doubts = report_of(opened).total.not_known if asks_again(job.file.sender.sender) else 0
             what = f"asking again about {doubts:,} messages that are not known" if doubts else "this is its report"
-            note.print(
-                f"{directory}: finished before; {what} (a new run: --ledger DIR)",
-                style="yellow",
-                markup=False,
-                soft_wrap=True,
-            )
+            warn(f"{directory}: finished before; {what} (a new run: --ledger DIR)")
         elif opened.next_batch() and not opened.is_finished:
             batches = job.batches + opened.retries()
             note.print(
-                f"{directory}: going on at batch {opened.next_batch() + 1} of {batches}", style="dim", markup=False
+                f"{directory}: resumes at batch {opened.next_batch() + 1} of {batches}", style="dim", markup=False
             )
         try:
             with (
-                stop.on_signals(_say_stopping, _say_ending),
-                _progress("sending", len(job.audience), progress, opened.done_rows()) as advance,
+                stop.on_signals(*stop_lines("the same command resumes the run")),
+                progress_bar("sending", len(job.audience), wanted=progress, done=opened.done_rows()) as advance,
             ):
                 run_job(job, limiter, opened, stop, retry_failed=retry_failed, progress=advance)
         except CampaignStopped as stopped:
             resume = [*again, *(["--retry-failed"] if retry_failed else [])]
             done = f"{opened.done_rows():,} of {len(job.audience):,} subjects are done"
-            note.print(
-                f"stopped; {done}, nothing is lost. Resume with: {shlex.join(resume)}",
-                style="yellow",
-                markup=False,
-                soft_wrap=True,
-            )
+            warn(f"stopped; {done}, nothing is lost. Resume with: {shlex.join(resume)}")
             raise typer.Exit(128 + stopped.signum) from None
         except SenderFailingError as error:
-            note.print(f"[bold red]capline:[/] {escape(str(error))}", soft_wrap=True)
+            note.print(f"[bold red]capline:[/] {plain(error)}", soft_wrap=True)
             show_report(replace(report_of(opened), store=store), as_json=as_json)
             raise typer.Exit(FAILED) from None
         report = replace(report_of(opened), store=store)
     show_report(report, as_json=as_json)
     if report.total.failed:
-        note.print(
-            f"{report.total.failed:,} failed; try these again with: {shlex.join([*again, '--retry-failed'])}",
-            style="yellow",
-            markup=False,
-            soft_wrap=True,
-        )
+        warn(f"{report.total.failed:,} failed; try these again with: {shlex.join([*again, '--retry-failed'])}")
     if report.total.failed or report.total.not_known:
         raise typer.Exit(FAILED)
 
 
-@app.command(
-    epilog="[bold]Examples[/]\n\n"
-    "capline campaign plan summer-sale.yaml\n\n"
-    "capline campaign plan summer-sale.yaml --json",
-)
+@app.command(epilog=examples("capline campaign plan summer-sale.yaml", "capline campaign plan summer-sale.yaml --json"))
 def plan(campaign: CampaignArgument, progress: ProgressOption = None, as_json: JsonOption = False) -> None:
-    """Forecast exactly what a run begun now would send and refuse; consumes nothing, writes nothing."""
+    """Forecast exactly what a run started now would send and refuse. Consumes and writes nothing."""
     from capline.campaign import load_campaign, prepare
     from capline.campaign import plan as plan_job
 
     job = prepare(load_campaign(campaign))
-    with _progress("peeking", len(job.audience), progress, 0) as advance:
+    with progress_bar("peeking", len(job.audience), wanted=progress) as advance:
         report = plan_job(job, advance)
     _warn_of_new(report.store)
     show_report(report, as_json=as_json)
 
 
 @app.command(
-    epilog="[bold]Examples[/]\n\n"
-    "capline campaign status summer-sale.yaml\n\n"
-    "capline campaign status summer-sale.run --json\n\n"
-    "capline campaign status summer-sale --queue redis://127.0.0.1:6379/0 --watch",
+    epilog=examples(
+        "capline campaign status summer-sale.yaml",
+        "capline campaign status summer-sale.run --json",
+        "capline campaign status summer-sale --queue redis://127.0.0.1:6379/0 --watch",
+    )
 )
 def status(
     target: Annotated[
@@ -200,16 +165,16 @@ def status(
     ],
     ledger: LedgerOption = None,
     queue: QueueOption = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until it is finished.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again every second until it is finished.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a run's progress and outcomes so far; also while it runs, and after a kill.
+    """Show a run's progress and outcomes so far, during the run or after it.
 
-    With --queue, over all workers; so too for a file without a ledger whose store can hold the queue.
+    With --queue: over all workers. The same for a campaign file that has no ledger and whose store can hold the queue.
     """
-    from capline.campaign import Ledger, default_directory, load_campaign, report_of
+    from capline.campaign import Ledger, load_campaign, report_of
 
-    directory = ledger or (target if target.is_dir() else default_directory(target))
+    directory = run_directory(target, ledger)
     url = None if ledger else queue
     if not target.exists() and (url is None or target.suffix in (".yaml", ".yml")):
         raise CampaignError(
@@ -230,9 +195,10 @@ def status(
 
 
 @app.command(
-    epilog="[bold]Examples[/]\n\n"
-    "capline campaign enqueue summer-sale.yaml --queue redis://127.0.0.1:6379/0\n\n"
-    "capline worker --queue redis://127.0.0.1:6379/0      # on as many hosts as you like",
+    epilog=examples(
+        "capline campaign enqueue summer-sale.yaml --queue redis://127.0.0.1:6379/0",
+        "capline worker --queue redis://127.0.0.1:6379/0      # on as many hosts as you like",
+    )
 )
 def enqueue(
     campaign: CampaignArgument,
@@ -240,9 +206,9 @@ def enqueue(
     progress: ProgressOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Split a campaign into batches for workers; killed midway, the same command resumes it.
+    """Split a campaign into batches for workers. After a kill, the same command resumes it.
 
-    Checks the whole file first, as run does. Workers need no file of it: capline worker --queue URL.
+    Checks the whole file first, as `run` does. Workers need none of its files: capline worker --queue URL.
     """
     from capline.campaign import begun_version, load_campaign, prepare
     from capline.campaign.queue.enqueue import enqueue as enqueue_job
@@ -255,27 +221,27 @@ def enqueue(
         raise CampaignError(f"{campaign}: its store cannot hold a queue; name one: --queue redis://127.0.0.1:6379/0")
     with QueueServer(url) as server:
         for warning in server.check():
-            note.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
+            warn(f"warning: {warning}")
         shared = Queue(server)
         begun = shared.find(file.campaign)
         job = prepare(file, None if begun is None else begun_version(begun.inputs))
-        with _progress("queueing batches", job.batches, progress, 0) as advance:
+        with progress_bar("queueing batches", job.batches, wanted=progress) as advance:
             queued = enqueue_job(job, shared, advance)
     if as_json:
         answer_json(queued)
         return
     count = f"{queued.batches:,} batches, {queued.audience:,} subjects"
     if queued.state == "finished":
-        out.print(f"[bold]{queued.campaign}[/]: finished before ({count}); nothing was queued")
+        out.print(f"[bold]{queued.campaign}[/]: finished before ({count}); nothing to queue")
     else:
         how = f"{queued.put:,} of them now" if queued.put < queued.batches else "all of them now"
         out.print(f"[bold]{queued.campaign}[/]: {count} in the queue {queued.queue}, {how}", soft_wrap=True)
-        out.print(f"work on it: capline worker --queue {queued.queue}", soft_wrap=True)
-    out.print(f"look at it: capline campaign status {queued.campaign} --queue {queued.queue}", soft_wrap=True)
+        out.print(f"deliver it: capline worker --queue {queued.queue}", soft_wrap=True)
+    out.print(f"show it: capline campaign status {queued.campaign} --queue {queued.queue}", soft_wrap=True)
 
 
 def _as_queue(store: str) -> str | None:
-    """The store's URL, where it is a server that can hold the queue."""
+    """The store's URL if a queue can be there: on a single server."""
     return store if store.partition("://")[0] in ("redis", "rediss", "valkey", "valkeys") else None
 
 
@@ -301,32 +267,6 @@ def _answer_queue(url: str, target: Path, *, watch: bool, as_json: bool) -> None
             time.sleep(_WATCH_S)
 
 
-@contextmanager
-def _progress(doing: str, total: int, wanted: bool | None, done: int) -> Generator[Callable[[int], object] | None]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    if not (note.is_terminal if wanted is None else wanted):
-        yield None
-        return
-    console: Console = Console(stderr=True, force_terminal=True) if wanted else note
-    columns = (
-        TextColumn(doing),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=not wanted) as bar:
-        task = bar.add_task("", total=total, completed=done, rate="")
-
-        def advance(completed: int) -> None:
-            speed = bar.tasks[task].finished_speed or bar.tasks[task].speed
-            bar.update(task, completed=completed, rate=f"{speed:,.0f}/s" if speed else "")
-
-        yield advance
-
-
 def _warn_of_new(store: StoreFacts | None) -> None:
     if store is not None and store.is_new:
         note.print(
@@ -336,21 +276,3 @@ def _warn_of_new(store: StoreFacts | None) -> None:
             markup=False,
             soft_wrap=True,
         )
-
-
-def _say_stopping(signum: int) -> None:
-    name = "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
-    _say_now(f"{name}: finishing the step under way; again to end at once")
-
-
-def _say_ending(_signum: int) -> None:
-    _say_now("ended at once; nothing is lost: the same command goes on")
-
-
-def _say_now(line: str) -> None:
-    """Write a line past every buffer: a signal may have come while one was being written, and could not enter it again.
-
-    On a terminal it takes the place of the progress bar's line, whose cursor is shown again.
-    """
-    on_terminal = os.isatty(2)
-    os.write(2, (f"\r\x1b[K\x1b[?25h{line}\n" if on_terminal else f"{line}\n").encode())

@@ -1,4 +1,4 @@
-"""How the report of a campaign is shown, and how far its queue is, for people or for machines."""
+"""Prints the report of a campaign and the progress of its queue, for people or in JSON."""
 
 # ruff: noqa: PLC0415 - tables are imported where one is drawn: `--help` stays instant
 
@@ -30,7 +30,7 @@ _STATES = {
 
 
 def show_report(report: Report, *, as_json: bool) -> None:
-    """What became of whom, by segment, and when the refused fit again."""
+    """Print the outcomes by segment, and when the refused fit again."""
     if as_json:
         answer_json(report)
         return
@@ -112,7 +112,7 @@ def _print_eligible(eligible: Eligible, *, with_table: bool) -> None:
 
 
 def show_queue(queue: QueueProgress) -> None:
-    """Which batches are settled, in work, waiting or set aside."""
+    """Print how many batches are settled, in work, waiting or set aside."""
     parts = [f"{queue.settled:,} settled", f"{len(queue.in_work):,} in work", f"{queue.waiting:,} waiting"]
     parts += [f"{queue.unqueued:,} not queued yet"] if queue.unqueued else []
     parts += [f"{len(queue.set_aside):,} set aside"] if queue.set_aside else []

@@ -1,4 +1,4 @@
-"""`capline charge | settle | usage`: costs that are known afterwards, and what is used now; for one subject."""
+"""`capline charge | settle | usage`: costs that are known only afterwards, and current usage, of one subject."""
 
 from __future__ import annotations
 
@@ -25,21 +25,14 @@ from capline.limiter.limiter import DEFAULT_URL, Limiter
 from capline.model.limit import QuietHours, duration_text
 from capline.model.subject import parse_subject
 
-__all__ = ["register"]
+__all__ = ["app"]
 
-HitArgument = Annotated[int, typer.Argument(help="The stamp that the decision named.", show_default=False)]
+app = typer.Typer()
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command, lines in (
-        (charge, ("capline charge tokens key:7 1830 --id call-1",)),
-        (settle, ("capline settle tokens key:7 1767225600000000 1211",)),
-        (usage, ("capline usage tokens key:7",)),
-    ):
-        app.command(command.__name__, epilog=examples(*lines))(command)
+HitArgument = Annotated[int, typer.Argument(help="The hit, as the decision showed it.", show_default=False)]
 
 
+@app.command(epilog=examples("capline charge tokens key:7 1830 --id call-1"))
 def charge(
     policy: PolicyArgument,
     subject: SubjectArgument,
@@ -53,38 +46,36 @@ def charge(
     text: TextOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Record what was used, whatever the limits say.
-
-    Past a quota the next attempts wait longer.
-    """
+    """Record units that were used, whatever the limits say. Above a quota, later attempts wait longer."""
     words = Words(
-        policy, subject, policies, store, cost, id, segment, None, None, channel, zone, as_text=text, create=True
+        policy, subject, policies, store, cost, id, segment, channel=channel, zone=zone, as_text=text, create=True
     )
-    with target(words) as asked:
-        one = asked.attempt
-        decision = asked.limiter.charge(
+    with target(words) as found:
+        one = found.attempt
+        decision = found.limiter.charge(
             one.policy, one.subject, one.cost, one.id, segment=segment, channel=channel, zone=zone
         )
-        asked.say()
+        found.print_remarks()
     if json:
         answer_json(decision.as_dict())
     else:
         out.print(f"charged: {decision.remaining} left under {decision.limit}, hit {decision.hit}")
 
 
+@app.command(epilog=examples("capline settle tokens key:7 1767225600000000 1211"))
 def settle(
     policy: PolicyArgument,
     subject: SubjectArgument,
     hit: HitArgument,
-    cost: Annotated[int, typer.Argument(help="Units that it really cost; 0 gives it back.", show_default=False)],
+    cost: Annotated[int, typer.Argument(help="Units that it really cost; 0 refunds it.", show_default=False)],
     policies: PoliciesOption = DEFAULT_POLICIES,
     store: StoreOption = DEFAULT_URL,
     text: TextOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Give a hit that was an estimate what it really cost.
+    """Replace the estimated cost of a hit by its real cost.
 
-    Less is given back at once, more is recorded even past the quota. The same settlement twice is once.
+    Unused units are refunded at once, further ones are recorded even above the quota. May be repeated.
     """
     named = parse_subject(subject, as_text=text)
     with Limiter.from_file(policies, store, create=False) as limiter:
@@ -95,6 +86,7 @@ def settle(
         out.print("settled" if done else "nothing to settle: no such hit, given back, or out of every window")
 
 
+@app.command(epilog=examples("capline usage tokens key:7"))
 def usage(
     policy: PolicyArgument,
     subject: SubjectArgument,
@@ -106,12 +98,12 @@ def usage(
     text: TextOption = False,
     json: JsonOption = False,
 ) -> None:
-    """What is used and left of each limit now; consumes nothing."""
-    words = Words(policy, subject, policies, store, None, None, segment, None, None, channel, zone, as_text=text)
-    with target(words) as asked:
-        one = asked.attempt
-        states = asked.limiter.usage(one.policy, one.subject, segment=segment, channel=channel, zone=zone)
-        asked.say()
+    """Show what is used and left of each limit now. Consumes nothing."""
+    words = Words(policy, subject, policies, store, segment=segment, channel=channel, zone=zone, as_text=text)
+    with target(words) as found:
+        one = found.attempt
+        states = found.limiter.usage(one.policy, one.subject, segment=segment, channel=channel, zone=zone)
+        found.print_remarks()
     if json:
         parts = ("name", "used", "remaining", "past", "frees_in_us", "whole_in_us")
         answer_json([{"limit": str(one.limit), **{part: getattr(one, part) for part in parts}} for one in states])

@@ -1,11 +1,13 @@
-"""What every command shares: the two consoles, JSON answers, examples of a help page, text from outside.
+"""What all commands share: two consoles, answers in JSON, examples on help pages, escaping of outside text.
 
-Text from outside (a subject, an id, a path) may hold anything. It reaches a terminal only through `printable` or
-`plain`, and both consoles check once more whatever they print: no escape sequence of somebody else is ever sent.
+Outside text (a subject, an id, a path) may hold terminal escape sequences. `printable` and `plain` escape it, and both
+consoles escape whatever they print once more.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +17,8 @@ from rich.console import Console, ConsoleDimensions
 from rich.markup import escape
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.text import Text
 
 __all__ = [
@@ -30,6 +34,8 @@ __all__ = [
     "out",
     "plain",
     "printable",
+    "stop_lines",
+    "warn",
 ]
 
 FAILED = 1
@@ -37,10 +43,10 @@ BAD_INPUT = 2
 INTERRUPTED = 130
 
 NO_SEGMENT = "-"
-"""How an answer for people shows that somebody is in no segment."""
+"""Stands for "no segment" in answers for people."""
 
 _PIPE_WIDTH = 10_000
-"""Columns where nobody looks: a line of an answer stays one line, whatever the terminal behind it is."""
+"""The width of a pipe, so that each line of an answer stays one line."""
 
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Answer in JSON, for machines; nothing else on standard output.")
@@ -59,18 +65,18 @@ def group(name: str, summary: str) -> typer.Typer:
 
 
 def printable(text: object) -> str:
-    """The text on one line, with control characters, and whatever else is not seen, escaped as `repr` has them."""
+    """The text on one line; control and other invisible characters are escaped as in `repr`."""
     shown = str(text)
     return shown if shown.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in shown)
 
 
 def plain(text: object) -> str:
-    """`printable`, with nothing in it read as markup."""
+    """`printable`, with markup escaped."""
     return escape(printable(text))
 
 
 class _Output(Console):
-    """A console that wraps lines only for a terminal, and sends no control character that it was handed."""
+    """A console that wraps lines only on a terminal, and escapes control characters."""
 
     @property
     def size(self) -> ConsoleDimensions:
@@ -88,10 +94,34 @@ class _Output(Console):
 
 # Neither emoji nor highlighting: `a:heart:b` is a subject.
 out: Console = _Output(highlight=False, emoji=False)
-"""Answers, for people: standard output."""
+"""Standard output: answers, for people."""
 
 note: Console = _Output(stderr=True, highlight=False, emoji=False)
-"""Progress, warnings and errors: standard error, so that a pipe carries answers only."""
+"""Standard error: progress, warnings and errors, so that a pipe carries only answers."""
+
+
+def warn(line: str) -> None:
+    """Print one line of a warning or a hint."""
+    note.print(line, style="yellow", markup=False, soft_wrap=True)
+
+
+def stop_lines(ended: str) -> tuple[Callable[[int], None], Callable[[int], None]]:
+    """What to call at the first signal and at the second: each prints a line; `ended` says what happens next."""
+
+    def stopping(signum: int) -> None:
+        name = "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
+        _print_now(f"{name}: finishing the step under way; again to end at once")
+
+    return stopping, lambda _signum: _print_now(f"ended at once; nothing is lost: {ended}")
+
+
+def _print_now(line: str) -> None:
+    """Write a line without any buffer: a signal handler may have interrupted a buffered write.
+
+    On a terminal it replaces the progress bar and shows the cursor again.
+    """
+    on_terminal = os.isatty(2)
+    os.write(2, (f"\r\x1b[K\x1b[?25h{line}\n" if on_terminal else f"{line}\n").encode())
 
 
 def answer_json(value: object) -> None:
@@ -100,5 +130,5 @@ def answer_json(value: object) -> None:
 
 
 def examples(*lines: str) -> str:
-    """The end of a help page, after the options: what to type."""
+    """The examples at the end of a help page."""
     return "\n\n".join(("[bold]Examples[/]", *lines))

@@ -1,11 +1,10 @@
-"""`capline config get | set | delete | override | history | rollback`: the configuration store, read and changed.
+"""`capline config get | set | delete | override | history | rollback`: reads and changes the configuration store.
 
-What changes something prints the configuration's new version. Others follow within two seconds, and need no restart.
+A change prints the configuration's new version. Running processes follow within two seconds, without a restart.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +12,7 @@ import typer
 from rich.table import Table
 
 from capline.cli.common import JsonOption, answer_json, examples, group, out, plain
+from capline.config.shown import entry_facts, instant_text
 from capline.model.errors import InvalidValueError, UnknownNameError
 from capline.model.subject import parse_subject, subject_text
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capline.config.configuration import Configuration
-    from capline.config.records import Commit, Entry
+    from capline.config.records import Commit
 
 __all__ = ["app"]
-
-_US = 1_000_000
 
 StoreOption = Annotated[
     str,
     typer.Option("--store", "-s", metavar="URL", envvar="CAPLINE_CONFIG_STORE", help="The configuration store."),
 ]
-NamespaceOption = Annotated[str, typer.Option("--namespace", help="The namespace of its logs.")]
+NamespaceOption = Annotated[str, typer.Option("--namespace", help="The namespace of the logs.")]
 WhoOption = Annotated[
-    str | None, typer.Option("--who", help="Who makes the change; your user name unless said.", show_default=False)
+    str | None, typer.Option("--who", help="Who makes the change; your user name, if left out.", show_default=False)
 ]
 AtOption = Annotated[
     str | None,
-    typer.Option("--at", metavar="INSTANT", help="In force from then on, like 2026-11-21T16:00Z.", show_default=False),
+    typer.Option(
+        "--at", metavar="INSTANT", help="In force from this instant on, like 2026-11-21T16:00Z.", show_default=False
+    ),
 ]
 VersionOption = Annotated[
     int | None,
-    typer.Option("--if-version", help="Only where it is of this version (0: never set).", show_default=False),
+    typer.Option("--if-version", help="Only if this is its version now (0: never set).", show_default=False),
 ]
 PolicyArgument = Annotated[str, typer.Argument(metavar="POLICY", help="The policy's name.", show_default=False)]
 SubjectOption = Annotated[
@@ -62,7 +62,9 @@ app = group("config", "Read and change the [bold]configuration store[/]: policie
 def get(
     policy: Annotated[str | None, typer.Argument(metavar="POLICY", help="Only this one.", show_default=False)] = None,
     subject: SubjectOption = None,
-    overrides: Annotated[bool, typer.Option("--overrides", help="Every override of the policy; reads all.")] = False,
+    overrides: Annotated[
+        bool, typer.Option("--overrides", help="Every override of the policy; reads the whole store.")
+    ] = False,
     store: StoreOption = DEFAULT_STORE,
     namespace: NamespaceOption = "capline",
     as_json: JsonOption = False,
@@ -70,7 +72,7 @@ def get(
     """Show the policies, one policy, or the limits of a subject."""
     with _open(store, namespace) as configuration:
         if (subject is not None or overrides) and policy is None:
-            raise InvalidValueError("whose override? name the policy as well: capline config get POLICY --subject …")
+            raise InvalidValueError("name the policy as well: capline config get POLICY --subject …")
         now_us = configuration.view.now_us()
         if policy is not None and subject is not None:
             who = parse_subject(subject)
@@ -89,13 +91,16 @@ def get(
             answer_json(
                 {
                     "version": configuration.version,
-                    "entries": [{"name": name, **_facts(entry), "in_force": entry.at(now_us)} for name, entry in rows],
+                    "entries": [
+                        {"name": name, **entry_facts(entry), "value": entry.value, "in_force": entry.at(now_us)}
+                        for name, entry in rows
+                    ],
                 }
             )
             return
         table = Table("name", "version", "by", "in force", "from then on", box=None, header_style="bold")
         for name, entry in rows:
-            later = f"{_instant(entry.effective_us)}: {_shown(entry.value)}" if entry.effective_us > now_us else ""
+            later = f"{instant_text(entry.effective_us)}: {_shown(entry.value)}" if entry.effective_us > now_us else ""
             table.add_row(
                 plain(name), str(entry.version), plain(entry.who), plain(_shown(entry.at(now_us))), plain(later)
             )
@@ -121,7 +126,7 @@ def set_(
     if_version: VersionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set the policies of a file, in its namespace; policies that are not in it stay, and unchanged ones too."""
+    """Set the policies of a file, in its namespace. Policies that are not in the file stay."""
     from capline.policy.file import load  # noqa: PLC0415 - YAML is loaded where a file is read
 
     read = load(file)
@@ -130,7 +135,9 @@ def set_(
         if name not in {policy.name for policy in policies}:
             raise UnknownNameError(f"{file} has no policy {name!r}")
     with _open(store, read.namespace, create=True) as configuration:
-        _said(configuration.set_policies(policies, who=who, effective_at=at, if_version=if_version), as_json=as_json)
+        _print_version(
+            configuration.set_policies(policies, who=who, effective_at=at, if_version=if_version), as_json=as_json
+        )
 
 
 @app.command(epilog=examples("capline config delete promo --who ann"))
@@ -143,9 +150,11 @@ def delete(
     if_version: VersionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete a policy; its versions and its logs stay."""
+    """Delete a policy. Its versions and its logs stay."""
     with _open(store, namespace) as configuration:
-        _said(configuration.delete_policy(policy, who=who, effective_at=at, if_version=if_version), as_json=as_json)
+        _print_version(
+            configuration.delete_policy(policy, who=who, effective_at=at, if_version=if_version), as_json=as_json
+        )
 
 
 @app.command(
@@ -167,7 +176,7 @@ def override(
     if_version: VersionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give one subject limits of its own under a policy, in place of the policy's."""
+    """Give one subject its own limits under a policy, instead of the policy's."""
     if none == bool(limits):
         raise InvalidValueError("give the limits of the subject, like 10/day, or --none")
     with _open(store, namespace, create=True) as configuration:
@@ -175,7 +184,7 @@ def override(
         version = configuration.override(
             policy, parse_subject(subject), own, who=who, effective_at=at, if_version=if_version
         )
-        _said(version, as_json=as_json)
+        _print_version(version, as_json=as_json)
 
 
 @app.command(
@@ -190,7 +199,7 @@ def history(
     namespace: NamespaceOption = "capline",
     as_json: JsonOption = False,
 ) -> None:
-    """Show the versions of a policy or an override, newest first; without a name the last 1,024 changes of all."""
+    """Show the versions of a policy or an override, newest first; without a name, the last 1,024 changes."""
     with _open(store, namespace) as configuration:
         if policy is None:
             _print_commits(configuration.commits(), as_json=as_json)
@@ -203,13 +212,13 @@ def history(
         if not entries:
             raise UnknownNameError(f"nothing was ever set for {policy!r}{'' if subject is None else f' {subject}'}")
         if as_json:
-            answer_json([_facts(entry) for entry in entries])
+            answer_json([{**entry_facts(entry), "value": entry.value} for entry in entries])
             return
         table = Table("version", "at", "by", "in force from", "value", box=None, header_style="bold")
         for entry in entries:
-            since = _instant(entry.effective_us) if entry.effective_us else "at once"
+            since = instant_text(entry.effective_us) if entry.effective_us else "at once"
             table.add_row(
-                str(entry.version), _instant(entry.at_us), plain(entry.who), since, plain(_shown(entry.value))
+                str(entry.version), instant_text(entry.at_us), plain(entry.who), since, plain(_shown(entry.value))
             )
         out.print(table)
 
@@ -228,22 +237,22 @@ def rollback(
     who: WhoOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set a policy, or an override, to what it was at a version; at once, as a new version."""
+    """Set a policy or an override back to an earlier version, at once. This makes a new version."""
     with _open(store, namespace) as configuration:
         if subject is None:
-            _said(configuration.roll_back_policy(policy, version, who=who), as_json=as_json)
+            _print_version(configuration.roll_back_policy(policy, version, who=who), as_json=as_json)
         else:
             of = parse_subject(subject)
-            _said(configuration.roll_back_override(policy, of, version, who=who), as_json=as_json)
+            _print_version(configuration.roll_back_override(policy, of, version, who=who), as_json=as_json)
 
 
 def _open(store: str, namespace: str, *, create: bool = False) -> Configuration:
-    from capline.config.configuration import Configuration  # noqa: PLC0415 - `--help` stays instant
+    from capline.config.configuration import Configuration  # noqa: PLC0415 - keeps `--help` instant
 
     return Configuration(store, namespace=namespace, create=create)
 
 
-def _said(version: int, *, as_json: bool) -> None:
+def _print_version(version: int, *, as_json: bool) -> None:
     if as_json:
         answer_json({"version": version})
     else:
@@ -256,7 +265,7 @@ def _print_commits(commits: Sequence[Commit], *, as_json: bool) -> None:
             [
                 {
                     "version": one.version,
-                    "at": _instant(one.at_us),
+                    "at": instant_text(one.at_us),
                     "who": one.who,
                     "verb": one.verb,
                     "changes": [
@@ -276,18 +285,10 @@ def _print_commits(commits: Sequence[Commit], *, as_json: bool) -> None:
             for name in one.changes[:5]
         ]
         more = f" and {len(one.changes) - 5} more" if len(one.changes) > 5 else ""  # noqa: PLR2004 - as above
-        table.add_row(str(one.version), _instant(one.at_us), plain(one.who), one.verb, plain(", ".join(named) + more))
+        table.add_row(
+            str(one.version), instant_text(one.at_us), plain(one.who), one.verb, plain(", ".join(named) + more)
+        )
     out.print(table)
-
-
-def _facts(entry: Entry) -> dict[str, Any]:
-    return {
-        "version": entry.version,
-        "at": _instant(entry.at_us),
-        "who": entry.who,
-        "effective_at": _instant(entry.effective_us) if entry.effective_us else None,
-        "value": entry.value,
-    }
 
 
 def _shown(value: Any) -> str:
@@ -302,7 +303,3 @@ def _shown_part(part: Any) -> str:
     if isinstance(part, dict):
         return ", ".join(f"{name}: {_shown_part(one)}" for name, one in part.items())  # pyright: ignore[reportUnknownVariableType] - as above
     return ", ".join(part) if isinstance(part, list) else str(part)  # pyright: ignore[reportUnknownArgumentType] - as above
-
-
-def _instant(at_us: int) -> str:
-    return datetime.fromtimestamp(at_us / _US, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

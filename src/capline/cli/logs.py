@@ -1,7 +1,7 @@
-"""`capline export | import`: logs as lines of JSON, out of a store and into one.
+"""`capline export | import`: copies logs out of a store and into one, as lines of JSON.
 
-An export is written beside its file and put in its place when it is whole. An import may be stopped and run again: what
-is in is known. Both stream, and hold a few hundred lines at a time.
+An export is written to a temporary file, which is renamed when it is complete. An import may be stopped and run again:
+it skips what is in the store. Both stream, with a few hundred lines in memory.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import msgspec
 import typer
 
-from capline.cli.common import BAD_INPUT, INTERRUPTED, JsonOption, answer_json, examples, note, out
+from capline.cli.common import BAD_INPUT, INTERRUPTED, JsonOption, answer_json, examples, note, out, warn
 from capline.cli.decisions import DEFAULT_POLICIES, PoliciesOption, StoreOption
+from capline.cli.progress import progress_bar
 from capline.limiter.limiter import DEFAULT_URL, Limiter
 from capline.limiter.records import MOST_LINE_BYTES, line_of, read_line
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 
     from capline.limiter.records import Loaded, Record
 
-__all__ = ["register"]
+__all__ = ["app"]
+
+app = typer.Typer()
 
 STDIO = Path("-")
 DAMAGED = 1
@@ -38,28 +41,17 @@ PolicyOption = Annotated[
     list[str] | None, typer.Option("--policy", help="Only the logs of this policy; may be given again.")
 ]
 ProgressOption = Annotated[
-    bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar; default on a terminal.")
+    bool | None, typer.Option("--progress/--no-progress", help="Show progress; on a terminal, if left out.")
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command(
-        "export",
-        epilog=examples(
-            "capline export logs.jsonl --store lmdb:///var/lib/capline",
-            "capline export --policy promo | zstd > promo.jsonl.zst",
-        ),
-    )(export_logs)
-    app.command(
-        "import",
-        epilog=examples(
-            "capline import past-sends.jsonl --store lmdb:///var/lib/capline",
-            "capline export --store lmdb://old | capline import - --store redis://127.0.0.1:6379/0",
-        ),
-    )(import_logs)
-
-
+@app.command(
+    "export",
+    epilog=examples(
+        "capline export logs.jsonl --store lmdb:///var/lib/capline",
+        "capline export --policy promo | zstd > promo.jsonl.zst",
+    ),
+)
 def export_logs(
     file: Annotated[Path, typer.Argument(help="Where to write the lines; - is standard output.")] = STDIO,
     policies: PoliciesOption = DEFAULT_POLICIES,
@@ -68,9 +60,9 @@ def export_logs(
     progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write every log to a file, a line of JSON each; decisions go on meanwhile.
+    """Write every log to a file, one line of JSON each. Decisions go on meanwhile.
 
-    A damaged log is reported and left out; the command then exits with 1.
+    A damaged log is reported and left out; the command then exits 1.
     """
     if json and file == STDIO:
         raise InvalidValueError("--json answers on standard output, where the lines go; name a file for them")
@@ -78,18 +70,18 @@ def export_logs(
 
     def on_fault(error: CaplineError) -> None:
         counts["damaged"] += 1
-        note.print(f"left out: {error}", style="yellow", markup=False, soft_wrap=True)
+        warn(f"left out: {error}")
 
     with (
         Limiter.from_file(policies, store, create=False) as limiter,
         _written(file) as target,
-        _bar("exporting", None, progress) as advance,
+        progress_bar("exporting", None, "lines", wanted=progress) as advance,
     ):
         for record in limiter.export(policy, on_fault=on_fault):
             target.write(line_of(record))
             counts["lines"] += 1
             counts["hits"] += len(record.hits)
-            advance(1)
+            advance(counts["lines"])
     if json:
         answer_json(counts)
     else:
@@ -99,6 +91,13 @@ def export_logs(
         raise typer.Exit(DAMAGED)
 
 
+@app.command(
+    "import",
+    epilog=examples(
+        "capline import past-sends.jsonl --store lmdb:///var/lib/capline",
+        "capline export --store lmdb://old | capline import - --store redis://127.0.0.1:6379/0",
+    ),
+)
 def import_logs(
     file: Annotated[Path, typer.Argument(help="The lines; - is standard input.", show_default=False)],
     policies: PoliciesOption = DEFAULT_POLICIES,
@@ -106,44 +105,45 @@ def import_logs(
     progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Put past hits into the logs, as if each had been recorded at its own time; may be run again.
+    """Add past hits to the logs, each at its own time. May be run again.
 
-    A line is a log that was exported, or one past send:
+    A line is an exported log, or one past send:
 
       {"policy": "promo", "subject": 42, "at": "2026-01-31T16:00:00Z", "cost": 1, "channel": "push", "id": "m1"}
 
-    Hits that are known or out of every window are left out. Exits 2 where a line is wrong or a hit lies in the future,
-    1 where a log in the store is damaged.
+    Hits that are in the store, or out of every window, are skipped. Exits 2 where a line is wrong or a hit is in the
+    future, 1 where a log in the store is damaged.
     """
-    read = 0
+    read = read_bytes = 0
 
     def records(lines: BinaryIO, advance: Callable[[int], object]) -> Iterator[Record]:
-        nonlocal read
+        nonlocal read, read_bytes
         while line := lines.readline(MOST_LINE_BYTES + 1):
             read += 1
+            read_bytes += len(line)
             try:
                 record = read_line(line)
             except CaplineError as error:
                 raise InvalidValueError(f"{file}, line {read}: {error}") from None
-            advance(len(line))
+            advance(read_bytes)
             yield record
 
     with Limiter.from_file(policies, store) as limiter, _opened(file) as (lines, size_bytes):
         try:
-            with _bar("importing", size_bytes, progress) as advance:
+            with progress_bar("importing", size_bytes, "bytes", wanted=progress) as advance:
                 loaded = limiter.load(records(lines, advance))
         except KeyboardInterrupt:
-            note.print(f"stopped at line {read}; run the same command again: what is in is not counted twice")
+            note.print(f"stopped at line {read}; run the same command again: nothing is counted twice")
             raise typer.Exit(INTERRUPTED) from None
         except (InvalidValueError, InvalidTypeError) as error:
-            # A record's number is its line's.
+            # Records are numbered like lines.
             raise InvalidValueError(re.sub("^record ", lambda _: f"{file}, line ", str(error))) from None
     _answer(loaded, file, json=json)
 
 
 def _answer(loaded: Loaded, file: Path, *, json: bool) -> None:
     for line, fault in loaded.faults:
-        note.print(f"{file}, line {line}: {fault}", style="yellow", markup=False, soft_wrap=True)
+        warn(f"{file}, line {line}: {fault}")
     if json:
         answer_json(
             {**msgspec.structs.asdict(loaded), "faults": [{"line": line, "what": what} for line, what in loaded.faults]}
@@ -161,29 +161,25 @@ def _answer(loaded: Loaded, file: Path, *, json: bool) -> None:
 
 @contextmanager
 def _written(file: Path) -> Generator[BinaryIO]:
-    """A file to write to that is there when all is written, or not at all."""
+    """A file to write, which appears when it is complete."""
     if file == STDIO:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    part = file.with_name(f"{file.name}.part-{os.getpid()}")
+    from capline.segment.files import replacing  # noqa: PLC0415 - imports NumPy, which `--help` does without
+
     try:
-        with open(part, "wb", opener=private_opener) as target:
+        with replacing(file, private_opener) as target:
             yield target
-            target.flush()
             if file.exists():
                 os.fchmod(target.fileno(), stat.S_IMODE(file.stat().st_mode))
-            os.fsync(target.fileno())
-        part.replace(file)
     except OSError as error:
         raise InvalidValueError(f"{file}: {error.strerror or error}; name a file that can be written") from None
-    finally:
-        part.unlink(missing_ok=True)
 
 
 @contextmanager
 def _opened(file: Path) -> Generator[tuple[BinaryIO, int | None]]:
-    """The lines, and how many bytes they are where that is known."""
+    """The lines, and their size in bytes if it is known."""
     if file == STDIO:
         yield sys.stdin.buffer, None
         return
@@ -193,23 +189,3 @@ def _opened(file: Path) -> Generator[tuple[BinaryIO, int | None]]:
         raise InvalidValueError(f"{file}: {error.strerror or error}; name a file of lines") from None
     with opened:
         yield opened, os.fstat(opened.fileno()).st_size
-
-
-@contextmanager
-def _bar(doing: str, total: int | None, wanted: bool | None) -> Generator[Callable[[int], object]]:
-    """A progress bar on standard error; what it yields moves it on."""
-    if not (note.is_terminal if wanted is None else wanted):
-        yield lambda _: None
-        return
-    from rich.progress import (  # noqa: PLC0415 - rich's progress is slow to import, and pipes need none
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-    )
-
-    count = MofNCompleteColumn() if total is None else TaskProgressColumn()
-    with Progress(TextColumn("{task.description}"), BarColumn(), count, console=note) as bar:
-        task = bar.add_task(doing, total=total)
-        yield lambda many: bar.advance(task, many)

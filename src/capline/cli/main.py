@@ -1,12 +1,14 @@
-"""`capline`: the commands, and the one place that turns an error into one line and an exit code."""
+"""`capline`: all commands. Turns every error into one line and an exit code."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
+from typer.main import get_command
 
 from capline import __version__
 from capline.cli import (
@@ -27,7 +29,10 @@ from capline.cli import (
 from capline.cli.common import BAD_INPUT, INTERRUPTED, note, plain
 from capline.model.errors import CaplineError
 
-__all__ = ["app", "main"]
+if TYPE_CHECKING:
+    from typer.core import TyperGroup
+
+__all__ = ["app", "command", "main"]
 
 app = typer.Typer(
     name="capline",
@@ -36,19 +41,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(campaign.app, name="campaign")
-app.add_typer(segments.app, name="segments")
-app.add_typer(store.app, name="store")
-app.add_typer(policies.app, name="policies")
-app.add_typer(token.app, name="token")
-app.add_typer(config.app, name="config")
-decisions.register(app)
-charges.register(app)
-logs.register(app)
-replay.register(app)
-worker.register(app)
-serve.register(app)
-up.register(app)
+for part in (decisions, charges, logs, replay, worker, serve, up, campaign, segments, store, policies, token, config):
+    app.add_typer(part.app)
 
 
 def _show_version(asked: bool) -> None:
@@ -67,20 +61,26 @@ def _options(  # pyright: ignore[reportUnusedFunction] - typer calls it
     """Exact, fast, durable sliding-window limits."""
 
 
+@cache
+def command() -> TyperGroup:
+    """All commands with their options; made once, as that takes longer than most of them run."""
+    return cast("TyperGroup", get_command(app))
+
+
 def main() -> None:
     """Run the command line.
 
-    Exits 0 on success, 2 on bad input with one line that says what to fix, 130 on Ctrl-C.
+    Exits 0 on success, 2 on bad input (with one line that says what to fix), 130 on Ctrl-C.
     """
     try:
-        status = app(standalone_mode=False)
+        status = command()(standalone_mode=False)
     except CaplineError as error:
         status = _refused(str(error))
     except typer.TyperException as error:
         message = error.format_message()
         status = BAD_INPUT
-        if message:  # none where a command without arguments has answered with its help
-            status = _refused(f"{message} ({' '.join(['capline', *_command()])} --help tells more)")
+        if message:  # empty where a command without arguments printed its help
+            status = _refused(f"{message} ({' '.join(['capline', *_typed()])} --help tells more)")
     except typer.Abort:
         status = INTERRUPTED
     except BrokenPipeError:
@@ -96,8 +96,7 @@ def _refused(message: str) -> int:
     return BAD_INPUT
 
 
-def _command() -> list[str]:
-    """The words before the first option or value: the command whose help tells more."""
-    names = {command.name for command in (*app.registered_commands, *app.registered_groups)}
+def _typed() -> list[str]:
+    """The command that was typed, if there is one of that name."""
     first = sys.argv[1:2]
-    return first if first and first[0] in names else []
+    return first if first and first[0] in command().commands else []

@@ -1,4 +1,4 @@
-"""How the manifest of a snapshot is shown: its segments and their sizes."""
+"""Prints the manifest of a snapshot: its segments and their sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["manifest_facts", "print_table", "show_manifest", "totals"]
 
 
 def show_manifest(directory: Path, manifest: Manifest, *, as_json: bool, **more: object) -> None:
-    """Print it; with `as_json` with these facts more."""
+    """Print it; in JSON with these further facts."""
     if as_json:
         answer_json({"path": str(directory), **more, **manifest_facts(manifest)})
         return
@@ -33,7 +33,7 @@ def show_manifest(directory: Path, manifest: Manifest, *, as_json: bool, **more:
 
 
 def manifest_facts(manifest: Manifest) -> dict[str, object]:
-    """It as JSON has it."""
+    """The manifest as JSON shows it."""
     ids, size_bytes = totals(manifest)
     return {
         "version": manifest.version,
@@ -54,5 +54,5 @@ def totals(manifest: Manifest) -> tuple[int, int]:
 
 
 def print_table(table: Table) -> None:
-    """Print it as wide as its words: through a pipe, rich takes the width for 80 and would cut them."""
+    """Print a table at full width: rich would cut it at 80 columns in a pipe."""
     out.print(table, width=max(out.width, 160), crop=False)

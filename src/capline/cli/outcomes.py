@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.cli.common import JsonOption, answer_json, out
+from capline.cli.common import JsonOption, answer_json, examples, out
 from capline.model.errors import CampaignError, InvalidValueError
 
 if TYPE_CHECKING:
+    from capline.campaign import Ledger
     from capline.campaign.outcomes import Outcome
 
-__all__ = ["register"]
+__all__ = ["LedgerOption", "app", "run_directory"]
+
+app = typer.Typer()
 
 _LARGEST_ID = 0xFFFF_FFFF
 _MOST_DIGITS = 10
@@ -25,32 +28,27 @@ TargetArgument = Annotated[
 ]
 LedgerOption = Annotated[
     Path | None,
-    typer.Option("--ledger", metavar="DIR", help="The run's directory; NAME.run beside NAME.yaml, if left out."),
+    typer.Option(
+        "--ledger",
+        metavar="DIR",
+        help="The run's directory; NAME.run beside NAME.yaml, if left out.",
+        show_default=False,
+    ),
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command(
-        "outcome",
-        epilog="[bold]Examples[/]\n\ncapline campaign outcome summer-sale.yaml 1001\n\n"
-        "capline campaign outcome summer-sale.run 1001 --json",
-    )(outcome)
-    app.command(
-        "outcomes",
-        epilog="[bold]Examples[/]\n\ncapline campaign outcomes summer-sale.yaml --to outcomes.parquet\n\n"
-        "capline campaign outcomes summer-sale.yaml --to outcomes.csv",
-    )(outcomes)
-
-
+@app.command(
+    epilog=examples(
+        "capline campaign outcome summer-sale.yaml 1001", "capline campaign outcome summer-sale.run 1001 --json"
+    )
+)
 def outcome(
     target: TargetArgument,
     recipient: Annotated[str, typer.Argument(metavar="ID", help="The recipient.", show_default=False)],
     ledger: LedgerOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What became of one recipient: sent, refused by which limit until when, failed and why, not known, under way."""
-    from capline.campaign import Ledger
+    """Show what became of one recipient: sent, refused (by which limit, until when), failed (why), not known."""
     from capline.campaign.outcomes import outcome_of
 
     if (
@@ -60,7 +58,7 @@ def outcome(
         or int(recipient) > _LARGEST_ID
     ):
         raise InvalidValueError(f"recipient {recipient!r}: a campaign's ids are whole numbers from 0 to {_LARGEST_ID}")
-    with Ledger.read(_directory(target, ledger)) as opened:
+    with _open(target, ledger) as opened:
         found = outcome_of(opened, int(recipient))
         if found is None:
             end = "is not in its audience" if opened.is_finished else "was not decided yet, or is not in its audience"
@@ -71,6 +69,12 @@ def outcome(
         out.print(_sentence(found), markup=False, soft_wrap=True)
 
 
+@app.command(
+    epilog=examples(
+        "capline campaign outcomes summer-sale.yaml --to outcomes.parquet",
+        "capline campaign outcomes summer-sale.yaml --to outcomes.csv",
+    )
+)
 def outcomes(
     target: TargetArgument,
     to: Annotated[
@@ -78,23 +82,29 @@ def outcomes(
     ],
     ledger: LedgerOption = None,
 ) -> None:
-    """Write the outcome of every recipient that was decided so far: one row each, Parquet or CSV."""
-    from capline.campaign import Ledger
+    """Write the outcomes so far to a Parquet or CSV file: one row for each recipient that was decided."""
     from capline.campaign.outcomes import export_outcomes
 
-    with Ledger.read(_directory(target, ledger)) as opened:
+    with _open(target, ledger) as opened:
         count = export_outcomes(opened.facts, opened.batches(), to)
         left = opened.facts.audience - count
     rest = f"; {left:,} are not decided yet" if left else ""
     out.print(f"{to}: {count:,} recipients{rest}", markup=False, soft_wrap=True)
 
 
-def _directory(target: Path, ledger: Path | None) -> Path:
+def run_directory(target: Path, ledger: Path | None) -> Path:
+    """The run's directory: as named, or the target itself, or the one beside the campaign file."""
     from capline.campaign import default_directory
+
+    return ledger or (target if target.is_dir() else default_directory(target))
+
+
+def _open(target: Path, ledger: Path | None) -> Ledger:
+    from capline.campaign import Ledger
 
     if ledger is None and not target.exists():
         raise CampaignError(f"{target}: no such file; name the campaign file or the directory of a run")
-    return ledger or (target if target.is_dir() else default_directory(target))
+    return Ledger.read(run_directory(target, ledger))
 
 
 def _sentence(found: Outcome) -> str:

@@ -1,7 +1,7 @@
-"""`capline policies check | show`: is a policy file good, and what does it say?
+"""`capline policies check | show`: checks policy files, and shows what they mean.
 
-`check` is for CI: every fault with its file and line, exit 2 where there is one. `show` prints a good file as it was
-understood: defaults filled in, every limit in its shortest form.
+`check` is for CI: it lists every fault with file and line, and exits 2 if there is one. `show` prints a file as capline
+reads it, with defaults and with each limit in its shortest form.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def check(
     files: FilesArgument,
     as_json: JsonOption = False,
 ) -> None:
-    """Check policy files as a limiter reads them; exit 2 where one has a fault, each with its line."""
+    """Check policy files as a limiter reads them, and list every fault. Exits 2 if there is one."""
     answers: list[dict[str, object]] = []
     good = True
     for path in files:
@@ -76,7 +76,7 @@ def show(
     name: NameArgument = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a policy file says, with everything that it leaves to defaults."""
+    """Show a policy file with all its defaults."""
     read = _read(file)
     rules = Rules(read.policies, read.namespace)
     try:
@@ -92,14 +92,14 @@ def show(
 
 
 def _read(path: Path) -> PolicyFile:
-    """The file, as a limiter takes it: what only shows when all its policies are put together is a fault too."""
+    """The file, checked as a limiter does: also for faults between its policies."""
     read = load(path)
     Rules(read.policies, read.namespace)
     return read
 
 
 def _facts(policy: Policy, rules: Rules) -> dict[str, object]:
-    """The policy as it was understood; a span of time is in microseconds."""
+    """The policy with its defaults; durations are in microseconds."""
     log = f"{rules.namespace}:{policy.log}"
     return {
         "name": policy.name,
@@ -109,6 +109,7 @@ def _facts(policy: Policy, rules: Rules) -> dict[str, object]:
         "algorithm": policy.algorithm,
         "granularity_us": policy.grain_us or None,
         "count_denied": policy.count_denied,
+        "reservations": policy.reservations,
         "log": log,
         "kept_us": rules.retention_us(log),
         "layout": policy.layout,
@@ -127,6 +128,7 @@ def _print(policy: Policy, rules: Rules) -> None:
     ]
     named += [f"buckets of {duration_text(policy.grain_us)}"] if policy.grain_us else []
     named += ["refusals count"] if policy.count_denied else []
+    named += ["reservations"] if policy.reservations else []
     named += [f"layout bucket for {policy.population:,} text subjects"] if policy.layout == "bucket" else []
     named += [f"waits for {policy.wait_replicas} replica(s)"] if policy.wait_replicas else []
     named += [f"zone {policy.zone}"] if policy.needs_zone else []

@@ -1,4 +1,4 @@
-"""`capline demo` and `capline replay`: what a policy does to real events, in simulated time."""
+"""`capline demo` and `capline replay`: a policy applied to past events, in simulated time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from capline.cli.common import INTERRUPTED, NO_SEGMENT, JsonOption, answer_json, examples, note, out, plain
+from capline.cli.common import INTERRUPTED, NO_SEGMENT, JsonOption, answer_json, examples, note, out, plain, warn
 from capline.limiter.limiter import Limiter
 from capline.model.clock import ManualClock
 from capline.replay.blocks import EventFile
@@ -27,32 +27,23 @@ if TYPE_CHECKING:
     from capline.replay.count import ReplayCounts
     from capline.replay.demo.run import DemoResult
 
-__all__ = ["register"]
+__all__ = ["app"]
+
+app = typer.Typer()
 
 DEFAULT_DATA = Path("examples/data/cdnow_transactions.csv.gz")
 DEFAULT_OUT = Path("build/demo")
 DEFAULT_POLICIES = Path("policies.yaml")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command(
-        "replay",
-        epilog=examples(
-            "capline replay events.csv --policy promo --policies policies.yaml",
-            "capline replay calls.csv.gz --policy psp --subject-column provider --time-column ts --sort --json",
-            "capline replay sends.csv --policy promo --segment-column segment --zone-column zone",
-        ),
-    )(replay_file)
-    app.command(
-        "demo",
-        epilog=examples(
-            "capline demo",
-            "capline demo --policies my-policies.yaml --out build/mine --json",
-        ),
-    )(demo)
-
-
+@app.command(
+    "replay",
+    epilog=examples(
+        "capline replay events.csv --policy promo --policies policies.yaml",
+        "capline replay calls.csv.gz --policy psp --subject-column provider --time-column ts --sort --json",
+        "capline replay sends.csv --policy promo --segment-column segment --zone-column zone",
+    ),
+)
 def replay_file(
     events: Annotated[Path, typer.Argument(help="The events: .csv or .csv.gz, with a header.", show_default=False)],
     policy: Annotated[str, typer.Option("--policy", help="The policy's name.", show_default=False)],
@@ -60,18 +51,16 @@ def replay_file(
         Path,
         typer.Option("--policies", "-p", envvar="CAPLINE_POLICIES", help="The policy file.", show_default=True),
     ] = DEFAULT_POLICIES,
-    subject_column: Annotated[str, typer.Option(help="The column of who is limited.")] = "subject",
+    subject_column: Annotated[str, typer.Option(help="The column of subjects.")] = "subject",
     time_column: Annotated[str, typer.Option(help="The column of times: ISO 8601, or seconds since 1970.")] = "time",
     segment_column: Annotated[str | None, typer.Option(help="The column of segments, if there is one.")] = None,
     zone_column: Annotated[
-        str | None, typer.Option(help="The column of time zones; where it is empty, or there is none: the policy's.")
+        str | None, typer.Option(help="The column of time zones; an empty cell means the policy's.")
     ] = None,
-    sort: Annotated[
-        bool, typer.Option("--sort", help="Sort by time first; holds all in memory, 40 bytes a row.")
-    ] = False,
+    sort: Annotated[bool, typer.Option("--sort", help="Sort by time first, in memory: 40 bytes a row.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Count what this policy would have done to these events; consumes nothing anywhere.
+    """Count what this policy would have allowed and refused. Consumes nothing.
 
     Events are decided in order of time, in memory, each at its own time.
     """
@@ -91,23 +80,25 @@ def replay_file(
         _show_counts(policy, counted)
 
 
+@app.command(epilog=examples("capline demo", "capline demo --policies my-policies.yaml --out build/mine --json"))
 def demo(
     data: Annotated[
         Path,
         typer.Option("--data", help="The purchases: a CSV with the columns customer_id and date."),
     ] = DEFAULT_DATA,
-    out_dir: Annotated[Path, typer.Option("--out", help="Where store, segments and report go.")] = DEFAULT_OUT,
+    out_dir: Annotated[Path, typer.Option("--out", help="The directory for store, segments and report.")] = DEFAULT_OUT,
     policies: Annotated[
         Path | None,
         typer.Option("--policies", help="A policy file of your own, with a policy promo.", show_default=False),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """See the main job done: eighteen months of real purchases, capped by segment, in seconds; with a report.
+    """Cap eighteen months of messages by segment, in seconds, and write a report.
 
-    Segments by recency are made each morning, each purchase makes messages due, and each week a blast goes to everyone.
+    The purchases are real. Each morning customers are put into segments by recency, each purchase triggers messages,
+    and each week a message goes to everyone.
     """
-    # The demo brings roaring bitmaps and the report along: other commands should not wait for them.
+    # Imports roaring bitmaps and the report, which other commands should not wait for.
     from capline.replay.demo.report import check_report_parts, size_text, write_report  # noqa: PLC0415
     from capline.replay.demo.run import run_demo  # noqa: PLC0415
 
@@ -120,7 +111,7 @@ def demo(
             task = bar.add_task("days", total=None)
             result = run_demo(data, out_dir, policies, lambda done, days: bar.update(task, completed=done, total=days))
     except KeyboardInterrupt:
-        note.print("interrupted: no report was written; the next run starts again", style="yellow")
+        warn("interrupted: no report was written; the next run starts again")
         raise typer.Exit(INTERRUPTED) from None
     report = out_dir / "report.html"
     report_bytes = write_report(result, report)
@@ -136,7 +127,7 @@ def demo(
 
 
 def _progress(*columns: ProgressColumn) -> Progress:
-    """Make a progress line for people; where standard error is no terminal, nothing is written."""
+    """A progress bar, shown only on a terminal."""
     return Progress(*columns, console=note, transient=True, disable=not note.is_terminal)
 
 
@@ -169,7 +160,7 @@ def _show_demo(result: DemoResult) -> None:
 
 
 def _show_next(result: DemoResult, data: Path, out_dir: Path) -> None:
-    """Name commands that work as typed, from the folder that this one ran in."""
+    """Print commands that work as typed, from the current folder."""
     program, policies = shlex.quote(_program()), shlex.quote(str(out_dir / "policies.yaml"))
     store = shlex.quote(f"lmdb://{out_dir / 'store'}")
     segment = next(
@@ -205,7 +196,7 @@ def _show_next(result: DemoResult, data: Path, out_dir: Path) -> None:
 
 
 def _program() -> str:
-    """Tell how this program is called from here: by its name where the PATH finds it, else by its path."""
+    """How to call this program: by its name if the PATH finds it, else by its path."""
     called = Path(sys.argv[0])
     found = shutil.which("capline")
     if called.name != "capline" or (found is not None and called.exists() and called.samefile(found)):

@@ -1,8 +1,6 @@
-"""`capline segments`: build and merge snapshots; `segments_read` and `segments_publish` have the other commands.
+"""`capline segments build | merge`: makes snapshots. The other commands are in `segments_read` and `segments_publish`.
 
-Each command is one call into `capline.segment` and its answer, for people or (`--json`) for machines. What is wrong is
-raised as a `CaplineError`, which `capline.cli.main` prints. `capline.segment` brings pyroaring and pyarrow when one
-of its names is first used: `--help` does not wait for them.
+`capline.segment` imports pyroaring and pyarrow when one of its names is first used, so `--help` does not wait for them.
 """
 
 from __future__ import annotations
@@ -14,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from capline import segment as segments
 from capline.cli import segments_publish, segments_read
-from capline.cli.common import JsonOption, group, note
+from capline.cli.common import JsonOption, examples, group
 from capline.cli.manifests import show_manifest
+from capline.cli.progress import progress_bar
 from capline.model.errors import SegmentError
 from capline.segment import files
 
@@ -28,8 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = group("segments", "Build and ask [bold]segments[/]: named sets of users.")
-segments_publish.register(app)
+app = group("segments", "Build, query and publish [bold]segments[/]: named sets of users.")
+app.add_typer(segments_read.app)
+app.add_typer(segments_publish.app)
 
 Destination = Annotated[
     Path, typer.Option("--out", metavar="DIR", help="The directory to write the snapshot as.", show_default=False)
@@ -38,14 +37,14 @@ FirstWins = Annotated[
     str | None,
     typer.Option(
         metavar="NAME,NAME,...",
-        help="Whoever is in two segments goes into the first of these; name them all. Without it that is an error.",
+        help="Put ids of two segments into the first of these; name all segments. Without it such ids are an error.",
     ),
 ]
-Version = Annotated[str | None, typer.Option(help="A name for this state; the instant, if left out.")]
-Replace = Annotated[bool, typer.Option("--replace", help="Replace the snapshot that is there.")]
+Version = Annotated[str | None, typer.Option(help="Its name; the time of the build, if left out.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Replace an existing snapshot.")]
 IdsDirectory = Annotated[
     Path | None,
-    typer.Option("--ids", metavar="DIR", help="Text ids: the directory where their dictionary is kept, for good."),
+    typer.Option("--ids", metavar="DIR", help="For text ids: the directory of their permanent dictionary."),
 ]
 
 
@@ -58,19 +57,20 @@ class Kind(StrEnum):
 
 
 @app.command(
-    epilog="[bold]Examples[/]\n\n"
-    "capline segments build users.csv --out segments/today\n\n"
-    "capline segments build 'export/*.parquet' --out segments/today --first-wins new,active,churned\n\n"
-    "capline segments build users.csv --out segments/today --overlapping vip,holdout\n\n"
-    "capline segments build users.csv --out segments/today --kind text --ids segments/ids\n\n"
-    "capline segments build export/part-7.parquet --out parts/7 --partial"
+    epilog=examples(
+        "capline segments build users.csv --out segments/today",
+        "capline segments build 'export/*.parquet' --out segments/today --first-wins new,active,churned",
+        "capline segments build users.csv --out segments/today --overlapping vip,holdout",
+        "capline segments build users.csv --out segments/today --kind text --ids segments/ids",
+        "capline segments build export/part-7.parquet --out parts/7 --partial",
+    )
 )
 def build(
     sources: Annotated[
         list[str],
         typer.Argument(
             metavar="FILE...",
-            help="Rows (id, segment): .csv, .csv.gz or .parquet; globs and URLs welcome.",
+            help="Rows (id, segment): .csv, .csv.gz or .parquet files, globs or URLs.",
             show_default=False,
         ),
     ],
@@ -84,26 +84,26 @@ def build(
     first_wins: FirstWins = None,
     overlapping: Annotated[
         str | None,
-        typer.Option(metavar="NAME,NAME,...", help="Segments that may share ids with any: audiences, hold-outs."),
+        typer.Option(metavar="NAME,NAME,...", help="Segments that may share ids with others: audiences, hold-outs."),
     ] = None,
     partial: Annotated[
-        bool, typer.Option("--partial", help="One part of the rows, for 'merge' to unite with the others.")
+        bool, typer.Option("--partial", help="Build one part of the rows, to be merged with others.")
     ] = False,
     version: Version = None,
     replace: Replace = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Build a snapshot of segments from files of rows, all or nothing."""
+    """Build a snapshot of segments from files of rows."""
     order, sharing = _names(first_wins), _names(overlapping) or []
     if partial and order is not None:
-        raise SegmentError("a partial build settles nothing; give --first-wins to 'merge'")
+        raise SegmentError("a partial build may overlap; give --first-wins to 'merge'")
     _check_ids(kind, ids, partial)
     total = segments.count_rows(sources)
     with ExitStack() as stack:
-        advance = stack.enter_context(_Advance("reading rows", "rows", total, as_json))
+        advance = stack.enter_context(progress_bar("reading rows", total, "rows", wanted=_shown(as_json)))
         builder = None
         if kind is Kind.TEXT:
-            # A part has numbers of its own, which merging replaces: its dictionary is kept nowhere but in the part.
+            # Merging replaces the numbers of a part, so its dictionary is kept only in the part.
             home = ids or Path(stack.enter_context(tempfile.TemporaryDirectory(dir=_parent(destination))))
             builder = stack.enter_context(segments.keep(home))
             rows = segments.number_rows(segments.read_text_rows(sources, id_column, segment_column), builder, advance)
@@ -124,15 +124,16 @@ def build(
 
 
 @app.command(
-    epilog="[bold]Examples[/]\n\n"
-    "capline segments merge parts/* --out segments/today\n\n"
-    "capline segments merge parts/* --out segments/today --first-wins new,active,churned\n\n"
-    "capline segments merge parts/* --out segments/today --ids segments/ids"
+    epilog=examples(
+        "capline segments merge parts/* --out segments/today",
+        "capline segments merge parts/* --out segments/today --first-wins new,active,churned",
+        "capline segments merge parts/* --out segments/today --ids segments/ids",
+    )
 )
 def merge(
     parts: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR...", help="Partial snapshots, each of other rows.", show_default=False),
+        typer.Argument(metavar="DIR...", help="Partial snapshots, each built from other rows.", show_default=False),
     ],
     destination: Destination,
     ids: IdsDirectory = None,
@@ -141,9 +142,9 @@ def merge(
     replace: Replace = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Unite partial builds into one snapshot, and verify that nobody is in two segments."""
+    """Merge partial builds into one snapshot, and verify that no id is in two segments."""
     with ExitStack() as stack:
-        advance = stack.enter_context(_Advance("merging parts", "parts", len(parts), as_json))
+        advance = stack.enter_context(progress_bar("merging parts", len(parts), "parts", wanted=_shown(as_json)))
         builder = None if ids is None else stack.enter_context(segments.keep(ids))
         snapshot = segments.merge_partials(parts, _names(first_wins), version, builder=builder, progress=advance)
         if builder is not None:
@@ -152,27 +153,9 @@ def merge(
     show_manifest(destination, manifest, as_json=as_json)
 
 
-class _Advance(Progress):
-    """A bar on standard error, where that is a terminal; called with how much is done."""
-
-    def __init__(self, doing: str, unit: str, total: int | None, quiet: bool) -> None:
-        super().__init__(
-            SpinnerColumn(),
-            TextColumn(doing),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            console=note,
-            transient=True,
-            disable=quiet or not note.is_terminal,
-        )
-        self._unit = unit
-        self._task = self.add_task("", total=total, rate="")
-
-    def __call__(self, done: int) -> None:
-        speed = self.tasks[self._task].speed
-        self.update(self._task, completed=done, rate=f"{speed:,.0f} {self._unit}/s" if speed else "")
+def _shown(as_json: bool) -> bool | None:
+    """No progress beside an answer in JSON."""
+    return False if as_json else None
 
 
 def _names(text: str | None) -> list[str] | None:
@@ -185,7 +168,7 @@ def _check_ids(kind: Kind, ids: Path | None, partial: bool) -> None:
     if kind is Kind.TEXT and partial and ids is not None:
         raise SegmentError("a partial build has numbers of its own; give --ids to 'merge'")
     if kind is Kind.TEXT and not partial and ids is None:
-        raise SegmentError("text ids get numbers for good; say where those are kept: --ids DIR")
+        raise SegmentError("text ids need a permanent dictionary; say where it is kept: --ids DIR")
 
 
 def _parent(destination: Path) -> Path:
@@ -201,6 +184,3 @@ def _snapshot(
         builder.commit()
     make = segments.Snapshot.verified if partial else segments.Snapshot
     return make(sets, version, None, overlapping=sharing, ids=None if builder is None else builder.dictionary())
-
-
-segments_read.register(app)

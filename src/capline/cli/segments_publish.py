@@ -1,8 +1,6 @@
-"""`capline segments publish`, `rollback`, `pin`, `gc` and `watch`, and `list` of an address: versions that are served.
+"""`capline segments publish | rollback | pin | gc | watch`, and `list` of an address: the published versions.
 
-Each command is one call into `capline.segment.publish.publish` or `watch`, and its answer. Exit codes: 2 for what
-cannot be done as it was asked, 3 where somebody else published meanwhile (nothing is wrong with what was asked: look,
-then ask again).
+Exit codes: 2 for bad input, 3 where somebody else published meanwhile (look at it, then try again).
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from rich.table import Table
 
 from capline import segment as segments
 from capline.cli.common import JsonOption, answer_json, examples, note, out
+from capline.cli.manifests import print_table
 from capline.model.errors import SegmentConflictError
 from capline.segment.manifest import instant_text
 
@@ -27,7 +26,9 @@ if TYPE_CHECKING:
     from capline.segment import WatchStatus
     from capline.segment.publish.pointer import Pointer, Published
 
-__all__ = ["LOST", "list_versions", "register"]
+__all__ = ["LOST", "app", "list_versions"]
+
+app = typer.Typer()
 
 LOST = 3
 
@@ -38,16 +39,10 @@ Address = Annotated[
     str,
     typer.Argument(
         metavar="URL",
-        help="Where versions are published: a directory, s3://bucket/prefix, gs://… or az://….",
+        help="The publication's address: a directory, s3://bucket/prefix, gs://… or az://….",
         show_default=False,
     ),
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to `capline segments`."""
-    for name, command, lines in _COMMANDS:
-        app.command(name, epilog=examples(*lines))(command)
 
 
 def list_versions(url: str, *, as_json: bool) -> None:
@@ -73,29 +68,35 @@ def list_versions(url: str, *, as_json: bool) -> None:
         )
         row = (each.version, instant_text(each.published_us), marks, f"{each.cardinality:,}", f"{each.bytes:,}")
         table.add_row(*row, each.manifest[:12])
-    # Through a pipe, rich takes the width for 80 and would cut the words; machines and pagers want them whole.
-    out.print(table, width=max(out.width, 160), crop=False)
+    print_table(table)
 
 
+@app.command(
+    "publish",
+    epilog=examples(
+        "capline segments publish segments/today s3://bucket/segments",
+        "capline segments publish segments/today /srv/segments --version 2025-03-01 --expect 2025-02-28",
+    ),
+)
 def _publish(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A snapshot's directory.", show_default=False)],
     url: Address,
     version: Annotated[
-        str | None, typer.Option(help="Its name there; the snapshot's own version, if left out.", show_default=False)
+        str | None, typer.Option(help="Its published name; the snapshot's own, if left out.", show_default=False)
     ] = None,
     expect: Annotated[
         str | None,
         typer.Option(metavar="VERSION", help="Publish only if this version is current.", show_default=False),
     ] = None,
     resend: Annotated[
-        bool, typer.Option("--resend", help="Send also what is there already: fixes what was damaged there.")
+        bool, typer.Option("--resend", help="Send files that are there too, to fix damaged ones.")
     ] = False,
     new_dictionary: Annotated[
-        bool, typer.Option("--new-dictionary", help="Text ids: their numbers are others than before, on purpose.")
+        bool, typer.Option("--new-dictionary", help="For text ids: the dictionary is a new one on purpose.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Verify a snapshot, send what is not there yet, and make it the version that is served.
+    """Verify a snapshot, send its missing files, and make it the served version.
 
     Exits 3 where somebody else published meanwhile.
     """
@@ -137,15 +138,24 @@ def _publish(
         )
 
 
+@app.command(
+    "rollback",
+    epilog=examples(
+        "capline segments rollback s3://bucket/segments",
+        "capline segments rollback s3://bucket/segments --to 2025-03-01",
+    ),
+)
 def _rollback(
     url: Address,
     to: Annotated[
         str | None,
-        typer.Option(metavar="VERSION", help="This version; left out, the one before the current.", show_default=False),
+        typer.Option(
+            metavar="VERSION", help="Serve this version; left out, the one before the current.", show_default=False
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve an earlier version again. What was published stays, and can be rolled forward to."""
+    """Serve an earlier version again. Later versions stay, so you can roll forward too."""
     with segments.Publisher(url) as publisher:
         pointer = _or_lost(lambda: publisher.rollback(to))
     if as_json:
@@ -154,13 +164,20 @@ def _rollback(
         out.print(f"{url}: version {pointer.current} is current", markup=False)
 
 
+@app.command(
+    "pin",
+    epilog=examples(
+        "capline segments pin s3://bucket/segments 2025-03-01",
+        "capline segments pin s3://bucket/segments 2025-03-01 --remove",
+    ),
+)
 def _pin(
     url: Address,
     version: Annotated[str, typer.Argument(metavar="VERSION", help="A published version.", show_default=False)],
-    remove: Annotated[bool, typer.Option("--remove", help="Pin it no longer.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Unpin it.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Keep a version for good: gc leaves it, and so does every publication."""
+    """Keep a version until it is unpinned: neither gc nor a publication retires it."""
     with segments.Publisher(url) as publisher:
         pointer = _or_lost(lambda: publisher.pin(version, pinned=not remove))
     pinned = [each.version for each in pointer.versions if each.pinned]
@@ -170,16 +187,23 @@ def _pin(
         out.print(f"{url}: pinned: {', '.join(pinned) or 'none'}", markup=False)
 
 
+@app.command(
+    "gc",
+    epilog=examples(
+        "capline segments gc s3://bucket/segments --keep 30",
+        "capline segments gc s3://bucket/segments --dry-run --json",
+    ),
+)
 def _gc(
     url: Address,
-    keep: Annotated[int, typer.Option(min=1, help="So many of the newest versions stay.")] = 10,
+    keep: Annotated[int, typer.Option(min=1, help="How many of the newest versions to keep.")] = 10,
     grace_hours: Annotated[
-        float, typer.Option(min=0, help="What was published or sent within so many hours stays.")
+        float, typer.Option(min=0, help="Keep what was published or sent in the last so many hours.")
     ] = 24,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Retire old versions and delete what no version needs. The current and the pinned ones stay, always."""
+    """Retire old versions, then delete files that no version needs. Keeps the current and the pinned versions."""
     with segments.Publisher(url) as publisher:
         done = _or_lost(lambda: publisher.collect(keep=keep, grace_us=int(grace_hours * _HOUR_US), dry_run=dry_run))
     if as_json:
@@ -193,21 +217,26 @@ def _gc(
     )
 
 
+@app.command(
+    "watch",
+    epilog=examples(
+        "capline segments watch s3://bucket/segments --cache /var/cache/capline",
+        "capline segments watch s3://bucket/segments --cache /var/cache/capline --once --json",
+    ),
+)
 def _watch(
     url: Address,
-    cache: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where this host keeps what it fetched.", show_default=False)
-    ],
-    interval: Annotated[float, typer.Option(min=0.01, max=86400, help="Seconds between looks, give or take.")] = 10,
+    cache: Annotated[Path, typer.Option(metavar="DIR", help="The directory of this host's cache.", show_default=False)],
+    interval: Annotated[float, typer.Option(min=0.01, max=86400, help="Seconds between polls, with jitter.")] = 10,
     version: Annotated[str | None, typer.Option(help="Follow this version alone.", show_default=False)] = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Look once, fetch and verify; exit 2 unless the newest is good.")
+        bool, typer.Option("--once", help="Poll once: fetch and verify; exit 2 unless the newest is good.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Follow a publication: fetch and verify what is new, and say each change on a line. Ctrl-C ends it.
+    """Follow a publication: fetch and verify new versions, and print each change. Ctrl-C ends it.
 
-    With --once it fills the cache of a host before its processes start.
+    With --once it fills a host's cache before its processes start.
     """
     watch = segments.SegmentWatch(url, cache, interval_s=interval, version=version)
     try:
@@ -242,7 +271,7 @@ def _say(url: str, status: WatchStatus, *, as_json: bool) -> None:
 
 
 def _or_lost(work: Callable[[], _T]) -> _T:
-    """Do it; where somebody else was faster, say so and exit 3."""
+    """The result of the call; exits 3 where somebody else was faster."""
     try:
         return work()
     except SegmentConflictError as error:
@@ -257,47 +286,3 @@ def _facts(pointer: Pointer, each: Published) -> dict[str, object]:
 
 def _plain(value: msgspec.Struct) -> dict[str, object]:
     return msgspec.structs.asdict(value)
-
-
-_COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
-    (
-        "publish",
-        _publish,
-        (
-            "capline segments publish segments/today s3://bucket/segments",
-            "capline segments publish segments/today /srv/segments --version 2025-03-01 --expect 2025-02-28",
-        ),
-    ),
-    (
-        "rollback",
-        _rollback,
-        (
-            "capline segments rollback s3://bucket/segments",
-            "capline segments rollback s3://bucket/segments --to 2025-03-01",
-        ),
-    ),
-    (
-        "pin",
-        _pin,
-        (
-            "capline segments pin s3://bucket/segments 2025-03-01",
-            "capline segments pin s3://bucket/segments 2025-03-01 --remove",
-        ),
-    ),
-    (
-        "gc",
-        _gc,
-        (
-            "capline segments gc s3://bucket/segments --keep 30",
-            "capline segments gc s3://bucket/segments --dry-run --json",
-        ),
-    ),
-    (
-        "watch",
-        _watch,
-        (
-            "capline segments watch s3://bucket/segments --cache /var/cache/capline",
-            "capline segments watch s3://bucket/segments --cache /var/cache/capline --once --json",
-        ),
-    ),
-)

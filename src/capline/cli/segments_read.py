@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +10,7 @@ from rich.table import Table
 
 from capline import segment as segments
 from capline.cli import segments_publish
-from capline.cli.common import NO_SEGMENT, JsonOption, answer_json, examples, note, plain, printable
+from capline.cli.common import NO_SEGMENT, JsonOption, answer_json, examples, note, plain, printable, warn
 from capline.cli.manifests import manifest_facts, print_table, show_manifest, totals
 from capline.model.errors import SegmentError
 from capline.segment import files
@@ -20,54 +19,52 @@ from capline.segment.manifest import MANIFEST, Manifest, instant_text, read_mani
 if TYPE_CHECKING:
     from capline.segment import IdSet, Snapshot
 
-__all__ = ["register"]
+__all__ = ["app"]
+
+app = typer.Typer()
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A snapshot's directory.", show_default=False)]
 Address = Annotated[
     str,
-    typer.Argument(
-        metavar="DIR|URL", help="A snapshot's directory, or where versions are published.", show_default=False
-    ),
+    typer.Argument(metavar="DIR|URL", help="A snapshot's directory, or a publication's address.", show_default=False),
 ]
 CacheOption = Annotated[
     Path | None,
-    typer.Option("--cache", metavar="DIR", help="Keep what was fetched here, for the next call."),
+    typer.Option("--cache", metavar="DIR", help="Keep fetched files here, for the next call."),
 ]
 
 _LONGEST_ID = 20
-"""Digits of a 64-bit number: beyond it int() would only work hard to say the same."""
+"""Digits of the largest 64-bit number: bounds the work of int()."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add these commands to `capline segments`."""
-    for name, command, lines in _COMMANDS:
-        app.command(name, epilog=examples(*lines))(command)
-
-
+@app.command(
+    "show", epilog=examples("capline segments show segments/today", "capline segments show segments/today --json")
+)
 def _show(directory: Directory, as_json: JsonOption = False) -> None:
-    """Show a snapshot: its segments and sizes. Every file of it is verified on the way."""
+    """Show the segments of a snapshot and their sizes. Verifies every file."""
     manifest = read_manifest(directory)
     (segments.load_partial if manifest.partial else segments.load_snapshot)(directory)
     show_manifest(directory, manifest, as_json=as_json, verified=True)
 
 
+@app.command("list", epilog=examples("capline segments list segments", "capline segments list s3://bucket/segments"))
 def _list(
-    place: Annotated[
+    address: Annotated[
         str,
         typer.Argument(
-            metavar="DIR|URL", help="A directory of snapshots, or where versions are published.", show_default=False
+            metavar="DIR|URL", help="A directory of snapshots, or a publication's address.", show_default=False
         ),
     ],
     as_json: JsonOption = False,
 ) -> None:
     """List the snapshots in a directory, or the published versions at an address, oldest first.
 
-    Of snapshots only their manifests are read.
+    Reads only manifests.
     """
-    if segments.is_publication(place):
-        segments_publish.list_versions(place, as_json=as_json)
+    if segments.is_publication(address):
+        segments_publish.list_versions(address, as_json=as_json)
     else:
-        _list_directory(Path(place), as_json=as_json)
+        _list_directory(Path(address), as_json=as_json)
 
 
 def _list_directory(directory: Path, *, as_json: bool) -> None:
@@ -82,7 +79,7 @@ def _list_directory(directory: Path, *, as_json: bool) -> None:
                 found.append((path, read_manifest(path)))
             except SegmentError as error:
                 found.append((path, error))
-    # Damaged ones have no instant that could be trusted: they come last.
+    # Damaged ones come last: their time is not to be trusted.
     found.sort(key=lambda each: (0, each[1].created_us) if isinstance(each[1], Manifest) else (1, 0))
     if as_json:
         answer_json(
@@ -93,7 +90,7 @@ def _list_directory(directory: Path, *, as_json: bool) -> None:
         )
         return
     if not found:
-        note.print(f"no snapshot in {directory}", style="yellow", markup=False)
+        warn(f"no snapshot in {directory}")
         return
     table = Table("snapshot", "version", "created", box=None, header_style="bold")
     for title in ("segments", "ids", "bytes"):
@@ -111,14 +108,21 @@ def _list_directory(directory: Path, *, as_json: bool) -> None:
     print_table(table)
 
 
+@app.command(
+    "contains",
+    epilog=examples(
+        "capline segments contains segments/today 42 1007",
+        "capline segments contains s3://bucket/segments 42 --cache /var/cache/capline",
+    ),
+)
 def _contains(
     address: Address,
     ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids to look up.", show_default=False)],
     cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say which segment each id is in; and which of the overlapping sets, if the snapshot has any."""
-    snapshot, version = _open(address, cache)
+    """Show the segment of each id, and its overlapping sets if the snapshot has any."""
+    snapshot, version = segments.fetch_snapshot(address, cache)
     answers: list[dict[str, Any]] = []
     for text in ids:
         one = _id(snapshot, text)
@@ -128,7 +132,7 @@ def _contains(
     if as_json:
         answer_json({"version": version, "ids": answers})
         return
-    # Not through rich, here and below: it turns tabs into blanks, and is slow for a million lines.
+    # Here and below without rich, which replaces tabs and is slow for a million lines.
     lines = (f"{printable(each['id'])}\t{each['segment'] or NO_SEGMENT}" for each in answers)
     typer.echo(
         "\n".join(
@@ -137,17 +141,24 @@ def _contains(
     )
 
 
+@app.command(
+    "counts",
+    epilog=examples(
+        "capline segments counts segments/today",
+        "capline segments counts segments/today --expression '(active | new) - churned'",
+    ),
+)
 def _counts(
     address: Address,
     expression: Annotated[
         str | None,
-        typer.Option(help="Count this instead: segments with |, &, - and brackets. Write a space before each '-'."),
+        typer.Option(help="Count this expression: segments with |, &, - and brackets. Write a space before each '-'."),
     ] = None,
     cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Count the ids of each segment, of those that two of them share, and of an expression."""
-    snapshot, version = _open(address, cache)
+    """Count the ids of each segment and those that two share, or those of an expression."""
+    snapshot, version = segments.fetch_snapshot(address, cache)
     if expression is not None:
         found = len(snapshot.evaluate(expression))
         if as_json:
@@ -172,6 +183,13 @@ def _counts(
         typer.echo(f"{one} & {other}\t{both}")
 
 
+@app.command(
+    "classify",
+    epilog=examples(
+        "capline segments classify segments/today audience.parquet",
+        "capline segments classify segments/today audience.roaring --out parts",
+    ),
+)
 def _classify(
     address: Address,
     audience: Annotated[
@@ -181,13 +199,13 @@ def _classify(
     id_column: Annotated[str, typer.Option(help="The column of ids.")] = "id",
     destination: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Write one bitmap file for each segment, and none.roaring for none."),
+        typer.Option("--out", metavar="DIR", help="Write a bitmap file for each segment; none.roaring has the rest."),
     ] = None,
     cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Split an audience by segment: how many of it are in each; duplicates count once."""
-    snapshot, version = _open(address, cache)
+    """Count how many ids of an audience are in each segment. Duplicates count once."""
+    snapshot, version = segments.fetch_snapshot(address, cache)
     if snapshot.ids is None:
         ids = segments.read_audience(audience, id_column, drop_duplicates=True, kind=snapshot.kind)
         unknown = 0
@@ -209,6 +227,14 @@ def _classify(
     typer.echo("\n".join(f"{name}\t{size}" for name, size in {**sizes, NO_SEGMENT: nowhere}.items()))
 
 
+@app.command(
+    "members",
+    epilog=examples(
+        "capline segments members segments/today active --limit 20",
+        "capline segments members segments/today active --after 1007",
+        "capline segments members segments/today --expression '(active | new) - churned'",
+    ),
+)
 def _members(
     address: Address,
     segment: Annotated[
@@ -217,17 +243,17 @@ def _members(
     ] = None,
     expression: Annotated[
         str | None,
-        typer.Option(help="Instead of a name: segments with |, &, - and brackets. Write a space before each '-'."),
+        typer.Option(help="An expression instead: segments with |, &, - and brackets. Write a space before each '-'."),
     ] = None,
     after: Annotated[str | None, typer.Option(metavar="ID", help="Only ids above this one: the next page.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many ids.")] = 1000,
+    limit: Annotated[int, typer.Option(min=1, help="The most ids to print.")] = 1000,
     cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the ids of a segment, or of an expression, in ascending order, one page at a time."""
     if (segment is None) == (expression is None):
         raise SegmentError("name a segment or give an --expression, one of the two")
-    snapshot, version = _open(address, cache)
+    snapshot, version = segments.fetch_snapshot(address, cache)
     cursor = None if after is None else _id(snapshot, after)
     chosen = _choose(snapshot, segment, expression)
     page = snapshot.page(chosen, cursor, limit)
@@ -248,57 +274,9 @@ def _choose(snapshot: Snapshot, segment: str | None, expression: str | None) -> 
     return snapshot.sets[segment or ""]
 
 
-def _open(address: str, cache: Path | None) -> tuple[Snapshot, str]:
-    """A snapshot to ask, and its version: one that was verified here once is not read through again."""
-    if cache is not None:
-        return segments.fetch_snapshot(address, cache)
-    with tempfile.TemporaryDirectory(prefix="capline-segments-") as fetched:
-        # Its files are mapped, so they last as long as the snapshot.
-        return segments.fetch_snapshot(address, fetched)
-
-
 def _id(snapshot: Snapshot, text: str) -> int | str:
     if snapshot.kind == "text":
         return text
     if not (text.isascii() and text.isdecimal() and len(text) <= _LONGEST_ID):
         raise SegmentError(f"id {text[:40]!r} is not a number from 0 to {segments.set_type(snapshot.kind).largest}")
     return int(text)
-
-
-_COMMANDS = (
-    ("show", _show, ("capline segments show segments/today", "capline segments show segments/today --json")),
-    ("list", _list, ("capline segments list segments", "capline segments list s3://bucket/segments")),
-    (
-        "contains",
-        _contains,
-        (
-            "capline segments contains segments/today 42 1007",
-            "capline segments contains s3://bucket/segments 42 --cache /var/cache/capline",
-        ),
-    ),
-    (
-        "counts",
-        _counts,
-        (
-            "capline segments counts segments/today",
-            "capline segments counts segments/today --expression '(active | new) - churned'",
-        ),
-    ),
-    (
-        "classify",
-        _classify,
-        (
-            "capline segments classify segments/today audience.parquet",
-            "capline segments classify segments/today audience.roaring --out parts",
-        ),
-    ),
-    (
-        "members",
-        _members,
-        (
-            "capline segments members segments/today active --limit 20",
-            "capline segments members segments/today active --after 1007",
-            "capline segments members segments/today --expression '(active | new) - churned'",
-        ),
-    ),
-)

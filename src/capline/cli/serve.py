@@ -1,4 +1,4 @@
-"""`capline serve`: decisions over HTTP, for programs in any language; it runs until Ctrl-C or SIGTERM."""
+"""`capline serve`: decisions over HTTP, for programs in any language, until Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -8,76 +8,80 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.cli.common import examples, note, out
+from capline.cli.common import answer_json, examples, note, out
 from capline.service.parts import check_service_parts
 
 if TYPE_CHECKING:
     from capline.service.run.settings import Address, Settings
 
-__all__ = ["register"]
+__all__ = ["app"]
+
+app = typer.Typer()
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(
-        "serve",
-        epilog=examples(
-            "capline serve --policies policies.yaml",
-            "capline serve --segments s3://bucket/segments",
-            "capline serve --config-store lmdb://.capline/configuration",
-            "capline serve --config capline.yaml --workers 4",
-            "capline serve --config capline.yaml --check",
-        ),
-    )(serve)
-
-
+@app.command(
+    epilog=examples(
+        "capline serve --policies policies.yaml",
+        "capline serve --segments s3://bucket/segments",
+        "capline serve --config-store lmdb://.capline/configuration",
+        "capline serve --config capline.yaml --workers 4",
+        "capline serve --config capline.yaml --check",
+        "capline serve --config capline.yaml --check --json",
+    )
+)
 def serve(
     config: Annotated[
         str | None,
-        typer.Option("--config", "-c", envvar="CAPLINE_CONFIG_FILE", help="A file of all settings: docs/service.md."),
+        typer.Option("--config", "-c", envvar="CAPLINE_CONFIG_FILE", help="A file of settings, see docs/service.md."),
     ] = None,
     policies: Annotated[str | None, typer.Option("--policies", "-p", help="The policy file: policies.yaml.")] = None,
     store: Annotated[str | None, typer.Option("--store", "-s", help="The store's URL: lmdb://.capline/store.")] = None,
     listen: Annotated[
-        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Where decisions are asked: 127.0.0.1:8080.")
+        str | None, typer.Option("--listen", metavar="HOST:PORT", help="The address for decisions: 127.0.0.1:8080.")
     ] = None,
     admin: Annotated[
-        str | None, typer.Option("--admin", metavar="HOST:PORT", help="Where metrics are read: 127.0.0.1:8081.")
+        str | None, typer.Option("--admin", metavar="HOST:PORT", help="The address for metrics: 127.0.0.1:8081.")
     ] = None,
-    workers: Annotated[int | None, typer.Option("--workers", help="Processes that answer, on one port.")] = None,
-    tokens: Annotated[str | None, typer.Option("--tokens", help="The tokens file: capline token create.")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", help="Worker processes, all on one port.")] = None,
+    tokens: Annotated[
+        str | None, typer.Option("--tokens", help="The tokens file, made by capline token create.")
+    ] = None,
     on_store_error: Annotated[
         str | None, typer.Option("--on-store-error", help="In an outage: raise (answer 503), allow or deny.")
     ] = None,
     segments: Annotated[
         str | None,
         typer.Option(
-            "--segments", metavar="DIR|URL", help="Where a subject's segment is looked up: a snapshot, or publications."
+            "--segments", metavar="DIR|URL", help="Look up each subject's segment here: a snapshot or a publication."
         ),
     ] = None,
     envoy: Annotated[
-        list[str] | None, typer.Option("--envoy", help="YAML of envoyproxy/ratelimit: a file or a folder.")
+        list[str] | None,
+        typer.Option("--envoy", help="A configuration of envoyproxy/ratelimit: a YAML file, or a folder of them."),
     ] = None,
     grpc: Annotated[
-        str | None, typer.Option("--grpc", metavar="HOST:PORT", help="Where Envoy asks: 127.0.0.1:8082.")
+        str | None, typer.Option("--grpc", metavar="HOST:PORT", help="The address for Envoy: 127.0.0.1:8082.")
     ] = None,
     merge_domains: Annotated[
         bool,
-        typer.Option("--merge-domains", envvar="MERGE_DOMAIN_CONFIG", help="Its files may share a domain."),
+        typer.Option("--merge-domains", envvar="MERGE_DOMAIN_CONFIG", help="Envoy's files may share a domain."),
     ] = False,
-    spoe: Annotated[str | None, typer.Option("--spoe", metavar="HOST:PORT", help="Where HAProxy asks.")] = None,
+    spoe: Annotated[str | None, typer.Option("--spoe", metavar="HOST:PORT", help="The address for HAProxy.")] = None,
     config_store: Annotated[
         str | None,
         typer.Option(
-            "--config-store", metavar="URL", help="Policies and overrides that change while it runs: capline config."
+            "--config-store",
+            metavar="URL",
+            help="Policies and overrides that may change meanwhile, see capline config.",
         ),
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Look whether it could start, and exit.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Check whether it could start, and exit.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Answer --check in JSON, for machines.")] = False,
 ) -> None:
     """Serve decisions over HTTP on this machine; docs/service.md has the paths and all settings.
 
-    A setting is what its option says, else CAPLINE_STORE and so on of the environment, else the file. Ctrl-C or SIGTERM
-    ends it within 10 seconds, with what is under way finished; SIGHUP reloads what changed.
+    An option comes before the environment (CAPLINE_STORE and so on), and that before the file. Ctrl-C or SIGTERM
+    finishes the requests under way and ends within 10 seconds; SIGHUP reloads what changed.
     """
     check_service_parts()
     from capline.service.run.file import read_settings  # noqa: PLC0415 - an extra, and `--help` stays instant
@@ -103,8 +107,11 @@ def serve(
         from capline.service.server import check as checked  # noqa: PLC0415 - as above
 
         count = checked(settings)
+        if json:
+            answer_json({"good": True, "policies": settings.policies, "count": count})
+            return
         if settings.policies is None:
-            out.print("good: the policies are in the configuration store, which is asked at the start", markup=False)
+            out.print("good: the policies are in the configuration store, which is read at the start", markup=False)
             return
         where = settings.policies
         out.print(f"good: {count} {'policy' if count == 1 else 'policies'} of {where}", markup=False)

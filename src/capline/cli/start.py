@@ -1,4 +1,4 @@
-"""Where the command begins: before anything large is imported, so that Ctrl-C is quiet from the first moment on."""
+"""The entry point of the command. It imports nothing large first, so that an early Ctrl-C prints no traceback."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line; 130 on Ctrl-C, also while it is still being loaded."""
+    """Run the command line; exits 130 on Ctrl-C, also while it is loading."""
     try:
-        from capline.cli.main import main as run  # noqa: PLC0415 - what takes a while is inside the `try`
+        from capline.cli.main import main as run  # noqa: PLC0415 - the slow import is inside the `try`
 
         run()
     except KeyboardInterrupt:

@@ -1,7 +1,7 @@
-"""`capline store check | compact`: the file of an embedded store, looked at and made smaller.
+"""`capline store check | compact`: checks the file of an embedded store, or makes it smaller.
 
-`check` reads every page and every value, changes nothing, and may run beside those who use the store. Exits 0 where all
-is whole, 1 where something is damaged, 2 where there is no store.
+`check` reads every page and value and changes nothing; the store may be in use meanwhile. It exits 0 if all is good, 1
+if something is damaged, 2 if there is no store.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from capline.cli.common import JsonOption, answer_json, examples, note, out
+from capline.cli.common import JsonOption, answer_json, examples, group, out, warn
 from capline.limiter.limiter import DEFAULT_URL
 from capline.model.errors import InvalidValueError, StoreDamagedError
 from capline.store.open import lmdb_path
@@ -21,7 +21,7 @@ __all__ = ["app"]
 
 DAMAGED = 1
 
-app = typer.Typer(help="The file of an embedded store: check it, make it smaller.", no_args_is_help=True)
+app = group("store", "Check the file of an embedded [bold]store[/], or make it smaller.")
 
 StoreArgument = Annotated[
     str, typer.Argument(metavar="URL|PATH", envvar="CAPLINE_STORE", help="The store: lmdb:///path, or its directory.")
@@ -33,7 +33,7 @@ StoreArgument = Annotated[
     epilog=examples("capline store check lmdb:///var/lib/capline", "capline store check /var/lib/capline --json"),
 )
 def check(store: StoreArgument = DEFAULT_URL, json: JsonOption = False) -> None:
-    """Read every page and every value, and say what is damaged; changes nothing, and others go on."""
+    """Read every page and value, and report what is damaged. Changes nothing; the store may be in use."""
     from capline.store.local.lmdb.check import StoreReport, check_store  # noqa: PLC0415 - lmdb only where it is needed
 
     path = _directory(store)
@@ -45,7 +45,7 @@ def check(store: StoreArgument = DEFAULT_URL, json: JsonOption = False) -> None:
         answer_json(report)
     else:
         for fault in report.faults:
-            note.print(fault, style="yellow", markup=False, soft_wrap=True)
+            warn(fault)
         if report.page_bytes:
             used, free = (_size(pages * report.page_bytes) for pages in (report.used_pages, report.free_pages))
             out.print(
@@ -67,13 +67,14 @@ def check(store: StoreArgument = DEFAULT_URL, json: JsonOption = False) -> None:
 def compact(
     store: StoreArgument = DEFAULT_URL,
     to: Annotated[
-        Path | None, typer.Option("--to", metavar="DIRECTORY", help="Copy into this new directory; others go on.")
+        Path | None,
+        typer.Option("--to", metavar="DIRECTORY", help="Copy into this new directory; the store may be in use."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Make the file as small as what is in it; in place only while nobody has the store open.
+    """Make the file as small as its content. In place this needs a store that nobody has open.
 
-    It checks the store first, and refuses one that is damaged. Interrupted anywhere, the old file is there, or the new.
+    Checks the store first, and refuses a damaged one. An interruption leaves either the old file or the new one.
     """
     from capline.store.local.lmdb.compact import compact_store  # noqa: PLC0415 - lmdb only where it is needed
 
@@ -85,7 +86,7 @@ def compact(
 
 
 def _directory(store: str) -> Path:
-    """A URL has a colon behind its scheme; a directory named so is written as ./lmdb:x."""
+    """The directory of a URL or a path. A path that looks like a URL is written as ./lmdb:x."""
     scheme = store.partition(":")[0]
     if "://" not in store and scheme not in ("lmdb", "memory"):
         return Path(store)

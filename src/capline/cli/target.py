@@ -1,15 +1,13 @@
-"""The target of a command about one subject: a store and a policy, and the subject's segment, channel and zone.
+"""The target of a command about one subject: store, policy, and the subject's segment, channel and zone.
 
-They come from options one by one, from `--segments` (the subject's segment is looked up there), or from a campaign's
-file: then everything is as that campaign has it, its clock and its cost too. What was looked up, and what had to be
-assumed, is said on standard error beside the answer.
+They come from single options, from `--segments` (which looks up the subject's segment), or from a campaign's file, with
+its clock and cost. Remarks on standard error tell what was looked up or assumed.
 
-Cost: `--segments` opens a snapshot, or fetches one; `--campaign` reads all that a run would read, its audience too.
+Cost: `--segments` opens or fetches a snapshot; `--campaign` reads all that a run would read, the audience too.
 """
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -39,12 +37,12 @@ if TYPE_CHECKING:
 __all__ = ["Target", "Words", "refuse_beside_campaign", "target"]
 
 _OF_A_CAMPAIGN = ("policies", "store", "segment", "segments", "channel", "zone")
-"""Options that a campaign's file answers."""
+"""Options whose values are in a campaign's file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What was typed. `cost` is None where it was left out."""
+    """What was typed. `create` makes a missing store."""
 
     policy: str
     subject: str
@@ -59,35 +57,34 @@ class Words:
     zone: str | None = None
     as_text: bool = False
     create: bool = False
-    """Whether a store that is not there is made: only by who consumes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The limiter to ask, and the attempt as it is to be asked; `near` is the zone in which instants are shown."""
+    """The limiter, the attempt, and the zone in which times are shown; `job` is the campaign's."""
 
     limiter: Limiter
     attempt: Attempt
-    near: str
+    zone: str
     job: Job | None
     remarks: list[str]
     find: Callable[[Policy, Subject], str | None]
-    """The segment that binds the subject, where `--segments` says where to look; else None."""
+    """The subject's segment under a policy, by `--segments`; None without that option."""
 
-    def also(self, part: Attempt) -> Attempt:
-        """A further part of the attempt, with its own segment."""
+    def with_segment(self, part: Attempt) -> Attempt:
+        """A further part of a joint attempt, with its own segment."""
         policy = self.limiter.policies.get(part.policy)
         if policy is None or not policy.by_segment:
             return part
         return msgspec.structs.replace(part, segment=self.find(policy, part.subject))
 
-    def say(self) -> None:
-        """Say what was looked up and what is assumed."""
+    def print_remarks(self) -> None:
+        """Print what was looked up or assumed, on standard error."""
         for remark in self.remarks:
             note.print(plain(remark), style="dim", soft_wrap=True)
 
     def explain(self, ids: Sequence[str] = (), subject: Subject | None = None) -> Explanation:
-        """Why, for this subject or another one; of a campaign's messages the hits are marked by their keys."""
+        """Explain this subject or another one; of a campaign, ids may be message keys."""
         attempt = self.attempt
         why = self.limiter.explain(
             attempt.policy,
@@ -102,15 +99,15 @@ class Target:
 
 @contextmanager
 def target(words: Words) -> Generator[Target]:
-    """Open what is asked, and look up what was not named."""
+    """Open the limiter and look up what was not typed."""
     remarks: list[str] = []
     subject = parse_subject(words.subject, as_text=words.as_text)
-    opened = cache(_snapshot)
+    snapshot = cache(_snapshot)
 
     def find(policy: Policy, subject: Subject) -> str | None:
         if words.segments is None:
             return None
-        name = _look_up(opened(words.segments), subject, words.segments)
+        name = _look_up(snapshot(words.segments), subject, words.segments)
         return _found(policy, subject, name, words.segments, remarks)
 
     with ExitStack() as stack:
@@ -130,16 +127,16 @@ def target(words: Words) -> Generator[Target]:
             job, attempt = _of_campaign(words.campaign, words, subject, remarks)
             limiter = stack.enter_context(job.open_limiter(create=words.create))
         policy = limiter.policies.get(attempt.policy)
-        near = (attempt.zone or policy.zone) if policy is not None and policy.needs_zone else UTC_ZONE
-        yield Target(limiter, attempt, near, job, remarks, find)
+        zone = (attempt.zone or policy.zone) if policy is not None and policy.needs_zone else UTC_ZONE
+        yield Target(limiter, attempt, zone, job, remarks, find)
 
 
 def refuse_beside_campaign(context: typer.Context) -> None:
-    """Raise where an option was typed that the campaign's file answers."""
-    for name in _OF_A_CAMPAIGN:
+    """Raise where `--campaign` was typed with an option whose value is in the campaign's file."""
+    for name in _OF_A_CAMPAIGN if context.params.get("campaign") is not None else ():
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            raise InvalidValueError(f"--campaign says it by its file: leave out --{name}")
+            raise InvalidValueError(f"the file of --campaign says it: leave out --{name}")
 
 
 def _segment(
@@ -149,7 +146,7 @@ def _segment(
     find: Callable[[Policy, Subject], str | None],
     remarks: list[str],
 ) -> str | None:
-    """The segment that was named or is found in a snapshot."""
+    """The segment as it was named, or as a snapshot has it."""
     if words.segments is not None and words.segment is not None:
         raise InvalidValueError("--segment names it, --segments looks it up; give one of them")
     if policy is None or not policy.by_segment:
@@ -158,19 +155,16 @@ def _segment(
         return find(policy, subject)
     if words.segment is None:
         remarks.append(
-            f"policy {policy.name} differs by segment, and none was named: these are the limits of subjects in no "
+            f"policy {policy.name} differs by segment, and none was named: shown are the limits of subjects in no "
             "segment; see --segment, --segments and --campaign"
         )
     return words.segment
 
 
 def _snapshot(address: str) -> Snapshot:
-    """The snapshot in a directory, or the newest one at the address of a publication."""
-    from capline.segment import fetch_snapshot  # noqa: PLC0415 - brings roaring bitmaps, which few questions need
+    from capline.segment import fetch_snapshot  # noqa: PLC0415 - imports roaring bitmaps, which few commands need
 
-    with tempfile.TemporaryDirectory(prefix="capline-segments-") as fetched:
-        # Its files are mapped, so they last as long as the snapshot.
-        return fetch_snapshot(address, fetched)[0]
+    return fetch_snapshot(address)[0]
 
 
 def _look_up(snapshot: Snapshot, subject: Subject, where: object) -> str | None:
@@ -184,7 +178,7 @@ def _look_up(snapshot: Snapshot, subject: Subject, where: object) -> str | None:
 
 
 def _found(policy: Policy, subject: Subject, name: str | None, where: object, remarks: list[str]) -> str | None:
-    """The segment as the policy takes it: one that it does not list is as none."""
+    """The segment for the policy: None if the policy does not list it."""
     who = subject_text(subject)
     if name is None:
         remarks.append(f"{who} is in no segment of {where}")
@@ -199,8 +193,8 @@ def _found(policy: Policy, subject: Subject, name: str | None, where: object, re
 
 
 def _of_campaign(path: Path, words: Words, subject: Subject, remarks: list[str]) -> tuple[Job, Attempt]:
-    """A campaign, read as a run reads it, and the attempt that it would make for this subject."""
-    from capline.campaign import (  # noqa: PLC0415 - brings roaring bitmaps and Arrow
+    """A campaign, read as for a run, and its attempt for this subject."""
+    from capline.campaign import (  # noqa: PLC0415 - imports roaring bitmaps and Arrow
         Ledger,
         begun_version,
         default_directory,
@@ -233,12 +227,12 @@ def _of_campaign(path: Path, words: Words, subject: Subject, remarks: list[str])
 
 
 def _with_messages(why: Explanation, file: CampaignFile, ids: Sequence[str], remarks: list[str]) -> Explanation:
-    """The explanation with the hit of each message, named by its key, as the campaign's ledger has it."""
+    """Mark the subject's hit with the key of its message, by the campaign's ledger."""
     from capline.campaign import Ledger, default_directory  # noqa: PLC0415 - as above
 
     directory = default_directory(file.path)
     if not directory.is_dir():
-        remarks.append(f"{directory}: no ledger of the campaign is here, so its messages' hits are not known")
+        remarks.append(f"{directory}: the campaign has no ledger here, so the hits of its messages are not known")
         return why
     with Ledger.read(directory) as ledger:
         key = f"{ledger.facts.campaign}/{ledger.facts.run_id}/{why.subject}"

@@ -1,4 +1,4 @@
-"""`capline token create | list | revoke`: who may ask the decision service, which sees a change within a second."""
+"""`capline token create | list | revoke`: access to the decision service, which sees a change within a second."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Annotated
 
 import typer
 
-from capline.cli.common import JsonOption, answer_json, examples, note, out
+from capline.cli.common import JsonOption, answer_json, examples, group, note, out
 from capline.service.access.tokens import TokenFile
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Who may ask the decision service, and for what.", no_args_is_help=True)
+app = group("token", "Manage [bold]tokens[/]: who may call the decision service, and for what.")
 
 DEFAULT_FILE = Path("tokens.json")
 FileOption = Annotated[Path, typer.Option("--file", "-f", envvar="CAPLINE_TOKENS", help="The tokens file.")]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Who has it: the name is in logs and histories.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Its owner, as logs and histories show it.")]
 
 
 @app.command(
@@ -29,15 +29,13 @@ def create(
     role: Annotated[
         list[str] | None, typer.Option("--role", "-r", help="decide (the default), read or admin; may be repeated.")
     ] = None,
-    chosen: Annotated[
-        bool, typer.Option("--chosen", help="Take a secret that somebody chose, a line of standard input.")
-    ] = False,
+    chosen: Annotated[bool, typer.Option("--chosen", help="Read a secret of your own from standard input.")] = False,
     file: FileOption = DEFAULT_FILE,
     json: JsonOption = False,
 ) -> None:
-    """Add a token and print it, this once: the file keeps a hash. Send it as `Authorization: Bearer TOKEN`.
+    """Add a token and print it once: the file keeps only a hash. Send it as `Authorization: Bearer TOKEN`.
 
-    A chosen secret is sent as HTTP Basic, with the name.
+    Send a chosen secret as HTTP Basic, with the name as user.
     """
     secret = None
     if chosen:
@@ -54,7 +52,7 @@ def create(
 
 @app.command("list", epilog=examples("capline token list", "capline token list --json"))
 def list_(file: FileOption = DEFAULT_FILE, json: JsonOption = False) -> None:
-    """Print the names, roles and when each was made; no secret is known any more."""
+    """Print the name, roles and creation time of each token. Secrets are not kept."""
     tokens = TokenFile(file).tokens.values()
     if json:
         answer_json([{"name": one.name, "roles": one.roles, "created": one.created} for one in tokens])
@@ -63,8 +61,11 @@ def list_(file: FileOption = DEFAULT_FILE, json: JsonOption = False) -> None:
         out.print(f"{one.name}  {','.join(one.roles)}  {one.created}", markup=False)
 
 
-@app.command("revoke", epilog=examples("capline token revoke billing"))
-def revoke(name: NameArgument, file: FileOption = DEFAULT_FILE) -> None:
+@app.command("revoke", epilog=examples("capline token revoke billing", "capline token revoke billing --json"))
+def revoke(name: NameArgument, file: FileOption = DEFAULT_FILE, json: JsonOption = False) -> None:
     """Take a token away."""
     TokenFile(file).revoke(name)
-    out.print(f"{name}: revoked", markup=False)
+    if json:
+        answer_json({"name": name, "revoked": True})
+    else:
+        out.print(f"{name}: revoked", markup=False)

@@ -1,21 +1,21 @@
-"""42 and "42" are two subjects: where nothing is found for the one, say so, and whether there is the other."""
+"""Hints that 42 and "42" are two subjects, where nothing is found for one of them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capline.cli.common import note, plain
+from capline.cli.common import warn
 from capline.model.subject import LARGEST_ID, Subject, subject_text
 
 if TYPE_CHECKING:
     from capline.limiter.explain import Explanation
     from capline.limiter.limiter import Limiter
 
-__all__ = ["is_empty", "say_twin", "twin_of"]
+__all__ = ["is_empty", "twin_of", "warn_of_twin"]
 
 
 def twin_of(subject: Subject) -> Subject | None:
-    """The other subject of the same digits; None where there is none."""
+    """The other subject with the same digits, if there is one."""
     if isinstance(subject, int):
         return str(subject)
     if subject.isascii() and subject.isdecimal() and int(subject) <= LARGEST_ID and str(int(subject)) == subject:
@@ -28,10 +28,10 @@ def is_empty(why: Explanation) -> bool:
     return not why.hits and not any(state.used for state in why.limits)
 
 
-def say_twin(limiter: Limiter, subject: Subject, policy: str | None = None) -> Subject | None:
-    """Nothing was found for this subject: say what else its digits may mean; gives the other one where it exists.
+def warn_of_twin(limiter: Limiter, subject: Subject, policy: str | None = None) -> Subject | None:
+    """Warn that nothing was found for this subject, but its digits name another one; return that if it has hits.
 
-    Looks in this policy, or in all of them.
+    Looks under this policy, or under all.
     """
     twin = twin_of(subject)
     if twin is None:
@@ -39,11 +39,7 @@ def say_twin(limiter: Limiter, subject: Subject, policy: str | None = None) -> S
     names = limiter.policies if policy is None else [policy]
     there = any(not is_empty(_explained(limiter, name, twin)) for name in names)
     found = f"{_named(twin)} has hits here" if there else "neither has a hit here"
-    note.print(
-        plain(f"nothing is held for {_named(subject)}; {_named(twin)} is another subject: {found}"),
-        style="yellow",
-        soft_wrap=True,
-    )
+    warn(f"nothing is held for {_named(subject)}; {_named(twin)} is another subject: {found}")
     return twin if there else None
 
 
@@ -53,5 +49,5 @@ def _explained(limiter: Limiter, name: str, subject: Subject) -> Explanation:
 
 
 def _named(subject: Subject) -> str:
-    """The subject as it can be typed, and which of the two it is."""
+    """The subject as it is typed, with its type."""
     return f"i:{subject} (the integer)" if isinstance(subject, int) else f"{subject_text(subject)} (the text)"

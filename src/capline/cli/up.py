@@ -1,4 +1,4 @@
-"""`capline up`: the whole system on this machine, until Ctrl-C; then nothing of it is left."""
+"""`capline up`: starts the whole system on this machine, and removes it again at Ctrl-C."""
 
 # ruff: noqa: PLC0415 - imports inside functions: `--help` stays instant
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.cli.common import examples, note, out, plain
+from capline.cli.common import examples, note, out, plain, warn
 from capline.model.errors import CaplineError
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
     from capline.up.plan import Plan
 
-__all__ = ["register"]
+__all__ = ["app"]
+
+app = typer.Typer()
 
 LOOK_EVERY_S = 0.2
 _PACKAGES = (
@@ -29,23 +31,19 @@ _PACKAGES = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("up", epilog=examples("capline up", "capline up --dir /tmp/capline --keep"))(up)
-
-
+@app.command(epilog=examples("capline up", "capline up --dir /tmp/capline --keep"))
 def up(
-    folder: Annotated[
-        Path, typer.Option("--dir", metavar="DIR", help="Everything is in here: logs, stores, settings.")
-    ] = Path(".capline/up"),
+    folder: Annotated[Path, typer.Option("--dir", metavar="DIR", help="For logs, stores and settings.")] = Path(
+        ".capline/up"
+    ),
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the directory at the end; the next run empties it.")
+        bool, typer.Option("--keep", help="Keep the directory at the end; the next run empties it.")
     ] = False,
 ) -> None:
     """Start a Redis Cluster, two services behind nginx, segments, a campaign and Prometheus on this machine.
 
-    For trying, on loopback and free ports; some load plays by itself. What is not installed is named, and the rest
-    starts. Ctrl-C ends all of it and removes the directory.
+    For trying it out, on loopback and free ports, with some load. Programs that are not installed are listed and left
+    out. Ctrl-C ends everything and removes the directory.
     """
     absent = [name for name in _PACKAGES if find_spec(name) is None]
     if absent:
@@ -73,7 +71,7 @@ def _run(whole: Plan, inside: Path) -> None:
         told.append(signum)
 
     before = {signum: signal.signal(signum, tell) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    parts = Processes(inside, lambda line: note.print(line, style="yellow", markup=False), lambda: bool(told))
+    parts = Processes(inside, warn, lambda: bool(told))
     try:
         for one in whole.missing:
             note.print(f"{one.program} is missing: {one.install}; without it: {one.instead}", markup=False)
@@ -90,7 +88,7 @@ def _run(whole: Plan, inside: Path) -> None:
             time.sleep(LOOK_EVERY_S)
     finally:
         if told:
-            note.print("ending all of it", markup=False)
+            note.print("ending everything", markup=False)
         parts.stop()
         for signum, handler in before.items():
             signal.signal(signum, handler)
@@ -99,7 +97,7 @@ def _run(whole: Plan, inside: Path) -> None:
 def _say_tries(whole: Plan, inside: Path) -> None:
     from capline.up.plan import RATE
 
-    out.print(f"\nready; {RATE} requests a second play by themselves, logs are in {plain(inside)}. Try:")
+    out.print(f"\nready; {RATE} requests a second are being sent, logs are in {plain(inside)}. Try:")
     for why, command in whole.tries:
         out.print(f"  [dim]# {plain(why)}[/]")
         out.print(f"  {plain(command)}", soft_wrap=True)

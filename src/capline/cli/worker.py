@@ -1,25 +1,25 @@
-"""`capline worker`: claims and delivers batches of queued campaigns; run as many as you like, on any hosts.
+"""`capline worker`: claims and delivers batches of queued campaigns. Run any number, on any hosts.
 
-For people a line for each batch goes to standard error; what the worker did, as one answer, to standard output.
+Standard error gets a line for each batch, standard output one answer at the end: what the worker did.
 """
 
 # ruff: noqa: PLC0415 - imports inside functions: `--help` stays instant
 
 from __future__ import annotations
 
-import os
-import signal
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.cli.common import BAD_INPUT, FAILED, JsonOption, answer_json, note, out
+from capline.cli.common import BAD_INPUT, FAILED, JsonOption, answer_json, examples, note, out, stop_lines, warn
 
 if TYPE_CHECKING:
     from capline.campaign.queue.worked import DeliveredBatch, Worked
 
-__all__ = ["register"]
+__all__ = ["app"]
+
+app = typer.Typer()
 
 QueueOption = Annotated[
     str,
@@ -41,38 +41,34 @@ TakeoverOption = Annotated[
     typer.Option(
         "--takeover",
         metavar="SECONDS",
-        help="Take over a batch whose worker gave no sign of life for so long; the same for all workers.",
+        help="Take over a batch whose lease was not renewed for so long. Give all workers the same.",
     ),
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(
-        "worker",
-        epilog="[bold]Examples[/]\n\n"
-        "capline worker --queue redis://127.0.0.1:6379/0 --metrics 127.0.0.1:9100\n\n"
+@app.command(
+    epilog=examples(
+        "capline worker --queue redis://127.0.0.1:6379/0 --metrics 127.0.0.1:9100",
         "CAPLINE_QUEUE=redis://:secret@queue.example.org/0 capline worker --until-idle",
-    )(worker)
-
-
+    )
+)
 def worker(
     queue: QueueOption,
     store: StoreOption = None,
     takeover: TakeoverOption = 60.0,
     until_idle: Annotated[
-        bool, typer.Option("--until-idle", help="End when no campaign has a batch left, waiting or in work.")
+        bool, typer.Option("--until-idle", help="End when no batch is left, neither waiting nor in work.")
     ] = False,
     metrics: Annotated[
         str | None,
-        typer.Option("--metrics", metavar="HOST:PORT", help="Serve metrics on loopback; port 0 is any."),
+        typer.Option("--metrics", metavar="HOST:PORT", help="Serve metrics on loopback; port 0 takes any."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No line for each batch.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Claim batches from the queue, one at a time: decide, send and record.
 
-    Ctrl-C or SIGTERM ends it after the step under way and releases its batch (exit 130 or 143).
+    Ctrl-C or SIGTERM finishes the step under way, releases the batch and exits 130 or 143.
 
     If it is killed, another worker delivers its batch, and nobody is counted twice.
     """
@@ -94,29 +90,26 @@ def worker(
                 soft_wrap=True,
             )
 
-    def say(line: str) -> None:
-        note.print(line, style="yellow", markup=False, soft_wrap=True)
-
     with ExitStack() as stack:
         stop = stack.enter_context(closing(Stop()))
-        stack.enter_context(stop.on_signals(_say_stopping, _say_ending))
+        stack.enter_context(stop.on_signals(*stop_lines("another worker takes over the batch")))
         registry = None if metrics is None else new_registry()
         observers = () if registry is None else (PrometheusObserver(registry),)
-        working = Worker(queue, stop, takeover_s=takeover, store=store, delivered=report, say=say, observers=observers)
+        working = Worker(queue, stop, takeover_s=takeover, store=store, delivered=report, say=warn, observers=observers)
         stack.enter_context(closing(working))
         if metrics is not None and registry is not None:
             note.print(f"metrics at {stack.enter_context(served(registry, metrics))}", markup=False)
             stack.enter_context(watching(queue, WorkerMetrics(working.worked, registry).show))
         for warning in working.warnings():
-            say(f"warning: {warning}")
+            warn(f"warning: {warning}")
         try:
             working.work(until_idle=until_idle)
         except CampaignStopped as stopped:
-            say("stopped; nothing is lost, and a batch that was under way is given back")
+            warn("stopped; nothing is lost, and a batch that was under way is released")
             _answer(working.worked, as_json=as_json)
             raise typer.Exit(128 + stopped.signum) from None
         except SenderFailingError as error:
-            say(str(error))
+            warn(str(error))
             _answer(working.worked, as_json=as_json)
             raise typer.Exit(FAILED) from None
         _answer(working.worked, as_json=as_json)
@@ -133,16 +126,3 @@ def _answer(worked: Worked, *, as_json: bool) -> None:
         f"{worked.failed:,} failed, {worked.not_known:,} not known",
         soft_wrap=True,
     )
-
-
-def _say_stopping(signum: int) -> None:
-    _say_now(f"{signal.Signals(signum).name}: finishing the step under way; again to end at once")
-
-
-def _say_ending(_signum: int) -> None:
-    _say_now("ended at once; nothing is lost: another worker takes over the batch")
-
-
-def _say_now(line: str) -> None:
-    """Past every buffer: the signal may have come while one was being written."""
-    os.write(2, f"{line}\n".encode())

@@ -1,9 +1,10 @@
 """The configuration store: policies, and limits of single subjects (overrides), beside the logs or on servers.
 
-    configuration   the verbs: set, override, history, roll back; each one commit
-      view          what a process knows: policies, a cache of overrides, followed by polling one version
-      records       what is written, byte by byte
-        backend     where it is written: local (memory, lmdb) and servers (Redis, Valkey)
+    configuration   the verbs: set, override, history, roll back
+      commits       one change of theirs: planned by `changes`, written on the version that was read
+      view          what a process knows: policies and a cache of overrides, kept up to date by polling the version
+      records       the formats; `shown` is versions in JSON answers
+        backend     where it is stored: local (memory, lmdb) and servers (Redis, Valkey)
 
 Decision 12 has the formats and why a change is never half in force.
 """

@@ -1,12 +1,12 @@
-"""Where a configuration is written: one head, whose version counts commits, and tables of rows.
+"""Where a configuration is stored: one head, whose version counts commits, and tables of rows.
 
-    commit    the head moves from `expected` to the next version, in one atomic step: the commit joins the feed, its
-              rows become pending, totals change. False, and nothing happens, where the version is another one
-    put       rows go to their places; a row is never replaced by one of a lower version
-    settle    the rows of that version are in their places, and no longer pending
+    commit    moves the head from `expected` to the next version in one atomic step: adds the commit to the feed, its
+              rows to the pending ones, and changes totals. Returns False and does nothing if the version differs
+    put       writes rows to their tables; a row is never replaced by one of a lower version
+    settle    marks the rows of a version as written, and so no longer pending
 
-The rule: from `commit` on a change is made, whatever happens to who made it. Its rows are read from `pending` until
-somebody, who may be anybody, has put and settled them: both may be done twice, and late.
+The rule: after `commit` the change is made, even if its author is killed. Its rows are read from the pending ones until
+any process has put and settled them; both may be repeated, and may come late.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from capline.config.records import Row
+    from capline.model.server_state import ServerState
 
 __all__ = ["MOST_FEED", "Backend", "Head"]
 
 MOST_FEED = 1024
-"""Commits in the feed; who is further behind reads everything again."""
+"""Commits in the feed. A process that is further behind reads everything again."""
 
 
 class Head(NamedTuple):
-    """The head at one instant: `feed` has the commits since the version that was named, None if it has not all."""
+    """The head at one instant. `feed` has the commits since the known version, or is None if some are missing."""
 
     version: int
     now_us: int
@@ -34,17 +35,17 @@ class Head(NamedTuple):
 
 
 class Backend(Protocol):
-    """A configuration's place. Verbs raise `StoreError` where it does not answer; threads may share it."""
+    """The storage of a configuration. Raises `StoreError` if it does not answer; threads may share it."""
 
     shared: bool
-    """Whether others may change what is there."""
+    """Whether other processes may change it."""
 
     def head(self, known: int) -> Head:
-        """The head, with the commits since the version `known`; its time is the server's, or this machine's."""
+        """The head, with the commits since version `known`; its time is the server's, or this machine's."""
         ...
 
     def commit(self, expected: int, token: bytes, commit: bytes, pending: bytes, totals: Mapping[str, bytes]) -> bool:
-        """See the module's text. The same `token` again is the same commit: True, and nothing happens."""
+        """See the module's text. Repeated with the same `token`, it returns True and does nothing."""
         ...
 
     def put(self, rows: Sequence[Row]) -> None:
@@ -56,17 +57,21 @@ class Backend(Protocol):
         ...
 
     def get(self, table: str, names: Sequence[bytes]) -> list[bytes | None]:
-        """Rows by name, in order; what is pending is not among them."""
+        """Rows by name, in order, without the pending ones."""
         ...
 
     def walk(self, table: str, prefix: bytes = b"") -> Iterable[tuple[bytes, bytes]]:
-        """All rows of a table whose names begin so; those written meanwhile may be among them or not."""
+        """All rows of a table whose names have this prefix; rows that are written meanwhile may be missing."""
         ...
 
     def totals(self, policies: Sequence[str] | None = None) -> dict[str, bytes]:
-        """The totals of these policies, or of all that have any."""
+        """The totals of these policies, or of all."""
         ...
 
+    def servers(self) -> list[ServerState]:
+        """How each server is doing; empty where it is on this machine. Raises for none that is away."""
+        return []
+
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""
         ...

@@ -1,7 +1,7 @@
-"""A cache of overrides by subject, those who have none included: two generations, the older dropped as a whole.
+"""A cache of overrides by subject, also of subjects without one. It has two generations and drops the older as a whole.
 
-The rule: a look-up that finds its subject costs one look into one dict, `Recent.young`, which a fast path may read
-itself. A subject met in the older generation moves to the younger; so what is asked often stays.
+The rule: a hit costs one look-up in the dict `Recent.young`, which a fast path may read itself. A subject found in the
+older generation moves to the younger, so frequent subjects stay.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["MISSING", "Cached", "OverrideCache", "OwnLimits", "Recent", "Timed"]
 
 
 class OwnLimits:
-    """Limits of subjects of their own: one object for all who have the same, so that it is compared by identity."""
+    """The limits of an override. Equal limits are one object, so that they are compared by identity."""
 
     __slots__ = ("limits",)
 
@@ -26,7 +26,7 @@ class OwnLimits:
 
 
 class Timed:
-    """An override that changes at an instant which was to come when it was read."""
+    """An override that was to change at a later instant when it was read."""
 
     __slots__ = ("entry",)
 
@@ -35,7 +35,7 @@ class Timed:
 
 
 Cached = OwnLimits | Timed | None
-"""What is known of a subject; None is no override."""
+"""A cached override; None for a subject without one."""
 
 
 class _Missing:
@@ -46,7 +46,7 @@ MISSING: Any = _Missing()
 
 
 class Recent:
-    """Of one policy. The object stays, so that a fast path may keep it; its dicts are replaced."""
+    """The cached subjects of one policy. The object stays, so a fast path may keep it; its dicts are replaced."""
 
     __slots__ = ("old", "young")
 
@@ -56,7 +56,7 @@ class Recent:
 
 
 class OverrideCache:
-    """At most `most` subjects of all policies together. Reading needs no lock; who writes holds one of their own."""
+    """At most `most` subjects of all policies together. Reading needs no lock; writers need one of their own."""
 
     def __init__(self, most: int) -> None:
         self._half = max(1, most // 2)
@@ -64,11 +64,11 @@ class OverrideCache:
         self._recent: dict[str, Recent] = {}
 
     def of(self, policy: str) -> Recent:
-        """What is known of a policy's subjects."""
+        """The cached subjects of a policy."""
         return self._recent.get(policy) or self._recent.setdefault(policy, Recent())
 
     def put(self, policy: str, subject: Subject, known: Cached) -> None:
-        """Note what is known."""
+        """Cache what is known of a subject."""
         self._size += 1
         if self._size > self._half:
             for recent in self._recent.values():

@@ -1,7 +1,7 @@
-"""Makes the rows of one commit out of the changes asked for; does no I/O but reading what was there before.
+"""Plans one commit: the rows that make the wanted changes. Its only I/O is reading the rows before.
 
-A change replaces what is in force. One with an instant to come keeps what is in force beside it, until then; the next
-change replaces both, so at most one is to come.
+A change replaces what is in force. A change for a later instant keeps the value in force beside it until then; the next
+change replaces both, so at most one change is waiting.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from capline.config.document import check_same_place, limit_texts
+from capline.config.document import limit_texts
 from capline.config.records import (
     OVERRIDES,
     PAST_OVERRIDES,
@@ -35,6 +35,7 @@ from capline.model.errors import (
 )
 from capline.model.limit import Limit
 from capline.model.policy import Policy
+from capline.policy.shared_log import check_shared_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -54,7 +55,7 @@ __all__ = [
 ]
 
 LEAD_US = 3_000_000
-"""How far ahead an instant must be: others hear of it within a second, and may be slow to take it over."""
+"""How far ahead an instant must be, so that every process knows of the change in time."""
 MOST_PAST = {POLICIES: 100, OVERRIDES: 16}
 """Versions that are kept before the last."""
 _PAST = {POLICIES: PAST_POLICIES, OVERRIDES: PAST_OVERRIDES}
@@ -63,14 +64,14 @@ _US = 1_000_000
 
 
 class Change(NamedTuple):
-    """What a row is to be: a document, limits, or None; `if_version` is the one that it must have, if any."""
+    """The new value of a row (a document, limits or None), and the version that it must have, if any."""
 
     value: Any
     if_version: int | None
 
 
 class Plan(NamedTuple):
-    """One commit: its rows, what changed, and the totals that are others than before."""
+    """One commit: its rows, what changed, and the changed totals."""
 
     rows: list[Row]
     names: list[Name]
@@ -93,7 +94,7 @@ def planned(
     who: str,
     effective_us: int,
 ) -> Plan:
-    """The commit that makes these changes; empty where all is so already. Raises `ConfigConflictError`."""
+    """The commit that makes these changes; empty if nothing differs. Raises `ConfigConflictError`."""
     moved: list[tuple[bytes, Entry, Entry | None]] = []
     for (name, change), old in zip(changes.items(), before, strict=True):
         has = 0 if old is None else old.version
@@ -102,7 +103,7 @@ def planned(
             about = f"policy {policy!r}" if subject is None else f"the override of {quoted(subject)} under {policy!r}"
             raise ConfigConflictError(f"{about} is of version {has}, not {change.if_version}; read it again")
         if (None if old is None else old.value) == change.value and (old is None or old.effective_us <= now_us):
-            continue  # it is so already
+            continue  # no change
         now = None if old is None else old.at(now_us)
         moved.append(
             (
@@ -150,7 +151,7 @@ def _counts(entry: Entry | None) -> bool:
 
 
 def limits_of(policy: str, base: Policy | None, limits: Sequence[Limit | str] | None) -> list[str] | None:
-    """An override's limits as they are written; raises for what the policy cannot have."""
+    """An override's limits as they are written; raises `PolicyError` for limits that the policy cannot have."""
     if limits is None:
         return None
     if base is None:
@@ -161,25 +162,25 @@ def limits_of(policy: str, base: Policy | None, limits: Sequence[Limit | str] | 
 
 
 def check_together(entries: Mapping[str, Entry], policies: Iterable[Policy]) -> None:
-    """Raise where one of these policies shares a log with another that keeps it elsewhere."""
+    """Raise where one of these policies shares a log with another that keeps it in another way."""
     new = {policy.name: policy for policy in policies}
     first: dict[str, Policy] = {}
     for policy in (
         *new.values(),
         *(one for name, entry in entries.items() if name not in new for one in (entry.value, entry.before) if one),
     ):
-        check_same_place(policy, first.setdefault(policy.log, policy))
+        check_shared_log(policy, first.setdefault(policy.log, policy))
 
 
 def instant_us(effective_at: str | datetime, now_us: int) -> int:
-    """An instant to come, in microseconds since 1970; raises for one that is not far enough ahead."""
+    """A later instant, in microseconds since 1970; raises `InvalidValueError` if it is too soon."""
     at: Any = effective_at
     if isinstance(at, str):
         try:
             at = datetime.fromisoformat(at)
         except ValueError:
             raise InvalidValueError(
-                f"effective_at {quoted(at)} is no instant; write it like 2026-11-21T16:00Z"
+                f"effective_at {quoted(at)} is not an instant; write it like 2026-11-21T16:00Z"
             ) from None
     if not isinstance(at, datetime):
         raise InvalidTypeError(f"effective_at is an instant like '2026-11-21T16:00Z', not {quoted(at)}")
@@ -190,14 +191,14 @@ def instant_us(effective_at: str | datetime, now_us: int) -> int:
     if effective_us < now_us + LEAD_US:
         soonest = datetime.fromtimestamp((now_us + LEAD_US) // _US + 1, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         raise InvalidValueError(
-            f"effective_at {quoted(effective_at)} is too soon: others must hear of it before; name {soonest} or later, "
+            f"effective_at {quoted(effective_at)} is too soon for others to know of it; name {soonest} or later, "
             "or leave it out for at once"
         )
     return effective_us
 
 
 def check_who(who: str | None) -> str:
-    """Who makes a change: as said, else the user of this process."""
+    """The author of a change: as given, or the user of this process."""
     if who is None:
         import getpass  # noqa: PLC0415 - loaded where a change is made
 

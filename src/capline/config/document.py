@@ -1,4 +1,4 @@
-"""A policy as a document, the way a policy file writes it: what is left out is the default."""
+"""A policy as a document, as in a policy file: without what is the default."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from capline.model.limit import Limit
 
-__all__ = ["check_same_place", "document_of", "limit_texts", "policy_of"]
+__all__ = ["document_of", "limit_texts", "policy_of"]
 
 
 def document_of(policy: Policy) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def _every(policy: Policy) -> dict[str, Any]:
 
 
 def policy_of(name: str, document: Mapping[str, Any]) -> Policy:
-    """The policy of a document; raises `PolicyError` or `InvalidTypeError` for what is none."""
+    """The policy of a document; raises `PolicyError` or `InvalidTypeError` if it is not valid."""
     for key in document:
         if key not in POLICY_KEYS:
             raise PolicyError(f"policy {quoted(name)}: unknown key {quoted(key)}; it takes: {', '.join(POLICY_KEYS)}")
@@ -43,17 +43,3 @@ def policy_of(name: str, document: Mapping[str, Any]) -> Policy:
 def limit_texts(limits: Iterable[Limit]) -> list[str]:
     """The limits as they are written."""
     return [str(limit) for limit in limits]
-
-
-def check_same_place(policy: Policy, other: Policy) -> None:
-    """Policies that share a log must find it in the same place, or they would not count each other's hits."""
-    for field, mine, theirs in (
-        ("layout", policy.layout, other.layout),
-        ("population", policy.population, other.population),
-        ("algorithm", policy.algorithm, other.algorithm),
-    ):
-        if mine != theirs:
-            raise PolicyError(
-                f"policies {other.name!r} and {policy.name!r} share log {policy.log!r} but not its {field} "
-                f"({theirs} and {mine}); give both the same"
-            )

@@ -41,13 +41,13 @@ _VERSION = b"h\0version"
 LONGEST_KEY = 400
 _HASH_BYTES = 32
 PAGE = 1000
-"""Rows of a walk that are read in one transaction."""
+"""Rows that a walk reads in one transaction."""
 LARGEST_BYTES = 64 << 30
-"""The map of LMDB: room in the address space, not on the disk."""
+"""The size of LMDB's map: address space, not disk."""
 
 
 class Table(Protocol):
-    """What a transaction offers."""
+    """The operations of a transaction."""
 
     def get(self, key: bytes) -> bytes | None: ...
     def put(self, key: bytes, value: bytes) -> object: ...
@@ -56,7 +56,7 @@ class Table(Protocol):
 
 
 class LocalBackend(Backend, ABC):
-    """Every verb, over transactions."""
+    """All verbs, over transactions."""
 
     @abstractmethod
     def _run(self, work: Callable[[Any], _T], *, write: bool = False) -> _T:
@@ -120,7 +120,7 @@ class LocalBackend(Backend, ABC):
 
     @override
     def walk(self, table: str, prefix: bytes = b"") -> Iterable[tuple[bytes, bytes]]:
-        # A name that was cut keeps its beginning, so it is found by its prefix as well.
+        # A cut name keeps its beginning, so its prefix finds it too.
         first = table.encode() + b"\0" + prefix
         start: bytes | None = first
 
@@ -172,7 +172,7 @@ class _MemoryTable:
 
 
 class MemoryBackend(LocalBackend):
-    """In this process alone, for as long as it is open."""
+    """In this process, as long as it is open."""
 
     shared = False
 
@@ -207,7 +207,7 @@ _opening = threading.Lock()
 
 
 class LmdbBackend(LocalBackend):
-    """In a directory, shared by all processes of this machine; made by `open_lmdb`."""
+    """In a directory, shared by all processes of this machine. Made by `open_lmdb`."""
 
     shared = True
 
@@ -219,7 +219,7 @@ class LmdbBackend(LocalBackend):
         self._pid = 0
 
     def enter(self, *, create: bool) -> None:
-        """Open the file, and make it where there is none; a forked child opens it for itself."""
+        """Open the file, or create it with `create`; a forked child opens it again."""
         import lmdb  # noqa: PLC0415 - only the backend that is named is loaded
 
         if not create and not (self.path / "data.mdb").exists():
@@ -245,7 +245,7 @@ class LmdbBackend(LocalBackend):
         if self._pid != os.getpid():
             with self._lock:
                 if self._env is not None and self._pid != os.getpid():
-                    self._env.close()  # the parent's: what is shared is not touched
+                    self._env.close()  # closes only this process's copy of the parent's
                     self.enter(create=False)
         if self._env is None:
             raise StoreClosedError(f"{self.path}: this configuration was closed")
@@ -270,7 +270,7 @@ class LmdbBackend(LocalBackend):
 
 
 def open_lmdb(directory: Path, namespace: str, *, create: bool = True) -> LmdbBackend:
-    """The configuration in this directory: LMDB opens a file once in a process, so all who name it share one."""
+    """The configuration in this directory. LMDB may open a file only once in a process, so it is shared."""
     path = (directory / "config" / namespace).absolute()
     with _opening:
         backend = _open.get(path)

@@ -1,4 +1,4 @@
-"""What a configuration store holds, byte by byte. All of it is msgpack, behind 5 bytes of version where it is a row.
+"""The formats of a configuration store. All are msgpack; a row has 5 bytes of version before it.
 
     row       version (5 bytes, big-endian) + [at_us, who, value]     in force at once
               … + [at_us, who, value, effective_us, before]           `before` is in force until `effective_us`
@@ -11,7 +11,7 @@ The value of a policy is its document (`document`), that of an override a list o
 the policy, or `policy NUL subject`, the subject as it is typed (`42` is the integer, `s:42` the text).
 
 `totals` has for each policy whose overrides changed: how many there are, the widest window and the largest quota among
-them. The last two never shrink while there is an override: logs must keep what any of them counts.
+them. The last two never shrink while there is an override, since logs must keep what it counts.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Totals(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Name(NamedTuple):
-    """What changed: a policy, or one override; `subject` None beside `many` is many overrides of the policy."""
+    """What changed: a policy, one override (`subject`), or many overrides of the policy (`many`)."""
 
     policy: str
     subject: Subject | None = None
@@ -89,7 +89,7 @@ class Name(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """One change, as those who follow get it: enough to know what to read again."""
+    """One commit, as followers see it: enough to know what to read again."""
 
     version: int
     at_us: int
@@ -147,7 +147,7 @@ def read_past(row: bytes | None) -> list[Entry]:
 
 
 def commit_bytes(commit: Commit) -> bytes:
-    """A commit, for those who follow."""
+    """The bytes of a commit."""
     changes = [
         [one.policy] if one.subject is None and not one.many else [one.policy, one.subject] for one in commit.changes
     ]
@@ -155,7 +155,7 @@ def commit_bytes(commit: Commit) -> bytes:
 
 
 def read_commit(told: bytes) -> Commit:
-    """The commit that was written so."""
+    """The commit of these bytes."""
     try:
         version, at_us, who, verb, token, changes, totals = msgspec.msgpack.decode(told)
         names = [Name(*one, many=one[1:] == [None]) for one in changes]
@@ -165,7 +165,7 @@ def read_commit(told: bytes) -> Commit:
 
 
 def pending_bytes(version: int, rows: list[Row]) -> bytes:
-    """The rows of a commit, kept until each is in its place."""
+    """The bytes of a commit's pending rows."""
     return _pack([version, rows])
 
 
@@ -195,4 +195,4 @@ def _read(row: bytes) -> tuple[int, Any]:
 
 
 def _damaged() -> StoreDamagedError:
-    return StoreDamagedError("the configuration store has a value that is not what was written; restore it")
+    return StoreDamagedError("the configuration store has a damaged value; restore it")

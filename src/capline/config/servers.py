@@ -4,10 +4,10 @@
     .config:<namespace>:{head}:p, :pp                                        hashes of all policies, and their past
     .config:<namespace>:{<n>}:o, :op                                         hashes of a bucket's overrides
 
-Overrides are spread over 65,536 buckets by a hash of their name, so five million are some 76 a bucket: a listpack each,
-in all slots of a cluster. No log has such a key, as no namespace begins with a dot. Nothing here expires.
+Overrides are spread over 65,536 buckets, and so over all slots of a cluster, by a hash of their name: five million are
+some 76 a bucket, a listpack each. No log has such a key, since no namespace begins with a dot. Nothing here expires.
 
-The rule: every call may be repeated, as `backend` says, so a lost connection is tried once more.
+The rule: every call may be repeated (see `backend`), so it is sent once more after a lost connection.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from capline.config.backend import MOST_FEED, Backend, Head
 from capline.config.records import OVERRIDES, PAST_OVERRIDES
 from capline.model.errors import StoreError, StoreUnavailableError
 from capline.model.override import override
+from capline.model.server_state import ServerState
 from capline.store.redis.io.url import safe_url
 from capline.store.redis.io.wire import NO_CLIENT
+from capline.store.redis.servers import figures_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,7 +47,7 @@ _Command = tuple[bytes, tuple[Any, ...]]
 
 
 class ServerBackend(Backend):
-    """See the module's text. Opens connections when it is first used."""
+    """See the module's text. Connects when it is first used."""
 
     shared = True
 
@@ -129,6 +131,35 @@ class ServerBackend(Backend):
         return {policy: value for policy, value in zip(policies, found, strict=True) if value is not None}
 
     @override
+    def servers(self) -> list[ServerState]:
+        try:
+            client = self._connected()
+            named = list(self._named(client))
+        except (self._redis.exceptions.RedisError, OSError):
+            return [ServerState(f"{host}:{port}", False, None) for host, port in self._settings.seeds]
+        return [self._state(name, server) for name, server in named]
+
+    def _named(self, client: Any) -> Iterable[tuple[str, Any]]:
+        """The servers that are written to, each with a client of its own."""
+        if self._settings.shape == "cluster":
+            for node in client.get_primaries():
+                yield f"{node.host}:{node.port}", client.get_redis_connection(node)
+            return
+        host, port = self._settings.seeds[0]
+        if self._settings.shape == "sentinel":
+            host, port = client.connection_pool.get_master_address()
+        yield f"{host}:{port}", client
+
+    def _state(self, name: str, server: Any) -> ServerState:
+        errors = self._redis.exceptions
+        try:
+            return ServerState(name, True, None, **figures_of(server.execute_command("INFO")))
+        except errors.ResponseError:  # this user may not
+            return ServerState(name, True, None)
+        except (errors.RedisError, OSError):
+            return ServerState(name, False, None)
+
+    @override
     def close(self) -> None:
         with self._lock:
             if self._client is not None:
@@ -152,7 +183,7 @@ class ServerBackend(Backend):
         return self._try(lambda client: client.execute_command(*words))
 
     def _many(self, commands: list[_Command]) -> list[Any]:
-        """Commands on any servers, a pipeline each; an answer that is an error is asked once more by itself."""
+        """Send commands, in a pipeline for each server; a command that fails is sent once more by itself."""
         replies: list[Any] = []
         for first in range(0, len(commands), AT_ONCE):
             lot = commands[first : first + AT_ONCE]

@@ -1,13 +1,13 @@
-"""What one process knows of a configuration: all policies, and overrides as they are asked for.
+"""What one process knows of a configuration: all policies, and the overrides that were looked up.
 
-    poll     the head: where its version moved, what changed is read again (a policy), or forgotten (an override)
-    own      the limits of one subject: from the cache, or from the backend and what is pending there
+    poll     reads the head; if its version moved, changed policies are read again and changed overrides forgotten
+    own      the override of one subject: from the cache, or from the backend with its pending rows
 
-The rule: a row that was read before a change came in is never cached after it. So each poll that finds something moves
-the epoch, and what was read in an epoch before is answered, but not kept.
+The rule: a row that was read before a change is never cached after it. So each poll that finds a change starts a new
+epoch, and a row that was read in an earlier epoch is returned but not cached.
 
-While the backend does not answer, what is known serves; an override that was never read is not known, and its subject
-has the limits of the policy. Then nobody waits for the backend: only the poll asks it.
+While the backend does not answer, the view serves what it knows. A subject whose override was never read then has the
+policy's limits, and only the poll waits for the backend.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = ["View"]
 
 READ_AT_ONCE = 1000
 MOST_KINDS = 4096
-"""Sets of limits that are kept as one object each."""
+"""The most distinct sets of limits that are kept as one object each."""
 
 
 class View:
@@ -74,7 +74,7 @@ class View:
         self.polled_s = time.monotonic()
         """When a poll last succeeded, on the monotonic clock."""
         self.unknown = 0
-        """How often an override was not known, as the backend did not answer."""
+        """How often an override was not known because the backend did not answer."""
         self.changed: list[Callable[[], object]] = []
 
     def now_us(self) -> int:
@@ -92,7 +92,7 @@ class View:
         return [policy for policy in found if policy is not None]
 
     def turns(self, now_us: int) -> dict[str, int]:
-        """The policies that change at an instant to come, and when."""
+        """The policies with a change to come, and when."""
         return {name: entry.effective_us for name, entry in self.entries.items() if entry.effective_us > now_us}
 
     # --- overrides --------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class View:
         return self._cache.of(policy)
 
     def own(self, policy: str, subject: Subject) -> OwnLimits | None:
-        """The override of a checked subject; None where it has none, or where it is not known."""
+        """The override of a checked subject; None if it has none, or it is not known."""
         return self.owns(policy, (subject,))[0]
 
     def knows(self, policy: str, subjects: Sequence[Subject]) -> bool:
@@ -111,7 +111,7 @@ class View:
         return self.error is not None or all(one in recent.young or one in recent.old for one in subjects)
 
     def owns(self, policy: str, subjects: Sequence[Subject]) -> list[OwnLimits | None]:
-        """`own` for many; those that are not cached are read, a thousand in a round trip."""
+        """`own` for many; reads those that are not cached, a thousand in a round trip."""
         recent = self._cache.of(policy)
         young, old = recent.young, recent.old
         found: list[Any] = [young.get(subject, MISSING) for subject in subjects]
@@ -125,7 +125,7 @@ class View:
                     missing.append(at)
                     continue
                 with self._lock:
-                    # Only where no change was found since: a poll forgets it in both.
+                    # Only if no poll has forgotten it meanwhile.
                     if subjects[at] in recent.old:
                         self._cache.put(policy, subjects[at], known)
             found[at] = self._in_force(known)
@@ -142,7 +142,7 @@ class View:
         try:
             entries = self.read(OVERRIDES, [name_of(policy, subjects[at]) for at in rows])
         except StoreDamagedError:
-            raise  # no outage: nothing is allowed on it
+            raise  # not an outage: nothing may be decided on it
         except StoreError as error:
             self.error = error
             self._not_known(found, rows)
@@ -183,13 +183,13 @@ class View:
         return own
 
     def restart_in_child(self) -> None:
-        """In a forked child, where a lock may be held by a thread that is not there."""
+        """In a forked child: new locks, since a thread of the parent may hold the old ones."""
         self._polling, self._lock = threading.RLock(), threading.Lock()
 
     # --- what changes -----------------------------------------------------------------------------------------
 
     def read(self, table: str, names: Sequence[bytes]) -> list[Entry | None]:
-        """Rows as they are, or as they will be once what is pending is in its place."""
+        """Rows with the pending ones applied."""
         overlay = self._overlay
         found: list[Entry | None] = []
         for name, row in zip(names, self._backend.get(table, names), strict=True):
@@ -200,7 +200,7 @@ class View:
         return found
 
     def poll(self) -> bool:
-        """Take over what changed; True where something did. Raises `StoreError` where the backend does not answer."""
+        """Read what changed; True if anything did. Raises `StoreError` if the backend does not answer."""
         with self._polling:
             try:
                 before = time.monotonic_ns()
@@ -238,7 +238,7 @@ class View:
         return True
 
     def _load(self) -> None:
-        """Read everything but overrides. What is committed meanwhile comes with the next poll."""
+        """Read everything but overrides. The next poll reads what is committed meanwhile."""
         totals = {policy: msgspec.msgpack.decode(row, type=Totals) for policy, row in self._backend.totals().items()}
         rows = dict(self._backend.walk(POLICIES))
         for (table, name), row in self._overlay.items():
@@ -269,7 +269,7 @@ class View:
         self.totals = totals
 
     def _settle_late(self, versions: list[int]) -> None:
-        """Finish what somebody has committed and not finished: whoever did may have been killed."""
+        """Finish commits that have been pending for long: their author may have been killed."""
         now_s = time.monotonic()
         self._unsettled = {version: self._unsettled.get(version, now_s) for version in versions}
         late = [version for version, since_s in self._unsettled.items() if now_s - since_s > LATE_S]
@@ -278,18 +278,18 @@ class View:
 
 
 LATE_S = 2.0
-"""How long a commit may be unfinished before somebody else finishes it."""
+"""How long a commit may be pending before another process finishes it."""
 
 
 def finish(backend: Backend, pending: list[bytes]) -> None:
-    """Put what is pending in its place."""
+    """Write the pending rows to their tables."""
     for version, rows in sorted(read_pending(told) for told in pending):
         backend.put(rows)
         backend.settle(version)
 
 
 def with_policies(name: str, entry: Entry) -> Entry:
-    """The entry with policies for documents."""
+    """The entry with policies instead of documents."""
     try:
         return msgspec.structs.replace(
             entry,

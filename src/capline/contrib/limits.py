@@ -1,10 +1,11 @@
 """A storage for the package `limits`: flask-limiter and slowapi decide by capline, by a URL.
 
     import capline.contrib.limits                       # makes the URLs known
-    Limiter(key_func, app=app, storage_uri="capline+lmdb:///var/lib/app/limits", strategy="moving-window")
+    Limiter(key_func, app=app, storage_uri="capline+lmdb:///var/lib/app/limits")
 
-`capline+` stands before any store URL: memory, lmdb, redis, redis+cluster and so on. The strategy is `moving-window`:
-it is exact, and what capline's default is. A fixed window admits twice its quota around its end, and is refused.
+`capline+` stands before any store URL: memory, lmdb, redis, redis+cluster and so on. `moving-window` and the default
+`fixed-window` are one here: exact, by a window that moves. A window that is fixed admits twice its quota around its
+end; and a storage learns of the strategy with the first request alone, which is too late to refuse it.
 
 Each key is a subject, each (amount, period) a set of limits that comes with the call; `limits` itself still asks one
 limit at a time, so a refusal by the second has used up the first. Only capline's own verbs decide all at once.
@@ -34,7 +35,6 @@ _PREFIX = "capline+"
 _LONGEST_KEY_BYTES = 512
 _END = re.compile(r".*/(\d+)/(\d+)/(\w+)", re.DOTALL)
 """How the key of a limit ends: amount, multiples, granularity."""
-_STRATEGY = "capline's storage counts by strategy='moving-window'; a fixed window admits twice its quota around its end"
 
 
 class CaplineStorage(Storage, MovingWindowSupport):
@@ -73,11 +73,7 @@ class CaplineStorage(Storage, MovingWindowSupport):
 
     def clear(self, key: str) -> None:
         """Forget the key under its limit, which the key names."""
-        found = _END.fullmatch(key)
-        granularity = None if found is None else GRANULARITIES.get(found[3])
-        if found is None or granularity is None:
-            raise InvalidValueError(f"{key!r} is not a key of limits: it ends with amount, multiples and period")
-        limits = _limits(int(found[1]), int(found[2]) * granularity.GRANULARITY.seconds)
+        limits = _limits(*_limit_of(key))
         self._limiter._under(POLICY, limits).erase(_subject(key))  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - its log has no policy of its own
 
     def check(self) -> bool:
@@ -92,21 +88,38 @@ class CaplineStorage(Storage, MovingWindowSupport):
         """Not offered: logs expire by themselves."""
         raise NotImplementedError("capline forgets a key by clear(); to begin anew use another namespace")
 
-    def incr(self, key: str, expiry: int, amount: int = 1) -> NoReturn:  # noqa: ARG002 - limits says which
-        """Refused: it is for fixed windows."""
-        raise InvalidValueError(_STRATEGY)
+    def incr(self, key: str, expiry: int, amount: int = 1) -> int:
+        """Count `amount` more under the limit that the key names, if they fit.
 
-    def get(self, key: str) -> NoReturn:  # noqa: ARG002
-        """Refused: it is for fixed windows."""
-        raise InvalidValueError(_STRATEGY)
+        Returns the units in the window then, or one more than the limit where they do not fit.
+        """
+        limit, _ = _limit_of(key)
+        if amount < 1:
+            return self.get(key)
+        decision = self._limiter.decide(POLICY, _subject(key), amount, limits=_limits(limit, expiry))
+        return limit - decision.remaining if decision.allowed else limit + 1
 
-    def get_expiry(self, key: str) -> NoReturn:  # noqa: ARG002
-        """Refused: it is for fixed windows."""
-        raise InvalidValueError(_STRATEGY)
+    def get(self, key: str) -> int:
+        """The units in the window."""
+        return self.get_moving_window(key, *_limit_of(key))[1]
+
+    def get_expiry(self, key: str) -> float:
+        """When the oldest of them leaves the window."""
+        limit, expiry = _limit_of(key)
+        return self.get_moving_window(key, limit, expiry)[0] + expiry
 
     def close(self) -> None:
         """Close the store."""
         self._limiter.close()
+
+
+def _limit_of(key: str) -> tuple[int, int]:
+    """The amount and seconds of the limit that this is a key of."""
+    found = _END.fullmatch(key)
+    granularity = None if found is None else GRANULARITIES.get(found[3])
+    if found is None or granularity is None:
+        raise InvalidValueError(f"{key!r} is not a key of limits: it ends with amount, multiples and period")
+    return int(found[1]), int(found[2]) * granularity.GRANULARITY.seconds
 
 
 def _limits(amount: int, seconds: int) -> tuple[Limit]:

@@ -110,6 +110,13 @@ class Fields:
             self.fault(key, f"expected a text{like and ', like ' + like}, found {_found(node)}")
         return default or ""
 
+    def optional(self, key: str, like: str = "") -> str | None:
+        """One text, not empty; None when the key is left out."""
+        if key in self._entries:
+            return self.text(key, like=like)
+        self._asked.append(key)
+        return None
+
     def one_of(self, key: str, known: tuple[str, ...], default: str) -> str:
         """One of these words."""
         word = self.text(key, default)

@@ -7,7 +7,7 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from capline.limiter.aio_slots import AsyncSlots
+from capline.limiter.aio_reservations import AsyncReservations
 from capline.limiter.checks import count_of, stamp, typed
 from capline.model.attempt import check_cost
 from capline.model.errors import CaplineError, InvalidValueError, StoreError
@@ -40,7 +40,7 @@ ROWS_ON_THE_LOOP = 4096
 MANY = ROWS_ON_THE_LOOP + 1
 
 
-class AsyncLimiter(AsyncSlots):
+class AsyncLimiter(AsyncReservations):
     """`Limiter` says what each verb and option does; this one is awaited, and closed by `async with` or `close`.
 
     It belongs to one event loop. On a store of this machine a decision runs where it is awaited, as it takes
@@ -68,8 +68,8 @@ class AsyncLimiter(AsyncSlots):
         if id is None and cost is _ONE:
             try:
                 names = policy, segment, channel, zone
-                compiled = self._fast_terms.get(names)
-                if compiled is None and (rule_of := self._own_terms.get(names)) is not None:
+                compiled = self._fast_rules.get(names)
+                if compiled is None and (rule_of := self._own_rules.get(names)) is not None:
                     compiled = rule_of(subject)
                 if compiled is not None:
                     if self._counts_one:
@@ -79,22 +79,22 @@ class AsyncLimiter(AsyncSlots):
                 if not self._hashes_long:
                     raise
             except StoreError as error:
-                return self._outage.decide(self._asked(policy, subject, cost, id, segment, channel, zone), error)
+                return self._outage.decide(self._attempt(policy, subject, cost, id, segment, channel, zone), error)
             except TypeError as error:
                 raise typed(error, policy, segment, channel, zone) from None
-        asked = self._asked(policy, subject, cost, id, segment, channel, zone)
-        with self._observers.one("decide", asked) as seen:
+        attempt = self._attempt(policy, subject, cost, id, segment, channel, zone)
+        with self._observers.one("decide", attempt) as seen:
             denied = self._denied
-            held = denied.answer(asked)
+            held = denied.answer(attempt)
             if held is not None:
                 return seen.unasked(held)
             epoch = denied.epoch()
             try:
-                await self._learn(policy, asked.subject)
-                decision = seen(await self._store.decide(*self._arguments(asked)))
+                await self._learn(policy, attempt.subject)
+                decision = seen(await self._store.decide(*self._arguments(attempt)))
             except StoreError as error:
-                return seen(self._outage.decide(asked, error))
-            self._note(asked, decision, denied, epoch)
+                return seen(self._outage.decide(attempt, error))
+            self._note(attempt, decision, denied, epoch)
             return decision
 
     async def _counted(
@@ -112,9 +112,9 @@ class AsyncLimiter(AsyncSlots):
         try:
             decision = await self._store.decide(compiled, known_as, 1, 0)
         except StoreError as error:
-            asked = self._asked(policy, subject, 1, None, segment, channel, zone)
-            with self._observers.one("decide", asked).since(began) as seen:
-                return seen(self._outage.decide(asked, error))
+            attempt = self._attempt(policy, subject, 1, None, segment, channel, zone)
+            with self._observers.one("decide", attempt).since(began) as seen:
+                return seen(self._outage.decide(attempt, error))
         self._observers.decided_one(policy, segment, channel, decision, perf_counter() - began)
         return decision
 
@@ -135,13 +135,13 @@ class AsyncLimiter(AsyncSlots):
             return await self._under(policy, limits).peek(
                 policy, subject, cost, id, segment=segment, channel=channel, zone=zone
             )
-        asked = self._peeked(policy, subject, cost, id, segment, channel, zone)
-        with self._observers.one("peek", asked) as seen:
+        attempt = self._peek_attempt(policy, subject, cost, id, segment, channel, zone)
+        with self._observers.one("peek", attempt) as seen:
             try:
-                await self._learn(policy, asked.subject)
-                return seen(await self._store.peek(*self._arguments(asked)))
+                await self._learn(policy, attempt.subject)
+                return seen(await self._store.peek(*self._arguments(attempt)))
             except StoreError as error:
-                return seen(self._outage.peek(asked, error))
+                return seen(self._outage.peek(attempt, error))
 
     async def charge(
         self,
@@ -155,10 +155,10 @@ class AsyncLimiter(AsyncSlots):
         zone: str | None = None,
     ) -> Decision:
         """Record `cost` units, whatever the limits say. As `Limiter.charge`."""
-        asked = self._asked(policy, subject, cost, id, segment, channel, zone)
-        with self._observers.one("charge", asked) as seen:
-            await self._learn(policy, asked.subject)
-            return seen(await self._store.charge(*self._arguments(asked)))
+        attempt = self._attempt(policy, subject, cost, id, segment, channel, zone)
+        with self._observers.one("charge", attempt) as seen:
+            await self._learn(policy, attempt.subject)
+            return seen(await self._store.charge(*self._arguments(attempt)))
 
     async def settle(self, policy: str, subject: Subject, hit: int | None, cost: int) -> bool:
         """Give a hit that was an estimate the units that it really cost. As `Limiter.settle`."""
@@ -168,7 +168,7 @@ class AsyncLimiter(AsyncSlots):
         subject = self._subject(subject)
         try:
             await self._learn(policy, subject)
-            return await self._store.settle(self._refund_terms(policy, subject), subject, stamp(hit), units)
+            return await self._store.settle(self._rule_of_hits(policy, subject), subject, stamp(hit), units)
         finally:
             self._denied.forget((subject,))
 
@@ -182,31 +182,31 @@ class AsyncLimiter(AsyncSlots):
         zone: str | None = None,
     ) -> tuple[LimitStatus, ...]:
         """What is used and left of each limit now; consumes nothing. As `Limiter.usage`."""
-        asked = self._asked(policy, subject, 0, None, segment, channel, zone, least=0)
-        await self._learn(policy, asked.subject)
-        return (await self._store.peek(*self._arguments(asked))).limits
+        attempt = self._attempt(policy, subject, 0, None, segment, channel, zone, least=0)
+        await self._learn(policy, attempt.subject)
+        return (await self._store.peek(*self._arguments(attempt))).limits
 
     async def decide_all(self, attempts: Sequence[Attempt]) -> Joint:
         """May all of these have their cost now, or none? As `Limiter.decide_all`."""
-        asked = self._joint_asked(attempts)
-        with self._observers.joint("decide_all", asked) as seen:
+        checked = self._joint_attempts(attempts)
+        with self._observers.joint("decide_all", checked) as seen:
             try:
-                for one in asked:
+                for one in checked:
                     await self._learn(one.policy, one.subject)
-                return seen(await self._store.decide_all(self._store_attempts(asked)))
+                return seen(await self._store.decide_all(self._store_attempts(checked)))
             except StoreError as error:
-                return seen(self._outage.joint(asked, error, consume=True))
+                return seen(self._outage.joint(checked, error, consume=True))
 
     async def peek_all(self, attempts: Sequence[Attempt]) -> Joint:
         """What `decide_all` would answer; consumes nothing. As `Limiter.peek_all`."""
-        asked = self._joint_asked(attempts)
-        with self._observers.joint("peek_all", asked) as seen:
+        checked = self._joint_attempts(attempts)
+        with self._observers.joint("peek_all", checked) as seen:
             try:
-                for one in asked:
+                for one in checked:
                     await self._learn(one.policy, one.subject)
-                return seen(await self._store.peek_all(self._store_attempts(asked)))
+                return seen(await self._store.peek_all(self._store_attempts(checked)))
             except StoreError as error:
-                return seen(self._outage.joint(asked, error, consume=False))
+                return seen(self._outage.joint(checked, error, consume=False))
 
     async def decide_batch(self, attempts: Sequence[Attempt]) -> list[Decision | CaplineError]:
         """Decide attempts of any policies, in order, each by itself. As `Limiter.decide_batch`."""
@@ -235,16 +235,16 @@ class AsyncLimiter(AsyncSlots):
     ) -> Decisions:
         """Decide one attempt for each subject, in order, as columns. As `Limiter.decide_many`."""
         rows = count_of(subjects, "subjects")
-        asked = await _aside(
+        columns = await _aside(
             rows, partial(self._columns, policy, subjects, segment, codes, channel, cost, zone, receipt)
         )
-        with self._seen_many(asked, consume=True) as seen:
+        with self._seen_many(columns, consume=True) as seen:
             try:
-                answers = await self._store.decide_many(await self._batched(asked))
+                answers = await self._store.decide_many(await self._batched(columns))
             except StoreError as error:
-                answers = await _aside(rows, partial(self._outage.many, asked, error, consume=True))
+                answers = await _aside(rows, partial(self._outage.many, columns, error, consume=True))
             seen.store_answered()
-            return await _aside(rows, partial(self._spread, asked, answers, seen, consume=True))
+            return await _aside(rows, partial(self._spread, columns, answers, seen, consume=True))
 
     async def peek_many(
         self,
@@ -259,14 +259,14 @@ class AsyncLimiter(AsyncSlots):
     ) -> Decisions:
         """What `decide` would answer for each subject alone, as columns; consumes nothing."""
         rows = count_of(subjects, "subjects")
-        asked = await _aside(rows, partial(self._columns, policy, subjects, segment, codes, channel, cost, zone))
-        with self._seen_many(asked, consume=False) as seen:
+        columns = await _aside(rows, partial(self._columns, policy, subjects, segment, codes, channel, cost, zone))
+        with self._seen_many(columns, consume=False) as seen:
             try:
-                answers = await self._store.peek_many(await self._batched(asked))
+                answers = await self._store.peek_many(await self._batched(columns))
             except StoreError as error:
-                answers = await _aside(rows, partial(self._outage.many, asked, error, consume=False))
+                answers = await _aside(rows, partial(self._outage.many, columns, error, consume=False))
             seen.store_answered()
-            return await _aside(rows, partial(self._spread, asked, answers, seen, consume=False))
+            return await _aside(rows, partial(self._spread, columns, answers, seen, consume=False))
 
     async def refund_many(
         self,
@@ -282,16 +282,16 @@ class AsyncLimiter(AsyncSlots):
                 given_back: list[bool] = []
                 for one, at_us in zip(named, stamps_us, strict=True):
                     await self._learn(policy, one)
-                    terms = self._refund_terms(policy, one)
-                    given_back.append(await self._store.refund(terms, one, at_us, check_cost(cost)))
+                    compiled = self._rule_of_hits(policy, one)
+                    given_back.append(await self._store.refund(compiled, one, at_us, check_cost(cost)))
                 return np.array(given_back, np.bool_)
-            return await self._store.refund_many(self._any_terms(policy), named, stamps_us, check_cost(cost))
+            return await self._store.refund_many(self._any_rule(policy), named, stamps_us, check_cost(cost))
         finally:
             self._denied.forget(named)
 
-    async def _batched(self, asked: AttemptColumns) -> Batch:
+    async def _batched(self, columns: AttemptColumns) -> Batch:
         """`_batch`, in a thread where it may ask for overrides."""
-        return await _aside(MANY if asked.policy in self._overridden else 0, partial(self._batch, asked))
+        return await _aside(MANY if columns.policy in self._overridden else 0, partial(self._batch, columns))
 
 
 async def _aside(rows: int, work: Callable[[], T]) -> T:

@@ -45,7 +45,7 @@ class AsyncSlots(AsyncUpkeep):
         subject = self._subject(subject)
         try:
             await self._learn(policy, subject)
-            return await self._store.refund(self._refund_terms(policy, subject), subject, stamp(hit), check_cost(cost))
+            return await self._store.refund(self._rule_of_hits(policy, subject), subject, stamp(hit), check_cost(cost))
         finally:
             self._denied.forget((subject,))
 
@@ -53,7 +53,7 @@ class AsyncSlots(AsyncUpkeep):
         """Refund every hit of a `decide_all`; returns how many were refunded."""
         given_back = 0
         for one, hit in self._refund_pairs(attempts, hits):
-            given_back += await self.refund(one.policy, one.subject, hit, one.cost)
+            given_back += await self.refund(one.policy, one.subject, hit, one.cost, limits=one.limits)
         return given_back
 
     async def schedule(
@@ -85,13 +85,13 @@ class AsyncSlots(AsyncUpkeep):
             )
         max_wait_us = None if max_wait is None else seconds_us(max_wait, "max_wait")
         not_before_us = seconds_us(not_before, "not_before")
-        asked = self._asked(policy, subject, cost, id, segment, channel, zone)
-        with self._observers.one("schedule", asked) as seen:
+        attempt = self._attempt(policy, subject, cost, id, segment, channel, zone)
+        with self._observers.one("schedule", attempt) as seen:
             try:
-                await self._learn(policy, asked.subject)
-                return seen(await self._store.place(*self._arguments(asked), max_wait_us, not_before_us))
+                await self._learn(policy, attempt.subject)
+                return seen(await self._store.schedule(*self._arguments(attempt), max_wait_us, not_before_us))
             except StoreError as error:
-                return seen(self._outage.place(asked, max_wait_us, not_before_us, error))
+                return seen(self._outage.schedule(attempt, max_wait_us, not_before_us, error))
 
     @asynccontextmanager
     async def acquire(
@@ -99,6 +99,7 @@ class AsyncSlots(AsyncUpkeep):
         policy: str,
         subject: Subject,
         cost: int = 1,
+        id: str | None = None,
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - the wait is known beforehand: past it nothing is taken
         not_before: float = 0,
@@ -113,14 +114,14 @@ class AsyncSlots(AsyncUpkeep):
         Cancelling gives the slot back, also while it is being taken. It waits for that refund, so a
         cancelled caller goes on when the store has answered.
         """
-        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers, slack=slack)
+        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers, slack=slack, named=id is not None)
         slot = await _slept(
             patience,
             lambda: self.schedule(
                 policy,
                 subject,
                 cost,
-                patience.id,
+                patience.id(id),
                 max_wait=patience.left(),
                 not_before=patience.not_before(not_before),
                 segment=segment,
@@ -140,14 +141,14 @@ class AsyncSlots(AsyncUpkeep):
         """Take the next instant that is free under all of these policies. As `Limiter.schedule_all`."""
         max_wait_us = None if max_wait is None else seconds_us(max_wait, "max_wait")
         not_before_us = seconds_us(not_before, "not_before")
-        asked = self._slot_asked(attempts)
-        with self._observers.joint("schedule_all", asked) as seen:
+        checked = self._slot_attempts(attempts)
+        with self._observers.joint("schedule_all", checked) as seen:
             try:
-                for one in asked:
+                for one in checked:
                     await self._learn(one.policy, one.subject)
-                return seen(await self._store.place_all(self._store_attempts(asked), max_wait_us, not_before_us))
+                return seen(await self._store.schedule_all(self._store_attempts(checked), max_wait_us, not_before_us))
             except StoreError as error:
-                return seen(self._outage.place_all(asked, max_wait_us, not_before_us, error))
+                return seen(self._outage.schedule_all(checked, max_wait_us, not_before_us, error))
 
     @asynccontextmanager
     async def acquire_all(
@@ -159,15 +160,17 @@ class AsyncSlots(AsyncUpkeep):
         slack: float | None = None,
     ) -> AsyncGenerator[Joint]:
         """`schedule_all`, then sleep until the slot, as `Limiter.acquire_all`; cancelled as `acquire`."""
-        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers, slack=slack)
-        parts = self._named_slot(attempts, patience.id)
+        named = self._slot_attempts(attempts)[0].id is not None
+        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers, slack=slack, named=named)
         slot = await _slept(
             patience,
-            lambda: self.schedule_all(parts, max_wait=patience.left(), not_before=patience.not_before(not_before)),
-            lambda slot: self._give_back_all(parts, slot.hits),
+            lambda: self.schedule_all(
+                patience.named(attempts), max_wait=patience.left(), not_before=patience.not_before(not_before)
+            ),
+            lambda slot: self._give_back_all(attempts, slot.hits),
         )
         if not slot.allowed:
-            raise joint_refusal(parts, slot)
+            raise joint_refusal(attempts, slot)
         yield slot
 
     async def _give_back_all(self, parts: Sequence[Attempt], hits: Sequence[int]) -> None:
@@ -175,7 +178,7 @@ class AsyncSlots(AsyncUpkeep):
         failed: StoreError | None = None
         for one, hit in zip(parts, hits, strict=False):
             try:
-                await self.refund(one.policy, one.subject, hit, one.cost)
+                await self.refund(one.policy, one.subject, hit, one.cost, limits=one.limits)
             except StoreError as error:
                 failed = failed or error
         if failed is not None:
@@ -188,6 +191,11 @@ async def _slept(
     give_back: Callable[[Slot], Coroutine[Any, Any, object]],
 ) -> Slot:
     """The slot that `take` takes, once it has come; given back where the wait is cancelled, or it was missed."""
+
+    async def undo(slot: Slot) -> None:
+        if patience.is_free(slot):
+            await give_back(slot)
+
     while True:
         # In a task of its own: a call that is cancelled half-way may have taken a slot that nobody would refund.
         taking = asyncio.create_task(_patiently(patience, take))
@@ -197,11 +205,11 @@ async def _slept(
                 await asyncio.sleep(slot.wait)
         except asyncio.CancelledError as stopped:
             patience.give_up()
-            await _through(asyncio.create_task(_gave_back(taking, give_back, stopped)))
+            await _through(asyncio.create_task(_gave_back(taking, undo, stopped)))
             raise
-        if not slot.allowed or slot.origin != "store" or not patience.is_late(slot.wait):
+        if not slot.allowed or not patience.is_late(slot):
             return slot
-        missed = asyncio.create_task(give_back(slot))
+        missed = asyncio.create_task(undo(slot))
         try:
             await asyncio.shield(missed)
         except asyncio.CancelledError:

@@ -44,7 +44,7 @@ class AsyncUpkeep(LimiterBase[AsyncStore]):
 
     async def flush(self, policy: str) -> int:
         """Forget every subject of the policy, for tests; returns how many. As `Limiter.flush`."""
-        compiled = [self._any_terms(policy)]
+        compiled = [self._any_rule(policy)]
         subjects: set[Subject] = set()
         page = await self._store.scan(compiled)
         while True:
@@ -54,6 +54,10 @@ class AsyncUpkeep(LimiterBase[AsyncStore]):
             page = await self._store.scan(compiled, page.after)
         for subject in subjects:
             await self._store.erase(compiled, subject)
+        for subject in await asyncio.to_thread(self._with_own_logs, policy):
+            await self._learn(policy, subject)
+            if await self._store.erase([self._rule_of_hits(policy, subject)], subject):
+                subjects.add(subject)
         self._denied.forget(subjects)
         return len(subjects)
 
@@ -68,13 +72,13 @@ class AsyncUpkeep(LimiterBase[AsyncStore]):
         ids: Sequence[str] = (),
     ) -> Explanation:
         """Why an attempt would be allowed or refused now. As `Limiter.explain`."""
-        asked = self._asked(policy, subject, 1, None, segment, channel, zone)
-        await self._learn(policy, asked.subject)
-        arguments = self._arguments(asked)
+        attempt = self._attempt(policy, subject, 1, None, segment, channel, zone)
+        await self._learn(policy, attempt.subject)
+        arguments = self._arguments(attempt)
         known = self._known_ids(ids)
         decision = await self._store.peek(*arguments)
         logs = await self._store.recorded(*arguments[:2])
-        return self._explained(asked, subject, await self._store.now_us(), decision, logs, known)
+        return self._explained(attempt, subject, await self._store.now_us(), decision, logs, known)
 
     async def override(
         self,
@@ -103,7 +107,7 @@ class AsyncUpkeep(LimiterBase[AsyncStore]):
         try:
             for name in self._overridden:
                 await self._learn(name, subject)
-            return await self._store.erase(self._all_terms(subject), subject)
+            return await self._store.erase(self._all_rules(subject), subject)
         finally:
             self._denied.forget((subject,))
 
@@ -114,7 +118,7 @@ class AsyncUpkeep(LimiterBase[AsyncStore]):
         on_fault: Callable[[CaplineError], object] | None = None,
     ) -> AsyncIterator[LogRecord]:
         """Every log of these policies, with the hits within the widest window. As `Limiter.export`."""
-        compiled = self._terms_to_scan(policies)
+        compiled = self._rules_to_scan(policies)
         page = await self._store.scan(compiled) if compiled else None
         while page is not None:
             for record in self._exported(page.found, on_fault):

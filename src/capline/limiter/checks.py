@@ -9,7 +9,7 @@ from capline.model.attempt import Attempt, check_id
 from capline.model.decision import Decision
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, LimitExceeded, quoted
 from capline.model.late import LateModule
-from capline.model.limit import duration_text
+from capline.model.limit import DAY_US, duration_text
 from capline.model.subject import check_subject
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ __all__ = [
     "refusal_text",
     "seconds_us",
     "stamp",
+    "ttl_us",
     "typed",
 ]
 
@@ -94,6 +95,16 @@ def seconds_us(seconds: float, what: str) -> int:
     except TypeError:
         raise InvalidTypeError(f"{what} is a number of seconds, not {quoted(seconds)}") from None
     raise InvalidValueError(f"{what} is a number of seconds from 0 on, not {quoted(seconds)}")
+
+
+def ttl_us(ttl: float) -> int:
+    """How long a reservation holds: seconds as microseconds, at most a day, or raise."""
+    holds_us = seconds_us(ttl, "ttl")
+    if not 1 <= holds_us <= DAY_US:
+        raise InvalidValueError(
+            f"ttl is how many seconds a reservation holds, a microsecond to a day, not {quoted(ttl)}"
+        )
+    return holds_us
 
 
 def typed(error: TypeError, *names: object) -> TypeError:

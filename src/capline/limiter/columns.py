@@ -86,14 +86,14 @@ def columns_of(
     return AttemptColumns(policy, segments, zones, channel, checked, points, cost, receipt, rows, good, errors)
 
 
-def spread(asked: AttemptColumns, part: Decisions) -> Decisions:
+def spread(columns: AttemptColumns, part: Decisions) -> Decisions:
     """The answers among all rows of the caller; an invalid row has its error."""
-    good = asked.good
+    good = columns.good
     if good is None:
         return part
 
     def column(values: NDArray[Any], empty: int) -> NDArray[Any]:
-        full = np.full(asked.rows, empty, values.dtype)
+        full = np.full(columns.rows, empty, values.dtype)
         full[good] = values
         return full
 
@@ -105,7 +105,7 @@ def spread(asked: AttemptColumns, part: Decisions) -> Decisions:
         column(part.retry_after_us, NEVER_US),
         column(part.reset_after_us, NEVER_US),
         column(part.hit, NO_HIT),
-        {**asked.errors, **{int(good[row]): error for row, error in part.errors.items()}},
+        {**columns.errors, **{int(good[row]): error for row, error in part.errors.items()}},
         part.origin,
         {int(good[row]): origin for row, origin in part.origins.items()},
     )

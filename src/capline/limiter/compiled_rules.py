@@ -45,9 +45,9 @@ S = TypeVar("S", bound=Binder)
 
 
 class CompiledRules(ABC, Generic[S]):
-    """The compiled rules of a limiter; `_fast_terms`, `_ways` and `_short_ways` have those with a fast path.
+    """The compiled rules of a limiter; `_fast_rules`, `_fast_paths` and `_fast_by_policy` have those with a fast path.
 
-    `_own_terms` finds that of a subject where some have limits of their own.
+    `_own_rules` finds that of a subject where some have limits of their own.
     """
 
     _store: S
@@ -88,14 +88,14 @@ class CompiledRules(ABC, Generic[S]):
             return None
         return self._lookup.segment_of(policy, subject)
 
-    def _add_looking_way(self, names: Names) -> None:
+    def _add_fast_path_by_segment(self, names: Names) -> None:
         """A fast path for names without a segment: look it up, then take the segment's own fast path."""
         # The tables before the rules: then new policies are never decided by old rules, see `_take`.
-        ways, short_ways, lookup, store = self._ways, self._short_ways, self._lookup, self._store
+        fast_paths, fast_by_policy, lookup, store = self._fast_paths, self._fast_by_policy, self._lookup, self._store
         rules = self._rules
         name, _, channel, zone = names
         policy = rules.policy(name)
-        if lookup is None or names in ways or not self._has_fast_path or not policy.by_segment:
+        if lookup is None or names in fast_paths or not self._has_fast_path or not policy.by_segment:
             return
         if name in self._overridden or name in self._turning:
             return
@@ -108,9 +108,9 @@ class CompiledRules(ABC, Generic[S]):
                 known = decide_in[segment] = store.compiled(rules.rule(name, segment, channel, zone)).decide_one
             return known(subject)
 
-        ways[names] = decide_one
+        fast_paths[names] = decide_one
         if channel is None and zone is None:
-            short_ways[name] = decide_one
+            fast_by_policy[name] = decide_one
 
     def _check_segments(self, rules: Rules) -> None:
         if self._lookup is not None:
@@ -123,23 +123,30 @@ class CompiledRules(ABC, Generic[S]):
 
     def _unbind(self) -> None:
         """Forget all compiled rules, and every cached refusal."""
-        self._terms: dict[Names, CompiledRule] = {}
-        self._log_terms: dict[str, CompiledRule] = {}
-        self._fast_terms: dict[Names, CompiledRule] = {}
-        self._own_terms: dict[Names, Callable[[Subject], CompiledRule | None]] = {}
-        self._ways: dict[Names, Callable[[Subject], Decision]] = {}
-        self._short_ways: dict[str, Callable[[Subject], Decision]] = {}
+        self._rules_by_names: dict[Names, CompiledRule] = {}
+        self._log_rules: dict[str, CompiledRule] = {}
+        self._fast_rules: dict[Names, CompiledRule] = {}
+        self._own_rules: dict[Names, Callable[[Subject], CompiledRule | None]] = {}
+        self._fast_paths: dict[Names, Callable[[Subject], Decision]] = {}
+        self._fast_by_policy: dict[str, Callable[[Subject], Decision]] = {}
         self._denied = self._denied.emptied()
 
     def _bound(self, policy: str, segment: str | None, channel: str | None, zone: str | None = None) -> CompiledRule:
         try:
-            return self._terms.get((policy, segment, channel, zone)) or self._bind(policy, segment, channel, zone)
+            return self._rules_by_names.get((policy, segment, channel, zone)) or self._bind(
+                policy, segment, channel, zone
+            )
         except TypeError as error:
             raise typed(error, policy, segment, channel, zone) from None
 
     def _bind(self, policy: str, segment: str | None, channel: str | None, zone: str | None) -> CompiledRule:
         """The compiled rule for these names, cached; segments and zones that make no difference share one."""
-        known, fast, ways, short_ways = self._terms, self._fast_terms, self._ways, self._short_ways
+        known, fast, fast_paths, fast_by_policy = (
+            self._rules_by_names,
+            self._fast_rules,
+            self._fast_paths,
+            self._fast_by_policy,
+        )
         names = self._rules.known(policy, segment, channel, zone)
         compiled = known.get(names)
         if compiled is None:
@@ -151,17 +158,17 @@ class CompiledRules(ABC, Generic[S]):
         if (self._has_fast_path or self._counts_one) and policy not in self._overridden:
             fast[names] = compiled
         elif self._has_fast_path and self._overrides is not None:
-            self._own_terms[names] = self._overrides.fast_rule(names, compiled)
+            self._own_rules[names] = self._overrides.fast_rule(names, compiled)
         if self._has_fast_path:
-            way = compiled.decide_one
+            fast_path = compiled.decide_one
             if policy in self._overridden and self._overrides is not None:
-                way = self._overrides.fast_path(names, way)
-            ways[names] = way
+                fast_path = self._overrides.fast_path(names, fast_path)
+            fast_paths[names] = fast_path
             if names == (policy, None, None, None):
-                short_ways[policy] = way
+                fast_by_policy[policy] = fast_path
         return compiled
 
-    def _any_terms(self, policy: str) -> CompiledRule:
+    def _any_rule(self, policy: str) -> CompiledRule:
         """A compiled rule of the policy in any segment and channel: they all name the same logs."""
         return self._bound(*self._rules.any_names(policy))
 
@@ -169,37 +176,43 @@ class CompiledRules(ABC, Generic[S]):
         """Whether a refund has to know whose it is: numbers are kept by limit, and subjects have their own."""
         return policy in self._overridden and not self._rules.policy(policy).keeps_log
 
-    def _refund_terms(self, policy: str, subject: Subject) -> CompiledRule:
+    def _rule_of_hits(self, policy: str, subject: Subject) -> CompiledRule:
         """A compiled rule that names the logs that this checked subject's hits are in."""
         own = None
         if policy in self._overridden and self._overrides is not None:
-            own = self._overrides.terms(self._rules.any_names(policy), subject)
-        return own or self._any_terms(policy)
+            own = self._overrides.compiled(self._rules.any_names(policy), subject)
+        return own or self._any_rule(policy)
 
-    def _terms_of(self, log: str) -> CompiledRule:
+    def _with_own_logs(self, policy: str) -> list[Subject]:
+        """The subjects whose limits of their own have logs of their own. Reads all overrides of the policy."""
+        if self._config is None or not self._needs_each(policy):
+            return []
+        return [subject for subject, _ in self._config.overrides(policy)]
+
+    def _rule_of_log(self, log: str) -> CompiledRule:
         """A compiled rule over one log alone."""
-        compiled = self._log_terms.get(log)
+        compiled = self._log_rules.get(log)
         if compiled is None:
-            compiled = self._log_terms[log] = self._store.compiled(self._rules.log_rule(log))
+            compiled = self._log_rules[log] = self._store.compiled(self._rules.log_rule(log))
         return compiled
 
-    def _terms_to_scan(self, policies: Sequence[str] | None) -> list[CompiledRule]:
+    def _rules_to_scan(self, policies: Sequence[str] | None) -> list[CompiledRule]:
         """Compiled rules that name the logs to export: by default all that keep every hit."""
         if policies is None:
             known = self._rules.policies.values()
-            return [self._any_terms(policy.name) for policy in known if policy.algorithm == "sliding_log"]
+            return [self._any_rule(policy.name) for policy in known if policy.algorithm == "sliding_log"]
         count_of(policies, "policies")
         for name in policies:
             self._rules.log_rule(self._rules.policy(name).log)
-        return [self._any_terms(name) for name in policies]
+        return [self._any_rule(name) for name in policies]
 
-    def _all_terms(self, subject: Subject | None = None) -> list[CompiledRule]:
+    def _all_rules(self, subject: Subject | None = None) -> list[CompiledRule]:
         """A compiled rule of every policy: together they name all logs, and those of a subject's own limits."""
-        compiled = [self._any_terms(policy) for policy in self._rules.policies]
+        compiled = [self._any_rule(policy) for policy in self._rules.policies]
         if subject is not None:
             # Where an algorithm keeps numbers each limit has a log; elsewhere an override has the policy's.
             policies = (self._rules.policies[name] for name in self._overridden)
-            compiled += [self._refund_terms(one.name, subject) for one in policies if not one.keeps_log]
+            compiled += [self._rule_of_hits(one.name, subject) for one in policies if not one.keeps_log]
         return compiled
 
     def _short(self, subject: Subject) -> Subject:

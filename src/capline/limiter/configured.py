@@ -65,7 +65,7 @@ class Configured(CompiledRules[S]):
             raise PolicyError("the policies of this limiter are those of its configuration store; change them there")
         rules = Rules(policies, self._rules.namespace, self._rules.overrides)
         self._check_segments(rules)
-        self._outage.use(rules)
+        self._outage.use(rules, self._config)
         self._take(rules)
 
     def reload(self) -> bool:
@@ -135,7 +135,7 @@ class Configured(CompiledRules[S]):
 
                 logging.getLogger("capline").warning("the configuration cannot be used, the last one serves: %s", error)
                 return
-            self._outage.use(rules)
+            self._outage.use(rules, self._config)
             self._take(rules)
 
     def _plan_turn(self, now_us: int, totals: Mapping[str, Totals]) -> None:
@@ -155,7 +155,7 @@ class Configured(CompiledRules[S]):
             while (due := self._next) is not None and config is not None and config.view.now_us() >= due[0]:
                 next_us, rules = due
                 self._plan_turn(next_us, rules.overrides)
-                self._outage.use(rules)
+                self._outage.use(rules, self._config)
                 self._take(rules)
 
     def _override_in(self, policy: str, subject: Subject) -> tuple[Configuration, Subject]:

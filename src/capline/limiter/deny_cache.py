@@ -82,8 +82,7 @@ class DenyCache:
             None if first.reset_after_us is None else max(0, first.reset_after_us - passed_us),
             None,
             "deny-cache",
-            0,
-            (_limits_later, first, passed_us),
+            _seen=(_limits_later, first, passed_us),
         )
 
     def note(self, attempt: Attempt, decision: Decision, epoch: tuple[int, int]) -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from capline.limiter.checks import fingerprint
 from capline.limiter.rules import Rules
+from capline.limiter.unnamed import UnnamedPolicies
 from capline.model.clock import SystemClock
 from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 from capline.store.columns import NO_HIT
@@ -22,7 +23,9 @@ from capline.store.protocol import Batch, StoreAttempt
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from capline.config.configuration import Configuration
     from capline.limiter.columns import AttemptColumns
+    from capline.limiter.overrides import Overridden
     from capline.limiter.rules import Names
     from capline.model.attempt import Attempt
     from capline.model.clock import Clock
@@ -59,24 +62,31 @@ class Insurance(msgspec.Struct, frozen=True):
 
 
 class Insurer:
-    """The policies with smaller quotas, over a store in memory.
+    """The policies, and the limits of single subjects, with smaller quotas, over a store in memory.
 
     Its answers name no hit: a refund goes to the store, which has none of these. It ignores receipts, so a repeated
     batch consumes again, which errs towards refusing; an attempt with an id counts once.
     """
 
-    def __init__(self, insurance: Insurance, rules: Rules, clock: Clock | None) -> None:
+    def __init__(self, insurance: Insurance, rules: Rules, clock: Clock | None, beside: Insurer | None = None) -> None:
         from capline.store.local.memory import MemoryStore  # noqa: PLC0415 - loaded where somebody is insured
 
         self._hosts = insurance.hosts
-        self._store = MemoryStore(clock or SystemClock())
+        # One for all policies, also those that come with a call: an attempt may be over several.
+        self._store = MemoryStore(clock or SystemClock()) if beside is None else beside._store  # noqa: SLF001
         self.use(rules)
 
-    def use(self, rules: Rules) -> None:
-        """Take over other policies; what was admitted stays counted."""
+    def use(self, rules: Rules, config: Configuration | None = None) -> None:
+        """Take over other policies, and the overrides of a configuration; what was admitted stays counted."""
         divided = [_divided(policy, self._hosts) for policy in rules.policies.values()]
-        self._rules: Rules = Rules(divided, rules.namespace)
-        self._terms: dict[Names, LocalRule] = {}
+        self._rules: Rules = Rules(divided, rules.namespace, rules.overrides)
+        self._rules_by_names: dict[Names, LocalRule] = {}
+        self._unnamed = UnnamedPolicies(lambda policy: Rules([_divided(policy, self._hosts)], rules.namespace))
+        self._overrides: Overridden | None = None
+        if config is not None and rules.overrides:
+            from capline.limiter.overrides import Overridden  # noqa: PLC0415 - loaded where there are any
+
+            self._overrides = Overridden(config, self._rules, rules.overrides, self._store.compiled, self._shares)
 
     def decide(self, attempt: Attempt) -> Decision:
         """As the store's `decide`."""
@@ -86,17 +96,22 @@ class Insurer:
         """As the store's `peek`."""
         return _insured(self._store.peek(*self._arguments(attempt)))
 
-    def place(self, attempt: Attempt, max_wait_us: int | None, not_before_us: int) -> Decision:
-        """As the store's `place`."""
-        return _insured(self._store.place(*self._arguments(attempt), max_wait_us, not_before_us))
+    def schedule(self, attempt: Attempt, max_wait_us: int | None, not_before_us: int) -> Decision:
+        """As the store's `schedule`."""
+        return _insured(self._store.schedule(*self._arguments(attempt), max_wait_us, not_before_us))
 
-    def many(self, asked: AttemptColumns, *, consume: bool) -> Decisions:
+    def many(self, columns: AttemptColumns, *, consume: bool) -> Decisions:
         """As the store's `decide_many`, or `peek_many`."""
-        compiled = tuple(
-            self._bound((asked.policy, segment, asked.channel, zone))
-            for segment, zone in zip(asked.segments, asked.zones, strict=True)
-        )
-        batch = Batch(compiled, asked.subjects, asked.codes, asked.cost)
+        kinds = [
+            (columns.policy, segment, columns.channel, zone)
+            for segment, zone in zip(columns.segments, columns.zones, strict=True)
+        ]
+        compiled = tuple(self._bound(names) for names in kinds)
+        if self._overrides is None or columns.policy not in self._overrides.policies:
+            batch = Batch(compiled, columns.subjects, columns.codes, columns.cost)
+        else:
+            unrepeated = msgspec.structs.replace(columns, receipt=None)
+            batch = self._overrides.batch(unrepeated, compiled, [self._rules.known(*names) for names in kinds])
         answers = self._store.decide_many(batch) if consume else self._store.peek_many(batch)
         answers.hit[:] = NO_HIT
         answers.origin = "insurance"
@@ -108,36 +123,57 @@ class Insurer:
         answer = self._store.decide_all(parts) if consume else self._store.peek_all(parts)
         return msgspec.structs.replace(answer, hits=(), origin="insurance")
 
-    def place_all(self, attempts: Sequence[Attempt], max_wait_us: int | None, not_before_us: int) -> Joint:
-        """As the store's `place_all`."""
+    def schedule_all(self, attempts: Sequence[Attempt], max_wait_us: int | None, not_before_us: int) -> Joint:
+        """As the store's `schedule_all`."""
         parts = [StoreAttempt(*self._arguments(attempt)) for attempt in attempts]
-        answer = self._store.place_all(parts, max_wait_us, not_before_us)
+        answer = self._store.schedule_all(parts, max_wait_us, not_before_us)
         return msgspec.structs.replace(answer, hits=(), origin="insurance")
 
     def forget(self, subject: Subject) -> None:
         """As the store's `erase`, in every policy."""
-        self._store.erase([self._bound(self._rules.any_names(name)) for name in self._rules.policies], subject)
+        every = [self._rules.any_names(name) for name in self._rules.policies]
+        own = [self._own(names, subject) for names in every]
+        self._store.erase([*map(self._bound, every), *(one for one in own if one is not None)], subject)
 
     def sweep(self) -> None:
         """As the store's `sweep`."""
         self._store.sweep()
 
     def _arguments(self, attempt: Attempt) -> tuple[LocalRule, Subject, int, int]:
-        compiled = self._bound((attempt.policy, attempt.segment, attempt.channel, attempt.zone))
+        names = attempt.policy, attempt.segment, attempt.channel, attempt.zone
+        if attempt.limits is not None:
+            rules = self._unnamed.get(attempt.policy, attempt.limits)
+            compiled = self._store.compiled(rules.rule(*rules.known(*names)))
+        else:
+            compiled = self._own(names, attempt.subject) or self._bound(names)
         return compiled, attempt.subject, attempt.cost, fingerprint(attempt.id)
 
+    def _own(self, names: Names, subject: Subject) -> LocalRule | None:
+        """The rule of a subject that has limits of its own."""
+        if self._overrides is None or names[0] not in self._overrides.policies:
+            return None
+        own: LocalRule | None = self._overrides.compiled(self._rules.known(*names), subject)  # pyright: ignore[reportAssignmentType] - of the store in memory
+        return own
+
+    def _shares(self, policy: str, limits: Sequence[Limit]) -> Sequence[Limit]:
+        return _shares_of(self._rules.policy(policy), limits, self._hosts)
+
     def _bound(self, names: Names) -> LocalRule:
-        known, names = self._terms, self._rules.known(*names)
+        known, names = self._rules_by_names, self._rules.known(*names)
         return known.get(names) or known.setdefault(names, self._store.compiled(self._rules.rule(*names)))
+
+
+def _shares_of(policy: Policy, limits: Iterable[Limit], hosts: int) -> tuple[Limit, ...]:
+    of = _round_share if policy.algorithm == "gcra" else _share
+    return tuple(msgspec.structs.replace(limit, quota=of(limit, hosts)) for limit in limits)
 
 
 def _divided(policy: Policy, hosts: int) -> Policy:
     """The policy with a share of each quota; where a server would keep its logs is no matter here."""
 
-    def share(limits: Iterable[Limit]) -> list[Limit]:
-        return [msgspec.structs.replace(limit, quota=of(limit, hosts)) for limit in limits]
+    def share(limits: Iterable[Limit]) -> tuple[Limit, ...]:
+        return _shares_of(policy, limits, hosts)
 
-    of = _round_share if policy.algorithm == "gcra" else _share
     return policy.having(
         limits=share(policy.limits),
         by_segment={name: share(limits) for name, limits in policy.by_segment.items()},

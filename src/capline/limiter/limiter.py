@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from capline.limiter.base import DEFAULT_URL
 from capline.limiter.checks import stamp, typed
-from capline.limiter.slots import Slots
+from capline.limiter.reservations import Reservations
 from capline.model.attempt import check_cost
 from capline.model.errors import InvalidValueError, StoreError
 from capline.model.late import LateModule
@@ -32,7 +32,7 @@ __all__ = ["DEFAULT_URL", "Limiter"]
 _ONE = 1
 
 
-class Limiter(Slots):
+class Limiter(Reservations):
     """Decide, exactly, whether one more event may happen under sliding-window limits.
 
     `url`             `memory://`, `lmdb:///path`, `redis://host` and its kin (see `capline.store.open`)
@@ -91,36 +91,36 @@ class Limiter(Slots):
         try:
             if id is None and cost is _ONE:
                 if segment is None and channel is None and zone is None:
-                    way = self._short_ways.get(policy)
+                    fast_path = self._fast_by_policy.get(policy)
                 else:
-                    way = self._ways.get((policy, segment, channel, zone))
-                if way is not None:
-                    return way(subject)
+                    fast_path = self._fast_paths.get((policy, segment, channel, zone))
+                if fast_path is not None:
+                    return fast_path(subject)
         except InvalidValueError:
             if not self._hashes_long:
                 raise
         except StoreError as error:
-            return self._outage.decide(self._asked(policy, subject, cost, id, segment, channel, zone), error)
+            return self._outage.decide(self._attempt(policy, subject, cost, id, segment, channel, zone), error)
         except TypeError as error:
             raise typed(error, policy, segment, channel, zone) from None
-        return self._decide(self._asked(policy, subject, cost, id, segment, channel, zone))
+        return self._decide(self._attempt(policy, subject, cost, id, segment, channel, zone))
 
-    def _decide(self, asked: Attempt) -> Decision:
-        with self._observers.one("decide", asked) as seen:
+    def _decide(self, attempt: Attempt) -> Decision:
+        with self._observers.one("decide", attempt) as seen:
             denied = self._denied
-            held = denied.answer(asked)
+            held = denied.answer(attempt)
             if held is not None:
                 return seen.unasked(held)
             epoch = denied.epoch()
             try:
-                compiled, known_as, units, mark = self._arguments(asked)
-                if units == 1 and not mark:
+                compiled, known_as, units, fingerprint = self._arguments(attempt)
+                if units == 1 and not fingerprint:
                     decision = seen(compiled.decide_one(known_as))
                 else:
-                    decision = seen(self._store.decide(compiled, known_as, units, mark))
+                    decision = seen(self._store.decide(compiled, known_as, units, fingerprint))
             except StoreError as error:
-                return seen(self._outage.decide(asked, error))
-            self._note(asked, decision, denied, epoch)
+                return seen(self._outage.decide(attempt, error))
+            self._note(attempt, decision, denied, epoch)
             return decision
 
     def peek(
@@ -144,12 +144,12 @@ class Limiter(Slots):
             return self._under(policy, limits).peek(
                 policy, subject, cost, id, segment=segment, channel=channel, zone=zone
             )
-        asked = self._peeked(policy, subject, cost, id, segment, channel, zone)
-        with self._observers.one("peek", asked) as seen:
+        attempt = self._peek_attempt(policy, subject, cost, id, segment, channel, zone)
+        with self._observers.one("peek", attempt) as seen:
             try:
-                return seen(self._store.peek(*self._arguments(asked)))
+                return seen(self._store.peek(*self._arguments(attempt)))
             except StoreError as error:
-                return seen(self._outage.peek(asked, error))
+                return seen(self._outage.peek(attempt, error))
 
     def charge(
         self,
@@ -171,9 +171,9 @@ class Limiter(Slots):
         `sliding_counter` and `gcra`), and `StoreError` in any outage: `on_store_error` cannot record it. Costs as much
         as a `decide` with a cost.
         """
-        asked = self._asked(policy, subject, cost, id, segment, channel, zone)
-        with self._observers.one("charge", asked) as seen:
-            return seen(self._store.charge(*self._arguments(asked)))
+        attempt = self._attempt(policy, subject, cost, id, segment, channel, zone)
+        with self._observers.one("charge", attempt) as seen:
+            return seen(self._store.charge(*self._arguments(attempt)))
 
     def settle(self, policy: str, subject: Subject, hit: int | None, cost: int) -> bool:
         """Give a hit that was an estimate the units that it really cost; True if there was such a hit.
@@ -189,7 +189,7 @@ class Limiter(Slots):
             return False
         subject = self._subject(subject)
         try:
-            return self._store.settle(self._refund_terms(policy, subject), subject, stamp(hit), units)
+            return self._store.settle(self._rule_of_hits(policy, subject), subject, stamp(hit), units)
         finally:
             self._denied.forget((subject,))
 
@@ -207,8 +207,8 @@ class Limiter(Slots):
         Unlike `peek`, which answers as of after an attempt, this has no attempt: of an empty 10/s 0 are used and 10
         left. Slots that are taken count as used. Raises `StoreError` in any outage. Costs as much as `peek`.
         """
-        asked = self._asked(policy, subject, 0, None, segment, channel, zone, least=0)
-        return self._store.peek(*self._arguments(asked)).limits
+        attempt = self._attempt(policy, subject, 0, None, segment, channel, zone, least=0)
+        return self._store.peek(*self._arguments(attempt)).limits
 
     def decide_all(self, attempts: Sequence[Attempt]) -> Joint:
         """May all of these have their cost now, or none? One attempt over up to 16 subjects, each under its own policy.
@@ -221,21 +221,21 @@ class Limiter(Slots):
         `count_denied` says. Raises `StoreUnknownError` where a part may stay recorded though the whole was not allowed,
         because a connection was lost across slots.
         """
-        asked = self._joint_asked(attempts)
-        with self._observers.joint("decide_all", asked) as seen:
+        checked = self._joint_attempts(attempts)
+        with self._observers.joint("decide_all", checked) as seen:
             try:
-                return seen(self._store.decide_all(self._store_attempts(asked)))
+                return seen(self._store.decide_all(self._store_attempts(checked)))
             except StoreError as error:
-                return seen(self._outage.joint(asked, error, consume=True))
+                return seen(self._outage.joint(checked, error, consume=True))
 
     def peek_all(self, attempts: Sequence[Attempt]) -> Joint:
         """What `decide_all` would answer; consumes nothing. Slots of a cluster are read at slightly different times."""
-        asked = self._joint_asked(attempts)
-        with self._observers.joint("peek_all", asked) as seen:
+        checked = self._joint_attempts(attempts)
+        with self._observers.joint("peek_all", checked) as seen:
             try:
-                return seen(self._store.peek_all(self._store_attempts(asked)))
+                return seen(self._store.peek_all(self._store_attempts(checked)))
             except StoreError as error:
-                return seen(self._outage.joint(asked, error, consume=False))
+                return seen(self._outage.joint(checked, error, consume=False))
 
     def decide_batch(self, attempts: Sequence[Attempt]) -> list[Decision | CaplineError]:
         """Decide attempts of any policies, in order, each by itself.
@@ -272,14 +272,14 @@ class Limiter(Slots):
         repeat: for as long as the widest window the same batch under the same receipt gets the first answers back and
         consumes nothing; another batch under it, in the same namespace, raises `IdConflictError`.
         """
-        asked = self._columns(policy, subjects, segment, codes, channel, cost, zone, receipt)
-        with self._seen_many(asked, consume=True) as seen:
+        columns = self._columns(policy, subjects, segment, codes, channel, cost, zone, receipt)
+        with self._seen_many(columns, consume=True) as seen:
             try:
-                answers = self._store.decide_many(self._batch(asked))
+                answers = self._store.decide_many(self._batch(columns))
             except StoreError as error:
-                answers = self._outage.many(asked, error, consume=True)
+                answers = self._outage.many(columns, error, consume=True)
             seen.store_answered()
-            return self._spread(asked, answers, seen, consume=True)
+            return self._spread(columns, answers, seen, consume=True)
 
     def peek_many(
         self,
@@ -293,14 +293,14 @@ class Limiter(Slots):
         cost: int = 1,
     ) -> Decisions:
         """What `decide` would answer for each subject alone, as columns; consumes nothing."""
-        asked = self._columns(policy, subjects, segment, codes, channel, cost, zone)
-        with self._seen_many(asked, consume=False) as seen:
+        columns = self._columns(policy, subjects, segment, codes, channel, cost, zone)
+        with self._seen_many(columns, consume=False) as seen:
             try:
-                answers = self._store.peek_many(self._batch(asked))
+                answers = self._store.peek_many(self._batch(columns))
             except StoreError as error:
-                answers = self._outage.many(asked, error, consume=False)
+                answers = self._outage.many(columns, error, consume=False)
             seen.store_answered()
-            return self._spread(asked, answers, seen, consume=False)
+            return self._spread(columns, answers, seen, consume=False)
 
     def refund_many(
         self,
@@ -314,10 +314,10 @@ class Limiter(Slots):
         try:
             if self._needs_each(policy):
                 given_back = [
-                    self._store.refund(self._refund_terms(policy, one), one, at_us, check_cost(cost))
+                    self._store.refund(self._rule_of_hits(policy, one), one, at_us, check_cost(cost))
                     for one, at_us in zip(named, stamps_us, strict=True)
                 ]
                 return np.array(given_back, np.bool_)
-            return self._store.refund_many(self._any_terms(policy), named, stamps_us, check_cost(cost))
+            return self._store.refund_many(self._any_rule(policy), named, stamps_us, check_cost(cost))
         finally:
             self._denied.forget(named)

@@ -89,13 +89,13 @@ UNSEEN = Unseen()
 
 
 class _Seen(Unseen):
-    __slots__ = ("_began", "_event", "_observers", "_tally")
+    __slots__ = ("_began", "_count", "_event", "_observers")
 
     def __init__(
-        self, observers: Observers, verb: str, names: Shared, size: int, tally: Callable[[Any], dict[Outcome, int]]
+        self, observers: Observers, verb: str, names: Shared, size: int, count: Callable[[Any], dict[Outcome, int]]
     ) -> None:
         self._observers = observers
-        self._tally = tally
+        self._count = count
         self._event = Decided(verb, *names, size, None, dict)
         self._began = 0.0
 
@@ -123,7 +123,7 @@ class _Seen(Unseen):
 
     def unasked(self, answer: A) -> A:
         event = self._event
-        event.count = partial(self._tally, answer)
+        event.count = partial(self._count, answer)
         if event.size > MANY_ROWS:
             event.counted = event.count()
         return answer
@@ -163,37 +163,39 @@ class Observers:
             except Exception as error:  # noqa: BLE001 - as in `tell`
                 self._fail(observer, error)
 
-    def one(self, verb: str, asked: Attempt) -> Unseen:
+    def one(self, verb: str, attempt: Attempt) -> Unseen:
         """The block of one attempt; its answer is a decision."""
         if not self._observers:
             return UNSEEN
-        names = asked.policy, asked.segment, asked.channel
-        return _Seen(self, verb, names, 1, partial(_tally_one, names))
+        names = attempt.policy, attempt.segment, attempt.channel
+        return _Seen(self, verb, names, 1, partial(_count_one, names))
 
-    def joint(self, verb: str, asked: Sequence[Attempt]) -> Unseen:
+    def joint(self, verb: str, attempts: Sequence[Attempt]) -> Unseen:
         """The block of one attempt over several subjects: one outcome, under the names of the part that binds."""
         if not self._observers:
             return UNSEEN
-        names: list[Shared] = [(one.policy, one.segment, one.channel) for one in asked]
-        return _Seen(self, verb, _shared(set(names)), 1, partial(_tally_joint, names))
+        names: list[Shared] = [(one.policy, one.segment, one.channel) for one in attempts]
+        return _Seen(self, verb, _shared(set(names)), 1, partial(_count_joint, names))
 
     def rows(self, attempts: Sequence[Attempt | None]) -> Unseen:
         """The block of a batch, None where its names are not known; the answer is a list."""
         if not self._observers:
             return UNSEEN
         names: list[Shared] = [_NOBODY if row is None else (row.policy, row.segment, row.channel) for row in attempts]
-        return _Seen(self, "decide_batch", _shared(set(names)), len(names), partial(_tally_rows, names))
+        return _Seen(self, "decide_batch", _shared(set(names)), len(names), partial(_count_rows, names))
 
-    def many(self, verb: str, asked: AttemptColumns, known: Callable[[str, str | None, str | None], Shared]) -> Unseen:
+    def many(
+        self, verb: str, columns: AttemptColumns, known: Callable[[str, str | None, str | None], Shared]
+    ) -> Unseen:
         """The block of many attempts of one policy; its answer has the valid rows.
 
         `known` returns defined names without those that make no difference to the policy.
         """
         if not self._observers:
             return UNSEEN
-        names = [known(asked.policy, segment, asked.channel) for segment in asked.segments]
+        names = [known(columns.policy, segment, columns.channel) for segment in columns.segments]
         shared = _shared(set(names))
-        return _Seen(self, verb, shared, asked.rows, partial(_tally_many, names, shared, asked))
+        return _Seen(self, verb, shared, columns.rows, partial(_count_many, names, shared, columns))
 
     def tell(self, event: Decided) -> None:
         """Call all observers in order, even if one of them raises."""
@@ -253,18 +255,18 @@ def _outcome(names: Shared, answer: Decision | CaplineError) -> Outcome:
     return Outcome(*names, None, VERDICTS[ERROR], "")
 
 
-def _tally_one(names: Shared, answer: Decision | CaplineError) -> dict[Outcome, int]:
+def _count_one(names: Shared, answer: Decision | CaplineError) -> dict[Outcome, int]:
     return {_outcome(names, answer): 1}
 
 
-def _tally_joint(names: list[Shared], answer: Joint | CaplineError) -> dict[Outcome, int]:
+def _count_joint(names: list[Shared], answer: Joint | CaplineError) -> dict[Outcome, int]:
     if isinstance(answer, CaplineError):
         return {_outcome(names[0], answer): 1}
     decision = Decision(answer.allowed, answer.limit, answer.remaining, None, None, None, answer.origin)
     return {_outcome(names[answer.binds], decision): 1}
 
 
-def _tally_rows(names: list[Shared], answers: list[Decision | CaplineError] | CaplineError) -> dict[Outcome, int]:
+def _count_rows(names: list[Shared], answers: list[Decision | CaplineError] | CaplineError) -> dict[Outcome, int]:
     counts: dict[Outcome, int] = {}
     for row, named in enumerate(names):
         outcome = _outcome(named, answers if isinstance(answers, CaplineError) else answers[row])
@@ -272,14 +274,14 @@ def _tally_rows(names: list[Shared], answers: list[Decision | CaplineError] | Ca
     return counts
 
 
-def _tally_many(
-    names: list[Shared], shared: Shared, asked: AttemptColumns, answers: Decisions | CaplineError
+def _count_many(
+    names: list[Shared], shared: Shared, columns: AttemptColumns, answers: Decisions | CaplineError
 ) -> dict[Outcome, int]:
     """Each row as one number, of its segment, limit, verdict and origin; then equal numbers are counted."""
-    rows = len(asked.subjects)
+    rows = len(columns.subjects)
     limits: tuple[Limit, ...] = ()
     origins = [""]
-    code = np.zeros(rows, np.int64) if asked.codes is None else asked.codes.astype(np.int64)
+    code = np.zeros(rows, np.int64) if columns.codes is None else columns.codes.astype(np.int64)
     limit, verdict, origin = np.full(rows, -1, np.int64), np.full(rows, ERROR, np.int64), np.zeros(rows, np.int64)
     if not isinstance(answers, CaplineError):
         limits, origins = answers.limits, ["", *sorted({answers.origin, *answers.origins.values()})]
@@ -297,10 +299,10 @@ def _tally_many(
         bound = limits[limit_at - 1] if limit_at else None
         outcome = Outcome(*names[named], bound, VERDICTS[verdict_at], origins[origin_at])
         counts[outcome] = counts.get(outcome, 0) + count
-    if asked.errors:
+    if columns.errors:
         # Invalid rows have no segment.
         outcome = Outcome(*shared, None, VERDICTS[ERROR], "")
-        counts[outcome] = counts.get(outcome, 0) + len(asked.errors)
+        counts[outcome] = counts.get(outcome, 0) + len(columns.errors)
     return counts
 
 

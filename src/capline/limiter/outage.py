@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from capline.config.configuration import Configuration
     from capline.limiter.columns import AttemptColumns
     from capline.limiter.rules import Rules
     from capline.model.attempt import Attempt
@@ -56,8 +57,10 @@ def is_outage(error: CaplineError) -> TypeGuard[StoreError]:
 class OutagePolicy:
     """The choice for an outage. Its verbs answer in place of the store's, or raise the error if that is the choice."""
 
-    def __init__(self, choice: str | Insurance, rules: Rules, clock: Clock | None) -> None:
-        self._insurer = Insurer(choice, rules, clock) if isinstance(choice, Insurance) else None
+    def __init__(
+        self, choice: str | Insurance, rules: Rules, clock: Clock | None, insurer: Insurer | None = None
+    ) -> None:
+        self._insurer = Insurer(choice, rules, clock, insurer) if isinstance(choice, Insurance) else None
         if self._insurer is None and choice not in _CHOICES:
             raise InvalidValueError(
                 f"on_store_error is one of {', '.join(_CHOICES)}, or Insurance(hosts=...), not {quoted(choice)}"
@@ -68,7 +71,7 @@ class OutagePolicy:
 
     def beside(self, rules: Rules) -> OutagePolicy:
         """The same choice for other policies."""
-        return OutagePolicy(self._choice, rules, self._clock)
+        return OutagePolicy(self._choice, rules, self._clock, self._insurer)
 
     def check(self, error: StoreError) -> None:
         """Raise the error if that is the choice, or if it is no outage."""
@@ -85,18 +88,18 @@ class OutagePolicy:
         self.check(error)
         return self._answer if self._insurer is None else self._insurer.peek(attempt)
 
-    def place(self, attempt: Attempt, max_wait_us: int | None, not_before_us: int, error: StoreError) -> Decision:
-        """Answer in place of `place`."""
+    def schedule(self, attempt: Attempt, max_wait_us: int | None, not_before_us: int, error: StoreError) -> Decision:
+        """Answer in place of `schedule`."""
         self.check(error)
-        return self._answer if self._insurer is None else self._insurer.place(attempt, max_wait_us, not_before_us)
+        return self._answer if self._insurer is None else self._insurer.schedule(attempt, max_wait_us, not_before_us)
 
-    def place_all(
+    def schedule_all(
         self, attempts: Sequence[Attempt], max_wait_us: int | None, not_before_us: int, error: StoreError
     ) -> Joint:
-        """Answer in place of `place_all`."""
+        """Answer in place of `schedule_all`."""
         self.check(error)
         if self._insurer is not None:
-            return self._insurer.place_all(attempts, max_wait_us, not_before_us)
+            return self._insurer.schedule_all(attempts, max_wait_us, not_before_us)
         return Joint.of(self._answer, (), 0)
 
     def joint(self, attempts: Sequence[Attempt], error: StoreError, *, consume: bool) -> Joint:
@@ -113,22 +116,22 @@ class OutagePolicy:
         except CaplineError as refused:
             return refused
 
-    def many(self, asked: AttemptColumns, error: StoreError, *, consume: bool) -> Decisions:
+    def many(self, checked: AttemptColumns, error: StoreError, *, consume: bool) -> Decisions:
         """Answer in place of `decide_many`, or with `consume` off of `peek_many`."""
         self.check(error)
         if self._insurer is not None:
-            return self._insurer.many(asked, consume=consume)
-        columns = Decisions.of([self._answer] * len(asked.subjects), ())
+            return self._insurer.many(checked, consume=consume)
+        columns = Decisions.of([self._answer] * len(checked.subjects), ())
         columns.origin = self._answer.origin
         return columns
 
-    def fix(self, asked: AttemptColumns, answers: Decisions, *, consume: bool) -> None:
+    def fix(self, columns: AttemptColumns, answers: Decisions, *, consume: bool) -> None:
         """Answer the rows that the store could not answer; if the choice is to raise, they keep their errors."""
         failed = {row: error for row, error in answers.errors.items() if is_outage(error)}
         if self._raises or not failed:
             return
         rows = np.array(list(failed), np.intp)
-        part = self.many(asked.only(rows), next(iter(failed.values())), consume=consume)
+        part = self.many(columns.only(rows), next(iter(failed.values())), consume=consume)
         index_from = len(answers.limits)
         answers.limits += part.limits
         answers.allowed[rows] = part.allowed
@@ -140,10 +143,10 @@ class OutagePolicy:
         answers.errors = {row: error for row, error in answers.errors.items() if row not in failed}
         answers.origins = {**answers.origins, **dict.fromkeys(failed, part.origin)}
 
-    def use(self, rules: Rules) -> None:
-        """Other policies are in force."""
+    def use(self, rules: Rules, config: Configuration | None) -> None:
+        """Other policies are in force, or other overrides."""
         if self._insurer is not None:
-            self._insurer.use(rules)
+            self._insurer.use(rules, config)
 
     def forget(self, subject: Subject) -> None:
         """The subject is erased."""

@@ -19,7 +19,7 @@ from capline.store.columns import plain
 from capline.store.protocol import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from capline.limiter.columns import AttemptColumns
     from capline.limiter.rules import Names, Rules
     from capline.model.decision import Decision
+    from capline.model.limit import Limit
     from capline.model.policy import BoundPolicy
     from capline.model.subject import Subject
     from capline.store.protocol import CompiledRule
@@ -42,7 +43,10 @@ MOST_CODES = 1 << 16
 
 
 class Overridden:
-    """The overrides of one configuration under one set of rules; `policies` has those that have any."""
+    """The overrides of one configuration under one set of rules; `policies` has those that have any.
+
+    `share` makes of limits of a policy those that hold here: smaller ones, where a store is insured.
+    """
 
     def __init__(
         self,
@@ -50,14 +54,16 @@ class Overridden:
         rules: Rules,
         totals: Mapping[str, Totals],
         compiled: Callable[[BoundPolicy], CompiledRule],
+        share: Callable[[str, Sequence[Limit]], Sequence[Limit]] | None = None,
     ) -> None:
         self.policies = frozenset(name for name, one in totals.items() if one.count and name in rules.policies)
         self._view = configuration.view
         self._rules = rules
         self._compile = compiled
-        self._terms: dict[tuple[OwnLimits, Names], CompiledRule | None] = {}
+        self._share = share
+        self._rules_by_names: dict[tuple[OwnLimits, Names], CompiledRule | None] = {}
 
-    def terms(self, names: Names, subject: Subject) -> CompiledRule | None:
+    def compiled(self, names: Names, subject: Subject) -> CompiledRule | None:
         """The compiled rule of a checked subject's own limits; None where the policy's hold."""
         own = self._view.own(names[0], subject)
         return None if own is None else self._bound(own, names)
@@ -68,37 +74,37 @@ class Overridden:
         return None if own is None else self._rule(own, names)
 
     def knows(self, policy: str, subject: Subject) -> bool:
-        """Whether `terms` would answer without asking the configuration's store."""
+        """Whether `compiled` would answer without asking the configuration's store."""
         return self._view.knows(policy, (subject,))
 
     def learn(self, policy: str, subject: Subject) -> None:
-        """Ask it, so that `terms` need not."""
+        """Ask it, so that `compiled` need not."""
         self._view.own(policy, subject)
 
     def fast_path(self, names: Names, common: Callable[[Subject], Decision]) -> Callable[[Subject], Decision]:
         """A fast path for a policy with overrides: `common` for who has none, one of their own for the others."""
         recent = self._view.recent(names[0])
-        ways: dict[Any, Callable[[Subject], Decision]] = {}
+        fast_paths: dict[Any, Callable[[Subject], Decision]] = {}
 
         def decide_one(subject: Subject) -> Decision:
             try:
                 own = recent.young.get(subject, MISSING)
                 if own is None:
                     return common(subject)
-                way = ways.get(own)
+                fast_path = fast_paths.get(own)
             except TypeError:
                 check_subject(subject)  # raises: it has no hash
                 raise
-            return learned(subject) if way is None else way(subject)
+            return learned(subject) if fast_path is None else fast_path(subject)
 
         def learned(subject: Subject) -> Decision:
             own = self._view.own(names[0], check_subject(subject))
             compiled = None if own is None else self._bound(own, names)
             if own is None or compiled is None:
                 return common(subject)
-            if len(ways) >= MOST_COMPILED:
-                ways.clear()
-            ways[own] = compiled.decide_one
+            if len(fast_paths) >= MOST_COMPILED:
+                fast_paths.clear()
+            fast_paths[own] = compiled.decide_one
             return compiled.decide_one(subject)
 
         return decide_one
@@ -118,14 +124,14 @@ class Overridden:
 
         return rule_of
 
-    def batch(self, asked: AttemptColumns, common: tuple[CompiledRule, ...], names: list[Names]) -> Batch:
+    def batch(self, columns: AttemptColumns, common: tuple[CompiledRule, ...], names: list[Names]) -> Batch:
         """A store's batch: to the rules of all, those of the rows that have limits of their own are added."""
-        owns = self._view.owns(asked.policy, plain(asked.subjects))
+        owns = self._view.owns(columns.policy, plain(columns.subjects))
         rows = [row for row, own in enumerate(owns) if own is not None]
         if not rows:
-            return Batch(common, asked.subjects, asked.codes, asked.cost, asked.receipt)
+            return Batch(common, columns.subjects, columns.codes, columns.cost, columns.receipt)
         compiled = list(common)
-        codes = np.zeros(len(owns), np.uint16) if asked.codes is None else asked.codes.copy()
+        codes = np.zeros(len(owns), np.uint16) if columns.codes is None else columns.codes.copy()
         known: dict[tuple[int, OwnLimits], int] = {}
         for row in rows:
             own, code = owns[row], int(codes[row])
@@ -139,10 +145,10 @@ class Overridden:
                 if len(compiled) > MOST_CODES:
                     raise PolicyError(f"more than {MOST_CODES} sets of limits in one batch; send smaller ones")
             codes[row] = place
-        return Batch(tuple(compiled), asked.subjects, codes, asked.cost, asked.receipt)
+        return Batch(tuple(compiled), columns.subjects, codes, columns.cost, columns.receipt)
 
     def _bound(self, own: OwnLimits, names: Names) -> CompiledRule | None:
-        known = self._terms
+        known = self._rules_by_names
         try:
             return known[own, names]
         except KeyError:
@@ -154,7 +160,8 @@ class Overridden:
 
     def _rule(self, own: OwnLimits, names: Names) -> BoundPolicy | None:
         try:
-            return self._rules.rule(*names, limits=own.limits)
+            limits = own.limits if self._share is None else self._share(names[0], own.limits)
+            return self._rules.rule(*names, limits=limits)
         except UnknownNameError:
             raise
         except PolicyError:

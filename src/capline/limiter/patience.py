@@ -9,11 +9,22 @@ from __future__ import annotations
 import random
 import secrets
 import time
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from capline.limiter.checks import seconds_us
+from capline.model.attempt import LONGEST_ID_BYTES
 from capline.model.errors import StoreError, StoreUnavailableError, StoreUnknownError
 
-__all__ = ["MOST_MISSED", "OUTAGE_S", "Patience"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from capline.model.attempt import Attempt
+    from capline.model.decision import Decision, Joint
+
+__all__ = ["MOST_MISSED", "OUTAGE_S", "Patience", "numbered"]
 
 OUTAGE_S = 30.0
 """How long to retry if the caller set no timeout."""
@@ -25,18 +36,23 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 
 
 class Patience:
-    """One `acquire`: the seconds left of its timeout, and the backoff between two tries. `id` names its slot.
+    """One `acquire`: the seconds left of its timeout, and the backoff between two tries.
 
     `may_lose_answers`: whether the store is behind a network. Only then is an id needed, which costs some bytes.
-    `slack` is how many seconds after its slot the caller may go; None for any.
+    `slack` is how many seconds after its slot the caller may go; None for any. `named`: whether the caller gave the
+    slot an id, under which its call may have been made before.
     """
 
-    def __init__(self, timeout: float | None, *, may_lose_answers: bool, slack: float | None = None) -> None:
+    def __init__(
+        self, timeout: float | None, *, may_lose_answers: bool, slack: float | None = None, named: bool = False
+    ) -> None:
         self._slack = None if slack is None else seconds_us(slack, "slack") / 1e6
         self._missed = 0
         self._asked = 0.0
-        self.id = secrets.token_hex(12) if may_lose_answers else None
-        self._timeout = timeout
+        self._named = named
+        self._used = 0
+        self._own = secrets.token_hex(12) if may_lose_answers else None
+        self._timeout = None if timeout is None else _seconds_left(timeout)
         self._began = time.monotonic()
         self._pause_s = _FIRST_PAUSE_S
         self._given_up = False
@@ -49,14 +65,34 @@ class Patience:
         """The store is about to be asked for a slot."""
         self._asked = time.monotonic()
 
-    def is_late(self, wait: float) -> bool:
-        """Whether the slot that was so many seconds away was missed by more than the slack: another is to be taken.
+    def id(self, given: str | None) -> str | None:
+        """The id of the next slot: the caller's, or one of its own."""
+        return self._own if given is None else numbered(given, self._used)
 
-        The wait is counted from before the store was asked, and the slot is no earlier: no clocks are compared.
+    def named(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """The parts of the next slot, by its id."""
+        return [msgspec.structs.replace(one, id=self.id(one.id)) for one in attempts]
+
+    def is_late(self, slot: Decision | Joint) -> bool:
+        """Whether this slot was missed by more than the slack: another is to be taken.
+
+        The time is counted from before the store was asked, and the slot's distance by the store's clock: no clocks
+        are compared.
         """
-        late = self._slack is not None and time.monotonic() - self._asked - wait > self._slack
+        if self._slack is None or slot.origin != "store":
+            return False
+        late = time.monotonic() - self._asked - slot.wait + slot.late > self._slack
+        if late and not self.is_free(slot):
+            self._used += 1
         self._missed += late
         return late and self._missed <= MOST_MISSED
+
+    def is_free(self, slot: Decision | Joint) -> bool:
+        """Whether nobody can have gone in this slot, so that it may be given back.
+
+        A slot that was over when a caller named it may be that of an earlier try, which went.
+        """
+        return slot.allowed and not (self._named and slot.late_us)
 
     def left(self) -> float | None:
         """The rest of the timeout in seconds; None if there is no timeout."""
@@ -78,3 +114,19 @@ class Patience:
 
     def _waited(self) -> float:
         return time.monotonic() - self._began
+
+
+def _seconds_left(timeout: float) -> float:
+    try:
+        over = timeout < 0
+    except TypeError:
+        over = False
+    return 0.0 if over else seconds_us(timeout, "timeout") / 1e6
+
+
+def numbered(id: str, number: int) -> str:
+    """The id of a further slot of the same call; 0 is the first. Hashed where it would be too long."""
+    if not number:
+        return id
+    data = f"{id}:{number}".encode()
+    return data.decode() if len(data) <= LONGEST_ID_BYTES else blake2b(data, digest_size=16).hexdigest()

@@ -5,8 +5,9 @@ loose values  ->  checked, with a compiled rule  ->  [the store]  ->  answers in
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from capline.limiter.records import Record
+    from capline.model.limit import Limit
+    from capline.model.policy import Policy
     from capline.store.columns import Decisions
     from capline.store.protocol import CompiledRule, ScannedLog
     from capline.window.log import Hit
@@ -63,7 +66,24 @@ class Prepared(Configured[S]):
 
     _observers: Observers
 
-    def _asked(
+    @abstractmethod
+    def _under(self, policy: str, limits: Sequence[Limit | str]) -> Self:
+        """A limiter of this one policy, of limits that came with the call, on the same store."""
+
+    def _checked(self, attempt: Attempt) -> Attempt:
+        """A caller's attempt, checked as `_asked` does."""
+        attempt = check_attempt(attempt)
+        if attempt.limits is None:
+            return self._attempt(*_fields(attempt))
+        checked = self._under(attempt.policy, attempt.limits)._attempt(*_fields(attempt))  # noqa: SLF001 - of its kind
+        return msgspec.structs.replace(checked, limits=attempt.limits)
+
+    def _policy_of(self, attempt: Attempt) -> Policy:
+        """The policy of a checked attempt."""
+        home = self if attempt.limits is None else self._under(attempt.policy, attempt.limits)
+        return home._rules.policy(attempt.policy)  # noqa: SLF001 - of its kind
+
+    def _attempt(
         self,
         policy: str,
         subject: Subject,
@@ -88,10 +108,10 @@ class Prepared(Configured[S]):
         segment = names[1]
         if segment is None and look_up and self._lookup is not None:
             segment = self._looked_up(self._rules.policy(policy), check_subject(self._short(subject)))
-            self._add_looking_way(names)
+            self._add_fast_path_by_segment(names)
         return Attempt(policy, self._subject(subject), check_cost(cost, least), id, segment, channel, names[3])
 
-    def _peeked(
+    def _peek_attempt(
         self,
         policy: str,
         subject: Subject,
@@ -102,16 +122,19 @@ class Prepared(Configured[S]):
         zone: str | None,
     ) -> Attempt:
         """The attempt of a `peek`, checked: its cost may be 0, and then it has no id."""
-        asked = self._asked(policy, subject, cost, id, segment, channel, zone, least=0)
-        if not asked.cost and id is not None:
+        attempt = self._attempt(policy, subject, cost, id, segment, channel, zone, least=0)
+        if not attempt.cost and id is not None:
             raise InvalidValueError("a peek of cost 0 looks at what is left; it takes no id")
-        return asked
+        return attempt
 
     def _arguments(self, attempt: Attempt) -> tuple[CompiledRule, Subject, int, int]:
         """A store's arguments for a checked attempt."""
+        if attempt.limits is not None:
+            own = msgspec.structs.replace(attempt, limits=None)
+            return self._under(attempt.policy, attempt.limits)._arguments(own)  # noqa: SLF001 - of its kind
         if attempt.policy in self._overridden and self._overrides is not None:
             names = attempt.policy, attempt.segment, attempt.channel, attempt.zone
-            own = self._overrides.terms(names, attempt.subject)
+            own = self._overrides.compiled(names, attempt.subject)
             if own is not None:
                 self._bound(*names)  # so that the next attempt finds a fast path
                 return own, attempt.subject, attempt.cost, fingerprint(attempt.id)
@@ -145,43 +168,37 @@ class Prepared(Configured[S]):
         rule = rule or self._rules.rule(*names)
         return explain(rule, check_subject(self._short(subject)), now_us, decision, logs, ids)
 
-    def _note(self, asked: Attempt, decision: Decision, denied: DenyCache, epoch: tuple[int, int]) -> None:
-        """Cache a refusal, unless refusals count: then the store must record each one.
+    def _note(self, attempt: Attempt, decision: Decision, denied: DenyCache, epoch: tuple[int, int]) -> None:
+        """Cache a refusal, unless refusals count: then the store must record each one; or reservations may end before.
 
         Nor is one cached that a change of limits may end: where subjects have limits of their own, or a change is near.
         """
-        if asked.policy in self._overridden or asked.policy in self._turning:
+        if attempt.limits is not None or attempt.policy in self._overridden or attempt.policy in self._turning:
             return
-        if not self._rules.policy(asked.policy).count_denied:
-            denied.note(asked, decision, epoch)
+        policy = self._rules.policy(attempt.policy)
+        if not policy.count_denied and not policy.reservations:
+            denied.note(attempt, decision, epoch)
 
-    def _joint_asked(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+    def _joint_attempts(self, attempts: Sequence[Attempt]) -> list[Attempt]:
         """The parts of one attempt over several subjects, checked; raises for the first that is wrong."""
         if not 1 <= count_of(attempts, "attempts") <= MOST_JOINT:
             raise InvalidValueError(f"one attempt is over 1 to {MOST_JOINT} subjects: give a list of Attempt")
-        asked = [self._asked(*_fields(one)) for one in attempts]
-        logs = {(self._rules.policy(one.policy).log, one.subject) for one in asked}
-        if len(logs) < len(asked):
+        checked = [self._checked(one) for one in attempts]
+        logs = {(self._policy_of(one).log, one.subject) for one in checked}
+        if len(logs) < len(checked):
             raise InvalidValueError("two parts of one attempt are on the same log; add up their costs in one part")
-        return asked
+        return checked
 
-    def _slot_asked(self, attempts: Sequence[Attempt]) -> list[Attempt]:
-        """`_joint_asked` of one slot, which has one id in all of its logs, or none."""
-        asked = self._joint_asked(attempts)
-        if len({one.id is None for one in asked}) > 1:
+    def _slot_attempts(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """`_joint_attempts` of one slot, which has one id in all of its logs, or none."""
+        checked = self._joint_attempts(attempts)
+        if len({one.id is None for one in checked}) > 1:
             raise InvalidValueError("one slot has an id in all of its attempts, or in none: give each of them the same")
-        return asked
+        return checked
 
-    def _named_slot(self, attempts: Sequence[Attempt], id: str | None) -> list[Attempt]:
-        """The attempts of one slot under this id, unless the caller named it, or none is needed."""
-        asked = self._slot_asked(attempts)
-        if id is None or asked[0].id is not None:
-            return [*attempts]
-        return [msgspec.structs.replace(one, id=id) for one in attempts]
-
-    def _store_attempts(self, asked: Sequence[Attempt]) -> list[StoreAttempt]:
+    def _store_attempts(self, attempts: Sequence[Attempt]) -> list[StoreAttempt]:
         """Checked attempts in the form that a store takes."""
-        return [StoreAttempt(*self._arguments(one)) for one in asked]
+        return [StoreAttempt(*self._arguments(one)) for one in attempts]
 
     def _pending(self, attempts: Sequence[Attempt]) -> PendingBatch:
         """The part of a batch that the store has to decide; a bad item is an error in its place, and fails no other."""
@@ -200,16 +217,16 @@ class Prepared(Configured[S]):
 
     def _put(self, pending: PendingBatch, row: int, attempt: Attempt) -> Decision | None:
         """Add one attempt for the store to decide, or return its answer if the store is not needed."""
-        asked = self._asked(*_fields(attempt))
-        pending.named[row] = asked
-        held = pending.denied.answer(asked)
+        checked = self._checked(attempt)
+        pending.named[row] = checked
+        held = pending.denied.answer(checked)
         if held is not None:
             return held
         try:
-            pending.to_decide.append(StoreAttempt(*self._arguments(asked)))
+            pending.to_decide.append(StoreAttempt(*self._arguments(checked)))
         except StoreError as error:
-            return self._outage.decide(asked, error)
-        pending.attempts.append(asked)
+            return self._outage.decide(checked, error)
+        pending.attempts.append(checked)
         pending.rows.append(row)
         return None
 
@@ -217,13 +234,13 @@ class Prepared(Configured[S]):
         self, pending: PendingBatch, decided: Sequence[Decision | CaplineError]
     ) -> list[Decision | CaplineError]:
         """All answers in order, with those of the store."""
-        for row, asked, answer in zip(pending.rows, pending.attempts, decided, strict=True):
+        for row, checked, answer in zip(pending.rows, pending.attempts, decided, strict=True):
             if isinstance(answer, StoreError):
-                pending.answers[row] = self._outage.item(asked, answer)
+                pending.answers[row] = self._outage.item(checked, answer)
                 continue
             pending.answers[row] = answer
             if isinstance(answer, Decision):
-                self._note(asked, answer, pending.denied, pending.epoch)
+                self._note(checked, answer, pending.denied, pending.epoch)
         return pending.seen([answer for answer in pending.answers if answer is not None])
 
     def _columns(
@@ -246,37 +263,37 @@ class Prepared(Configured[S]):
             fill = partial(self._lookup.fill, known) if known.by_segment else None
         return columns_of(policy, subjects, segment, codes, channel, cost, zone, receipt, self._keyed, fill)
 
-    def _batch(self, asked: AttemptColumns) -> Batch:
+    def _batch(self, columns: AttemptColumns) -> Batch:
         """A store's batch for many subjects."""
         if self._next is not None:
             self._turn()
         kinds = [
-            (asked.policy, segment, asked.channel, zone)
-            for segment, zone in zip(asked.segments, asked.zones, strict=True)
+            (columns.policy, segment, columns.channel, zone)
+            for segment, zone in zip(columns.segments, columns.zones, strict=True)
         ]
         compiled = tuple(self._bound(*names) for names in kinds)
-        if asked.policy in self._overridden and self._overrides is not None:
-            return self._overrides.batch(asked, compiled, [self._rules.known(*names) for names in kinds])
-        return Batch(compiled, asked.subjects, asked.codes, asked.cost, asked.receipt)
+        if columns.policy in self._overridden and self._overrides is not None:
+            return self._overrides.batch(columns, compiled, [self._rules.known(*names) for names in kinds])
+        return Batch(compiled, columns.subjects, columns.codes, columns.cost, columns.receipt)
 
-    def _seen_many(self, asked: AttemptColumns, *, consume: bool) -> Unseen:
+    def _seen_many(self, columns: AttemptColumns, *, consume: bool) -> Unseen:
         """The observers' block of a call over many subjects."""
-        return self._observers.many("decide_many" if consume else "peek_many", asked, self._defined)
+        return self._observers.many("decide_many" if consume else "peek_many", columns, self._defined)
 
     def _defined(self, policy: str, segment: str | None, channel: str | None) -> tuple[str, str | None, str | None]:
         """These names without those that make no difference; raises if they are not defined. Calls no store."""
         try:
             names = self._rules.known(policy, segment, channel)
-            if names not in self._terms:
+            if names not in self._rules_by_names:
                 self._rules.rule(*names)
         except TypeError as error:
             raise typed(error, policy, segment, channel) from None
         return names[:3]
 
-    def _spread(self, asked: AttemptColumns, answers: Decisions, seen: Unseen, *, consume: bool) -> Decisions:
+    def _spread(self, columns: AttemptColumns, answers: Decisions, seen: Unseen, *, consume: bool) -> Decisions:
         """The store's answers among all rows; rows that it could not answer get the `OutagePolicy`'s."""
-        self._outage.fix(asked, answers, consume=consume)
-        return spread(asked, seen(answers))
+        self._outage.fix(columns, answers, consume=consume)
+        return spread(columns, seen(answers))
 
     def _refunds(
         self,
@@ -313,12 +330,14 @@ class Prepared(Configured[S]):
                     "its subject is a keyed hash; give the limiter the subject_key it was made with"
                 )
             subject = check_subject(record.subject) if record.keyed else self._subject(record.subject)
-            return Merge(self._terms_of(record.log), subject, check_rows(record.hits))
+            return Merge(self._rule_of_log(record.log), subject, check_rows(record.hits))
         if not isinstance(record, PastHit):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
             raise InvalidTypeError(f"a record is a LogRecord or a PastHit, not {type(record).__name__}")
-        names = self._asked(record.policy, record.subject, record.cost, record.id, None, record.channel, look_up=False)
+        names = self._attempt(
+            record.policy, record.subject, record.cost, record.id, None, record.channel, look_up=False
+        )
         if record.channel is None:
-            compiled = self._terms_of(self._rules.policy(record.policy).log)
+            compiled = self._rule_of_log(self._rules.policy(record.policy).log)
         else:
             compiled = self._bound(record.policy, None, record.channel)
         return Merge(compiled, names.subject, check_rows([(stamp(record.at_us), names.cost, fingerprint(record.id))]))
@@ -338,7 +357,6 @@ class Prepared(Configured[S]):
 
 def _fields(attempt: Attempt) -> tuple[str, Subject, int, str | None, str | None, str | None, str | None]:
     """The fields of a caller's attempt, not checked yet."""
-    attempt = check_attempt(attempt)
     return (
         attempt.policy,
         attempt.subject,

@@ -145,10 +145,10 @@ def check_rows(hits: Sequence[Row]) -> Sequence[Row]:
     if not 1 <= len(hits) <= MOST_HITS:
         raise InvalidValueError(f"a record has 1 to {MOST_HITS} hits, not {len(hits)}; a longer log is several records")
     for row in hits:
-        if len(row) != len(("stamp", "units", "mark")) or any(type(part) is not int for part in row):
+        if len(row) != len(("stamp", "units", "fingerprint")) or any(type(part) is not int for part in row):
             raise InvalidTypeError(f"a hit is (stamp in microseconds, units, id's 64 bits or 0), not {quoted(row)}")
-        stamp_us, units, mark = row
-        if not (0 <= stamp_us < LATEST_US and 0 <= units <= LARGEST_QUOTA and 0 <= mark < 1 << 64):
+        stamp_us, units, fingerprint = row
+        if not (0 <= stamp_us < LATEST_US and 0 <= units <= LARGEST_QUOTA and 0 <= fingerprint < 1 << 64):
             raise InvalidValueError(f"no hit has this stamp, these units or this id: {quoted(row)}")
     return hits
 
@@ -206,15 +206,15 @@ def _row(hit: list[int | str]) -> Row:
     match hit:
         case [int(stamp_us), int(units)]:
             return stamp_us, units, 0
-        case [int(stamp_us), int(units), str(mark)]:
+        case [int(stamp_us), int(units), str(fingerprint)]:
             pass
         case _:
             raise InvalidValueError(
                 f"a hit is [stamp in microseconds, units] or [.., .., id's 64 bits in hex], not {quoted(hit)}"
             )
-    if len(mark) != _MARK_DIGITS or not set(mark) <= set("0123456789abcdef"):
-        raise InvalidValueError(f"the id of a hit is {_MARK_DIGITS} hexadecimal digits, not {mark[:40]!r}")
-    return stamp_us, units, int(mark, 16)
+    if len(fingerprint) != _MARK_DIGITS or not set(fingerprint) <= set("0123456789abcdef"):
+        raise InvalidValueError(f"the id of a hit is {_MARK_DIGITS} hexadecimal digits, not {fingerprint[:40]!r}")
+    return stamp_us, units, int(fingerprint, 16)
 
 
 def _instant_us(at: float | str) -> int:

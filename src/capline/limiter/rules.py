@@ -7,23 +7,27 @@ history.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from capline.config.document import check_same_place
 from capline.config.records import Totals
-from capline.model.errors import PolicyError, UnknownNameError, quoted
+from capline.model.errors import InvalidTypeError, InvalidValueError, PolicyError, UnknownNameError, quoted
 from capline.model.limit import QuietHours
 from capline.model.policy import BoundPolicy, LogLimits, Policy, check_name
 from capline.model.zone import check_zone
+from capline.policy.shared_log import check_shared_log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from capline.model.limit import Limit
 
 __all__ = ["DEFAULT_NAMESPACE", "Names", "Rules"]
 
 DEFAULT_NAMESPACE = "capline"
+
+RESERVED = "+reserved"
+"""What stands behind a log's name for its record of reservations: no channel is named so."""
 
 _NO_OVERRIDES = Totals()
 
@@ -57,6 +61,10 @@ class Rules:
         self.policies: dict[str, Policy] = {}
         self._sharing: dict[str, list[Policy]] = {}
         self._facts: dict[str, _LogFacts] = {}
+        if isinstance(policies, (str, Mapping)) or not isinstance(policies, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            raise InvalidTypeError(
+                f"policies come as a list, like policies=[Policy('promo', ['3/day'])], not {quoted(policies)}"  # pyright: ignore[reportUnknownArgumentType]
+            )
         for policy in policies:
             if not isinstance(policy, Policy):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
                 raise PolicyError(
@@ -68,7 +76,7 @@ class Rules:
             sharing = self._sharing.setdefault(policy.log, [])
             sharing.append(policy)
             if sharing[0] is not policy:
-                check_same_place(policy, sharing[0])
+                check_shared_log(policy, sharing[0])
 
     def _of_log(self, log: str) -> _LogFacts:
         """What all policies of a log make of it; put together when it is first needed, as there may be many logs."""
@@ -100,6 +108,11 @@ class Rules:
         except (KeyError, TypeError):
             listed = ", ".join(sorted(self.policies)) or "none"
             raise UnknownNameError(f"no policy {quoted(name)}; there are: {listed}") from None
+
+    def check_reserves(self, name: str) -> None:
+        """Raise `InvalidValueError` for a policy that has no reservations."""
+        if not self.policy(name).reservations:
+            raise InvalidValueError(f"policy {quoted(name)} has no reservations; give it reservations=True")
 
     def known(self, name: str, segment: str | None, channel: str | None, zone: str | None = None) -> Names:
         """These names without those that make no difference to the policy, so that their number is bounded."""
@@ -155,6 +168,7 @@ class Rules:
             policy.algorithm,
             (zone or policy.zone) if needs_zone else "",
             2 * facts.largest if policy.count_denied else 0,
+            f"{log}/{RESERVED}" if policy.reservations else "",
         )
 
     def log_rule(self, log: str) -> BoundPolicy:
@@ -188,15 +202,15 @@ class Rules:
 
 def _apart(log: str, policy: Policy, retention_us: int) -> tuple[LogLimits, ...]:
     """The logs of an algorithm that keeps numbers: one for each limit, after one for the hits that have an id."""
-    placed = [*enumerate(policy.limits)]
-    quiet = [(place, limit) for place, limit in placed if isinstance(limit, QuietHours)]
+    numbered = [*enumerate(policy.limits)]
+    quiet = [(position, limit) for position, limit in numbered if isinstance(limit, QuietHours)]
     own = LogLimits(
         log,
         tuple(limit for _, limit in quiet),
         retention_us,
         "ids",
         title=policy.name,
-        places=tuple(place for place, _ in quiet),
+        places=tuple(position for position, _ in quiet),
     )
     return own, *(
         LogLimits(
@@ -206,8 +220,8 @@ def _apart(log: str, policy: Policy, retention_us: int) -> tuple[LogLimits, ...]
             "sums",
             limit.window_us,
             policy.name,
-            (place,),
+            (position,),
         )
-        for place, limit in placed
+        for position, limit in numbered
         if not isinstance(limit, QuietHours)
     )

@@ -49,7 +49,7 @@ class Slots(Upkeep):
             return False
         subject = self._subject(subject)
         try:
-            return self._store.refund(self._refund_terms(policy, subject), subject, stamp(hit), check_cost(cost))
+            return self._store.refund(self._rule_of_hits(policy, subject), subject, stamp(hit), check_cost(cost))
         finally:
             self._denied.forget((subject,))
 
@@ -60,7 +60,7 @@ class Slots(Upkeep):
         """
         given_back = 0
         for one, hit in self._refund_pairs(attempts, hits):
-            given_back += self.refund(one.policy, one.subject, hit, one.cost)
+            given_back += self.refund(one.policy, one.subject, hit, one.cost, limits=one.limits)
         return given_back
 
     def schedule(
@@ -97,12 +97,12 @@ class Slots(Upkeep):
             )
         max_wait_us = None if max_wait is None else seconds_us(max_wait, "max_wait")
         not_before_us = seconds_us(not_before, "not_before")
-        asked = self._asked(policy, subject, cost, id, segment, channel, zone)
-        with self._observers.one("schedule", asked) as seen:
+        attempt = self._attempt(policy, subject, cost, id, segment, channel, zone)
+        with self._observers.one("schedule", attempt) as seen:
             try:
-                return seen(self._store.place(*self._arguments(asked), max_wait_us, not_before_us))
+                return seen(self._store.schedule(*self._arguments(attempt), max_wait_us, not_before_us))
             except StoreError as error:
-                return seen(self._outage.place(asked, max_wait_us, not_before_us, error))
+                return seen(self._outage.schedule(attempt, max_wait_us, not_before_us, error))
 
     @contextmanager
     def acquire(
@@ -110,6 +110,7 @@ class Slots(Upkeep):
         policy: str,
         subject: Subject,
         cost: int = 1,
+        id: str | None = None,
         *,
         timeout: float | None = None,
         not_before: float = 0,
@@ -123,19 +124,21 @@ class Slots(Upkeep):
 
         A store that does not answer is tried again, with backoff, until the timeout (30 s if there is none); then its
         `StoreError` is raised. With `on_store_error` "allow" or "deny" the answer is that, at once. An interrupted
-        sleep gives the slot back; an exception inside the block does not, since the call was made.
+        sleep gives the slot back; an exception inside the block does not, since the call was made. The same `id` again
+        is the same slot, for a call that is retried: it goes at once where its slot is over, and consumes nothing more.
 
         `slack` is how many seconds after its slot it may wake up, as on a busy host: whoever is later gives the slot
-        back and takes another, ten times at most, instead of going beside others. None: however late.
+        back and takes another, ten times at most, instead of going beside others. None: however late. A slot that was
+        over when its `id` was asked for again stays used, since the call may have been made in it.
         """
-        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers, slack=slack)
+        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers, slack=slack, named=id is not None)
         yield _slot_in_time(
             patience,
             lambda: self.schedule(
                 policy,
                 subject,
                 cost,
-                patience.id,
+                patience.id(id),
                 max_wait=patience.left(),
                 not_before=patience.not_before(not_before),
                 segment=segment,
@@ -162,12 +165,12 @@ class Slots(Upkeep):
         """
         max_wait_us = None if max_wait is None else seconds_us(max_wait, "max_wait")
         not_before_us = seconds_us(not_before, "not_before")
-        asked = self._slot_asked(attempts)
-        with self._observers.joint("schedule_all", asked) as seen:
+        checked = self._slot_attempts(attempts)
+        with self._observers.joint("schedule_all", checked) as seen:
             try:
-                return seen(self._store.place_all(self._store_attempts(asked), max_wait_us, not_before_us))
+                return seen(self._store.schedule_all(self._store_attempts(checked), max_wait_us, not_before_us))
             except StoreError as error:
-                return seen(self._outage.place_all(asked, max_wait_us, not_before_us, error))
+                return seen(self._outage.schedule_all(checked, max_wait_us, not_before_us, error))
 
     @contextmanager
     def acquire_all(
@@ -183,13 +186,15 @@ class Slots(Upkeep):
         Raises `LimitExceeded` at once, with nothing taken, if the slot is past the timeout. An interrupted sleep gives
         every part of the slot back; so does one that ends later than the `slack`, and another slot is taken.
         """
-        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers, slack=slack)
-        parts = self._named_slot(attempts, patience.id)
+        named = self._slot_attempts(attempts)[0].id is not None
+        patience = Patience(timeout, may_lose_answers=self._store.may_lose_answers, slack=slack, named=named)
         yield _slot_in_time(
             patience,
-            lambda: self.schedule_all(parts, max_wait=patience.left(), not_before=patience.not_before(not_before)),
-            lambda slot: self._give_back_all(parts, slot.hits),
-            lambda slot: joint_refusal(parts, slot),
+            lambda: self.schedule_all(
+                patience.named(attempts), max_wait=patience.left(), not_before=patience.not_before(not_before)
+            ),
+            lambda slot: self._give_back_all(attempts, slot.hits),
+            lambda slot: joint_refusal(attempts, slot),
         )
 
     def _give_back_all(self, parts: Sequence[Attempt], hits: Sequence[int]) -> None:
@@ -197,7 +202,7 @@ class Slots(Upkeep):
         failed: StoreError | None = None
         for one, hit in zip(parts, hits, strict=False):
             try:
-                self.refund(one.policy, one.subject, hit, one.cost)
+                self.refund(one.policy, one.subject, hit, one.cost, limits=one.limits)
             except StoreError as error:
                 failed = failed or error
         if failed is not None:
@@ -211,14 +216,19 @@ def _slot_in_time(
     refusal: Callable[[Slot], LimitExceeded],
 ) -> Slot:
     """The slot that `take` takes, once it has come."""
+
+    def undo(slot: Slot) -> None:
+        if patience.is_free(slot):
+            give_back(slot)
+
     while True:
         slot = _patiently(patience, take)
         if not slot.allowed:
             raise refusal(slot)
-        _sleep_until(slot, lambda slot=slot: give_back(slot))
-        if slot.origin != "store" or not patience.is_late(slot.wait):
+        _sleep_until(slot, undo)
+        if not patience.is_late(slot):
             return slot
-        give_back(slot)
+        undo(slot)
 
 
 def _patiently(patience: Patience, take: Callable[[], Slot]) -> Slot:
@@ -231,13 +241,13 @@ def _patiently(patience: Patience, take: Callable[[], Slot]) -> Slot:
             time.sleep(patience.pause(error))
 
 
-def _sleep_until(slot: Decision | Joint, give_back: Callable[[], object]) -> None:
+def _sleep_until(slot: Slot, give_back: Callable[[Slot], object]) -> None:
     """Sleep until the slot, or give it back where that is interrupted."""
     try:
         time.sleep(slot.wait)
     except BaseException as stopped:
         try:
-            give_back()
+            give_back(slot)
         except StoreError as error:
             stopped.add_note(f"the slot was not given back: {error}")
         raise

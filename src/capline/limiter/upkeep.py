@@ -49,7 +49,7 @@ class Upkeep(LimiterBase[Store]):
 
         Attempts made meanwhile may stay. It reads every log of the policy, so it costs as much as `export`.
         """
-        compiled = [self._any_terms(policy)]
+        compiled = [self._any_rule(policy)]
         subjects: set[Subject] = set()
         page = self._store.scan(compiled)
         while True:
@@ -59,6 +59,9 @@ class Upkeep(LimiterBase[Store]):
             page = self._store.scan(compiled, page.after)
         for subject in subjects:
             self._store.erase(compiled, subject)
+        for subject in self._with_own_logs(policy):
+            if self._store.erase([self._rule_of_hits(policy, subject)], subject):
+                subjects.add(subject)
         self._denied.forget(subjects)
         return len(subjects)
 
@@ -76,12 +79,12 @@ class Upkeep(LimiterBase[Store]):
 
         A hit recorded under one of these `ids` names it: so you see which message, or which campaign, used the unit.
         """
-        asked = self._asked(policy, subject, 1, None, segment, channel, zone)
-        arguments = self._arguments(asked)
+        attempt = self._attempt(policy, subject, 1, None, segment, channel, zone)
+        arguments = self._arguments(attempt)
         known = self._known_ids(ids)
         decision = self._store.peek(*arguments)
         logs = self._store.recorded(*arguments[:2])
-        return self._explained(asked, subject, self.now_us(), decision, logs, known)
+        return self._explained(attempt, subject, self.now_us(), decision, logs, known)
 
     def override(
         self,
@@ -107,7 +110,7 @@ class Upkeep(LimiterBase[Store]):
         subject = self._subject(subject)
         self._outage.forget(subject)
         try:
-            return self._store.erase(self._all_terms(subject), subject)
+            return self._store.erase(self._all_rules(subject), subject)
         finally:
             self._denied.forget((subject,))
 
@@ -122,7 +125,7 @@ class Upkeep(LimiterBase[Store]):
         Decisions go on meanwhile: each log is of one instant, but not all of the same. A log may come twice; `load`
         adds it once. A log that cannot be read raises its error, or is passed to `on_fault` and left out.
         """
-        compiled = self._terms_to_scan(policies)
+        compiled = self._rules_to_scan(policies)
         page = self._store.scan(compiled) if compiled else None
         while page is not None:
             yield from self._exported(page.found, on_fault)

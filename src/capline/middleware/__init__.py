@@ -5,6 +5,7 @@
     capline.middleware.requests    LimitedAdapter
     capline.middleware.aiohttp     LimitedMiddleware
     capline.middleware.scrapy      LimitedMiddleware
+    capline.middleware.botocore    limit_client, for boto3 too
     capline.middleware.celery      limited_task
     capline.middleware.dramatiq    limited_actor
     capline.middleware.decorator   limited, for any function

@@ -46,9 +46,10 @@ class LimitedMiddleware:
         max_wait: float | None = None,
         slack: float | None = None,
         retries: int = 0,
+        id: Callable[[ClientRequest], str | None] | None = None,
     ) -> None:
         self._limiter = limiter
-        self._gate = Gate(policy, subject, _host, max_wait, slack, retries)
+        self._gate = Gate(policy, subject, _host, max_wait, slack, retries, id)
 
     async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         """Wait for a slot, then send."""

@@ -46,6 +46,7 @@ def limited(
     subject: Subject | Callable[..., Subject],
     cost: int | Callable[..., int] = 1,
     timeout: float | None = None,
+    slack: float | None = None,
 ) -> _Kept: ...
 
 
@@ -57,6 +58,7 @@ def limited(
     subject: Subject | Callable[..., Subject],
     cost: int | Callable[..., int] = 1,
     timeout: float | None = None,
+    slack: float | None = None,
 ) -> _Awaited: ...
 
 
@@ -67,13 +69,15 @@ def limited(
     subject: Subject | Callable[..., Subject],
     cost: int | Callable[..., int] = 1,
     timeout: float | None = None,
+    slack: float | None = None,
 ) -> Any:
     """Call the function in a slot of `policy`: `acquire` around each call.
 
     `subject` and `cost` are values, or functions of the call's own arguments. A slot that is more than `timeout`
-    seconds away is not taken: `LimitExceeded` is raised and the function is not called. Either limiter takes either
-    kind of function: an `async def` waits without blocking its loop, under a `Limiter` too; a plain function under an
-    `AsyncLimiter` has to be awaited. A generator is refused, as calling it does nothing yet.
+    seconds away is not taken: `LimitExceeded` is raised and the function is not called. A call that wakes up more than
+    `slack` seconds after its slot, as on a busy host, gives it back and takes another (None: however late). Either
+    limiter takes either kind of function: an `async def` waits without blocking its loop, under a `Limiter` too; a
+    plain function under an `AsyncLimiter` has to be awaited. A generator is refused, as calling it does nothing yet.
 
     >>> from capline import Limiter, Policy
     >>> limiter = Limiter("memory://", policies=[Policy("psp", ["100/s"])])
@@ -85,8 +89,9 @@ def limited(
     """
     fixed_subject = None if callable(subject) else check_subject(subject)
     fixed_cost = 0 if callable(cost) else check_cost(cost)
-    if timeout is not None:
-        seconds_us(timeout, "timeout")
+    for seconds, what in ((timeout, "timeout"), (slack, "slack")):
+        if seconds is not None:
+            seconds_us(seconds, what)
 
     def asked(arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[str, Subject, int]:
         who = subject(*arguments, **options) if callable(subject) else fixed_subject
@@ -102,7 +107,7 @@ def limited(
 
             @functools.wraps(function)
             def called(*arguments: Any, **options: Any) -> Any:
-                with plain.acquire(*asked(arguments, options), timeout=timeout):
+                with plain.acquire(*asked(arguments, options), timeout=timeout, slack=slack):
                     return function(*arguments, **options)
 
             return called
@@ -111,7 +116,7 @@ def limited(
 
         @functools.wraps(function)
         async def awaited(*arguments: Any, **options: Any) -> Any:
-            async with acquire(*asked(arguments, options), timeout=timeout):
+            async with acquire(*asked(arguments, options), timeout=timeout, slack=slack):
                 answer = function(*arguments, **options)
                 return await answer if is_async else answer
 

@@ -11,12 +11,12 @@ used. Slots that were taken before the answer came stay valid.
 from __future__ import annotations
 
 import logging
-import time
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from capline.limiter.checks import seconds_us
+from capline.limiter.patience import numbered
 from capline.middleware.retry_after import wait_asked
-from capline.model.errors import InvalidTypeError, InvalidValueError, StoreError
+from capline.model.errors import InvalidTypeError, InvalidValueError, StoreError, quoted
 from capline.model.subject import Subject, check_subject
 
 if TYPE_CHECKING:
@@ -24,13 +24,10 @@ if TYPE_CHECKING:
 
     from capline.limiter.aio import AsyncLimiter
     from capline.limiter.limiter import Limiter
-    from capline.model.decision import Decision
 
 __all__ = ["Gate", "Turn", "is_safe_to_repeat"]
 
 MOST_RETRIES = 100
-MOST_MISSED = 10
-"""Slots that one request may miss before it is sent late."""
 
 _log = logging.getLogger("capline")
 _R = TypeVar("_R")
@@ -76,6 +73,7 @@ class Gate(Generic[_R]):
         max_wait: float | None,
         slack: float | None,
         retries: int,
+        id: Callable[[_R], str | None] | None = None,
     ) -> None:
         for seconds, what in ((max_wait, "max_wait"), (slack, "slack")):
             if seconds is not None:
@@ -84,10 +82,13 @@ class Gate(Generic[_R]):
             raise InvalidTypeError(f"retries is a whole number, not {retries!r}")
         if not 0 <= retries <= MOST_RETRIES:
             raise InvalidValueError(f"retries is 0 to {MOST_RETRIES}, not {retries}")
+        if id is not None and not callable(id):
+            raise InvalidTypeError(f"id is a function of the request, which gives each its own, not {quoted(id)}")
         self.policy = policy
         self.max_wait = max_wait
         self.slack = slack
         self.retries = retries
+        self._id = id
         self._subject = host if subject is None else subject if callable(subject) else check_subject(subject)
 
     def subject_of(self, request: _R) -> Subject:
@@ -95,15 +96,16 @@ class Gate(Generic[_R]):
         subject = self._subject
         return subject(request) if callable(subject) else subject
 
+    def turn(self, request: _R) -> Turn:
+        """The request's turn, from now on."""
+        return Turn(self, None if self._id is None else self._id(request))
+
     def sent(self, limiter: Limiter, request: _R, send: Callable[[], _A], repeatable: Callable[[int], bool]) -> _A:
         """Send the request in slots of its own; `repeatable` says whether it may be sent again after this status."""
         subject = self.subject_of(request)
-        turn = Turn(self)
+        turn = self.turn(request)
         while True:
-            with limiter.acquire(self.policy, subject, timeout=self.max_wait, not_before=turn.begin()) as slot:
-                if turn.is_late(slot):
-                    limiter.refund(self.policy, subject, slot.hit)
-                    continue
+            with limiter.acquire(self.policy, subject, **turn.terms()):
                 answer = send()
             if turn.is_last(answer.status_code, answer.headers, repeatable=repeatable(answer.status_code)):
                 break
@@ -128,12 +130,9 @@ class Gate(Generic[_R]):
     ) -> _AA:
         """`sent`, awaited. A cancelled request gives its slot back, unless it was sent already."""
         subject = self.subject_of(request)
-        turn = Turn(self)
+        turn = self.turn(request)
         while True:
-            async with limiter.acquire(self.policy, subject, timeout=self.max_wait, not_before=turn.begin()) as slot:
-                if turn.is_late(slot):
-                    await limiter.refund(self.policy, subject, slot.hit)
-                    continue
+            async with limiter.acquire(self.policy, subject, **turn.terms()):
                 answer = await send()
             if turn.is_last(answer.status_code, answer.headers, repeatable=repeatable(answer.status_code)):
                 break
@@ -151,32 +150,18 @@ class Gate(Generic[_R]):
 
 
 class Turn:
-    """One request: how long the provider last asked it to wait, in seconds, and the retries left."""
+    """One request: how long the provider last asked it to wait, in seconds, and how often it was sent."""
 
-    def __init__(self, gate: Gate[Any]) -> None:
+    def __init__(self, gate: Gate[Any], id: str | None = None) -> None:
         self.wait = 0.0
         self._gate = gate
-        self._left = gate.retries
-        self._missed = 0
-        self._began_at = 0.0
+        self._id = id
+        self._sent = 0
 
-    def begin(self) -> float:
-        """Call it before a slot is taken; returns how many seconds away the slot is at least."""
-        self._began_at = time.monotonic()
-        return self.wait
-
-    def is_late(self, slot: Decision) -> bool:
-        """Whether the slot was missed by more than the slack, and is to be given back for another.
-
-        The wait is counted from before the call to the store, and the slot is no earlier than that: no clocks are
-        compared. After ten missed slots the request is sent all the same: never sending it would be no better.
-        """
-        slack = self._gate.slack
-        if slack is None or time.monotonic() - self._began_at - slot.wait <= slack or self._missed == MOST_MISSED:
-            return False
-        self._missed += 1
-        self.wait = 0.0
-        return True
+    def terms(self) -> dict[str, Any]:
+        """What the slot of the next sending is acquired with; each has a slot, and an id, of its own."""
+        id = None if self._id is None else numbered(self._id, self._sent)
+        return {"id": id, "timeout": self._gate.max_wait, "not_before": self.wait, "slack": self._gate.slack}
 
     def is_last(self, status: int, headers: Mapping[str, str], *, repeatable: bool) -> bool:
         """Whether the caller gets this answer; if not, the request is sent again after `wait` seconds.
@@ -185,11 +170,10 @@ class Turn:
         """
         asked = wait_asked(status, headers)
         self.wait = asked or 0.0
-        self._left -= 1
-        self._missed = 0
+        self._sent += 1
         longest = self._gate.max_wait
         too_long = longest is not None and self.wait > longest
-        return asked is None or self._left < 0 or too_long or not repeatable
+        return asked is None or self._sent > self._gate.retries or too_long or not repeatable
 
     def not_held(self, error: StoreError) -> None:
         """Log that the hold could not be recorded; the caller gets the answer all the same."""

@@ -31,6 +31,9 @@ class LimitedTransport(Limited, httpx.BaseTransport):
     `retries`    how often a request is sent again, in a slot no earlier than an answer of 429 or 503 with `Retry-After`
                  says. Only where its body can be sent again, and where that is safe: after 503 an idempotent method, or
                  one with an `Idempotency-Key`. Else the answer is the caller's, as it came
+    `id`         a function of the request that names it, like `lambda request: request.headers.get("Idempotency-Key")`:
+                 the same id again, of a caller that retries, is the same slot and consumes nothing more; it goes at
+                 once where that slot is over. None: each sending has a slot of its own
     `transport`  what the requests go through, closed with this one; default httpx's own
 
     An answer of 429 or 503 with `Retry-After` (at most an hour of it) holds back every host on the same store, at the

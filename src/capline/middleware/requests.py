@@ -47,10 +47,11 @@ class LimitedAdapter(HTTPAdapter):
         max_wait: float | None = None,
         slack: float | None = None,
         retries: int = 0,
+        id: Callable[[PreparedRequest], str | None] | None = None,
         **options: Any,
     ) -> None:
         self._limiter = limiter
-        self._gate = Gate(policy, subject, _host, max_wait, slack, retries)
+        self._gate = Gate(policy, subject, _host, max_wait, slack, retries, id)
         super().__init__(**options)
 
     def send(self, request: PreparedRequest, *arguments: Any, **options: Any) -> Response:

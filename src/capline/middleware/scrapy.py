@@ -4,6 +4,7 @@
     CAPLINE_LIMITER = "crawl.limits.limiter"       # a Limiter, or where one is to be imported from
     CAPLINE_POLICY = "site"
     CAPLINE_MAX_WAIT = 600                         # seconds; a request with no slot by then is dropped
+    CAPLINE_SLACK = 0.5                            # seconds; one that wakes up later for its slot takes another
 
 The subject is the request's host, or `request.meta["capline_subject"]`. An answer of 429 or 503 with `Retry-After`
 holds back every host on the store; Scrapy's own RetryMiddleware sends the request again, which takes a slot of its own.
@@ -40,13 +41,15 @@ _SUBJECT = "capline_subject"
 class LimitedMiddleware:
     """See the module's text. It needs Scrapy's asyncio reactor, which is the default."""
 
-    def __init__(self, limiter: Limiter, policy: str, *, max_wait: float | None = None) -> None:
+    def __init__(
+        self, limiter: Limiter, policy: str, *, max_wait: float | None = None, slack: float | None = None
+    ) -> None:
         self._limiter = limiter
-        self._gate = Gate[Any](policy, _subject, _subject, max_wait, None, 0)
+        self._gate = Gate[Any](policy, _subject, _subject, max_wait, slack, 0)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """From the settings CAPLINE_LIMITER, CAPLINE_POLICY and CAPLINE_MAX_WAIT."""
+        """From the settings CAPLINE_LIMITER, CAPLINE_POLICY, CAPLINE_MAX_WAIT and CAPLINE_SLACK."""
         settings = crawler.settings
         limiter, policy = settings.get("CAPLINE_LIMITER"), settings.get("CAPLINE_POLICY")
         if isinstance(limiter, str):
@@ -56,14 +59,20 @@ class LimitedMiddleware:
         if policy not in limiter.policies:
             listed = ", ".join(limiter.policies) or "none"
             raise InvalidValueError(f"CAPLINE_POLICY is a policy of the limiter ({listed}), not {quoted(policy)}")
-        longest = settings.get("CAPLINE_MAX_WAIT")
-        return cls(limiter, policy, max_wait=None if longest is None else float(longest))
+        longest, slack = (settings.get(name) for name in ("CAPLINE_MAX_WAIT", "CAPLINE_SLACK"))
+        return cls(
+            limiter,
+            policy,
+            max_wait=None if longest is None else float(longest),
+            slack=None if slack is None else float(slack),
+        )
 
     async def process_request(self, request: Request) -> None:
         """Wait for the request's slot; drop the request if none is free within CAPLINE_MAX_WAIT."""
         gate = self._gate
         try:
-            async with acquired(self._limiter, gate.policy, gate.subject_of(request), timeout=gate.max_wait):
+            subject = gate.subject_of(request)
+            async with acquired(self._limiter, gate.policy, subject, timeout=gate.max_wait, slack=gate.slack):
                 pass
         except LimitExceeded as refused:
             raise IgnoreRequest(str(refused)) from refused

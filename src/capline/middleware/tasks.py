@@ -67,24 +67,31 @@ class TaskSlots:
         may have been begun under this key before, as after the death of a worker.
         """
         limiter, subject, cost = self._asked(arguments, options)
+        used = 0
         for missed in range(MOST_MISSED + 1):
-            id = f"{key}:{missed}" if may_have_run and missed else key
+            id = f"{key}:{used}" if used else key
+            asked = time.monotonic()
             slot = limiter.schedule(self._policy, subject, cost, id, max_wait=self._max_wait)
             if not slot.allowed:
                 raise LimitExceeded(refusal_text(self._policy, subject, slot), slot)
             if slot.wait > self._early:
                 return slot.wait - self._early
-            if self._is_in_time(limiter, slot) or missed == MOST_MISSED:
+            goes_late = missed == MOST_MISSED or slot.origin != "store"
+            if slot.late <= self._late or goes_late:
                 self._sleep(limiter, subject, cost, slot)
-                break
-            if not may_have_run:
+                # Counted from before the store was asked, and how late that was by the store's clock: none is compared.
+                if time.monotonic() - asked - slot.wait + slot.late <= self._late or goes_late:
+                    break
+            if may_have_run and slot.late:
+                used += 1
+            else:
                 limiter.refund(self._policy, subject, slot.hit, cost)
         return 0.0
 
     def go(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
         """Wait for a slot where there is no queue to come back from."""
         limiter, subject, cost = self._asked(arguments, options)
-        with limiter.acquire(self._policy, subject, cost, timeout=self._max_wait):
+        with limiter.acquire(self._policy, subject, cost, timeout=self._max_wait, slack=self._late):
             pass
 
     def _asked(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Limiter, Subject, int]:
@@ -92,11 +99,6 @@ class TaskSlots:
         subject = self._subject(*arguments, **options) if callable(self._subject) else self._subject
         cost = self._cost(*arguments, **options) if callable(self._cost) else self._cost
         return limiter, subject, cost
-
-    def _is_in_time(self, limiter: Limiter, slot: Decision) -> bool:
-        if slot.wait or slot.hit is None:
-            return True
-        return limiter.now_us() - slot.hit <= self._late * 1e6
 
     def _sleep(self, limiter: Limiter, subject: Subject, cost: int, slot: Decision) -> None:
         try:

@@ -15,7 +15,7 @@ from capline.limiter.patience import Patience
 from capline.model.errors import LimitExceeded, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from capline.limiter.limiter import Limiter
     from capline.model.decision import Decision
@@ -32,31 +32,42 @@ async def acquired(
     cost: int = 1,
     *,
     timeout: float | None = None,  # noqa: ASYNC109 - how far a slot may be, as in `acquire`
+    slack: float | None = None,
 ) -> AsyncGenerator[Decision]:
     """`Limiter.acquire`, awaited, without blocking the loop."""
     loop = asyncio.get_running_loop()
-    patience = Patience(timeout, may_lose_answers=True)
+    patience = Patience(timeout, may_lose_answers=True, slack=slack)
 
-    def give_back(slot: Decision) -> None:
-        if slot.allowed:
-            loop.run_in_executor(None, partial(limiter.refund, policy, subject, slot.hit, cost))
+    def given_back(slot: Decision) -> Awaitable[bool]:
+        return loop.run_in_executor(None, partial(limiter.refund, policy, subject, slot.hit, cost))
 
     while True:
-        ask = partial(limiter.schedule, policy, subject, cost, patience.id, max_wait=patience.left())
-        asked = loop.run_in_executor(None, ask)
+        slot = await _taken(patience, partial(limiter.schedule, policy, subject, cost), given_back)
+        if not slot.allowed:
+            raise LimitExceeded(refusal_text(policy, subject, slot), slot)
         try:
-            slot = await asyncio.shield(asked)
+            await asyncio.sleep(slot.wait)
+        except BaseException:
+            given_back(slot)
+            raise
+        if not patience.is_late(slot):
             break
+        await given_back(slot)
+    yield slot
+
+
+async def _taken(
+    patience: Patience, schedule: Callable[..., Decision], give_back: Callable[[Decision], object]
+) -> Decision:
+    """The slot that a thread takes, once the store answers."""
+    loop = asyncio.get_running_loop()
+    while True:
+        patience.asks()
+        asked = loop.run_in_executor(None, partial(schedule, patience.id(None), max_wait=patience.left()))
+        try:
+            return await asyncio.shield(asked)
         except StoreError as error:
             await asyncio.sleep(patience.pause(error))
         except asyncio.CancelledError:
             asked.add_done_callback(lambda done: None if done.exception() else give_back(done.result()))
             raise
-    if not slot.allowed:
-        raise LimitExceeded(refusal_text(policy, subject, slot), slot)
-    try:
-        await asyncio.sleep(slot.wait)
-    except BaseException:
-        give_back(slot)
-        raise
-    yield slot

@@ -35,10 +35,11 @@ class _Transport(Generic[L]):
         max_wait: float | None = None,
         slack: float | None = None,
         retries: int = 0,
+        id: Callable[[Any], str | None] | None = None,
         transport: Any = None,
     ) -> None:
         self._limiter = limiter
-        self._gate = Gate(policy, subject, _host, max_wait, slack, retries)
+        self._gate = Gate(policy, subject, _host, max_wait, slack, retries, id)
         self._transport: Any = type(self).own() if transport is None else transport
 
     def _repeatable(self, request: Any) -> Callable[[int], bool]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import index
 
 import msgspec
 
 from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
-from capline.model.limit import LARGEST_QUOTA
+from capline.model.limit import LARGEST_QUOTA, Limit
 from capline.model.subject import Subject
 
 __all__ = ["LONGEST_ID_BYTES", "Attempt", "check_cost", "check_id"]
@@ -15,11 +16,12 @@ __all__ = ["LONGEST_ID_BYTES", "Attempt", "check_cost", "check_id"]
 LONGEST_ID_BYTES = 512
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class Attempt(msgspec.Struct, frozen=True, gc=False):
     """One attempt: may this subject have `cost` units under this policy, now?
 
     The same `id` counts once: a retry gets the first answer back and consumes nothing more. `zone` is the subject's
-    time zone, for calendar limits and quiet hours.
+    time zone, for calendar limits and quiet hours. `limits` come with the attempt instead of a policy made before, as
+    in `Limiter.decide`.
     """
 
     policy: str
@@ -29,6 +31,7 @@ class Attempt(msgspec.Struct, frozen=True):
     segment: str | None = None
     channel: str | None = None
     zone: str | None = None
+    limits: Sequence[Limit | str] | None = None
 
 
 def check_cost(cost: int, least: int = 1) -> int:

@@ -67,11 +67,14 @@ class Decision(_Answer, frozen=True, gc=False):
     `hit`             the stamp under which the hit was recorded, to name it in `refund`; None when nothing was recorded
     `origin`          who answered: `"store"`, or what answered in its place
     `wait_us`         `schedule` only: microseconds from the call to the slot
+    `late_us`         `schedule` only: microseconds from the slot to the call, by the store's clock, where an id is
+    asked for again after its slot; else 0
     """
 
     hit: int | None
     origin: str = "store"
     wait_us: int = 0
+    late_us: int = 0
     _seen: tuple[Any, ...] = ()
     """A function that makes the states of the limits, and its arguments, none of which ever changes."""
 
@@ -91,6 +94,11 @@ class Decision(_Answer, frozen=True, gc=False):
     def wait(self) -> float:
         """`wait_us` in seconds."""
         return self.wait_us / 1e6
+
+    @property
+    def late(self) -> float:
+        """`late_us` in seconds."""
+        return self.late_us / 1e6
 
     @property
     def limits(self) -> tuple[LimitStatus, ...]:
@@ -121,12 +129,18 @@ class Joint(_Answer, frozen=True):
     binds: int = 0
     origin: str = "store"
     wait_us: int = 0
+    late_us: int = 0
     _seen: tuple[Any, ...] = ()
 
     @property
     def wait(self) -> float:
         """`wait_us` in seconds."""
         return self.wait_us / 1e6
+
+    @property
+    def late(self) -> float:
+        """`late_us` in seconds."""
+        return self.late_us / 1e6
 
     @property
     def limits(self) -> tuple[tuple[LimitStatus, ...], ...]:
@@ -157,5 +171,6 @@ class Joint(_Answer, frozen=True):
             binds,
             decision.origin,
             decision.wait_us,
+            decision.late_us,
             decision._seen,  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the two are of one kind
         )

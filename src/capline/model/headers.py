@@ -53,18 +53,26 @@ def string_item(text: str) -> str:
 
 
 def _draft_11(states: Sequence[LimitStatus]) -> dict[str, str]:
+    if len(states) == 1:  # nearly every policy
+        state = states[0]
+        item, policy = _fixed_one(state.name, state.limit)
+        return {"RateLimit-Policy": policy, "RateLimit": _left(item, state)}
     if not states:
         return {}
     items, policies = _fixed(tuple([(state.name, state.limit) for state in states]))
-    left = ""
-    for item, state in zip(items, states, strict=True):
-        frees_us, remaining = state.frees_in_us, state.remaining
-        if left:
-            left += ", "
-        left += f"{item};r={remaining if remaining <= LARGEST_INTEGER else LARGEST_INTEGER}"  # noqa: FURB136 - faster
-        if frees_us:
-            left += f";t={-(-frees_us // 1_000_000)}"
+    left = ", ".join([_left(item, state) for item, state in zip(items, states, strict=True)])
     return {"RateLimit-Policy": policies, "RateLimit": left}
+
+
+def _left(item: str, state: LimitStatus) -> str:
+    frees_us, remaining = state.frees_in_us, min(state.remaining, LARGEST_INTEGER)
+    return f"{item};r={remaining};t={-(-frees_us // 1_000_000)}" if frees_us else f"{item};r={remaining}"
+
+
+@lru_cache(maxsize=1024)
+def _fixed_one(name: str, limit: Limit) -> tuple[str, str]:
+    items, policies = _fixed(((name, limit),))
+    return items[0], policies
 
 
 @lru_cache(maxsize=1024)

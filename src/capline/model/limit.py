@@ -146,22 +146,31 @@ class Limit(msgspec.Struct, frozen=True, gc=False):
         return tuple(cls.parse(part, approximate=approximate) for part in parts)
 
     @classmethod
-    def margin(cls, text: str, *, jitter: str) -> tuple[Limit, ...]:
+    def margin(cls, text: str, *, jitter: str, cost: int = 1) -> tuple[Limit, ...]:
         """The limits that keep a provider of this rolling limit from refusing, where the way there differs by `jitter`.
 
         Calls are counted here when they leave, there when they arrive. So the window is wider by what the way may
         differ, and a second limit spreads the calls, at nine tenths of their even distance. It costs the share of the
-        quota that the jitter is of the window. See docs/waiting.md. Raises as `parse` does.
+        quota that the jitter is of the window. `cost` is the most units that one call takes, as of tokens: the second
+        limit then takes twice as many at once, since calls of several costs do not fill a step. See docs/waiting.md.
+        Raises as `parse` does.
 
         >>> Limit.margin("20/s", jitter="30ms")
         (Limit.parse('20/1030ms'), Limit.parse('1/45ms'))
+        >>> Limit.margin("100000/min", jitter="1s", cost=4_000)
+        (Limit.parse('100000/61s'), Limit.parse('8000/4320ms'))
         """
+        if type(cost) is not int:
+            raise InvalidTypeError(f"cost is the most units that one call takes, a whole number, not {quoted(cost)}")
         strict = cls.parse(text)
         if isinstance(strict, (CalendarLimit, QuietHours)):
             raise InvalidValueError(f"limit {text!r}: a margin is for a rolling limit, like '20/s'")
         wide = Limit(strict.quota, strict.window_us + parse_span(jitter, "jitter"))
-        apart_us = strict.window_us * 9 // (10 * strict.quota) if strict.quota > 1 else 0
-        return (wide, Limit(1, apart_us)) if apart_us else (wide,)
+        if not 1 <= cost <= max(1, strict.quota):
+            raise InvalidValueError(f"limit {text!r}: a call takes 1 to {strict.quota} units, not {quoted(cost)}")
+        step = 1 if cost == 1 else 2 * cost
+        apart_us = strict.window_us * 9 * step // (10 * strict.quota) if strict.quota > step else 0
+        return (wide, Limit(step, apart_us)) if apart_us else (wide,)
 
     @property
     def reach_us(self) -> int:

@@ -105,6 +105,7 @@ POLICY_KEYS = (
     "wait_replicas",
     "population",
     "zone",
+    "reservations",
     "granularity",
 )
 """What a policy takes beside its name: here, in a policy file and in a configuration store. Each but `granularity` is a
@@ -136,7 +137,7 @@ class BoundPolicy(msgspec.Struct, frozen=True):
 
     The first of `logs` is the policy's own log. `channel_logs` names the logs of all its channels, which a refund has
     to search. `zone` is empty if no limit needs one. `denied_units` is how many units of refusals a log keeps; 0 if
-    refusals do not count.
+    refusals do not count. `reserved` is the name of the record of reservations; empty where there are none.
     """
 
     policy: str
@@ -148,6 +149,7 @@ class BoundPolicy(msgspec.Struct, frozen=True):
     algorithm: str = "sliding_log"
     zone: str = ""
     denied_units: int = 0
+    reserved: str = ""
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -164,6 +166,7 @@ class Policy:
     numbers a limit.
     `count_denied` records refusals too, so that a subject who keeps retrying stays blocked.
     `zone` is the time zone for calendar limits and quiet hours, unless the attempt names one.
+    `reservations` allows `reserve`: each attempt then looks at what is pending too, which costs it the fast path.
     Raises `PolicyError` (a `ValueError`) or `InvalidTypeError` for a policy that cannot be decided on.
 
     >>> Policy("promo", ["1/day", "2/week"], by_segment={"active": ["3/day", "10/week"]}).limits_for("active")[0].quota
@@ -181,6 +184,7 @@ class Policy:
     wait_replicas: int
     population: int
     zone: str
+    reservations: bool
     grain_us: int
 
     def __init__(
@@ -197,6 +201,7 @@ class Policy:
         wait_replicas: int = 0,
         population: int = POPULATION,
         zone: str = UTC_ZONE,
+        reservations: bool = False,
         granularity: str | None = None,
     ) -> None:
         where = f"policy {quoted(name)}"
@@ -212,6 +217,7 @@ class Policy:
             "wait_replicas": _whole(wait_replicas, 0, MOST_REPLICAS, f"{where}: wait_replicas"),
             "population": _whole(population, 1, LARGEST_POPULATION, f"{where}: population"),
             "zone": _zone(zone, where),
+            "reservations": _flag(reservations, f"{where}: reservations"),
         }
         if not (values["limits"] or values["channels"]):
             raise PolicyError(f"{where} has no limit at all; give it at least one, like ['3/day']")
@@ -287,6 +293,8 @@ class Policy:
         algorithm = f"algorithm {self.algorithm!r}"
         if self.channels and self.algorithm != "sliding_log":
             raise PolicyError(f"{where}: channels need every hit, which {algorithm} does not keep; take sliding_log")
+        if self.reservations and (self.algorithm != "sliding_log" or self.count_denied):
+            raise PolicyError(f"{where}: reservations need sliding_log without count_denied; leave them out")
         if self.count_denied:
             if not self.keeps_log:
                 raise PolicyError(f"{where}: count_denied goes with {' or '.join(LOGS)}, not with {algorithm}")

@@ -15,12 +15,13 @@ BreakerState = Literal["closed", "open", "half-open"]
 class ServerState(msgspec.Struct, frozen=True):
     """`server` is host:port. The other figures are the server's own; None where it did not answer, or may not say.
 
+    `breaker` is None where calls go without one.
     `max_memory_bytes` and `max_clients` are its bounds; of memory 0 is no bound. `replicas` are those connected now.
     """
 
     server: str
     up: bool
-    breaker: BreakerState
+    breaker: BreakerState | None
     memory_bytes: int | None = None
     max_memory_bytes: int | None = None
     clients: int | None = None

@@ -1,6 +1,6 @@
-"""A bounded number of figures by name, since metrics libraries keep every figure for ever.
+"""A bounded number of label sets, since metrics libraries never forget one.
 
-The rule: the first `most` keys have a figure each, for as long as the process lives. Later keys share a few.
+The rule: the first `most` keys have a figure each, as long as the process lives. Later keys share a few.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 class Bounded(Generic[K]):
-    """The figure of each key, made by `make` of its `labels`; of its `rest`, once there are `most`.
+    """The figure of each key: `make(labels(key))`, or `make(rest(key))` once there are `most` figures.
 
-    There must be few different rests, and `make` may be asked for one again. Threads may share it.
+    `rest` must have few different values, and `make` may be called again with one. Threads may share it.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Bounded(Generic[K]):
 
 
 def check_label_sets(most: int) -> int:
-    """The number, or raise."""
+    """Return the number; raises where it is not from 1 to a million."""
     if type(most) is not int:
         raise InvalidTypeError(f"label_sets is how many label sets a metric may have, a whole number, not {most!r}")
     if not 1 <= most <= MOST_LABEL_SETS:

@@ -1,7 +1,6 @@
 """What an observer receives: one `Decided` for each call of a verb, however many attempts are in it.
 
-The rule: every name in it is defined by a policy, never by a caller, and there are no subjects. So figures by these
-names are bounded by the policies.
+The rule: it has no subjects, and every name in it is defined by a policy. So the policies bound the figures by name.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ PEEKS = frozenset(("peek", "peek_all", "peek_many"))
 
 
 class Outcome(NamedTuple):
-    """What decisions are counted by.
+    """The labels by which decisions are counted.
 
-    `segment` is None where the policy does not tell segments apart; `policy`, too, where an attempt of a batch named
-    none that exists. `limit` is the binding one, as in `Decision`. `verdict` is `"allowed"`, `"refused"` or `"error"`;
-    an error has no limit, and "" for its `origin`.
+    `policy` is None where an attempt of a batch names none that exists; `segment` then too, and where the policy does
+    not differ by segment. `limit` is the binding one, as in `Decision`. `verdict` is `"allowed"`, `"refused"` or
+    `"error"`; an error has no limit, and `origin` "".
     """
 
     policy: str | None
@@ -42,10 +41,10 @@ class Decided(msgspec.Struct):
                `"schedule_all"` (also for `acquire` and `acquire_all`), and the peeks, which decide nothing: `"peek"`,
                `"peek_all"`, `"peek_many"`
     `policy`, `segment`, `channel`  what all its attempts share; None where mixed, or not named
-    `size`     attempts in it; each is allowed, refused or an error, or by a peek would be
-    `seconds`  what the store's call took, in an outage with what stood in for it; None where no store was asked
+    `size`     attempts in it; each is allowed, refused or an error (or would be, for a peek)
+    `seconds`  duration of the store's call, with the fallback in an outage; None where no store was asked
 
-    Counts are made from the answers when first read: read them within `decided`, before the caller has the answers.
+    The counts are computed when first read: read them within `decided`, before the caller has the answers.
     """
 
     verb: str
@@ -66,7 +65,7 @@ class Decided(msgspec.Struct):
 
     @property
     def is_peek(self) -> bool:
-        """Whether it only asked what would be: outcomes are then what a decision would have been."""
+        """Whether nothing was decided: the outcomes are what a decision would have been."""
         return self.verb in PEEKS
 
     @property
@@ -91,12 +90,12 @@ class Decided(msgspec.Struct):
 
     @property
     def errors(self) -> int:
-        """Attempts that have no answer: the store failed, or in a batch the attempt was wrong."""
+        """Attempts without an answer: the store failed, or an attempt of a batch was invalid."""
         return self._having("error")
 
     @property
     def by_origin(self) -> dict[str, int]:
-        """Attempts by who answered; those without an answer are left out."""
+        """Attempts by origin, without the errors."""
         sums: dict[str, int] = {}
         for outcome, count in self.counts.items():
             if outcome.origin:
@@ -105,7 +104,7 @@ class Decided(msgspec.Struct):
 
     @property
     def refused_by_limit(self) -> dict[Limit, int]:
-        """Refused attempts by the limit that held longest; none by a peek."""
+        """Refused attempts by the binding limit; none by a peek."""
         sums: dict[Limit, int] = {}
         for outcome, count in () if self.is_peek else self.counts.items():
             if outcome.verdict == "refused" and outcome.limit is not None:

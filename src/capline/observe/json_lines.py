@@ -3,9 +3,8 @@
     {"verb":"decide","policy":"promo","segment":null,"channel":"push","allowed":0,"refused":1,"errors":0,
      "would_allow":0,"would_refuse":0,"limits":{"3/day":1},"origins":{"store":1},"seconds":0.000012,"left_out":0}
 
-Peeks decide nothing, so they are counted under `would_allow` and `would_refuse` alone. `limits` holds refusals by the
-limit that held longest, `seconds` may be null, and `left_out` is how many calls since the line before had no line, by
-sampling or by the bound.
+Peeks decide nothing, so they count only in `would_allow` and `would_refuse`. `limits` has refusals by binding limit,
+`seconds` may be null, and `left_out` is the number of calls since the last line that were not logged.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ MOST_LINES = 100_000
 class LogObserver(Observer):
     """Logs each call as a line of JSON, at `level` on `logger` (default `capline.decisions`).
 
-    `lines_per_second`  at most so many (1 to 100,000) in any second, by the same rule as any limit here
-    `allowed_ratio`     the part (0 to 1) that has a line of those calls in which all was allowed, and by the store: at
-                        0.01 each hundredth. Refusals, errors and fallback answers always have a line
+    `lines_per_second`  at most so many (1 to 100,000) in any second
+    `allowed_ratio`     the share (0 to 1) of plain calls to log; a call is plain if the store allowed all of it.
+                        Refusals, errors and fallback answers are always logged
     """
 
     def __init__(

@@ -2,11 +2,11 @@
 
     capline_decisions_total{verb,policy,segment,channel,limit,verdict,origin}  attempts
     capline_peeks_total{verb,policy,segment,channel,limit,verdict,origin}      attempts that were only peeked at
-    capline_store_seconds{verb,policy}                                         seconds that the store's call took
+    capline_store_seconds{verb,policy}                                         duration of the store's calls
     capline_observer_errors_total                                              times that an observer raised
 
-The rule: at most `label_sets` label sets for each metric. Beyond it all labels but verb, verdict and origin are
-"other", so sums and alarms stay right.
+The rule: each metric has at most `label_sets` label sets. Beyond that, all labels but verb, verdict and origin are
+"other", so sums and alerts stay right.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ OBSERVER_ERRORS = "capline_observer_errors_total"
 DECISION_LABELS = ("verb", "policy", "segment", "channel", "limit", "verdict", "origin")
 STORE_LABELS = ("verb", "policy")
 BUCKETS_SECONDS = (10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.5, 1, 5)
-"""From a decision in this process to a batch of millions."""
+"""From one embedded decision to a batch of millions."""
 
 OTHER = "other"
 _ORIGINS = ("", "store", "fallback", "insurance", "deny-cache")
-"""Those of capline itself: a store of one's own may name others, as many as it likes."""
+"""The origins of capline itself. A third party's store may name others, without a bound."""
 
 
 class Metrics(Observer, HearsFailures):
-    """Counts what was decided. `decisions`, `peeks` and `seconds` make the figure for values of their labels."""
+    """Counts decisions. `decisions`, `peeks` and `seconds` make a figure from label values."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Decisions as OpenTelemetry metrics, by opentelemetry-api; an SDK that the program sets up sends them somewhere."""
+"""Decisions as OpenTelemetry metrics, by opentelemetry-api. The program sets up the SDK that exports them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ __all__ = ["OpenTelemetryObserver"]
 
 
 class OpenTelemetryObserver(Metrics):
-    """Keeps the metrics of `capline.observe.metrics` by the meter provider given, or the one that is set globally.
+    """The metrics of `capline.observe.metrics`, by this meter provider or the global one.
 
-    At most `label_sets` (1 to a million) for each metric, what comes later under "other". An SDK may have a lower
-    bound of its own.
+    Each metric has at most `label_sets` (1 to a million); later ones count as "other". An SDK may have a lower bound.
     """
 
     def __init__(self, provider: MeterProvider | None = None, *, label_sets: int = LABEL_SETS) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capline.model.errors import CaplineError, InvalidValueError
+from capline.model.errors import InvalidValueError
 from capline.observe.bounded import LABEL_SETS, check_label_sets
 from capline.observe.metrics import (
     BUCKETS_SECONDS,
@@ -16,6 +16,7 @@ from capline.observe.metrics import (
     STORE_SECONDS,
     Metrics,
 )
+from capline.observe.on_demand import needs_prometheus
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -24,19 +25,17 @@ __all__ = ["PrometheusObserver"]
 
 
 class PrometheusObserver(Metrics):
-    """Keeps the metrics of `capline.observe.metrics` in a registry: prometheus-client's own, or the one given.
+    """The metrics of `capline.observe.metrics` in a registry: prometheus-client's own or the one given.
 
-    At most `label_sets` (1 to a million) for each metric, what comes later under "other". Limiters may share one
-    observer; a second one in the same registry is refused. In prometheus-client's multiprocess mode the metrics are
-    summed over processes as any others are, and each process has a bound of its own.
+    Each metric has at most `label_sets` (1 to a million); later ones count as "other". Limiters may share one observer;
+    a second one in the same registry raises `InvalidValueError`. In prometheus-client's multiprocess mode the bound is
+    per process.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None, *, label_sets: int = LABEL_SETS) -> None:
         check_label_sets(label_sets)
-        try:
+        with needs_prometheus():
             from prometheus_client import REGISTRY, Counter, Histogram  # noqa: PLC0415 - an extra, not always there
-        except ImportError:
-            raise CaplineError('metrics need prometheus-client: pip install "capline[prometheus]"') from None
         into = REGISTRY if registry is None else registry
         try:
             decisions = Counter(DECISIONS, "Attempts, by their outcome", DECISION_LABELS, registry=into)

@@ -1,4 +1,4 @@
-"""What a limiter asks of an observer."""
+"""The protocol of observers."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ __all__ = ["CountsOne", "HearsFailures", "Observer"]
 class Observer(Protocol):
     """Receives every call that decided something, before its caller has the answer.
 
-    It runs on the caller's thread, or event loop, and several may call it at once: it should be quick, and safe for
-    threads. What it raises is logged and counted; the decision is not affected. It does not receive calls that
-    were bad input as a whole (a policy that does not exist) or were cancelled, since they decided nothing.
+    It is called on the caller's thread or event loop, maybe by several at once, so it should be quick and thread-safe.
+    What it raises is logged and counted; the decision is not affected. It does not receive calls that were cancelled,
+    or that were bad input as a whole (like an unknown policy), since they decided nothing.
     """
 
     def decided(self, event: Decided) -> None:
-        """This was decided."""
+        """Called with each event."""
         ...
 
 
 @runtime_checkable
 class CountsOne(Protocol):
-    """An observer that takes the commonest event as arguments, so that no `Decided` is made for it.
+    """An observer that takes the most common event as plain arguments, so that no `Decided` is built.
 
-    Where all observers of an `AsyncLimiter` do, a single decision keeps its fast path.
+    If all observers of an `AsyncLimiter` do, a single decision keeps its fast path.
     """
 
     def decided_one(
         self, policy: str, segment: str | None, channel: str | None, decision: Decision, seconds: float
     ) -> None:
-        """One attempt was decided by the verb `decide`; as `decided` would be told."""
+        """Called instead of `decided` for one attempt by the verb `decide`."""
         ...
 
 
 @runtime_checkable
 class HearsFailures(Protocol):
-    """An observer that is also called when one of its limiter's observers (it may be itself) raised."""
+    """An observer that is also called when an observer of its limiter (maybe itself) raised."""
 
     def observer_failed(self) -> None:
-        """One of them raised, once."""
+        """Called once for each exception."""
         ...

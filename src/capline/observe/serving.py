@@ -1,4 +1,4 @@
-"""Metrics over HTTP, for a program that serves nothing else. Who reaches the address may read them: loopback only."""
+"""Metrics over HTTP, for a program that serves nothing else. On loopback only, since there is no authentication."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from capline.model.errors import CaplineError, InvalidValueError, quoted
+from capline.observe.on_demand import needs_prometheus
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -17,11 +18,9 @@ __all__ = ["new_registry", "served"]
 
 
 def new_registry() -> CollectorRegistry:
-    """A registry that has this process's memory and processor time."""
-    try:
+    """A new registry with this process's memory and processor time."""
+    with needs_prometheus():
         from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415 - an extra, not always there
-    except ImportError:
-        raise CaplineError('metrics need prometheus-client: pip install "capline[prometheus]"') from None
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     return registry
@@ -29,9 +28,9 @@ def new_registry() -> CollectorRegistry:
 
 @contextmanager
 def served(registry: CollectorRegistry, address: str) -> Generator[str]:
-    """The registry at http://HOST:PORT/metrics within the block; gives the URL. Port 0 is any that is free.
+    """Serve the registry at http://HOST:PORT/metrics within the block; yields the URL. Port 0 takes any free port.
 
-    Raises for an address that is none, is not of loopback, or is in use.
+    Raises `InvalidValueError` for a bad address or one that is not loopback, `CaplineError` for one that is in use.
     """
     from prometheus_client import start_http_server  # noqa: PLC0415 - as above
 

@@ -1,4 +1,4 @@
-"""A campaign worker and its queue as Prometheus metrics: what the worker did, and the queue as it was shown last.
+"""A campaign worker and its queue as Prometheus metrics: what the worker did, and the last known state of the queue.
 
     capline_worker_batches_total{outcome}        delivered, lost (to another worker), dead_letter
     capline_worker_recipients_total{outcome}     sent, refused, failed, not_known
@@ -6,9 +6,9 @@
     capline_queue_campaigns                      campaigns that are not finished
     capline_queue_batches{campaign,state}        waiting, leased, delivered, dead_letter
     capline_queue_age_seconds{campaign}          since it was enqueued
-    capline_queue_silent_seconds{campaign}       since the quietest lease was renewed; each is, every second
+    capline_queue_silent_seconds{campaign}       since the oldest renewal of a lease; leases are renewed every second
 
-Every worker shows the same queue, so take the largest: `max by (campaign) (…)`.
+Every worker exports the same queue, so take the maximum: `max by (campaign) (…)`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CampaignFigures(Protocol):
     @property
     def age_s(self) -> float: ...  # noqa: D102 - since it was enqueued
     @property
-    def waiting(self) -> int: ...  # noqa: D102 - batches that nobody has
+    def waiting(self) -> int: ...  # noqa: D102 - batches that no worker has
     @property
     def leased(self) -> int: ...  # noqa: D102 - batches that a worker has
     @property
@@ -52,7 +52,7 @@ class CampaignFigures(Protocol):
     @property
     def dead_letters(self) -> int: ...  # noqa: D102 - batches
     @property
-    def silent_s(self) -> float: ...  # noqa: D102 - of the lease that was renewed longest ago
+    def silent_s(self) -> float: ...  # noqa: D102 - since the oldest renewal of a lease
 
 
 class QueueFigures(Protocol):
@@ -65,7 +65,7 @@ class QueueFigures(Protocol):
 
 
 class WorkerMetrics:
-    """Keeps them in this registry. `worked` is read when somebody asks; the queue is what `show` was given last."""
+    """Exports them in this registry. `worked` is read at each scrape; the queue is what `show` was last given."""
 
     def __init__(self, worked: WorkedFigures, registry: CollectorRegistry) -> None:
         self._worked = worked
@@ -73,7 +73,7 @@ class WorkerMetrics:
         registry.register(self)
 
     def show(self, queue: QueueFigures | None) -> None:
-        """Export this from now on; None where the queue did not answer."""
+        """Export this state of the queue from now on; None where it did not answer."""
         self._queue = queue
 
     def collect(self) -> Iterable[Metric]:
@@ -106,5 +106,5 @@ class WorkerMetrics:
         yield from (state, age, silent)
 
     def describe(self) -> Iterable[Metric]:
-        """Names are not known to clash: the registry is the worker's own."""
+        """Nothing: no names can clash in the worker's own registry."""
         return ()

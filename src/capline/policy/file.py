@@ -6,11 +6,11 @@
         limits: [1/day, 2/week]               subjects in no segment
         by_segment: {new: [1/day, 3/week]}    optional
         channels: {push: [2/day]}             optional
-        log: promo                            optional, as are layout, population, wait_replicas, algorithm and
-                                              count_denied
+        log: promo                            optional, as are layout, population, wait_replicas, algorithm,
+                                              count_denied and reservations
 
-The rule: a file is accepted whole or not at all, and a refusal lists all faults, so that they are fixed in one go.
-Three steps, each in its module: bytes to text and the error here, text to a tree in `tree`, tree to policies in `form`.
+The rule: a file is accepted whole or not at all, and an error lists all faults. Three steps: bytes to text here, text
+to a tree in `capline.forms.tree`, tree to policies in `form`.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ MOST_NODES = 1_500_000
 
 @dataclass(frozen=True, slots=True)
 class PolicyFile:
-    """What a policy file says: the namespace of all its keys, and its policies in the order of the file."""
+    """A policy file: its namespace, and its policies in the order of the file."""
 
     namespace: str
     policies: tuple[Policy, ...]
 
 
 class PolicyFileError(PolicyError):
-    """A policy file that cannot be used; nothing of it was taken.
+    """A policy file that cannot be used; none of it was.
 
     The message is one line: file, line, place, what is wrong and the fix of the first fault, then where others are.
     `faults` has them all, as (line, text) in the order of the file; line 0 is the file as a whole.
@@ -73,7 +73,7 @@ def load(path: str | os.PathLike[str]) -> PolicyFile:
 
 
 def loads(text: str | bytes, name: str = "policies.yaml") -> PolicyFile:
-    """Read policies from text, or from its UTF-8 bytes; `name` is what errors call it. Else as `load`."""
+    """Read policies from text or UTF-8 bytes; `name` is the file's name in errors. Otherwise like `load`."""
     if isinstance(text, bytes):
         text = _decoded(text, name)
     elif not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
@@ -88,9 +88,9 @@ def loads(text: str | bytes, name: str = "policies.yaml") -> PolicyFile:
 
 
 def read_bytes(path: str | os.PathLike[str]) -> tuple[bytes, os.stat_result]:
-    """Read the file's bytes, and its state from before that; raises `PolicyFileError` where there is no such file.
+    """The file's bytes, and its state before they were read; raises `PolicyFileError` if it cannot be read.
 
-    Waits for nothing: a pipe or a device is refused, since it could keep the reader forever.
+    Never blocks: pipes and devices are refused.
     """
     try:
         name = os.fsdecode(path)

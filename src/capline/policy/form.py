@@ -1,8 +1,8 @@
 """The form of a policy file: from the tree of its text to policies, or to faults that each know their line.
 
-The rule: nothing is guessed and nothing passed over. What a limit, a name or an option may be is the model's law
-(`capline.model`): each piece is tried against it alone, and what the model says is put behind the line and the place of
-that piece. Only the shape of the file is judged here.
+The rule: nothing is guessed or skipped. The model (`capline.model`) decides what a limit, a name or an option may be:
+each piece is tried alone, and the model's message is reported with the line of the piece. Only the shape of the file is
+checked here.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from capline.forms.tree import Items, Node, Table, Text, clipped, shown
 from capline.model.errors import CaplineError
 from capline.model.limit import Limit
 from capline.model.policy import POLICY_KEYS, Policy, check_name
+from capline.policy.shared_log import differing_option
 
 if TYPE_CHECKING:
     from capline.forms.tree import Fault
@@ -23,15 +24,16 @@ __all__ = ["DEFAULT_NAMESPACE", "read_form"]
 DEFAULT_NAMESPACE = "capline"
 
 _FILE_KEYS = ("namespace", "policies")
+_FLAGS = ("count_denied", "reservations")
 _NUMBERS = ("wait_replicas", "population")
 _STAND_IN = "_"
-"""The name under which a piece is tried, so that what has a bad name has its other faults listed too."""
+"""The name under which a piece is tried, so that a bad name does not hide other faults."""
 
 _TRIED_AS = f"policy {_STAND_IN!r}"
 
 
 def read_form(root: Node | None, faults: list[Fault]) -> tuple[str, tuple[Policy, ...]]:
-    """Give a tree's namespace and policies, and add to `faults`; where there are any, do not use what is given.
+    """The namespace and policies of a tree; adds to `faults`. If there are faults, do not use the result.
 
     Costs O(nodes): about 15 microseconds for each limit.
     """
@@ -39,7 +41,7 @@ def read_form(root: Node | None, faults: list[Fault]) -> tuple[str, tuple[Policy
 
 
 class _Form:
-    """One pass over the tree. Each method gives what it read, or None (or less) after noting a fault."""
+    """One pass over the tree. Each method returns what it read, or None after noting a fault."""
 
     def __init__(self, faults: list[Fault]) -> None:
         self.faults = faults
@@ -73,7 +75,7 @@ class _Form:
         for name, line, value in named.lines():
             policy = self._policy(name, line, value)
             if policy is not None:
-                self._same_place(policy, first.setdefault(policy.log, policy), line)
+                self._check_shared_log(policy, first.setdefault(policy.log, policy), line)
                 policies.append(policy)
         return tuple(policies)
 
@@ -98,11 +100,11 @@ class _Form:
                     parts[key] = self._option(value, where, key)
         if len(self.faults) > faults_before:
             return None
-        # The pieces are sound; what only shows in the whole is found on the policy's own line.
+        # Each piece is good; a fault in their combination is reported on the policy's own line.
         return self._try(line, where, where, name, **parts)
 
     def _limits(self, node: Node, where: str) -> tuple[Limit, ...] | None:
-        """Read a list of limits, each tried alone; None where one of them, or the list, is a fault."""
+        """A list of limits, each tried alone; None after a fault."""
         if not isinstance(node, Items):
             fix = f"; write [{node.text}]" if isinstance(node, Text) and _is_limit(node.text) else ""
             self._misshapen(node, where, "limits", "a list of limits, like [3/day, 10/week]", fix)
@@ -138,7 +140,7 @@ class _Form:
             self._misshapen(node, where, key, "one word")
             return None
         value: str | bool | int = node.text
-        if key == "count_denied":
+        if key in _FLAGS:
             if not node.plain or value.lower() not in BOOLEANS:
                 self._misshapen(node, where, key, "true or false")
                 return None
@@ -152,7 +154,7 @@ class _Form:
             value = clipped(value)
         option: dict[str, Any] = {key: value}
         if key == "granularity":
-            # Tried where nothing but the text itself can be wrong.
+            # With this algorithm only the text itself can be wrong.
             option |= {"algorithm": "bucketed"}
         self._try(node.line, where, limits=["1/3660 days"], **option)
         return value
@@ -170,13 +172,11 @@ class _Form:
         except CaplineError as error:
             self._fault(line, where, str(error))
 
-    def _same_place(self, policy: Policy, other: Policy, line: int) -> None:
-        """Policies that share a log must find it in the same place, or they would not count each other's hits."""
-        for field in ("layout", "population", "algorithm"):
-            if getattr(other, field) != getattr(policy, field):
-                shared = f"shares log {policy.log!r} with policy {other.name!r} but not its {field}"
-                self._fault(line, f"policy {policy.name!r}", f"{shared}; give both the same")
-                return
+    def _check_shared_log(self, policy: Policy, other: Policy, line: int) -> None:
+        option = differing_option(policy, other)
+        if option is not None:
+            shared = f"shares log {policy.log!r} with policy {other.name!r} but not its {option}"
+            self._fault(line, f"policy {policy.name!r}", f"{shared}; give both the same")
 
     def _try(
         self,
@@ -186,7 +186,7 @@ class _Form:
         name: str = _STAND_IN,
         **parts: Any,
     ) -> Policy | None:
-        """Ask the model for a policy of these parts; what it objects to is a fault, put at `where`."""
+        """Make a policy of these parts; the model's objection is a fault at `where`."""
         try:
             return Policy(name, **parts)
         except CaplineError as error:

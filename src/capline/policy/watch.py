@@ -3,9 +3,9 @@
 The rule: `current` is always a whole, good file. A new version is read and validated first, then one
 reference is switched, so a reader never sees half of one. A version that is broken, or gone, changes only `error`.
 
-The file's state (device, inode, size, mtime, ctime) says whether it changed: one `stat` a poll. A file system's
-clock ticks coarsely: a second write in the same tick leaves that state the same. So a state is trusted only once it is
-older than two seconds; until then each poll reads the bytes and compares their hash.
+A poll compares the file's state (device, inode, size, mtime, ctime), by one `stat`. File systems have coarse clocks: a
+second write in the same tick leaves the state the same. So a state is trusted only when it is older than two seconds;
+until then each poll reads the bytes and compares their hash.
 
 No thread and no timer: the program calls `poll`.
 """
@@ -39,8 +39,7 @@ class PolicyWatch:
 
     Threads may share it. `poll` costs one `stat` (about 2 microseconds) while nothing changes.
 
-    A changed namespace is refused like a broken file: all logs would be left behind, and every subject would start
-    afresh. Restart to mean it.
+    A changed namespace is refused like a broken file, since all logs would be lost to it. Restart to change it.
     """
 
     __slots__ = ("_clock", "_digest", "_lock", "_name", "_path", "_seen", "_state")
@@ -62,11 +61,11 @@ class PolicyWatch:
 
     @property
     def error(self) -> PolicyFileError | None:
-        """Why the file as it is now is not the current one; None when it is."""
+        """Why the present file is not `current`; None if it is."""
         return self._state.error
 
     def poll(self) -> bool:
-        """Look whether the file changed; True when `current` was replaced. Never raises, whatever the file says."""
+        """Check whether the file changed; True if `current` was replaced. Never raises `PolicyFileError`."""
         with self._lock:
             try:
                 return self._poll()
@@ -82,7 +81,7 @@ class PolicyWatch:
         data, state = read_bytes(self._path)
         signature = _signature_of(state)
         if self._signature() != signature:
-            return False  # written while it was read: the next poll takes it whole
+            return False  # it was written meanwhile: the next poll reads it again
         digest = _digest(data)
         changed = digest != self._digest
         error: PolicyFileError | None = None

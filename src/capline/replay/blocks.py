@@ -1,8 +1,8 @@
 """Reads events by columns: the rows of a file as blocks of arrays, ten times as fast as row by row.
 
-A plain block of CSV is read by pyarrow, and each different subject, segment and zone is checked once. From the first
-block on that pyarrow might read differently (a quote, an unusual form of time, anything that is wrong) `events` reads
-the rows. So both give the same events, and the same errors at the same row.
+pyarrow reads plain blocks of CSV, and each distinct subject, segment and zone is checked once. From the first block
+that pyarrow might read differently (a quote, an unusual time, any fault), `events` reads the rows. So both ways give
+the same events, and the same errors at the same rows.
 
 A block is some 4 MB of the file. Only the distinct subjects, and pairs of segment and zone, are kept beyond it.
 """
@@ -68,7 +68,7 @@ class Block(NamedTuple):
 
 
 class _Codes(dict[Any, int]):
-    """A number for each different key, in the order in which they are met."""
+    """A number for each distinct key, in order of first use."""
 
     def __missing__(self, key: object) -> int:
         self[key] = code = len(self)
@@ -79,7 +79,7 @@ class _Codes(dict[Any, int]):
 
 
 class _UnusualError(Exception):
-    """A block that pyarrow might read in another way than `events`."""
+    """A block that pyarrow might read differently from `events`."""
 
 
 class EventFile:
@@ -176,14 +176,14 @@ class EventFile:
         if not chunk.isascii():
             chunk.decode()
         table = self._table(layout, chunk)
-        subjects, where = _told_apart(table.column("subject"))
+        subjects, where = _distinct(table.column("subject"))
         try:
             of_subject = self._subjects.of(map(subject_of, subjects))
             segments = zones = None
             if layout.segment is not None:
-                segments = _told_apart(table.column("segment"))
+                segments = _distinct(table.column("segment"))
             if layout.zone is not None:
-                zones = _told_apart(table.column("zone"))
+                zones = _distinct(table.column("zone"))
                 for zone in filter(None, zones[0]):
                     check_zone(zone)
         except CaplineError:
@@ -250,16 +250,16 @@ class EventFile:
 
 
 _Distinct = tuple[list[Any], "NDArray[np.int32]"]
-"""Different values, and for each row which."""
+"""The distinct values, and the index of each row's value."""
 
 
-def _told_apart(column: Any) -> _Distinct:
+def _distinct(column: Any) -> _Distinct:
     encoded = column.combine_chunks().dictionary_encode()
     return encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
 
 
 def _all_match(compute: Any, column: Any, pattern: str) -> bool:
-    # One look at the first row spares looking at all, for three of the four forms.
+    # The first row rules out most forms.
     found = compute.match_substring_regex
     return found(column.slice(0, 1), pattern)[0].as_py() and compute.all(found(column, pattern)).as_py()
 

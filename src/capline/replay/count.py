@@ -1,8 +1,8 @@
-"""Counts what a policy would have done to a file of events, in simulated time, consuming nothing.
+"""Counts what a policy would have allowed and refused of a file of events, in simulated time.
 
-Nearly every policy has rolling limits on one log, and every event is one unit. Then a list of stamps for each subject
-is enough to check by position (`UnitCore`, below 1 µs an event). For other policies a limiter decides event by event
-(some 6 µs). A property test compares `UnitCore` with the specification in `capline.window`.
+For rolling limits on one log, a list of stamps for each subject is enough (`UnitCore`, below 1 µs an event). For other
+policies a limiter decides event by event (some 6 µs). A property test compares `UnitCore` with the specification in
+`capline.window`.
 
 Memory: the newest hits of each subject, at most twice as many as the largest quota, and what `blocks` keeps.
 """
@@ -35,7 +35,7 @@ _Refused: TypeAlias = "Counter[tuple[str | None, Limit]]"
 """Refusals by segment and binding limit."""
 
 ALLOWED = -1
-"""The answer to an event that is let in; any other is a number in the list of refusals."""
+"""The answer to an allowed event; any other answer is an index into `refusals`."""
 
 
 class ReplayCounts:
@@ -43,14 +43,14 @@ class ReplayCounts:
 
     def __init__(self) -> None:
         self.asked: Counter[str | None] = Counter({None: 0})
-        """By segment, in the order in which events asked for them; None, for no segment, is first."""
+        """By segment, in order of first use; None, for no segment, is first."""
         self.refused: _Refused = Counter()
         """By segment and binding limit."""
         self.first_us: int | None = None
         self.last_us = 0
 
     def add(self, at_us: NDArray[np.int64], segments: Sequence[str | None], kinds: NDArray[np.int32]) -> None:
-        """Count that these events, not none, were asked."""
+        """Count these events (at least one) as asked."""
         if self.first_us is None:
             self.first_us = int(at_us[0])
         self.last_us = int(at_us[-1])
@@ -68,17 +68,17 @@ class UnitCore:
         self._stamps: list[list[int]] = []
         self._kept = max(limit.quota for limit in policy.all_limits())
         self.refusals: list[tuple[str | None, Limit]] = []
-        """The segment and the limit of each number that `decide` answers."""
+        """The segment and limit of each refusal, by the number that `decide` returns."""
 
     @staticmethod
     def covers(policy: Policy) -> bool:
-        """Whether every rule of the policy, in any segment, is one that can be decided here."""
+        """Whether this can decide the policy, in all its segments."""
         rules = Rules([policy])
         segments = [*policy.by_segment, *([None] if policy.limits else [])]
         return bool(segments) and all(fast_rule(rules.rule(policy.name, name, None)) for name in segments)
 
     def add_kind(self, segment: str | None) -> None:
-        """Take the next kind of event, numbered from 0; raises what a limiter raises for a segment nobody defined."""
+        """Add the next kind of event, numbered from 0; raises like a limiter for an unknown segment."""
         compiled = fast_rule(self._rules.rule(self._name, segment, None))
         limits = compiled[0] if compiled else ()
         first = len(self.refusals)
@@ -86,7 +86,7 @@ class UnitCore:
         self.refusals += [(segment, limit) for _, _, limit in limits]
 
     def decide(self, subjects: Sequence[int], at_us: Sequence[int], kinds: Sequence[int]) -> list[int]:
-        """Decide these events, in order of time: for each `ALLOWED`, or the number of the refusal."""
+        """Decide these events, in order of time: for each `ALLOWED` or an index into `refusals`."""
         limits, stamps_of = self._limits, self._stamps
         kept, most = self._kept, 2 * self._kept
         stamps_of += [[] for _ in range(max(subjects, default=-1) + 1 - len(stamps_of))]

@@ -1,20 +1,18 @@
-"""The replay engine: decides the events of one instant as a batch; the events set the clock.
+"""The replay engine: decides the events of each instant as a batch, with the clock set to that instant.
 
-The rule: it adds nothing to what the limiter decides. A replay on any store is `decide` called row by row with a clock
-that shows each row's time; batching is speed alone, since a batch equals its attempts one by one.
+The rule: the answers are those of `decide` called row by row. Batches are only faster.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import numpy as np
-
 from capline.replay.events import ReplayError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from capline.limiter.limiter import Limiter
@@ -24,25 +22,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Due", "replay"]
 
-FEW_KINDS = 16
-
 
 class Due(Protocol):
-    """What the engine needs of a batch; `codes[i]` points into the lists of segments and zones that it was given."""
+    """A batch for the engine: `codes[i]` is an index into the list of segments."""
 
     @property
     def at_us(self) -> int:
-        """The instant of every row, microseconds since 1970."""
+        """The instant of all rows, in microseconds since 1970."""
         ...
 
     @property
     def subjects(self) -> Sequence[Subject] | NDArray[np.integer[Any]]:
-        """Who asks, in order."""
+        """The subjects, in order."""
         ...
 
     @property
     def codes(self) -> Sequence[int] | NDArray[np.integer[Any]]:
-        """The segment, and the zone, of each."""
+        """The segment of each subject."""
         ...
 
 
@@ -55,14 +51,12 @@ def replay(
     policy: str,
     segments: Sequence[str | None],
     batches: Iterable[_DueT],
-    zones: Sequence[str | None] | None = None,
 ) -> Iterator[tuple[_DueT, Decisions]]:
-    """Decide each batch at its instant and yield it with its answers, consuming on the limiter's store.
+    """Decide each batch at its instant, consuming on the limiter's store; yields the batch with its answers.
 
-    `clock` is the limiter's own. `segments`, and `zones` beside them (None: all are in the policy's), may grow while
-    batches come. Raises `ReplayError` for a batch that is
-    earlier than the one before, and whatever the limiter raises. Costs what `decide_many` costs: 2 to 4 µs a
-    row in large batches, some 20 µs where every row has an instant of its own.
+    `clock` is the limiter's own. `segments` may grow between batches. Raises `ReplayError` for a batch that is earlier
+    than the one before, and whatever the limiter raises. Cost: 2 to 4 µs a row in large batches, some 20 µs in batches
+    of one.
     """
     for batch in batches:
         step_us = batch.at_us - clock.now_us()
@@ -71,24 +65,7 @@ def replay(
                 f"a batch at {batch.at_us} comes {-step_us} microseconds too late; give batches in order of time"
             )
         clock.advance_us(step_us)
-        decisions = _decided(limiter, policy, batch, segments, zones)
+        decisions = limiter.decide_many(policy, batch.subjects, segment=segments, codes=batch.codes)
         for error in decisions.errors.values():
             raise error
         yield batch, decisions
-
-
-def _decided(
-    limiter: Limiter, policy: str, batch: Due, segments: Sequence[str | None], zones: Sequence[str | None] | None
-) -> Decisions:
-    if len(segments) <= FEW_KINDS:
-        return limiter.decide_many(policy, batch.subjects, segment=segments, codes=batch.codes, zone=zones)
-    # Each kind is looked up in each call, so only those that occur are passed.
-    used, points = np.unique(np.asarray(batch.codes), return_inverse=True)
-    kinds: list[int] = used.tolist()
-    return limiter.decide_many(
-        policy,
-        batch.subjects,
-        segment=[segments[code] for code in kinds],
-        codes=points,
-        zone=None if zones is None else [zones[code] for code in kinds],
-    )

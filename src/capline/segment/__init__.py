@@ -20,10 +20,10 @@ is reported as what to install.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from capline.model.errors import SegmentError
+from capline.model.late import late_names
 
 if TYPE_CHECKING:
     from capline.segment.build.build import build_segments, number_rows
@@ -76,51 +76,38 @@ __all__ = [
     "write_snapshot",
 ]
 
-_HOMES = {
-    "Bounds": "publish.cache",
-    "Dictionary": "dictionary.dictionary",
-    "DictionaryBuilder": "dictionary.dictionary",
-    "Expression": "sets.expression",
-    "FixedSegments": "publish.follow",
-    "IdSet": "sets.idset",
-    "IdSet64": "sets.idset",
-    "Manifest": "manifest",
-    "Publisher": "publish.publish",
-    "SegmentEntry": "manifest",
-    "SegmentWatch": "publish.watch",
-    "Snapshot": "snapshot.snapshot",
-    "WatchStatus": "publish.watch",
-    "build_segments": "build.build",
-    "count_rows": "build.source",
-    "expand": "build.source",
-    "fetch_snapshot": "publish.follow",
-    "find_audience": "build.source",
-    "is_publication": "publish.follow",
-    "keep": "dictionary.dictionary",
-    "load_partial": "snapshot.load",
-    "load_snapshot": "snapshot.load",
-    "merge_partials": "build.merge",
-    "number_rows": "build.build",
-    "open_segments": "publish.follow",
-    "parse_expression": "sets.expression",
-    "read_audience": "build.source",
-    "read_manifest": "manifest",
-    "read_rows": "build.source",
-    "read_text_rows": "build.source",
-    "set_type": "sets.idset",
-    "write_snapshot": "snapshot.write",
-}
+_load = late_names(
+    __name__,
+    {
+        "capline.segment.build.build": ("build_segments", "number_rows"),
+        "capline.segment.build.merge": ("merge_partials",),
+        "capline.segment.build.source": (
+            "count_rows",
+            "expand",
+            "find_audience",
+            "read_audience",
+            "read_rows",
+            "read_text_rows",
+        ),
+        "capline.segment.dictionary.dictionary": ("Dictionary", "DictionaryBuilder", "keep"),
+        "capline.segment.manifest": ("Manifest", "SegmentEntry", "read_manifest"),
+        "capline.segment.publish.cache": ("Bounds",),
+        "capline.segment.publish.follow": ("FixedSegments", "fetch_snapshot", "is_publication", "open_segments"),
+        "capline.segment.publish.publish": ("Publisher",),
+        "capline.segment.publish.watch": ("SegmentWatch", "WatchStatus"),
+        "capline.segment.sets.expression": ("Expression", "parse_expression"),
+        "capline.segment.sets.idset": ("IdSet", "IdSet64", "set_type"),
+        "capline.segment.snapshot.load": ("load_partial", "load_snapshot"),
+        "capline.segment.snapshot.snapshot": ("Snapshot",),
+        "capline.segment.snapshot.write": ("write_snapshot",),
+    },
+)
 
 
 def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        value = getattr(import_module(f"{__name__}.{home}"), name)
+        return _load(name)
     except ModuleNotFoundError as error:
         if error.name not in ("pyroaring", "pyarrow"):
             raise
         raise SegmentError(f'segments need {error.name}: pip install "capline[segments]"') from None
-    globals()[name] = value
-    return value

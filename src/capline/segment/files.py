@@ -1,8 +1,7 @@
-"""Bounded reads and atomic writes: the few system calls that snapshots and bitmap files are built on.
+"""Bounded reads and atomic writes of files.
 
-A file is written beside its name, forced to disk, renamed, and its directory forced to disk: after any crash
-there is the whole old file under the name, the whole new one, or none. Every `OSError` becomes a one-line
-`SegmentError`.
+A file is written under a temporary name, forced to disk and renamed, and its directory is forced to disk. So after any
+crash there is the old file or the new one, never half of one. Every `OSError` becomes a one-line `SegmentError`.
 """
 
 from __future__ import annotations
@@ -13,18 +12,28 @@ import secrets
 import stat
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
 from capline.model.errors import SegmentError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     import numpy.typing as npt
 
-__all__ = ["beside", "create", "fsync_directory", "map_file", "open_directory", "os_errors", "read", "write"]
+__all__ = [
+    "beside",
+    "create",
+    "fsync_directory",
+    "map_file",
+    "open_directory",
+    "os_errors",
+    "read",
+    "replacing",
+    "write",
+]
 
 
 @contextmanager
@@ -57,10 +66,10 @@ def read(path: str | Path, most_bytes: int, *, directory: int | None = None, sho
 def map_file(
     path: str | Path, exact_bytes: int, *, directory: int | None = None, shown: str | Path | None = None
 ) -> npt.NDArray[np.uint8]:
-    """Map a regular file of exactly so many bytes; nothing is read until it is looked at. As `read` else.
+    """Map a regular file of exactly this size; otherwise like `read`. A page is read when it is first used.
 
-    The array holds the mapping; a file that is cut short later kills who looks beyond its end (SIGBUS), so only files
-    that are never changed in place, but replaced by renames, may be mapped.
+    The array keeps the mapping. Reading past the end of a file that was cut short later kills the process (SIGBUS), so
+    map only files that are replaced by renames and never changed in place.
     """
     shown = path if shown is None else shown
     with os_errors("read it", shown):
@@ -77,7 +86,7 @@ def map_file(
 
 
 def open_directory(path: str | Path) -> int:
-    """Open a directory, so that its files are those of one directory even if the name is given to another meanwhile."""
+    """Open a directory, to read files of this very directory even if its name is given to another one meanwhile."""
     with os_errors("open it as a directory", path):
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
@@ -91,22 +100,30 @@ def create(path: Path, data: bytes | memoryview) -> None:
 
 
 def write(path: str | Path, data: bytes) -> None:
-    """Replace or make a file, all at once."""
-    final = Path(path)
+    """Create or replace a file, atomically."""
+    with os_errors("write it", path), replacing(Path(path)) as target:
+        target.write(data)
+
+
+@contextmanager
+def replacing(final: Path, opener: Callable[[str, int], int] | None = None) -> Generator[BinaryIO]:
+    """A new file to write in the block; afterwards it is on disk under this name, or not at all. Raises OSError."""
     temporary = beside(final)
-    with os_errors("write it", path):
-        try:
-            create(temporary, data)
-            temporary.replace(final)
-        except BaseException:
-            with suppress(OSError):
-                temporary.unlink()
-            raise
-        fsync_directory(final.parent)
+    try:
+        with open(temporary, "xb", opener=opener) as target:
+            yield target
+            target.flush()
+            os.fsync(target.fileno())
+        temporary.replace(final)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    fsync_directory(final.parent)
 
 
 def beside(final: Path) -> Path:
-    """Make up a free hidden name on the same file system; one that a killed writer left behind may be deleted."""
+    """A free hidden name in the same directory. Files of such names that killed writers left may be deleted."""
     return final.with_name(f".{final.name}.{secrets.token_hex(6)}.tmp")
 
 

@@ -1,40 +1,34 @@
-"""The manifest of a snapshot: what the directory holds, sealed by a checksum over its own bytes.
+"""The manifest of a snapshot: what the directory holds, with a seal (`seal`).
 
-    {                                                  -+
-      "format": "capline-segments",                     |
-      "format_version": 2,                              |
-      "version": "20250301T120000.000000Z",             |
-      "created_us": 1740830400000000,                   |
-      "ids": "uint32",                                  |  the sealed part: every byte counts,
-      "partial": false,                                 |  white space included
-      "union": 5,                                       |
-      "segments": [                                     |
+    {
+      "format": "capline-segments",
+      "format_version": 2,
+      "version": "20250301T120000.000000Z",
+      "created_us": 1740830400000000,
+      "ids": "uint32",
+      "partial": false,
+      "union": 5,
+      "segments": [
         {"name": "new", "file": "new-9f86d081884c7d65.roaring", "cardinality": 3, "bytes": 24, "sha256": "…",
-         "exclusive": true}, …                          |
-      ],                                                |
-      "pairs": [[0, 1, 0]],                             |
-      "dictionary": []                                 -+
-      ,"sha256": "<64 hex digits: SHA-256 of the sealed part>"
+         "exclusive": true}, …
+      ],
+      "pairs": [[0, 1, 0]],
+      "dictionary": []
+      ,"sha256": "…"
     }
 
-`ids` is uint32, uint64 or text; with text, the sets hold numbers, and `dictionary` names the files that say which text
-a number stands for. `union` is how many ids the exclusive segments have together: it is the sum of their cardinalities,
-which shows that no id is in two. `pairs` says how many ids each two segments share, by their indices in `segments`; it
-is left empty for more than 32 segments. A `partial` snapshot may have ids in two segments; it is for merging only. A
-file's name holds the first 16 digits of its SHA-256, so a file that did not change keeps its name.
+`ids` is uint32, uint64 or text; for text, the sets hold numbers and `dictionary` names the files that map them to
+texts. `union` is the number of ids in all exclusive segments; it equals the sum of their cardinalities, so no id is in
+two. `pairs` has the number of ids that two segments share, by their indices in `segments`; it is empty for more than 32
+segments. A `partial` snapshot may have ids in two segments and is only for merging. A file's name has the first 16
+digits of its SHA-256, so an unchanged file keeps its name.
 
-(The real file is indented by two spaces throughout, and the comma ends the line before.) The sealed part is hashed as
-bytes, not as values: there is no canonical form to agree on, and a flipped bit in white space is found like any other.
-The seal has a fixed shape at the very end, so it is found without a parser.
-
-The rule: only a manifest that capline wrote is accepted. Another format version is distinguished from damage, so that
-an old capline says "newer", not "broken". Names of files are plain names: a manifest cannot point
-outside its directory.
+The rule: only a manifest that capline wrote is accepted. A newer format version is reported as such, not as damage.
+File names are plain names: a manifest cannot point outside its directory.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,6 +39,7 @@ from capline.model.clock import LATEST_US
 from capline.model.errors import PolicyError, SegmentError
 from capline.model.policy import check_name
 from capline.segment import files
+from capline.segment.seal import is_sealed
 
 __all__ = [
     "FORMAT",
@@ -59,11 +54,8 @@ __all__ = [
     "SegmentEntry",
     "check_names",
     "decode_manifest",
-    "encode_manifest",
     "instant_text",
-    "is_sealed",
     "read_manifest",
-    "seal",
 ]
 
 FORMAT = "capline-segments"
@@ -71,13 +63,13 @@ FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 
 MOST_SEGMENTS = 1024
-"""As many as one policy may differ by. A source with more has its columns mixed up."""
+"""As many as one policy may have. With more, the columns are probably mixed up."""
 
 MOST_PAIRED = 32
-"""Up to so many segments, the manifest says how many ids each two share."""
+"""Up to so many segments, the manifest has `pairs`."""
 
 MOST_IDS = 1 << 48
-"""Ids in one segment: a bound on what a manifest may claim, far above what fits a machine."""
+"""The most ids that a manifest may state for a segment, far above what fits a machine."""
 
 KINDS = ("uint32", "uint64", "text")
 
@@ -87,14 +79,12 @@ LARGEST_MANIFEST_BYTES = 1 << 20
 _OLD_VERSION = 1
 _MOST_BYTES = 1 << 40
 
-_SEAL = re.compile(rb',\n  "sha256": "([0-9a-f]{64})"\n}\n')
-_SEAL_BYTES = len(',\n  "sha256": ""\n}\n') + 64
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
 
 
 class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One file of a snapshot, and what it must be."""
+    """One file of a snapshot: its size, content and number of ids or texts."""
 
     file: str
     cardinality: int
@@ -110,7 +100,7 @@ class SegmentEntry(FileEntry, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class DictionaryEntry(FileEntry, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One file of the id dictionary: texts with the numbers from `first` on, `cardinality` of them."""
+    """One file of the id dictionary: `cardinality` texts, numbered from `first` on."""
 
     first: int
 
@@ -168,31 +158,14 @@ class _Old(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Header(msgspec.Struct, frozen=True):
-    """What every format version keeps, so that each can name the others."""
+    """What every format version has."""
 
     format: str
     format_version: int
 
 
-def seal(value: msgspec.Struct) -> bytes:
-    """Write a value as JSON that ends with the SHA-256 of all that comes before it."""
-    body = msgspec.json.format(msgspec.json.encode(value), indent=2).removesuffix(b"\n}")
-    return body + b',\n  "sha256": "' + hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
-
-
-def is_sealed(data: bytes) -> bool:
-    """Whether the bytes end with the seal that belongs to them."""
-    found = _SEAL.fullmatch(data[-_SEAL_BYTES:])
-    return found is not None and hashlib.sha256(data[:-_SEAL_BYTES]).hexdigest().encode() == found[1]
-
-
-def encode_manifest(manifest: Manifest) -> bytes:
-    """Write the manifest's file, seal and all."""
-    return seal(manifest)
-
-
 def decode_manifest(data: bytes, where: str) -> Manifest:
-    """Read a manifest's file; `SegmentError`, naming `where`, unless it is exactly one that was written."""
+    """Decode a manifest's file; `SegmentError`, naming `where`, unless it is exactly as it was written."""
     try:
         header = msgspec.json.decode(data, type=_Header)
     except (ValueError, RecursionError):
@@ -217,16 +190,16 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
 
 
 def read_manifest(path: str | Path) -> Manifest:
-    """Read the manifest of the snapshot in this directory, and nothing else of it: cheap, for lists.
+    """Read only the manifest of the snapshot in this directory; `SegmentError` if it is missing or damaged.
 
-    `SegmentError` where there is none, or it is damaged. The segments' files are verified by `load_snapshot` only.
+    `load_snapshot` verifies the other files.
     """
     where = Path(path) / MANIFEST
     return decode_manifest(files.read(where, LARGEST_MANIFEST_BYTES), str(where))
 
 
 def check_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of a set of segments, or raise `SegmentError`: one or more, all well-formed, all different."""
+    """Return the names; raises `SegmentError` unless they are 1 to 1,024 different names of segments."""
     if not 1 <= len(names) <= MOST_SEGMENTS:
         raise SegmentError(f"{len(names)} segments, where 1 to {MOST_SEGMENTS} can be; is it the right column?")
     if len(set(names)) < len(names):
@@ -244,10 +217,10 @@ def instant_text(instant_us: int) -> str:
 
 
 def _check(manifest: Manifest) -> None:
-    """Check the values' bounds: the checksum only says that the bytes are those that were written."""
+    """Check the bounds of the values, which the seal does not."""
     check_names(tuple(entry.name for entry in manifest.segments))
     if not 0 <= manifest.created_us <= LATEST_US:
-        raise SegmentError("it was made at an impossible instant")
+        raise SegmentError("its creation time is impossible")
     if manifest.ids not in KINDS:
         raise SegmentError(f"its ids are {manifest.ids[:40]!r}, and this capline knows {', '.join(KINDS)}")
     _check_files(manifest)

@@ -28,10 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer",
+    "Cancelled",
     "Columns",
+    "Committed",
     "Erased",
     "JointAnswer",
+    "JointSlotAnswer",
     "Refunded",
+    "RefundedAll",
     "Settled",
     "SlotAnswer",
     "Used",
@@ -40,6 +44,7 @@ __all__ = [
     "columns_of_rows",
     "explained",
     "joint",
+    "joint_slot",
     "one",
     "policies",
     "policy",
@@ -63,9 +68,10 @@ class Answer(msgspec.Struct):
 
 
 class SlotAnswer(Answer):
-    """The answer to one that may wait: `wait` seconds from the asking to its slot."""
+    """The answer to one that may wait: `wait` seconds from the asking to its slot, or `late` seconds after it."""
 
     wait: float
+    late: float
 
 
 class JointAnswer(msgspec.Struct):
@@ -83,10 +89,34 @@ class JointAnswer(msgspec.Struct):
     origin: str
 
 
+class JointSlotAnswer(JointAnswer):
+    """One answer to attempts that may wait: `wait` seconds from the asking to their slot."""
+
+    wait: float
+
+
 class Refunded(msgspec.Struct):
     """Whether the hit was given back now."""
 
     refunded: bool
+
+
+class Committed(msgspec.Struct):
+    """Whether the hit counts: it is the caller's."""
+
+    committed: bool
+
+
+class Cancelled(msgspec.Struct):
+    """Whether the reserved hit was given back now."""
+
+    cancelled: bool
+
+
+class RefundedAll(msgspec.Struct):
+    """How many of the hits were given back now."""
+
+    refunded: int
 
 
 class Erased(msgspec.Struct):
@@ -152,7 +182,7 @@ def one(policy: str, segment: str | None, decision: Decision) -> Answer:
 
 def slot(policy: str, segment: str | None, decision: Decision) -> SlotAnswer:
     """A decision of `schedule`."""
-    return SlotAnswer(**asdict(one(policy, segment, decision)), wait=decision.wait)
+    return SlotAnswer(**asdict(one(policy, segment, decision)), wait=decision.wait, late=decision.late)
 
 
 def usage(policy: str, segment: str | None, limits: Sequence[LimitStatus]) -> Used:
@@ -181,6 +211,11 @@ def joint(asked: Sequence[Attempt], answer: Joint) -> JointAnswer:
         binding.segment,
         answer.origin,
     )
+
+
+def joint_slot(asked: Sequence[Attempt], answer: Joint) -> JointSlotAnswer:
+    """A slot of several subjects."""
+    return JointSlotAnswer(**asdict(joint(asked, answer)), wait=answer.wait)
 
 
 def columns_of(answers: Decisions) -> Columns:
@@ -249,4 +284,5 @@ def policy(policy: Policy) -> dict[str, object]:
         "count_denied": policy.count_denied,
         "log": policy.log,
         "zone": policy.zone,
+        "reservations": policy.reservations,
     }

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from capline.limiter.prepared import MOST_JOINT
 from capline.model.decision import Decision
 from capline.model.errors import InvalidValueError
 from capline.service import answers
-from capline.service.access.newcomers import Newcomers, count_new, is_new
+from capline.service.access.newcomers import Newcomers, count_new, is_new, new_parts
 from capline.service.configuration import configuration_routes
-from capline.service.forms import Ask, Asks, Batch, Look, Reader, Refund, Settle, Slot, query_of, subject_of
+from capline.service.forms import (
+    AttemptRequest,
+    BatchRequest,
+    JointRefundRequest,
+    JointRequest,
+    JointScheduleRequest,
+    Reader,
+    RefundRequest,
+    ReservedRequest,
+    ReserveRequest,
+    ScheduleRequest,
+    SettleRequest,
+    UsageRequest,
+    query_of,
+    subject_of,
+)
 from capline.service.http import BATCH_BYTES, ONE_BODY_BYTES, Reply, Request, Route
 from capline.service.problems import Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
     from capline.limiter.aio import AsyncLimiter
+    from capline.model.attempt import Attempt
+    from capline.model.decision import Joint
 
 __all__ = ["MOST_ROWS", "routes"]
 
@@ -30,24 +51,51 @@ def routes(limiter: AsyncLimiter, most_rows: int = MOST_ROWS, newcomers: Newcome
     verbs = _Verbs(limiter, most_rows, newcomers)
     named = ("policy", "segment", "channel", "zone")
     return {
-        "/v1/decide": Route({"POST": verbs.decide}, ONE_BODY_BYTES, direct=True, takes=Ask, gives=answers.Answer),
+        "/v1/decide": Route(
+            {"POST": verbs.decide}, ONE_BODY_BYTES, direct=True, takes=AttemptRequest, gives=answers.Answer
+        ),
         "/v1/peek": Route(
             {"POST": verbs.peek},
             ONE_BODY_BYTES,
             direct=True,
             roles=("read", "decide"),
-            takes=Ask,
+            takes=AttemptRequest,
             gives=answers.Answer,
         ),
-        "/v1/charge": Route({"POST": verbs.charge}, ONE_BODY_BYTES, direct=True, takes=Ask, gives=answers.Answer),
-        "/v1/usage": Route(
-            {"POST": verbs.usage}, ONE_BODY_BYTES, roles=("read", "decide"), takes=Look, gives=answers.Used
+        "/v1/charge": Route(
+            {"POST": verbs.charge}, ONE_BODY_BYTES, direct=True, takes=AttemptRequest, gives=answers.Answer
         ),
-        "/v1/settle": Route({"POST": verbs.settle}, ONE_BODY_BYTES, direct=True, takes=Settle, gives=answers.Settled),
-        "/v1/schedule": Route({"POST": verbs.schedule}, ONE_BODY_BYTES, takes=Slot, gives=answers.SlotAnswer),
-        "/v1/refund": Route({"POST": verbs.refund}, ONE_BODY_BYTES, direct=True, takes=Refund, gives=answers.Refunded),
-        "/v1/decide/all": Route({"POST": verbs.decide_all}, ONE_BODY_BYTES, takes=Asks, gives=answers.JointAnswer),
-        "/v1/decide/batch": Route({"POST": verbs.decide_batch}, BATCH_BYTES, takes=Batch, gives=answers.Columns),
+        "/v1/usage": Route(
+            {"POST": verbs.usage}, ONE_BODY_BYTES, roles=("read", "decide"), takes=UsageRequest, gives=answers.Used
+        ),
+        "/v1/settle": Route(
+            {"POST": verbs.settle}, ONE_BODY_BYTES, direct=True, takes=SettleRequest, gives=answers.Settled
+        ),
+        "/v1/reserve": Route(
+            {"POST": verbs.reserve}, ONE_BODY_BYTES, direct=True, takes=ReserveRequest, gives=answers.Answer
+        ),
+        "/v1/commit": Route(
+            {"POST": verbs.commit}, ONE_BODY_BYTES, direct=True, takes=ReservedRequest, gives=answers.Committed
+        ),
+        "/v1/cancel": Route(
+            {"POST": verbs.cancel}, ONE_BODY_BYTES, direct=True, takes=ReservedRequest, gives=answers.Cancelled
+        ),
+        "/v1/schedule": Route(
+            {"POST": verbs.schedule}, ONE_BODY_BYTES, takes=ScheduleRequest, gives=answers.SlotAnswer
+        ),
+        "/v1/refund": Route(
+            {"POST": verbs.refund}, ONE_BODY_BYTES, direct=True, takes=RefundRequest, gives=answers.Refunded
+        ),
+        "/v1/decide/all": Route(
+            {"POST": verbs.decide_all}, ONE_BODY_BYTES, takes=JointRequest, gives=answers.JointAnswer
+        ),
+        "/v1/schedule/all": Route(
+            {"POST": verbs.schedule_all}, ONE_BODY_BYTES, takes=JointScheduleRequest, gives=answers.JointSlotAnswer
+        ),
+        "/v1/refund/all": Route(
+            {"POST": verbs.refund_all}, ONE_BODY_BYTES, takes=JointRefundRequest, gives=answers.RefundedAll
+        ),
+        "/v1/decide/batch": Route({"POST": verbs.decide_batch}, BATCH_BYTES, takes=BatchRequest, gives=answers.Columns),
         "/v1/policies": Route({"GET": verbs.policies}),
         **configuration_routes(limiter),
         "/v1/subjects/{subject}": Route({"GET": verbs.explain, "DELETE": verbs.erase}, query={"GET": named}),
@@ -61,98 +109,134 @@ class _Verbs:
         self._limiter = limiter
         self._most_rows = most_rows
         self._newcomers = newcomers
-        self._ask, self._slot, self._refund = Reader(Ask), Reader(Slot), Reader(Refund)
-        self._look, self._settle = Reader(Look), Reader(Settle)
-        self._asks, self._batch = Reader(Asks), Reader(Batch)
+        self._attempt, self._slot, self._refund = Reader(AttemptRequest), Reader(ScheduleRequest), Reader(RefundRequest)
+        self._usage, self._settle = Reader(UsageRequest), Reader(SettleRequest)
+        self._reserve, self._reserved = Reader(ReserveRequest), Reader(ReservedRequest)
+        self._joint, self._batch = Reader(JointRequest), Reader(BatchRequest)
+        self._slots, self._refunds = Reader(JointScheduleRequest), Reader(JointRefundRequest)
 
-    def _segment(self, ask: Ask | Look) -> str | None:
+    def _segment(self, body: AttemptRequest | UsageRequest) -> str | None:
         """The segment that was named, or is looked up; it is in the answer."""
-        return ask.segment if ask.segment is not None else self._limiter.segment_of(ask.policy, ask.subject)
+        return body.segment if body.segment is not None else self._limiter.segment_of(body.policy, body.subject)
 
     async def decide(self, request: Request) -> Reply:
         """May the subject have the cost now? Consumes it when allowed."""
-        ask: Ask = self._ask(request.body, request.packed)
-        segment = self._segment(ask)
+        body: AttemptRequest = self._attempt(request.body, request.packed)
+        segment = self._segment(body)
         if self._newcomers is not None:
-            await self._check_new(request, ask)
+            await self._check_new(request, body)
         decision = await self._limiter.decide(
-            ask.policy, ask.subject, ask.cost, ask.id, segment=segment, channel=ask.channel, zone=ask.zone
+            body.policy, body.subject, body.cost, body.id, segment=segment, channel=body.channel, zone=body.zone
         )
         if self._newcomers is not None:
-            await self._note_new(request, ask, decision)
-        return Reply(answers.one(ask.policy, segment, decision), decision.headers("draft-11"))
+            await self._note_new(request, body, decision)
+        return Reply(answers.one(body.policy, segment, decision), decision.headers("draft-11"))
 
     async def peek(self, request: Request) -> Reply:
         """What decide would answer; consumes nothing."""
-        ask: Ask = self._ask(request.body, request.packed)
-        segment = self._segment(ask)
+        body: AttemptRequest = self._attempt(request.body, request.packed)
+        segment = self._segment(body)
         decision = await self._limiter.peek(
-            ask.policy, ask.subject, ask.cost, ask.id, segment=segment, channel=ask.channel, zone=ask.zone
+            body.policy, body.subject, body.cost, body.id, segment=segment, channel=body.channel, zone=body.zone
         )
-        return Reply(answers.one(ask.policy, segment, decision), decision.headers("draft-11"))
+        return Reply(answers.one(body.policy, segment, decision), decision.headers("draft-11"))
 
     async def charge(self, request: Request) -> Reply:
         """Record the cost, whatever the limits say."""
-        ask: Ask = self._ask(request.body, request.packed)
-        segment = self._segment(ask)
-        await self._check_new(request, ask)
-        decision = await self._limiter.charge(
-            ask.policy, ask.subject, ask.cost, ask.id, segment=segment, channel=ask.channel, zone=ask.zone
-        )
-        await self._note_new(request, ask, decision)
-        return Reply(answers.one(ask.policy, segment, decision), decision.headers("draft-11"))
+        body: AttemptRequest = self._attempt(request.body, request.packed)
+        return await self._recorded(request, body, self._limiter.charge)
 
     async def usage(self, request: Request) -> Reply:
         """What is used and left of each limit now."""
-        look: Look = self._look(request.body, request.packed)
-        segment = self._segment(look)
+        body: UsageRequest = self._usage(request.body, request.packed)
+        segment = self._segment(body)
         limits = await self._limiter.usage(
-            look.policy, look.subject, segment=segment, channel=look.channel, zone=look.zone
+            body.policy, body.subject, segment=segment, channel=body.channel, zone=body.zone
         )
-        return Reply(answers.usage(look.policy, segment, limits))
+        return Reply(answers.usage(body.policy, segment, limits))
 
     async def settle(self, request: Request) -> Reply:
         """Give a hit that was an estimate what it really cost."""
-        settle: Settle = self._settle(request.body, request.packed)
+        settle: SettleRequest = self._settle(request.body, request.packed)
         settled = await self._limiter.settle(settle.policy, settle.subject, settle.hit, settle.cost)
         return Reply(answers.Settled(settled))
 
+    async def reserve(self, request: Request) -> Reply:
+        """What decide does, with a hit that expires by itself unless it is committed."""
+        body: ReserveRequest = self._reserve(request.body, request.packed)
+        return await self._recorded(request, body, partial(self._limiter.reserve, ttl=body.ttl))
+
+    async def commit(self, request: Request) -> Reply:
+        """Keep a reserved hit; false once it has expired or was given back."""
+        hit: ReservedRequest = self._reserved(request.body, request.packed)
+        return Reply(answers.Committed(await self._limiter.commit(hit.policy, hit.subject, hit.hit)))
+
+    async def cancel(self, request: Request) -> Reply:
+        """Give a reserved hit back, once."""
+        hit: ReservedRequest = self._reserved(request.body, request.packed)
+        return Reply(answers.Cancelled(await self._limiter.cancel(hit.policy, hit.subject, hit.hit)))
+
     async def schedule(self, request: Request) -> Reply:
         """Take the next free instant."""
-        ask: Slot = self._slot(request.body, request.packed)
-        segment = self._segment(ask)
-        await self._check_new(request, ask)
-        decision = await self._limiter.schedule(
-            ask.policy,
-            ask.subject,
-            ask.cost,
-            ask.id,
-            max_wait=ask.max_wait,
-            not_before=ask.not_before,
-            segment=segment,
-            channel=ask.channel,
-            zone=ask.zone,
+        body: ScheduleRequest = self._slot(request.body, request.packed)
+        schedule = partial(self._limiter.schedule, max_wait=body.max_wait, not_before=body.not_before)
+        return await self._recorded(request, body, schedule, answers.slot)
+
+    async def _recorded(
+        self,
+        request: Request,
+        body: AttemptRequest,
+        verb: Callable[..., Awaitable[Decision]],
+        answer: Callable[[str, str | None, Decision], answers.Answer] = answers.one,
+    ) -> Reply:
+        """The answer of a verb that takes an attempt and may create its subject."""
+        segment = self._segment(body)
+        await self._check_new(request, body)
+        decision = await verb(
+            body.policy, body.subject, body.cost, body.id, segment=segment, channel=body.channel, zone=body.zone
         )
-        await self._note_new(request, ask, decision)
-        return Reply(answers.slot(ask.policy, segment, decision), decision.headers("draft-11"))
+        await self._note_new(request, body, decision)
+        return Reply(answer(body.policy, segment, decision), decision.headers("draft-11"))
 
     async def refund(self, request: Request) -> Reply:
         """Give a hit back, once."""
-        ask: Refund = self._refund(request.body, request.packed)
-        refunded = await self._limiter.refund(ask.policy, ask.subject, ask.hit, ask.cost)
+        body: RefundRequest = self._refund(request.body, request.packed)
+        refunded = await self._limiter.refund(body.policy, body.subject, body.hit, body.cost)
         return Reply(answers.Refunded(refunded))
 
     async def decide_all(self, request: Request) -> Reply:
         """One answer for several subjects: all or none."""
-        asks: Asks = self._asks(request.body, request.packed)
-        attempts = [replace(ask.attempt(), segment=self._segment(ask)) for ask in asks.attempts]
+        attempts = self._parts(self._joint(request.body, request.packed))
         self._check_many_new(request)
         joint = await self._limiter.decide_all(attempts)
+        await self._note_new_parts(request, attempts, joint)
         return Reply(answers.joint(attempts, joint), joint.headers("draft-11"))
+
+    async def schedule_all(self, request: Request) -> Reply:
+        """Take the next instant that is free for all of several subjects."""
+        joint_body: JointScheduleRequest = self._slots(request.body, request.packed)
+        attempts = self._parts(joint_body)
+        self._check_many_new(request)
+        joint = await self._limiter.schedule_all(
+            attempts, max_wait=joint_body.max_wait, not_before=joint_body.not_before
+        )
+        await self._note_new_parts(request, attempts, joint)
+        return Reply(answers.joint_slot(attempts, joint), joint.headers("draft-11"))
+
+    async def refund_all(self, request: Request) -> Reply:
+        """Give the hits of several subjects back, each once."""
+        joint_body: JointRefundRequest = self._refunds(request.body, request.packed)
+        if len(joint_body.attempts) > MOST_JOINT:
+            raise InvalidValueError(f"{len(joint_body.attempts)} attempts; one answer is of at most {MOST_JOINT}")
+        refunded = await self._limiter.refund_all([body.attempt() for body in joint_body.attempts], joint_body.hits)
+        return Reply(answers.RefundedAll(refunded))
+
+    def _parts(self, joint_body: JointRequest) -> list[Attempt]:
+        return [replace(body.attempt(), segment=self._segment(body)) for body in joint_body.attempts]
 
     async def decide_batch(self, request: Request) -> Reply:
         """Many attempts, each decided by itself, as columns."""
-        batch: Batch = self._batch(request.body, request.packed)
+        batch: BatchRequest = self._batch(request.body, request.packed)
         batch.check()
         rows = len(batch.attempts or batch.subjects or ())
         if rows > self._most_rows:
@@ -161,11 +245,11 @@ class _Verbs:
             )
         self._check_many_new(request)
         if batch.attempts is not None:
-            decided = await self._limiter.decide_batch([ask.attempt() for ask in batch.attempts])
+            decided = await self._limiter.decide_batch([body.attempt() for body in batch.attempts])
             if self._newcomers is not None:
                 new = [
-                    is_new(one, ask.cost)
-                    for one, ask in zip(decided, batch.attempts, strict=True)
+                    is_new(one, body.cost)
+                    for one, body in zip(decided, batch.attempts, strict=True)
                     if isinstance(one, Decision)
                 ]
                 await self._newcomers.created(request.who, sum(new))
@@ -184,25 +268,35 @@ class _Verbs:
             await self._newcomers.created(request.who, count_new(many, batch.cost))
         return Reply(answers.columns_of(many))
 
-    async def _check_new(self, request: Request, ask: Ask) -> None:
+    async def _check_new(self, request: Request, body: AttemptRequest) -> None:
         """Raise where the token may create no new subject now, and this is one."""
         if self._newcomers is None:
             return
 
         async def peek() -> Decision:
             return await self._limiter.peek(
-                ask.policy, ask.subject, ask.cost, ask.id, segment=ask.segment, channel=ask.channel, zone=ask.zone
+                body.policy,
+                body.subject,
+                body.cost,
+                body.id,
+                segment=body.segment,
+                channel=body.channel,
+                zone=body.zone,
             )
 
-        await self._newcomers.check(request.who, peek, ask.cost)
+        await self._newcomers.check(request.who, peek, body.cost)
 
     def _check_many_new(self, request: Request) -> None:
         if self._newcomers is not None:
             self._newcomers.check_many(request.who)
 
-    async def _note_new(self, request: Request, ask: Ask, decision: Decision) -> None:
-        if self._newcomers is not None and is_new(decision, ask.cost):
+    async def _note_new(self, request: Request, body: AttemptRequest, decision: Decision) -> None:
+        if self._newcomers is not None and is_new(decision, body.cost):
             await self._newcomers.created(request.who, 1)
+
+    async def _note_new_parts(self, request: Request, attempts: Sequence[Attempt], joint: Joint) -> None:
+        if self._newcomers is not None:
+            await self._newcomers.created(request.who, new_parts(joint, [one.cost for one in attempts]))
 
     async def policies(self, request: Request) -> Reply:
         """All policies in force."""

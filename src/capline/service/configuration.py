@@ -11,7 +11,6 @@ are read only, and there are no overrides: 409 says so. The store is asked in a 
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from prometheus_client.core import GaugeMetricFamily
 
 from capline.config.document import document_of, policy_of
 from capline.config.open import open_backend
+from capline.config.shown import entry_facts
 from capline.limiter.rules import DEFAULT_NAMESPACE
 from capline.model.errors import InvalidValueError, NoStoreError, quoted
 from capline.service import answers
@@ -44,7 +44,6 @@ __all__ = ["ConfigurationMetrics", "check_address", "configuration_routes", "con
 
 WHO = "http"
 """Who changes something without saying so."""
-_US = 1_000_000
 ADMIN = ("admin",)
 
 
@@ -67,6 +66,7 @@ class PolicyForm(_Change, forbid_unknown_fields=True, kw_only=True):
     wait_replicas: int | msgspec.UnsetType = msgspec.UNSET
     population: int | msgspec.UnsetType = msgspec.UNSET
     zone: str | msgspec.UnsetType = msgspec.UNSET
+    reservations: bool | msgspec.UnsetType = msgspec.UNSET
     granularity: str | msgspec.UnsetType | None = msgspec.UNSET
 
     def document(self) -> dict[str, Any]:
@@ -177,7 +177,7 @@ class _Paths:
         if entry is not None and configuration is not None:
             next_value: Policy | None = entry.value
             is_next = entry.effective_us > configuration.view.now_us()
-            body |= _facts(entry)
+            body |= entry_facts(entry)
             body["next"] = document_of(next_value) if is_next and next_value is not None else None
         return Reply(body)
 
@@ -227,7 +227,7 @@ class _Paths:
             raise _nothing(f"no override of this subject under policy {quoted(policy)}")
         entry = entries[0]
         is_next = entry.effective_us > now_us
-        body = {"policy": policy, "subject": subject, "limits": entry.at(now_us), **_facts(entry)}
+        body = {"policy": policy, "subject": subject, "limits": entry.at(now_us), **entry_facts(entry)}
         return Reply({**body, "next": entry.value if is_next else None})
 
     async def override_versions(self, request: Request) -> Reply:
@@ -296,20 +296,7 @@ def _of_query(request: Request) -> tuple[str, int | None]:
 
 
 def _versions(entries: Sequence[Entry], what: str) -> Reply:
-    return Reply({"versions": [{**_facts(entry), what: entry.value} for entry in entries]})
-
-
-def _facts(entry: Entry) -> dict[str, Any]:
-    return {
-        "version": entry.version,
-        "at": _instant(entry.at_us),
-        "who": entry.who,
-        "effective_at": _instant(entry.effective_us) if entry.effective_us else None,
-    }
-
-
-def _instant(at_us: int) -> str:
-    return datetime.fromtimestamp(at_us / _US, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return Reply({"versions": [{**entry_facts(entry), what: entry.value} for entry in entries]})
 
 
 def _nothing(what: str) -> Problem:

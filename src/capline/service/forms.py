@@ -21,12 +21,28 @@ from capline.service.problems import Problem
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Ask", "Asks", "Batch", "Look", "Reader", "Refund", "Settle", "Slot", "query_of", "subject_of", "word_of"]
+__all__ = [
+    "AttemptRequest",
+    "BatchRequest",
+    "JointRefundRequest",
+    "JointRequest",
+    "JointScheduleRequest",
+    "Reader",
+    "RefundRequest",
+    "ReserveRequest",
+    "ReservedRequest",
+    "ScheduleRequest",
+    "SettleRequest",
+    "UsageRequest",
+    "query_of",
+    "subject_of",
+    "word_of",
+]
 
 T = TypeVar("T")
 
 
-class Ask(msgspec.Struct, forbid_unknown_fields=True):
+class AttemptRequest(msgspec.Struct, forbid_unknown_fields=True):
     """One attempt."""
 
     policy: str
@@ -55,14 +71,28 @@ class Ask(msgspec.Struct, forbid_unknown_fields=True):
         return quotes if self.zone is None else quotes + 4
 
 
-class Slot(Ask, forbid_unknown_fields=True):
+class ScheduleRequest(AttemptRequest, forbid_unknown_fields=True):
     """One attempt that may wait: at most `max_wait` seconds, at least `not_before`."""
 
     max_wait: float | None = None
     not_before: float = 0
 
 
-class Refund(msgspec.Struct, forbid_unknown_fields=True):
+class ReserveRequest(AttemptRequest, forbid_unknown_fields=True):
+    """One attempt whose hit holds for `ttl` seconds, unless it is committed."""
+
+    ttl: float = 60
+
+
+class ReservedRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A reserved hit, to be committed or cancelled."""
+
+    policy: str
+    subject: Subject
+    hit: int
+
+
+class RefundRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A hit to be given back."""
 
     policy: str
@@ -71,7 +101,7 @@ class Refund(msgspec.Struct, forbid_unknown_fields=True):
     cost: int = 1
 
 
-class Settle(msgspec.Struct, forbid_unknown_fields=True):
+class SettleRequest(msgspec.Struct, forbid_unknown_fields=True):
     """What a hit, made as an estimate, really cost."""
 
     policy: str
@@ -80,7 +110,7 @@ class Settle(msgspec.Struct, forbid_unknown_fields=True):
     cost: int
 
 
-class Look(msgspec.Struct, forbid_unknown_fields=True):
+class UsageRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A subject and the limits that are asked for."""
 
     policy: str
@@ -90,13 +120,26 @@ class Look(msgspec.Struct, forbid_unknown_fields=True):
     zone: str | None = None
 
 
-class Asks(msgspec.Struct, forbid_unknown_fields=True):
+class JointRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Parts of one attempt."""
 
-    attempts: list[Ask]
+    attempts: list[AttemptRequest]
 
 
-class Batch(msgspec.Struct, forbid_unknown_fields=True):
+class JointScheduleRequest(JointRequest, forbid_unknown_fields=True):
+    """Parts of one attempt that may wait: at most `max_wait` seconds, at least `not_before`."""
+
+    max_wait: float | None = None
+    not_before: float = 0
+
+
+class JointRefundRequest(JointRequest, forbid_unknown_fields=True):
+    """The attempts of an answer to several, and its hits."""
+
+    hits: list[int]
+
+
+class BatchRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Many subjects of one policy, as columns; or `attempts` of any policies, and nothing beside them."""
 
     policy: str | None = None
@@ -108,12 +151,12 @@ class Batch(msgspec.Struct, forbid_unknown_fields=True):
     zone: str | None = None
     cost: int = 1
     receipt: str | None = None
-    attempts: list[Ask] | None = None
+    attempts: list[AttemptRequest] | None = None
 
     def check(self) -> None:
         """Raise where it is neither of the two, or both."""
         if self.attempts is not None:
-            if self != Batch(attempts=self.attempts):
+            if self != BatchRequest(attempts=self.attempts):
                 raise InvalidValueError(
                     "attempts name all that is theirs: give policy, subjects and the rest, or attempts"
                 )
@@ -130,8 +173,9 @@ class Reader:
         self._decoder = msgspec.json.Decoder(form)
         self._unpacker = msgspec.msgpack.Decoder(form)
         self._packed_keys = [msgspec.msgpack.encode(name) for name in form.__struct_fields__]
-        self._keys = [f'"{name}"'.encode() for name in form.__struct_fields__]
-        self._is_ask = issubclass(form, Ask)
+        parts = AttemptRequest.__struct_fields__ if "attempts" in form.__struct_fields__ else ()
+        self._keys = [f'"{name}"'.encode() for name in {*form.__struct_fields__, *parts}]
+        self._is_attempt = issubclass(form, AttemptRequest)
 
     def __call__(self, body: bytes, packed: bool = False) -> Any:
         """The body, JSON or `packed` as msgpack, in this form; raises the `Problem` that says what is wrong with it."""
@@ -147,7 +191,7 @@ class Reader:
         # where each is spelled once; unless in escapes.
         if b"\\" in body:
             json.loads(body, object_pairs_hook=_once)
-        elif self._is_ask and body.count(b'"') == form.fewest_quotes():
+        elif self._is_attempt and body.count(b'"') == form.fewest_quotes():
             return form
         elif any(body.count(key) > 1 for key in self._keys):
             json.loads(body, object_pairs_hook=_once)

@@ -21,6 +21,7 @@ from capline.model.errors import (
     StoreError,
     StoreVersionError,
 )
+from capline.model.status_title import status_title
 
 __all__ = ["RETRY_AFTER_S", "Problem", "document", "problem_of"]
 
@@ -52,5 +53,5 @@ def problem_of(error: CaplineError) -> Problem:
 
 def document(problem: Problem) -> bytes:
     """The body of `application/problem+json`."""
-    title, status = problem.status.phrase, problem.status.value
+    title, status = status_title(problem.status), problem.status.value
     return msgspec.json.encode({"type": "about:blank", "title": title, "status": status, "detail": problem.detail})

@@ -11,6 +11,7 @@ import logging
 import signal
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +36,10 @@ from capline.service.http import App, Observer, Route
 from capline.service.metrics import Metrics
 from capline.service.openapi import described
 from capline.service.probes import probes
-from capline.service.run.listen import Listener, tls_context
+from capline.service.run.listen import Listener
 from capline.service.run.reload import Followed, follow
 from capline.service.run.settings import Settings
+from capline.service.run.tls import renewed, tls_context
 from capline.service.servers import watch_servers
 from capline.service.spoe import spoe_server
 
@@ -79,10 +81,12 @@ class Parts:
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
 
-async def open_parts(settings: Settings, metrics: Metrics, *, create: bool = True, answers: bool = True) -> Parts:
+async def open_parts(
+    settings: Settings, metrics: Metrics, *, create: bool = True, answers: bool = True, guard: Guard | None = None
+) -> Parts:
     """Open all that the settings name; raises what is wrong. Where a new part of the service is joined to it.
 
-    Only a process that `answers` decisions listens for Envoy and HAProxy.
+    Only a process that `answers` decisions listens for Envoy, with the `guard` before it, and HAProxy.
     """
     async with AsyncExitStack() as stack:
         source = await stack.enter_async_context(segments.opened(settings.segments))
@@ -105,9 +109,9 @@ async def open_parts(settings: Settings, metrics: Metrics, *, create: bool = Tru
             newcomers = Newcomers(counting)
         public = routes(limiter, settings.bounds.batch_rows, newcomers) | segments.routes(source)
         public |= check_route(limiter)
-        if answers:
-            public |= await _other_protocols(limiter, settings, metrics, stack)
         parts = Parts(limiter, public, {}, source)
+        if answers:
+            await _other_protocols(parts, settings, metrics, guard, stack)
         if settings.policies is not None:
             parts.followed.append(Followed("policies", limiter.reload))
         metrics.add(limiter, source)
@@ -116,24 +120,26 @@ async def open_parts(settings: Settings, metrics: Metrics, *, create: bool = Tru
 
 
 async def _other_protocols(
-    limiter: AsyncLimiter, settings: Settings, metrics: Metrics, stack: AsyncExitStack
-) -> dict[str, Route]:
-    """Listen for Envoy and HAProxy where the settings say so; the routes that come with it."""
+    parts: Parts, settings: Settings, metrics: Metrics, guard: Guard | None, stack: AsyncExitStack
+) -> None:
+    """Listen for Envoy and HAProxy where the settings say so, and join what comes with it."""
+    limiter = parts.limiter
     if settings.spoe is not None:
         port = await stack.enter_async_context(spoe_server(limiter, *settings.spoe))
         log.info("HAProxy is answered by SPOE at port %d", port)
-    if settings.grpc is None:
-        return {}
+    grpc = settings.grpc
+    if grpc is None:
+        return
     check_grpc_parts()
     from capline.service.envoy.json import json_route  # noqa: PLC0415 - an extra of its own
     from capline.service.envoy.server import envoy_server  # noqa: PLC0415 - as above
 
-    chosen = EnvoySettings(
-        str(settings.grpc.listen), tuple(map(Path, settings.grpc.envoy)), settings.grpc.merge_domains
-    )
-    envoy = await stack.enter_async_context(envoy_server(limiter, chosen, metrics.figures))
+    chosen = EnvoySettings(str(grpc.listen), tuple(map(Path, grpc.envoy)), grpc.merge_domains, tls=grpc.tls)
+    envoy = await stack.enter_async_context(envoy_server(limiter, chosen, metrics.figures, guard))
     log.info("Envoy is answered by gRPC at port %d", envoy.port)
-    return json_route(envoy.ratelimit)
+    if envoy.certificate is not None:
+        parts.followed.append(Followed("grpc.tls", envoy.certificate.reload))
+    parts.public |= json_route(envoy.ratelimit)
 
 
 def check(settings: Settings) -> int:
@@ -158,7 +164,7 @@ def check(settings: Settings) -> int:
         load(*map(Path, settings.grpc.envoy), merge_domains=settings.grpc.merge_domains)
     if settings.tokens is not None:
         TokenFile(settings.tokens)
-    for tls in (settings.http.tls, settings.admin.tls):
+    for tls in (settings.http.tls, settings.admin.tls, settings.grpc and settings.grpc.tls):
         if tls is not None:
             tls_context(tls)
     return asyncio.run(opened())
@@ -184,14 +190,13 @@ async def _serve(
     settings: Settings, sockets: Mapping[str, socket.socket], started: Callable[[], object], lifeline: int | None
 ) -> None:
     metrics = Metrics("+".join(sockets))
-    parts = await open_parts(settings, metrics, answers=PUBLIC in sockets)
+    tokens = None if settings.tokens is None else TokenFile(settings.tokens)
+    guard = None if tokens is None else Guard(tokens)
+    parts = await open_parts(settings, metrics, answers=PUBLIC in sockets, guard=guard)
     async with parts.stack:
         known = probes(parts.limiter, parts.segments)
         of = {PUBLIC: described(parts.public | known), ADMIN: parts.admin | known | metrics.routes()}
-        guard = None
-        if settings.tokens is not None:
-            tokens = TokenFile(settings.tokens)
-            guard = Guard(tokens)
+        if tokens is not None:
             parts.followed.append(Followed("tokens", tokens.reload))
         observers: tuple[Observer, ...] = ()
         if settings.observers.access_log is not None:
@@ -206,7 +211,7 @@ async def _serve(
             named = tls[name]
             context = None if named is None else tls_context(named)
             if named is not None and context is not None:
-                parts.followed.append(Followed(f"{name}.tls", _certificate(named, context)))
+                parts.followed.append(Followed(f"{name}.tls", renewed(named, partial(_use, named, context))))
             public = name == PUBLIC
             app = App(
                 of[name],
@@ -239,29 +244,11 @@ async def _serve(
                 task.cancel()
 
 
-def _certificate(tls: Tls, context: ssl.SSLContext) -> Callable[[], bool]:
-    """Takes over a certificate that was renewed: new connections get it."""
-    seen = _states(tls)
-
-    def reload() -> bool:
-        nonlocal seen
-        found = _states(tls)
-        if found == seen:
-            return False
-        tls_context(tls)  # whole or not at all: the context in use is changed only by files that are good
-        context.load_cert_chain(tls.certificate, tls.key)
-        seen = found
-        return True
-
-    return reload
-
-
-def _states(tls: Tls) -> list[tuple[int, int]]:
-    try:
-        states = [Path(path).stat() for path in (tls.certificate, tls.key)]
-    except OSError:
-        return []
-    return [(state.st_ino, state.st_mtime_ns) for state in states]
+def _use(tls: Tls, context: ssl.SSLContext) -> None:
+    """New connections get the renewed certificate; a client_ca is trusted beside the one before it."""
+    context.load_cert_chain(tls.certificate, tls.key)
+    if tls.client_ca is not None:
+        context.load_verify_locations(tls.client_ca)
 
 
 def _on_signals(listeners: list[Listener], reload_now: asyncio.Event, lifeline: int | None) -> None:

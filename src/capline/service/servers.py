@@ -1,4 +1,4 @@
-"""Asks the store's servers how they are, for the metrics: now and then, never because somebody reads the metrics."""
+"""Asks the servers of the stores how they are, for the metrics: now and then, never because somebody reads these."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from capline.model.errors import StoreError
 
 if TYPE_CHECKING:
+    from capline.config.configuration import Configuration
     from capline.limiter.aio import AsyncLimiter
     from capline.observe import ServerMetrics
 
@@ -18,10 +19,23 @@ EVERY_S = 10.0
 
 
 async def watch_servers(limiter: AsyncLimiter, metrics: ServerMetrics) -> None:
-    """Show the servers of the limiter's store in these metrics, until this is cancelled."""
+    """Show the servers of the limiter's stores in these metrics, until this is cancelled."""
+    async with asyncio.TaskGroup() as group:  # each by itself: one that is slow holds up its own figures alone
+        group.create_task(_watch_logs(limiter, metrics))
+        if limiter.configuration is not None:
+            group.create_task(_watch_configuration(limiter.configuration, metrics))
+
+
+async def _watch_logs(limiter: AsyncLimiter, metrics: ServerMetrics) -> None:
     while True:
         try:
             metrics.show(await limiter.servers())
         except StoreError:
             metrics.show([])
+        await asyncio.sleep(EVERY_S)
+
+
+async def _watch_configuration(configuration: Configuration, metrics: ServerMetrics) -> None:
+    while True:
+        metrics.show(await asyncio.to_thread(configuration.servers), "config")
         await asyncio.sleep(EVERY_S)

@@ -118,7 +118,17 @@ class Store(Protocol):
         ...
 
     @abstractmethod
-    def place(
+    def reserve(self, compiled: Any, subject: Subject, cost: int, fingerprint: int, ttl_us: int) -> Decision:
+        """Decide; a hit that is recorded holds for `ttl_us` from its stamp on, unless it is committed."""
+        ...
+
+    @abstractmethod
+    def commit(self, compiled: Any, subject: Subject, stamp_us: int) -> bool:
+        """Make the reserved hit with this stamp an ordinary one, as `window.reservation.commit`; whether it counts."""
+        ...
+
+    @abstractmethod
+    def schedule(
         self,
         compiled: Any,
         subject: Subject,
@@ -149,8 +159,10 @@ class Store(Protocol):
         ...
 
     @abstractmethod
-    def place_all(self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /) -> Joint:
-        """`place` for several logs: one instant for all, in one atomic step, or nothing; `capline.window.joint`.
+    def schedule_all(
+        self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /
+    ) -> Joint:
+        """`schedule` for several logs: one instant for all, in one atomic step, or nothing; `capline.window.joint`.
 
         Raises `InvalidValueError` where the logs are not in one place, so that no step is atomic.
         """
@@ -263,7 +275,17 @@ class AsyncStore(Protocol):
         ...
 
     @abstractmethod
-    async def place(
+    async def reserve(self, compiled: Any, subject: Subject, cost: int, fingerprint: int, ttl_us: int) -> Decision:
+        """Decide; a hit that is recorded holds for `ttl_us` from its stamp on, unless it is committed."""
+        ...
+
+    @abstractmethod
+    async def commit(self, compiled: Any, subject: Subject, stamp_us: int) -> bool:
+        """Make the reserved hit with this stamp an ordinary one, as `window.reservation.commit`; whether it counts."""
+        ...
+
+    @abstractmethod
+    async def schedule(
         self,
         compiled: Any,
         subject: Subject,
@@ -291,10 +313,10 @@ class AsyncStore(Protocol):
         ...
 
     @abstractmethod
-    async def place_all(
+    async def schedule_all(
         self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /
     ) -> Joint:
-        """`place` for several logs: one instant for all, in one atomic step, or nothing."""
+        """`schedule` for several logs: one instant for all, in one atomic step, or nothing."""
         ...
 
     @abstractmethod

@@ -24,6 +24,7 @@ from capline.testing.law.logs import LogLaw
 from capline.testing.law.looked_up import LookedUpLaw
 from capline.testing.law.many import ManyLaw
 from capline.testing.law.receipts import ReceiptLaw
+from capline.testing.law.reservations import ReservationLaw
 from capline.testing.law.rule import RuleLaw
 from capline.testing.law.slots import SlotLaw
 from capline.testing.law.states import StateLaw
@@ -74,5 +75,6 @@ class StoreConformance(
     LookedUpLaw,
     StateLaw,
     ChargeLaw,
+    ReservationLaw,
 ):
     """Every check. A subclass names the store."""

@@ -59,6 +59,9 @@ POLICY_SETS = (
     [Policy("p", ["5/20us", "7/31us"], algorithm="gcra")],
     [Policy("p", ["1000003/3s", "9/50us"], algorithm="gcra")],
     [Policy("p", ["4/calendar-day", "6/30us"], zone="Asia/Kathmandu", by_segment={"vip": ["9/calendar-week"]})],
+    [Policy("p", ["3/10us", "7/50us"], by_segment={"vip": ["9/60us"]}, reservations=True)],
+    [Policy("p", ["6/30us", "9/60us"], channels={"push": ["2/20us"], "email": ["3/90us"]}, reservations=True)],
+    [Policy("p", ["200/1000us", "600/9000us"], reservations=True)],
     [Policy("p", ["not between 03:58 and 03:59", "6/30us"], zone="Asia/Kathmandu")],
 )
 """The clock starts in the night before midnight, or the end of quiet hours, in Kathmandu."""
@@ -246,13 +249,58 @@ class StoreMachine(RuleBasedStateMachine):
             Attempt("p", subject, cost, id, **names),
         )
 
+    @precondition(lambda self: self.policy.reservations)
+    @rule(data=st.data(), subject=subjects, cost=costs, id=ids, ttl_us=st.sampled_from([1, 7, 7, 25, 300]))
+    def reserve(self, data: st.DataObject, subject: str | int, cost: int, id: str | None, ttl_us: int) -> None:
+        self.reserve_one(data, subject, cost, id, ttl_us)
+
+    def reserve_one(self, data: st.DataObject, subject: str | int, cost: int, id: str | None, ttl_us: int) -> None:
+        names = self.names(data)
+        self.compare(
+            lambda: self.limiter.reserve("p", subject, cost, id, ttl=ttl_us / 1e6, **names),
+            lambda: self.reference.reserve("p", subject, cost, id, ttl=ttl_us / 1e6, **names),
+            lambda asked, now_us, decision: self.oracle.reserved(asked, now_us, decision, ttl_us),
+            Attempt("p", subject, cost, id, **names),
+        )
+
+    @precondition(lambda self: self.policy.reservations)
+    @rule(
+        data=st.data(),
+        subject=subjects,
+        ttl_us=st.integers(1, 30),
+        kept=st.booleans(),
+        off_us=st.sampled_from([-1, 0, 0, 1]),
+    )
+    def reserve_until_it_ends(
+        self, data: st.DataObject, subject: str | int, ttl_us: int, kept: bool, off_us: int
+    ) -> None:
+        """Committed on the way, or not; then looked at around the instant at which it ends."""
+        before = len(self.hits)
+        self.reserve_one(data, subject, 1, None, ttl_us)
+        for _, hit in self.hits[before:]:
+            self.clock.advance_us(ttl_us // 2)
+            if kept:
+                self.commit_hit(subject, hit)
+            self.clock.advance_us(max(0, hit + ttl_us + off_us - self.clock.now_us()))
+            self.compare_history(subject)
+
+    @precondition(lambda self: self.policy.reservations and bool(self.hits))
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        self.commit_hit(*data.draw(st.sampled_from(self.hits[-12:])))
+
+    def commit_hit(self, subject: str | int, hit: int) -> None:
+        done = self.reference.commit("p", subject, hit)
+        assert self.limiter.commit("p", subject, hit) == done
+        self.oracle.committed("p", subject, hit, self.clock.now_us(), done=done)
+
     @precondition(lambda self: bool(self.hits))
     @rule(data=st.data(), cost=st.one_of(st.integers(0, 9), st.just(300)))
     def settle(self, data: st.DataObject, cost: int) -> None:
         subject, hit = data.draw(st.sampled_from(self.hits[-40:]))
         done = self.reference.settle("p", subject, hit, cost)
         assert self.limiter.settle("p", subject, hit, cost) == done
-        self.oracle.settled("p", subject, hit, cost, done=done)
+        self.oracle.settled("p", subject, hit, cost, done=done, now_us=self.clock.now_us())
 
     @precondition(lambda self: bool(self.hits))
     @rule(data=st.data())
@@ -262,7 +310,7 @@ class StoreMachine(RuleBasedStateMachine):
     def give_back(self, subject: str | int, hit: int, cost: int) -> None:
         done = self.reference.refund("p", subject, hit, cost)
         assert self.limiter.refund("p", subject, hit, cost) == done
-        self.oracle.refunded("p", subject, hit, done=done)
+        self.oracle.refunded("p", subject, hit, done=done, now_us=self.clock.now_us())
 
     @rule(by_us=st.one_of(st.integers(0, 15), st.integers(0, 2000), st.integers(-30, -1)))
     def move_clock(self, by_us: int) -> None:
@@ -292,6 +340,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(subject=every_subject)
     def same_history(self, subject: str | int) -> None:
+        self.compare_history(subject)
+
+    def compare_history(self, subject: str | int) -> None:
         mine = [(hit.stamp_us, hit.units) for hit in self.limiter.explain("p", subject).hits]
         assert mine == self.reference.hits("p", subject)[0]
         self.oracle.holds("p", subject, self.clock.now_us(), mine)

@@ -9,6 +9,8 @@ and raises `AssertionError` for an answer that breaks a promise:
                          retry_after it would be allowed, and not a microsecond before
     a look               of no cost is allowed where no window is over its quota and no slot ahead is taken
     a charge             is recorded, and never refused; a hit that is settled counts what it was settled at
+    a reservation        counts as any hit until it ends, and from then on only if it was committed before; a commit is
+                         answered by whether the hit counts
     an id                is consumed once, as long as its hit counts
     a joint attempt      is allowed where each of its parts would be, and consumes in all of them or in none
 
@@ -44,13 +46,19 @@ DAY_US = 86_400 * SECOND_US
 
 @dataclass(slots=True)
 class _Told:
-    """One hit of an answer; `live` until it is refunded."""
+    """One hit of an answer; `kept` until it is refunded, `over` once its reservation, of `ends_us`, has ended."""
 
     stamp_us: int
     units: int
     id: str | None
     channel: str | None
-    live: bool = True
+    kept: bool = True
+    ends_us: int | None = None
+    over: bool = False
+
+    @property
+    def live(self) -> bool:
+        return self.kept and not self.over
 
 
 @dataclass(slots=True)
@@ -65,6 +73,12 @@ class _Account:
 
     def time_us(self, now_us: int) -> int:
         return max(now_us, self.seen_us)
+
+    def pass_to(self, now_us: int) -> None:
+        """Tell which reservations have ended now; one that a clock stepped back before has not."""
+        time_us = self.time_us(now_us)
+        for hit in self.hits:
+            hit.over = hit.ends_us is not None and hit.ends_us <= time_us
 
     def newest_us(self) -> int:
         return max((hit.stamp_us for hit in self.hits if hit.live), default=-1)
@@ -109,6 +123,22 @@ class Oracle:
             _check(decision.hit is None, 3, attempt, "refused, and recorded")
             self._refused([attempt], now_us, decision.retry_after_us)
 
+    def reserved(self, attempt: Attempt, now_us: int, decision: Decision, ttl_us: int) -> None:
+        """An answer to `reserve`."""
+        account, known = self._of(attempt, now_us)
+        self.decided(attempt, now_us, decision)
+        if known is None and decision.hit is not None:
+            account.hits[-1].ends_us = decision.hit + ttl_us
+
+    def committed(self, policy: str, subject: str | int, stamp_us: int, now_us: int, *, done: bool) -> None:
+        """An answer to `commit`."""
+        account = self._account(policy, subject, now_us)
+        oldest_us = account.time_us(now_us) - account.retention_us
+        live = [hit for hit in account.hits if hit.live and hit.stamp_us == stamp_us > oldest_us]
+        _check(done == bool(live), 5, policy, f"the commit of {stamp_us} was answered {done}, beside {account.hits}")
+        for hit in live:
+            hit.ends_us = None
+
     def peeked(self, attempt: Attempt, now_us: int, decision: Decision) -> None:
         """An answer to `peek`."""
         _, known = self._of(attempt, now_us)
@@ -132,7 +162,7 @@ class Oracle:
         _check(decision.hit is None, 3, attempt, "a look was recorded")
         if self._blind(attempt):
             return
-        account = self._account(attempt.policy, attempt.subject)
+        account = self._account(attempt.policy, attempt.subject, now_us)
         time_us = account.time_us(now_us)
         may = not self._queued(account, now_us) and self._fits(attempt, account, time_us)
         _check(decision.allowed == may, 2, attempt, f"{decision}, beside {account.hits}")
@@ -153,9 +183,11 @@ class Oracle:
             _check(stamp_us == free_us, 1, attempt, f"{stamp_us} is not the first free instant {free_us}")
         self._recorded(attempt, account, now_us, stamp_us)
 
-    def settled(self, policy: str, subject: str | int, stamp_us: int, cost: int, *, done: bool) -> None:
-        """An answer to `settle`."""
-        account = self._account(policy, subject)
+    def settled(
+        self, policy: str, subject: str | int, stamp_us: int, cost: int, *, done: bool, now_us: int | None = None
+    ) -> None:
+        """An answer to `settle`; the time is needed where there are reservations."""
+        account = self._account(policy, subject, now_us)
         if self._policies[policy].algorithm != "sliding_log":
             account.is_loose = True
         elif not self._policies[policy].count_denied:
@@ -163,7 +195,8 @@ class Oracle:
             _check(done <= bool(live), 5, policy, f"{stamp_us} was settled, which is no hit's")
         for hit in account.hits if done else ():
             if hit.stamp_us == stamp_us:
-                hit.live, hit.units = cost > 0, cost
+                self._took_along(account, changed=hit.units != cost)
+                hit.kept, hit.units = cost > 0, cost
 
     def decided_all(self, attempts: Sequence[Attempt], now_us: int, joint: Joint) -> None:
         """An answer to `decide_all`, of one atomic step."""
@@ -208,15 +241,18 @@ class Oracle:
             elif slot_us > account.time_us(now_us) - account.retention_us:
                 self._granted(attempt, account, now_us, slot_us)
 
-    def refunded(self, policy: str, subject: str | int, stamp_us: int, *, done: bool) -> None:
-        """An answer to `refund`."""
-        account = self._account(policy, subject)
+    def refunded(
+        self, policy: str, subject: str | int, stamp_us: int, *, done: bool, now_us: int | None = None
+    ) -> None:
+        """An answer to `refund`; the time is needed where there are reservations."""
+        account = self._account(policy, subject, now_us)
         exact = self._policies[policy].algorithm == "sliding_log"
         account.is_loose = account.is_loose or not exact
         for hit in account.hits if done or not exact else ():
             if hit.stamp_us == stamp_us:
                 _check(hit.live or not exact, 5, policy, f"{hit} was given back twice")
-                hit.live = False
+                hit.kept = False
+                self._took_along(account, changed=done)
 
     def erased(self, subject: str | int) -> None:
         """`erase` was called."""
@@ -234,7 +270,7 @@ class Oracle:
         """Compare the log of the store, as (stamp, units), with the hits that were named and not refunded."""
         if self._policies[policy].algorithm != "sliding_log" or self._policies[policy].count_denied:
             return
-        account = self._account(policy, subject)
+        account = self._account(policy, subject, now_us)
         oldest_us = account.time_us(now_us) - account.retention_us
         named = [(hit.stamp_us, hit.units) for hit in account.hits if hit.live and hit.stamp_us > oldest_us]
         kept = [hit for hit in hits if hit[1]]
@@ -242,7 +278,12 @@ class Oracle:
 
     # --- what is counted ------------------------------------------------------------------------------------------
 
-    def _account(self, policy: str, subject: str | int) -> _Account:
+    def _took_along(self, account: _Account, *, changed: bool) -> None:
+        """A log that was changed has let go of what had ended, for good."""
+        for hit in account.hits if changed else ():
+            hit.kept = hit.live
+
+    def _account(self, policy: str, subject: str | int, now_us: int | None = None) -> _Account:
         log = self._policies[policy].log
         retention_us = max(
             limit.reach_us * (1 + (one.algorithm == "sliding_counter"))
@@ -250,10 +291,13 @@ class Oracle:
             if one.log == log
             for limit in one.all_limits()
         )
-        return self._accounts.setdefault((log, subject), _Account(retention_us))
+        account = self._accounts.setdefault((log, subject), _Account(retention_us))
+        if now_us is not None:
+            account.pass_to(now_us)
+        return account
 
     def _of(self, attempt: Attempt, now_us: int) -> tuple[_Account, _Told | None]:
-        account = self._account(attempt.policy, attempt.subject)
+        account = self._account(attempt.policy, attempt.subject, now_us)
         counted = self._policies[attempt.policy].count_denied
         return account, None if counted else account.known(attempt.id, now_us)
 

@@ -16,8 +16,9 @@ from capline.model.policy import LogLimits
 from capline.window.bound_log import draft_logs
 from capline.window.charge import charge
 from capline.window.joint import joint, joint_slot
-from capline.window.log import Log, trim
+from capline.window.log import Draft, Log, trim
 from capline.window.refund import refund, settle
+from capline.window.reservation import commit, end_all, reserve, take_along
 from capline.window.rule import attempt, peek
 from capline.window.slot import Slot
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from capline.model.policy import BoundPolicy, Policy
     from capline.model.subject import Subject
     from capline.window.bound_log import BoundLog
-    from capline.window.log import Draft
 
 __all__ = ["Reference"]
 
@@ -105,22 +105,57 @@ class Reference:
         """Record whatever the limits say."""
         drafts, bound_logs = self._open(self._rules.rule(policy, segment, channel, zone), subject, cost)
         decision = charge(bound_logs, self._clock.now_us(), fingerprint(id))
-        self._keep(subject, drafts)
+        self._keep(subject, drafts, bound_logs)
         return decision
 
     def settle(self, policy: str, subject: Subject, stamp_us: int, cost: int) -> bool:
         """Give a hit what it really cost, in the policy's log and whichever other has it."""
         drafts, bound_logs = self._open(self._with_every_log(policy), subject, cost)
         done = settle(bound_logs, stamp_us, self._clock.now_us())
-        self._keep(subject, drafts)
+        take_along(bound_logs)
+        self._keep(subject, drafts, bound_logs)
         return done
+
+    def reserve(
+        self,
+        policy: str,
+        subject: Subject,
+        cost: int = 1,
+        id: str | None = None,
+        *,
+        ttl: float = 60,
+        segment: str | None = None,
+        channel: str | None = None,
+        zone: str | None = None,
+    ) -> Decision:
+        """Decide and record a hit that ends by itself."""
+        rule = self._rules.rule(policy, segment, channel, zone)
+        drafts, bound_logs = self._open(rule, subject, cost)
+        record = Draft(self._logs.get((rule.reserved, subject), Log()))
+        alone = not rule.channel_logs
+        now_us = self._clock.now_us()
+        decision = reserve(bound_logs, record, now_us, round(ttl * 1e6), fingerprint(id), alone=alone)  # pyright: ignore[reportArgumentType] - a draft has the rest of its log
+        self._keep(subject, drafts, bound_logs)
+        if bound_logs[0].changed:
+            self._logs[rule.reserved, subject] = record.log
+        return decision
+
+    def commit(self, policy: str, subject: Subject, stamp_us: int) -> bool:
+        """Make a reserved hit an ordinary one."""
+        rule = self._with_every_log(policy)
+        _, bound_logs = self._open(rule, subject, 1)
+        record = Draft(self._logs.get((rule.reserved, subject), Log()))
+        committed = commit(bound_logs[0], record, stamp_us, self._clock.now_us())  # pyright: ignore[reportArgumentType] - as above
+        if committed and record.log.hits:
+            self._logs[rule.reserved, subject] = record.log
+        return committed
 
     def decide_all(self, attempts: Sequence[Attempt]) -> Joint:
         """One attempt over several subjects, all or nothing."""
         opened, parts = self._open_all(attempts)
         decision, hits = joint(parts, self._clock.now_us(), [fingerprint(one.id) for one in attempts])
-        for one, drafts in zip(attempts, opened, strict=True):
-            self._keep(one.subject, drafts)
+        for one, drafts, bound_logs in zip(attempts, opened, parts, strict=True):
+            self._keep(one.subject, drafts, bound_logs)
         return Joint.of(decision, hits, _binds(parts))
 
     def schedule_all(
@@ -130,15 +165,16 @@ class Reference:
         slot = Slot(None if max_wait is None else round(max_wait * 1e6), round(not_before * 1e6))
         opened, parts = self._open_all(attempts)
         decision, hits = joint_slot(parts, self._clock.now_us(), [fingerprint(one.id) for one in attempts], slot)
-        for one, drafts in zip(attempts, opened, strict=True):
-            self._keep(one.subject, drafts)
+        for one, drafts, bound_logs in zip(attempts, opened, parts, strict=True):
+            self._keep(one.subject, drafts, bound_logs)
         return Joint.of(decision, hits, _binds(parts))
 
     def refund(self, policy: str, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
         """Give a hit back, in the policy's log and whichever other has it."""
         drafts, bound_logs = self._open(self._with_every_log(policy), subject, cost)
         done = refund(bound_logs, stamp_us, cost, self._clock.now_us())
-        self._keep(subject, drafts)
+        take_along(bound_logs)
+        self._keep(subject, drafts, bound_logs)
         return done
 
     def erase(self, subject: Subject) -> None:
@@ -148,19 +184,19 @@ class Reference:
 
     def sweep(self) -> None:
         """Forget the logs that are out of every window."""
-        retention_us = {name: self._rules.retention_us(name) for name in self._rules.logs()}
         now_us = self._clock.now_us()
         for (name, subject), log in list(self._logs.items()):
             last_us = max([log.high_water_us, *(hit.stamp_us for hit in log.hits)])
-            if last_us + retention_us[name] <= now_us:
+            if last_us + self._rules.retention_us(name) <= now_us:
                 del self._logs[name, subject]
 
     def hits(self, policy: str, subject: Subject) -> list[list[tuple[int, int]]]:
         """(stamp, units) of every hit within the widest window, oldest first, in each log that the policy looks at."""
-        logs = self._rules.rule(*self._rules.any_names(policy)).logs
+        rule = self._rules.rule(*self._rules.any_names(policy))
+        drafts, _ = self._open(rule, subject, 1)
         found: list[list[tuple[int, int]]] = []
-        for one in logs:
-            log = self._logs.get((one.log, subject), Log())
+        for one in rule.logs:
+            log = drafts[one.log].log
             cutoff_us = max(self._clock.now_us(), log.high_water_us) - one.retention_us
             found.append([(hit.stamp_us, hit.units) for hit in trim(log, cutoff_us).hits])
         return found
@@ -178,7 +214,7 @@ class Reference:
     ) -> Decision:
         drafts, bound_logs = self._open(rule, subject, cost)
         decision = attempt(bound_logs, self._clock.now_us(), fingerprint(id), slot, rule.denied_units)
-        self._keep(subject, drafts)
+        self._keep(subject, drafts, bound_logs)
         return decision
 
     def _open_all(self, attempts: Sequence[Attempt]) -> tuple[list[dict[str, Draft]], list[list[BoundLog]]]:
@@ -193,11 +229,14 @@ class Reference:
             cost,
             self._clock.now_us(),
         )
+        record = Draft(self._logs.get((rule.reserved, subject), Log()))
+        end_all(bound_logs, record, self._clock.now_us(), lambda draft: draft)  # pyright: ignore[reportArgumentType] - a draft has the rest of its log
         return {log_limits.log: draft for log_limits, draft in zip(rule.logs, drafts, strict=True)}, bound_logs
 
-    def _keep(self, subject: Subject, drafts: dict[str, Draft]) -> None:
-        for name, draft in drafts.items():
-            if draft.log.hits:
+    def _keep(self, subject: Subject, drafts: dict[str, Draft], bound_logs: Sequence[BoundLog]) -> None:
+        """Keep the logs in which something was recorded."""
+        for (name, draft), bound in zip(drafts.items(), bound_logs, strict=True):
+            if bound.changed:
                 self._logs[name, subject] = draft.log
 
 

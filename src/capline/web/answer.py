@@ -16,6 +16,7 @@ import msgspec
 from capline.limiter.outage import ASK_AGAIN_US
 from capline.model.headers import limit_names
 from capline.model.limit import QuietHours, duration_text
+from capline.model.status_title import status_title
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -71,15 +72,14 @@ def quota_exceeded(
 def outage() -> Refusal:
     """503, with `Retry-After`: nobody knows when the store answers again."""
     status = HTTPStatus.SERVICE_UNAVAILABLE
-    said = _document("about:blank", status.phrase, status, "Limits cannot be checked now. Try again.", {})
+    said = _document("about:blank", status_title(status), status, "Limits cannot be checked now. Try again.", {})
     return Refusal(status.value, said, {"Retry-After": str(ASK_AGAIN_US // 1_000_000)})
 
 
 def bad_request(status: int, detail: str) -> Refusal:
     """4xx, for what a rule's own function said of the request."""
-    known = HTTPStatus(status)
-    return Refusal(status, _document("about:blank", known.phrase, known, detail, {}))
+    return Refusal(status, _document("about:blank", status_title(status), status, detail, {}))
 
 
-def _document(kind: str, title: str, status: HTTPStatus, detail: str, more: dict[str, Any]) -> bytes:
-    return msgspec.json.encode({"type": kind, "title": title, "status": status.value, "detail": detail, **more})
+def _document(kind: str, title: str, status: int, detail: str, more: dict[str, Any]) -> bytes:
+    return msgspec.json.encode({"type": kind, "title": title, "status": int(status), "detail": detail, **more})

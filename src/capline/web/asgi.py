@@ -5,11 +5,15 @@
 A request is decided before the app sees it; a WebSocket when it connects. A refused WebSocket is answered 429 where the
 server can (the extension `websocket.http.response`), else closed with 1008, which servers answer 403.
 
+Starlette makes its middleware when a server has begun, and an exception would then pass for an app that has no
+lifespan. So settings that are wrong are told by the lifespan, and the server ends with their one line.
+
 The rule: the body is read only if a function of a rule asks for it, at most 1 MiB, and the app gets it all the same.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,7 +27,7 @@ from capline.web.answer import Refusal, bad_request
 from capline.web.gate import Gate, Refused, Visit, awaited
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from capline.web.gate import Headers, Outcome
     from capline.web.rule import Rule
@@ -53,7 +57,7 @@ class Request:
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.scope: dict[str, Any] = scope
         self._receive = receive
-        self._read: list[Message] = []
+        self._read: list[Message] | None = None
         self._body: bytes | None = None
 
     @property
@@ -83,16 +87,17 @@ class Request:
         if self.scope["type"] != "http":
             raise InvalidTypeError("a WebSocket has no body; limit it by its headers, path or query")
         size, more = 0, True
+        read = self._read = []
         while more:
             message = await self._receive()
-            self._read.append(message)
+            read.append(message)
             if message["type"] == "http.disconnect":
                 raise _GoneError
             size += len(message.get("body", b""))
             if size > MOST_BODY_BYTES:
                 raise _TooLargeError
             more = message.get("more_body", False)
-        self._body = b"".join(message.get("body", b"") for message in self._read)
+        self._body = b"".join(message.get("body", b"") for message in read)
         return self._body
 
     async def json(self) -> Any:
@@ -103,8 +108,12 @@ class Request:
         except msgspec.DecodeError as error:
             raise _NoJSONError(str(error)) from None
 
-    async def receive(self) -> Message:
-        """What the app receives: first what was read for a rule."""
+    @property
+    def receive(self) -> Receive:
+        """What the app receives by: first what was read for a rule."""
+        return self._receive if self._read is None else self._again
+
+    async def _again(self) -> Message:
         return self._read.pop(0) if self._read else await self._receive()
 
 
@@ -125,7 +134,7 @@ class _NoJSONError(Exception):
         self.detail = f"The body is no JSON: {why}"
 
 
-class Passage(msgspec.Struct):
+class Passage(msgspec.Struct, gc=False):
     """What a route finds in the scope: the settings, and what the request has asked for so far."""
 
     gate: Gate
@@ -155,22 +164,28 @@ class CaplineMiddleware:
         on_outcome: Callable[[Outcome], object] | None = None,
     ) -> None:
         self._app = app
-        self._gate = Gate(
-            limiter,
-            AsyncLimiter,
-            rules,
-            may_await=True,
-            headers=headers,
-            on_error=on_error,
-            shadow=shadow,
-            exempt=exempt,
-            on_outcome=on_outcome,
-        )
+        self._wrong: CaplineError | None = None
+        try:
+            self._gate = Gate(
+                limiter,
+                AsyncLimiter,
+                rules,
+                may_await=True,
+                headers=headers,
+                on_error=on_error,
+                shadow=shadow,
+                exempt=exempt,
+                on_outcome=on_outcome,
+            )
+        except CaplineError as error:
+            if not _server_has_begun():
+                raise
+            self._wrong = error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One connection."""
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
+        if self._wrong is not None or scope["type"] not in ("http", "websocket"):
+            await self._apart(scope, receive, send)
             return
         gate = self._gate
         visit = gate.visit()
@@ -191,20 +206,39 @@ class CaplineMiddleware:
                 return
         await self._through(scope, request, send, visit)
 
+    def check_routes(self, app: App) -> None:
+        """Raise for a rule of a route that cannot be decided; for faces whose routes have rules."""
+
+    async def _apart(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The lifespan, and other scopes that are no request; any scope where the settings are wrong."""
+        if scope["type"] == "lifespan":
+            try:
+                if self._wrong is None:
+                    self.check_routes(scope.get("app"))
+            except CaplineError as error:
+                self._wrong = error
+            if self._wrong is not None:
+                await send({"type": "lifespan.startup.failed", "message": f"capline: {self._wrong}"})
+        if self._wrong is not None:
+            raise self._wrong
+        await self._app(scope, receive, send)
+
     async def _through(self, scope: Scope, request: Request, send: Send, visit: Visit) -> None:
         began = False
 
-        async def sending(message: Message) -> None:
+        # No coroutine of its own, as that costs more than what is done here.
+        def sending(message: Message) -> Awaitable[None]:
             nonlocal began
-            kind = message["type"]
-            if kind in _BEGINNINGS:
-                began = True
-                if visit.may_refund and "status" in message:
-                    await awaited(visit.leave(Answer(message["status"], _fields(message.get("headers", ())))))
-                fields = visit.headers()
-                if fields:
-                    message = {**message, "headers": [*message.get("headers", ()), *_encoded(fields)]}
-            await send(message)
+            if message["type"] not in _BEGINNINGS:
+                return send(message)
+            began = True
+            if visit.may_refund and "status" in message:
+                return leaving(message)
+            return send(_with_limits(message, visit))
+
+        async def leaving(message: Message) -> None:
+            await awaited(visit.leave(Answer(message["status"], _fields(message.get("headers", ())))))
+            await send(_with_limits(message, visit))
 
         try:
             await self._app(scope, request.receive, sending)
@@ -231,6 +265,12 @@ def passage_of(scope: Mapping[str, Any]) -> Passage:
     return passage
 
 
+def _with_limits(message: Message, visit: Visit) -> Message:
+    """The beginning of an answer, with the headers of the limits; the app's own message stays as it is."""
+    fields = visit.headers()
+    return {**message, "headers": [*message.get("headers", ()), *_encoded(fields)]} if fields else message
+
+
 async def _refuse(scope: Scope, send: Send, refusal: Refusal, visit: Visit) -> None:
     prefix = "http"
     if scope["type"] == "websocket":
@@ -242,6 +282,14 @@ async def _refuse(scope: Scope, send: Send, refusal: Refusal, visit: Visit) -> N
     await send({"type": f"{prefix}.response.start", "status": refusal.status, "headers": headers})
     body = b"" if scope.get("method") == "HEAD" else refusal.body
     await send({"type": f"{prefix}.response.body", "body": body})
+
+
+def _server_has_begun() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _of_http_error(error: Exception) -> Refusal | None:

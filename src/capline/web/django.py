@@ -74,7 +74,13 @@ def gate() -> Gate:
     limiter = import_string(limiter) if isinstance(limiter, str) else limiter
     if callable(limiter):
         limiter = limiter()
-    return Gate(limiter, Limiter, rules, **given)
+    made = Gate(limiter, Limiter, rules, **given)
+    for rule in made.rules:
+        if isinstance(rule.key, str) and (rule.key in _WORDS or rule.key.startswith(("header:", "get:", "post:"))):
+            raise InvalidValueError(
+                f"{rule} is one subject for all requests: words are for limited(); give a Rule key.ip() or a function"
+            )
+    return made
 
 
 def _changed(*, setting: str, **_: Any) -> None:

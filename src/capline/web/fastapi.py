@@ -4,7 +4,8 @@
     @app.get("/search", dependencies=[Depends(Limited("search", key=current_user))])
 
 The middleware has decided already when a route is known. So a route's rule is decided after it, and where it refuses,
-what the middleware consumed is given back. There is one answer and one set of headers for both.
+what the middleware consumed is given back. There is one answer and one set of headers for both. A rule that cannot be
+decided is told when the server starts, which needs the middleware of this module.
 """
 
 from __future__ import annotations
@@ -13,22 +14,37 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from capline.model.errors import CaplineError
-from capline.web.asgi import CaplineMiddleware, passage_of
+from capline.web import asgi
+from capline.web.asgi import passage_of
 from capline.web.gate import Refused, awaited
-from capline.web.rule import Rule
+from capline.web.rule import Rule, check_made
 
 try:
+    import fastapi.routing
     from fastapi import Depends
     from starlette.requests import HTTPConnection, Request
 except ImportError as error:
     raise CaplineError("capline.web.fastapi needs FastAPI: pip install fastapi") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Container, Iterator
 
     from capline.model.subject import Subject
 
 __all__ = ["CaplineMiddleware", "Limited"]
+
+
+class CaplineMiddleware(asgi.CaplineMiddleware):
+    """That of `capline.web.asgi`, which checks the rules of routes too before a server starts."""
+
+    def check_routes(self, app: Any) -> None:
+        """Raise for a `Limited` of this app's routes that cannot be decided; those of mounted apps raise when asked."""
+        routes: Any = getattr(app, "routes", ())
+        # Newer versions keep a router that was included as it is.
+        listed = getattr(fastapi.routing, "iter_route_contexts", iter)(routes)
+        for route in listed:
+            for limited in _limited(getattr(route, "dependant", None)):
+                self._gate.check(limited.rule)
 
 
 class Limited:
@@ -48,9 +64,10 @@ class Limited:
         channel: str | Callable[[Any], Any] | None = None,
         refund_if: int | Container[int] | Callable[[Any], bool] | None = None,
     ) -> None:
+        check_made(key)
         dependency = key if callable(key) and not _takes_request(key) else None
         own_key = key if dependency is None else _found
-        self._rule = Rule(policy, own_key, cost=cost, segment=segment, channel=channel, refund_if=refund_if)
+        self.rule = Rule(policy, own_key, cost=cost, segment=segment, channel=channel, refund_if=refund_if)
         if dependency is not None:
             self.__signature__ = inspect.Signature(
                 [
@@ -68,12 +85,20 @@ class Limited:
         passage = passage_of(connection.scope)
         if passage.exempt:
             return
-        rules = passage.gate.check(self._rule)
+        rules = passage.gate.check(self.rule)
         passage.subject = subject
         request = Request(connection.scope, connection.receive) if isinstance(connection, Request) else connection
         refusal = await awaited(passage.visit.enter(request, rules))
         if refusal is not None:
             raise Refused(refusal)
+
+
+def _limited(dependant: Any) -> Iterator[Limited]:
+    """Those that a route depends on."""
+    for below in getattr(dependant, "dependencies", ()):
+        if isinstance(below.call, Limited):
+            yield below.call
+        yield from _limited(below)
 
 
 def _found(connection: HTTPConnection) -> Any:

@@ -88,20 +88,25 @@ class Gate:
         on_outcome: Callable[[Outcome], object] | None = None,
     ) -> None:
         if not isinstance(limiter, kind):
-            raise InvalidTypeError(f"limiter is {_article(kind.__name__)} here, not {_article(type(limiter).__name__)}")
-        if headers not in _FORMS:
+            raise InvalidTypeError(
+                f"limiter is {_article(kind.__name__)} here, not {_article(type(limiter).__name__)}; "
+                f"make it by {kind.__name__}(url, policies)"
+            )
+        if not (headers is None or isinstance(headers, str)) or headers not in _FORMS:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             raise InvalidValueError(f"headers is 'draft-11', 'legacy', 'both' or None, not {quoted(headers)}")
         if on_error not in _ON_ERROR:  # pyright: ignore[reportUnnecessaryContains] - callers may be untyped
             raise InvalidValueError(f"on_error is 'allow' or 'deny', not {quoted(on_error)}")
-        if isinstance(exempt, str):
-            raise InvalidTypeError(f"exempt is a list of paths, like ['/healthz'], not {quoted(exempt)}")
+        if type(shadow) is not bool:
+            raise InvalidTypeError(f"shadow is True or False, not {quoted(shadow)}")
+        if not (on_outcome is None or callable(on_outcome)):
+            raise InvalidTypeError(f"on_outcome is a function of an outcome, not {quoted(on_outcome)}")
         self.limiter: Any = limiter
         self.may_await = may_await
         self.rules = check_rules(rules, limiter, may_await=may_await)
         self.forms = () if shadow else _FORMS[headers]
         self.on_error = on_error
         self.shadow = shadow
-        exempt = tuple(exempt)
+        exempt = _paths(exempt)
         self._exempt = frozenset(path for path in exempt if not path.endswith("*"))
         self._exempt_below = tuple(path[:-1] for path in exempt if path.endswith("*"))
         self._on_outcome = on_outcome
@@ -132,13 +137,14 @@ class Gate:
             _log.warning("%s: %s", what, error)
 
 
-class _Part(msgspec.Struct):
+class _Part(msgspec.Struct, gc=False):
     """What one `enter` has consumed."""
 
     rules: list[Rule]
     attempts: list[Attempt]
     answer: Decision | Joint
-    given_back: bool = False
+    given_back: frozenset[int] = frozenset()
+    """Which of the attempts no longer count, by place."""
 
 
 class Visit:
@@ -216,10 +222,9 @@ class Visit:
         """Give back what `refund_if` says of this answer."""
         for part in self._parts:
             if part.answer.allowed and not part.given_back:
-                stamps = _stamps(part.answer)
-                for rule, attempt, hit in zip(part.rules, part.attempts, stamps, strict=False):
-                    if rule.refund_if is not None and rule.refund_if(answer):
-                        yield from self._refund(attempt, hit)
+                yield from self._refund(
+                    part, [rule.refund_if is not None and rule.refund_if(answer) for rule in part.rules]
+                )
 
     @property
     def retry_after(self) -> float | None:
@@ -235,7 +240,7 @@ class Visit:
         if not parts:
             return {}
         last = parts[-1].answer
-        if len(parts) == 1:
+        if len(parts) == 1 and not parts[0].given_back:
             if len(forms) == 1:
                 return last.headers(forms[0])
             said = [last.headers(form) for form in forms]
@@ -254,15 +259,18 @@ class Visit:
         """Refund whatever was consumed."""
         for part in self._parts:
             if part.answer.allowed and not part.given_back:
-                part.given_back = True
-                for attempt, hit in zip(part.attempts, _stamps(part.answer), strict=False):
-                    yield from self._refund(attempt, hit)
+                yield from self._refund(part, [True] * len(part.attempts))
 
-    def _refund(self, attempt: Attempt, hit: int | None) -> Generator[Any, Any, None]:
-        try:
-            yield self._gate.limiter.refund(attempt.policy, attempt.subject, hit, attempt.cost)
-        except StoreError as error:
-            self._gate.log("a hit was not given back", error)
+    def _refund(self, part: _Part, which: Sequence[bool]) -> Generator[Any, Any, None]:
+        for place, (attempt, hit) in enumerate(zip(part.attempts, _stamps(part.answer), strict=False)):
+            if hit is None or not which[place]:
+                continue
+            try:
+                yield self._gate.limiter.refund(attempt.policy, attempt.subject, hit, attempt.cost)
+            except StoreError as error:
+                self._gate.log("a hit was not given back", error)
+            else:
+                part.given_back |= {place}
 
 
 def _stamps(answer: Decision | Joint) -> Sequence[int | None]:
@@ -272,8 +280,8 @@ def _stamps(answer: Decision | Joint) -> Sequence[int | None]:
 def _states(part: _Part) -> Iterable[LimitStatus]:
     answer = part.answer
     limits = answer.limits if isinstance(answer, Joint) else (answer.limits,)
-    for attempt, states in zip(part.attempts, limits, strict=False):
-        if not part.given_back:
+    for place, (attempt, states) in enumerate(zip(part.attempts, limits, strict=False)):
+        if place not in part.given_back:
             yield from states
             continue
         for state in states:
@@ -304,6 +312,18 @@ async def awaited(steps: Generator[Any, Any, T]) -> T:
                 waiting = steps.send(answer)
     except StopIteration as done:
         return done.value
+
+
+def _paths(exempt: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(exempt, str):
+        raise InvalidTypeError(f"exempt is a list of paths, like ['/healthz'], not {quoted(exempt)}")
+    paths = tuple(exempt)
+    for path in paths:
+        if not isinstance(path, str) or not path.startswith("/"):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            raise InvalidValueError(
+                f"an exempt path begins with '/', like '/healthz' or '/static/*', not {quoted(path)}"
+            )
+    return paths
 
 
 def _article(name: str) -> str:

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from capline.model.attempt import Attempt, check_cost
 from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 from capline.model.subject import Subject, check_subject, hashed_text
+from capline.web import key as keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Generator, Sequence
 
     from capline.limiter.base import LimiterBase
 
-__all__ = ["MOST_RULES", "Rule", "attempts_of", "check_rules", "is_async"]
+__all__ = ["MOST_RULES", "Rule", "attempts_of", "check_made", "check_rules", "is_async"]
 
 MOST_RULES = 16
 """Rules of one request, as one attempt is over at most 16 subjects."""
@@ -57,6 +58,10 @@ class Rule:
     ) -> None:
         if not isinstance(policy, str):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
             raise InvalidTypeError(f"a rule names a policy, like Rule('ip', key.ip()), not {quoted(policy)}")
+        check_made(key)
+        for name, value in (("segment", segment), ("channel", channel)):
+            if not (value is None or isinstance(value, str) or callable(value)):
+                raise InvalidTypeError(f"{name} is a name, or a function of the request, not {quoted(value)}")
         self.policy = policy
         self.key = key if callable(key) else check_subject(key)
         self.cost = cost if callable(cost) else check_cost(cost)
@@ -69,8 +74,28 @@ class Rule:
     def __repr__(self) -> str:
         return f"Rule({self.policy!r}, {self.key!r})"
 
+    def attempt_now(self, request: Any) -> Attempt | None:
+        """The same as `attempt`, where nothing has to be awaited: some 1 µs less."""
+        key, cost, segment, channel = self.key, self.cost, self.segment, self.channel
+        if callable(key):
+            key = key(request)
+            if key is None:
+                return None
+            key = _subject_of(key)
+        if callable(cost):
+            cost = cost(request)
+            if type(cost) is int and cost == 0:
+                return None
+        if callable(segment):
+            segment = segment(request)
+        if callable(channel):
+            channel = channel(request)
+        return Attempt(self.policy, key, cost, None, segment, channel)
+
     def attempt(self, request: Any) -> Generator[Any, Any, Attempt | None]:
         """The attempt of this request; None where the rule is skipped. Yields what has to be awaited."""
+        if not self.awaits:
+            return self.attempt_now(request)
         key = self.key
         if callable(key):
             key = (yield key(request)) if "key" in self.awaits else key(request)
@@ -91,15 +116,28 @@ class Rule:
         return Attempt(self.policy, key, cost, None, segment, channel)
 
 
+def check_made(key: Any) -> None:
+    """Raise for a function of `capline.web.key` itself, which makes a key and is none."""
+    for maker, made in ((keys.ip, "ip()"), (keys.header, "header('X-Api-Key')"), (keys.joined, "joined(key.ip(), …)")):
+        if key is maker:
+            raise InvalidTypeError(f"key.{maker.__name__} makes a key: call it, like key.{made}")
+
+
 def check_rules(
     rules: Sequence[Rule], limiter: LimiterBase[Any], *, may_await: bool, beside: int = 0
 ) -> tuple[Rule, ...]:
     """The rules as a tuple; raises for what cannot be decided, before any request comes."""
+    if isinstance(rules, (str, Rule)):
+        raise InvalidTypeError(f"rules are a list of Rule, like [Rule('ip', key.ip())], not {quoted(rules)}")
     listed = tuple(rules)
     for rule in listed:
         if not isinstance(rule, Rule):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
             raise InvalidTypeError(f"rules are a list of Rule, like [Rule('ip', key.ip())], not {quoted(rule)}")
         limiter.check_policy(rule.policy)
+        if isinstance(rule.segment, str):
+            limiter.policies[rule.policy].limits_for(rule.segment)
+        if isinstance(rule.channel, str):
+            limiter.policies[rule.policy].limits_on(rule.channel)
         if rule.awaits and not may_await:
             fields = ", ".join(sorted(rule.awaits))
             raise InvalidTypeError(f"rule {rule.policy!r}: {fields} is an async function, which only ASGI can await")
@@ -114,6 +152,9 @@ def attempts_of(rules: Sequence[Rule], request: Any) -> Generator[Any, Any, tupl
     Two attempts on one log are one of both costs: so two rules may have one policy, and a client that sends its address
     as its key breaks nothing.
     """
+    if len(rules) == 1 and not rules[0].awaits:
+        alone = rules[0].attempt_now(request)
+        return ([], []) if alone is None else ([rules[0]], [alone])
     asked: list[Rule] = []
     attempts: list[Attempt] = []
     for rule in rules:

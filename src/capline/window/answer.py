@@ -112,5 +112,6 @@ def known_answer(
         reset_after_us=empty_us,
         hit=stamp_us,
         wait_us=max(0, stamp_us - now_us) if slot else 0,
+        late_us=max(0, now_us - stamp_us) if slot else 0,
         _seen=(states_of, [bound.log_limits for bound in logs], numbers),
     )

@@ -61,7 +61,8 @@ class OpenLog(LogView, Protocol):
 class BoundLog(msgspec.Struct):
     """One log of an attempt, with the readers of its limits, the cost and the zone's table.
 
-    `changed` is set once something was recorded in the log; `binds` if the binding limit of the answer is on this log.
+    `changed` is set once something was recorded in the log; `binds` if the binding limit of the answer is on this log;
+    `rewrites` if the log is a copy, to be kept in place of the one that it was made from.
     """
 
     log: OpenLog
@@ -71,6 +72,7 @@ class BoundLog(msgspec.Struct):
     table: ZoneTable = ()
     changed: bool = False
     binds: bool = False
+    rewrites: bool = False
 
 
 Readers = tuple[tuple[LimitReader, ...], ...]

@@ -21,7 +21,7 @@ _MONDAY_US = 4 * DAY_US
 
 def starts_us(table: ZoneTable, period_us: int, at_us: int) -> int:
     """The start of the period that this instant is in: a day, or a week from Monday on."""
-    local_us = _local(period_us, at_us + table[_place(table, at_us) + 1])
+    local_us = _local(period_us, at_us + table[_index(table, at_us) + 1])
     # A clock that was set back over midnight does not end the day that had begun.
     while _begins(table, local_us + period_us) <= at_us:
         local_us += period_us
@@ -30,7 +30,7 @@ def starts_us(table: ZoneTable, period_us: int, at_us: int) -> int:
 
 def ends_us(table: ZoneTable, period_us: int, at_us: int) -> int:
     """When the next period begins."""
-    local_us = _local(period_us, at_us + table[_place(table, at_us) + 1])
+    local_us = _local(period_us, at_us + table[_index(table, at_us) + 1])
     while True:
         local_us += period_us
         begins_us = _begins(table, local_us)
@@ -40,17 +40,17 @@ def ends_us(table: ZoneTable, period_us: int, at_us: int) -> int:
 
 def open_us(table: ZoneTable, from_us: int, until_us: int, at_us: int) -> int:
     """The first instant from this one on at which the clock does not show `from_us` to `until_us` (not included)."""
-    place = _place(table, at_us)
+    index = _index(table, at_us)
     length_us = (until_us - from_us) % DAY_US
     while True:
-        since_us = (at_us + table[place + 1] - from_us) % DAY_US
+        since_us = (at_us + table[index + 1] - from_us) % DAY_US
         if since_us >= length_us:
             return at_us
         open_at_us = at_us + length_us - since_us
-        place += 2
-        if place >= len(table) or open_at_us < table[place]:
+        index += 2
+        if index >= len(table) or open_at_us < table[index]:
             return open_at_us
-        at_us = table[place]
+        at_us = table[index]
 
 
 def _local(period_us: int, local_us: int) -> int:
@@ -58,20 +58,20 @@ def _local(period_us: int, local_us: int) -> int:
     return local_us - (local_us - anchor_us) % period_us
 
 
-def _place(table: ZoneTable, at_us: int) -> int:
+def _index(table: ZoneTable, at_us: int) -> int:
     """The index of the table's entry that is in force at this instant."""
-    place = len(table) - 2
-    while place > 0 and table[place] > at_us:
-        place -= 2
-    return place
+    index = len(table) - 2
+    while index > 0 and table[index] > at_us:
+        index -= 2
+    return index
 
 
 def _begins(table: ZoneTable, local_us: int) -> int:
     """The first instant whose clock shows this local time or later."""
-    for place in range(0, len(table), 2):
-        at_us = local_us - table[place + 1]
-        if place and at_us < table[place]:
-            at_us = table[place]
-        if place + 2 >= len(table) or at_us < table[place + 2]:
+    for index in range(0, len(table), 2):
+        at_us = local_us - table[index + 1]
+        if index and at_us < table[index]:
+            at_us = table[index]
+        if index + 2 >= len(table) or at_us < table[index + 2]:
             return at_us
     raise AssertionError("a table is never empty")

@@ -1,15 +1,15 @@
-"""What one limit reads from a log, and how a hit is put into it: all that the algorithms differ in.
+"""How one limit reads a log: the only thing in which the algorithms differ.
 
     sliding_log       the rule itself: units of the hits within the window, or since midnight
     bucketed          the same rule; hits of one sub-window are kept as one, stamped with the newest of them
     the others        see `counters.py`
 
-A reader answers four questions, each a pure function of a log: from when on a cost fits, how many units are left, when
-there are more, and when nothing counts any more. All arithmetic is in whole numbers below 2^53, so that a script on a
-server, which has only doubles, comes to the same answer.
+A reader answers four questions, each a pure function of a log: when a cost fits, how many units are left, when more are
+left, and when nothing counts any more. All numbers are whole and below 2^53, so a script on a server, which has only
+doubles, computes the same.
 """
 
-# ruff: noqa: ARG002 - every reader is asked alike, whatever it needs
+# ruff: noqa: ARG002 - all readers have one signature, whatever each needs
 
 from __future__ import annotations
 
@@ -34,79 +34,79 @@ __all__ = [
 ]
 
 MOST_SHIFTED_US = 64
-"""So many hits of one instant are told apart from hits of neighbouring instants, where refusals count."""
+"""With `count_denied`: the longest run of neighbouring stamps that `stamp_shift_us` walks back."""
 
 
 class LimitReader(msgspec.Struct, frozen=True):
-    """One limit, as an algorithm reads it. `table` is the zone's, and empty where no limit asks for one.
+    """One limit, as an algorithm reads it. `table` is the time zone's; it is empty if no limit needs a zone.
 
-    What is written here fits an algorithm that keeps no hits; each adds `fits_us`, `left` and `more_us`.
+    The defaults are for algorithms that keep no single hits; every algorithm adds `fits_us`, `left` and `more_us`.
     """
 
     limit: Limit
 
     def fits_us(self, log: LogView, cost: int, table: ZoneTable) -> int | None:
-        """From when on this cost fits, given that nothing more is recorded; None: never.
+        """The instant from which this cost fits, if nothing more is recorded; None: never.
 
-        Where that is not later than the newest hit, it says only so.
+        If the cost fits already, the answer is some instant up to the newest hit, no particular one.
         """
         raise NotImplementedError
 
     def stamp_shift_us(self, log: LogView, fits_us: int) -> int:
-        """How much earlier than this answer of `fits_us` an attempt is let in, to be stamped with it."""
+        """How much earlier than `fits_us` an attempt is allowed; it is stamped `fits_us` all the same."""
         return 0
 
     def left(self, log: LogView, at_us: int, table: ZoneTable) -> int:
-        """Units that are left at this instant, which is not before the newest hit; may be negative."""
+        """Units left at this instant, which is not before the newest hit; negative if the quota is exceeded."""
         raise NotImplementedError
 
     def left_then(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
-        """Units that were left when the hit of this stamp was recorded, as far as the log tells: up to the horizon.
+        """Units that were left when the hit with this stamp was recorded, counting hits later than the horizon.
 
-        Without hits the log tells of now only.
+        An algorithm that keeps no single hits answers for now.
         """
         return self.left(log, max(now_us, log.newest_us()), table)
 
     def fits_in(self, log: LogView, at_us: int, units: int, horizon_us: int) -> bool:
-        """Whether a log that is charged these units at this instant holds no more than can be counted exactly."""
+        """Whether the log, charged these units at this instant, can still be counted exactly."""
         return log.units_after(horizon_us) + units <= self.most_units
 
     @property
     def most_units(self) -> int:
-        """The most units of one log: numbers stay whole below 2^53 in all that is computed from them."""
+        """The most units in one log: what is computed from them stays below 2^53."""
         return LARGEST_QUOTA
 
     def more_us(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> int:
-        """From when on more is left than at this instant, right after a hit of this cost there (0: none).
+        """The instant from which more is left than at `at_us`, just after a hit of this cost (0: no hit).
 
-        `NEVER` where all is left. It says something else where the quota is 0, which never has more.
+        `NEVER` if all is left. Meaningless for a quota of 0, which never has more.
         """
         raise NotImplementedError
 
     def more_then_us(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
-        """How long after the instant that `left_then` tells of there was more left than then."""
+        """How long after the instant of `left_then` more was left, in microseconds."""
         at_us = max(now_us, log.newest_us())
         return max(0, self.more_us(log, at_us, 0, table) - at_us)
 
     def empty_us(self, log: LogView, last_us: int, cost: int, table: ZoneTable) -> int:
-        """From when on nothing counts, where the newest hit, this one of `cost` (0: none), is stamped `last_us`."""
+        """The instant from which nothing counts; the newest hit, of `cost` (0: no hit), has the stamp `last_us`."""
         return self.frees_us(last_us, table)
 
     def frees_us(self, stamp_us: int, table: ZoneTable) -> int:
-        """From when on a hit of this stamp does not count; `NEVER` where hits are not counted one by one."""
+        """The instant from which a hit with this stamp no longer counts; `NEVER` if hits are not kept singly."""
         return NEVER
 
 
 class _LogReader(LimitReader, frozen=True):
-    """Units of the hits that are later than a cutoff."""
+    """Counts the units of the hits later than a cutoff."""
 
     def cutoff_us(self, at_us: int, table: ZoneTable) -> int:
-        """Hits as old as this do not count at that instant."""
+        """Hits with this stamp or an earlier one do not count at `at_us`."""
         raise NotImplementedError
 
     @override
     def fits_us(self, log: LogView, cost: int, table: ZoneTable) -> int | None:
-        """One look by position."""
+        """By position: one look at the unit that must leave the window first."""
         quota = self.limit.quota
         if cost > quota:
             return None
@@ -124,7 +124,7 @@ class _LogReader(LimitReader, frozen=True):
 
     @override
     def more_us(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> int:
-        """When one unit more than is left would fit, or this hit is out, if it is the only one."""
+        """When one unit more than is left fits; if this hit is the only one, when it leaves the window."""
         left = max(0, self.left(log, at_us, table))
         if left < self.limit.quota:
             fits_us = self.fits_us(log, left + 1, table)
@@ -140,11 +140,11 @@ class _LogReader(LimitReader, frozen=True):
 
 
 class RollingReader(_LogReader, frozen=True):
-    """The last so many microseconds; a hit exactly as old as the window is out.
+    """The last `window_us` microseconds; a hit exactly that old is out.
 
-    Hits of one instant are stamped a microsecond apart, and each next attempt of another instant as well: so they make
-    room for each other just in time. Where refusals are stamped among them that does not come out, and
-    `stamp_shift_us` tells how much earlier than its stamp a hit may really have been.
+    Hits of one instant have stamps a microsecond apart, so some are stamped a little late. They also leave the window a
+    little late, just when the next attempt of their instant is stamped. With `count_denied` refusals take stamps
+    between them and this no longer holds: `stamp_shift_us` is how much earlier than its stamp a hit may really be.
     """
 
     shifted: bool = False
@@ -168,7 +168,7 @@ class RollingReader(_LogReader, frozen=True):
 
 
 class CalendarReader(_LogReader, frozen=True):
-    """Since the day or the week began; a hit at midnight itself is the new day's."""
+    """Since the day or the week began; a hit at midnight belongs to the new day."""
 
     @override
     def cutoff_us(self, at_us: int, table: ZoneTable) -> int:
@@ -180,7 +180,7 @@ class CalendarReader(_LogReader, frozen=True):
 
 
 class QuietReader(LimitReader, frozen=True):
-    """Quiet hours ask the clock alone: `opens_us` is looked at once all else is settled."""
+    """Quiet hours depend on the clock alone: `opens_us` is checked after all other limits."""
 
     limit: QuietHours
 
@@ -202,11 +202,11 @@ class QuietReader(LimitReader, frozen=True):
 
     @override
     def more_us(self, log: LogView, at_us: int, cost: int, table: ZoneTable) -> int:
-        """When they end."""
+        """When the quiet hours end."""
         opens_us = self.opens_us(at_us, table)
         return NEVER if opens_us == at_us else opens_us
 
     @override
     def more_then_us(self, log: LogView, stamp_us: int, horizon_us: int, now_us: int, table: ZoneTable) -> int:
-        """What was recorded was so while they did not hold."""
+        """0: nothing is recorded during quiet hours."""
         return 0

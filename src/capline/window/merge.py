@@ -46,39 +46,39 @@ def merge(
 
     `logs` are those of one attempt: the policy's own, in which known hits are found, then its channel's.
     """
-    own = {stamp_us: (units, mark) for stamp_us, units, mark in logs[0]}
-    marks = {mark for _, _, mark in logs[0] if mark}
+    own = {stamp_us: (units, fingerprint) for stamp_us, units, fingerprint in logs[0]}
+    fingerprints = {fingerprint for _, _, fingerprint in logs[0] if fingerprint}
     taken = {row[0] for log in logs for row in log}
     added: list[Row] = []
     known = old = ahead = 0
-    for stamp_us, units, mark in sorted(hits):
+    for stamp_us, units, fingerprint in sorted(hits):
         if stamp_us <= time_us - retention_us:
             old += 1
         elif stamp_us > time_us + MOST_AHEAD_US:
             ahead += 1
-        elif mark in marks or _is_same(own.get(stamp_us), units, mark):
+        elif fingerprint in fingerprints or _is_same(own.get(stamp_us), units, fingerprint):
             known += 1
         else:
             free_us = stamp_us
             while free_us in taken:
                 free_us += 1
-                if not mark and own.get(free_us) == (units, 0):
+                if not fingerprint and own.get(free_us) == (units, 0):
                     break
             if free_us in taken:
                 known += 1
                 continue
-            own[free_us] = units, mark
+            own[free_us] = units, fingerprint
             taken.add(free_us)
-            added.append((free_us, units, mark))
-            if mark:
-                marks.add(mark)
+            added.append((free_us, units, fingerprint))
+            if fingerprint:
+                fingerprints.add(fingerprint)
     return added, Merged(len(added), known, old, ahead)
 
 
-def _is_same(there: tuple[int, int] | None, units: int, mark: int) -> bool:
+def _is_same(there: tuple[int, int] | None, units: int, fingerprint: int) -> bool:
     """Whether the hit that has this hit's stamp is the same hit."""
     if there is None:
         return False
     if not units or not there[0]:
         return True
-    return there[0] == units and (not mark or not there[1] or mark == there[1])
+    return there[0] == units and (not fingerprint or not there[1] or fingerprint == there[1])

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.profiles import size
 
 from capline.campaign import CampaignFile
 from capline.campaign.audience import read
@@ -175,7 +176,9 @@ CELLS = st.integers(0, 2**32 + 5).map(str) | st.sampled_from(
         "\0",
     ]
 )
-slow_files = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+slow_files = settings(
+    max_examples=size(30, 60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 @slow_files

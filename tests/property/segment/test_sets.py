@@ -117,7 +117,7 @@ def test_algebra_files_and_arrays(one: set[int], other: set[int]) -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=500)
+@settings(max_examples=size(150, 500))
 def test_any_bytes_are_a_bitmap_or_an_error(data: bytes) -> None:
     try:
         held = IdSet.from_bytes(data)
@@ -127,7 +127,7 @@ def test_any_bytes_are_a_bitmap_or_an_error(data: bytes) -> None:
 
 
 @given(id_sets, st.data())
-@settings(max_examples=500)
+@settings(max_examples=size(150, 500))
 def test_damaged_bitmaps_are_a_bitmap_or_an_error(members: set[int], data: st.DataObject) -> None:
     good = bytearray(IdSet(members).to_bytes())
     for place in data.draw(st.lists(st.integers(0, len(good) - 1), min_size=1, max_size=4)):

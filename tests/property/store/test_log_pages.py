@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.profiles import size
 
 from capline.store.local import log_pages as paged
 from capline.store.local.log import ColumnLog
@@ -117,7 +118,7 @@ def apply(
     return log, plain, now_us
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=size(100, 300), deadline=None)
 @given(st.one_of(steps, unit_steps))
 def test_every_look_agrees_with_the_plain_value_across_seals_trims_refunds_and_reopenings(script: list[Step]) -> None:
     with patch.object(paged, "PAGE_HITS", 4), patch.object(paged, "TAIL_HITS", 6):

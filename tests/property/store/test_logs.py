@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.kit.servers import shared
+from tests.profiles import size
 
 from capline import Limiter, LogRecord, ManualClock, PastHit, Policy
 from capline.limiter.records import line_of, read_line
@@ -55,7 +56,7 @@ pasts = st.lists(
     max_size=40,
     unique_by=lambda past: past[0],
 )
-few = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=size(30, 60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.mark.parametrize("store", STORES)

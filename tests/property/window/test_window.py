@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.profiles import size
 
 from capline import Decision, Limit
 from capline.model.policy import BoundPolicy, LogLimits
@@ -39,7 +40,7 @@ def fits(log: Log, bounds: tuple[Limit, ...], cost: int, at_us: int) -> bool:
     )
 
 
-@settings(max_examples=600)
+@settings(max_examples=size(200, 600))
 @given(logs(), limits, st.integers(1, 6), st.integers(0, 40))
 def test_a_verdict_is_the_rule_word_for_word_and_retry_after_is_the_first_instant_it_holds(
     log: Log, bounds: tuple[Limit, ...], cost: int, later_us: int
@@ -68,7 +69,7 @@ def test_a_verdict_is_the_rule_word_for_word_and_retry_after_is_the_first_instan
 attempts = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 5)), min_size=1, max_size=40)
 
 
-@settings(max_examples=300)
+@settings(max_examples=size(100, 300))
 @given(limits, attempts)
 def test_no_window_ever_holds_more_than_its_quota_and_every_refusal_was_due(
     bounds: tuple[Limit, ...], script: list[tuple[int, int]]
@@ -89,7 +90,7 @@ def test_no_window_ever_holds_more_than_its_quota_and_every_refusal_was_due(
             assert sum(inside) <= limit.quota
 
 
-@settings(max_examples=300)
+@settings(max_examples=size(100, 300))
 @given(limits.filter(lambda bounds: all(limit.quota for limit in bounds)), attempts)
 def test_slots_never_overfill_a_window_and_come_in_order_of_arrival(
     bounds: tuple[Limit, ...], script: list[tuple[int, int]]

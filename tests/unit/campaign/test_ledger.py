@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from capline.campaign.ledger.ledger import Input, Ledger, RunFacts, default_directory
+from capline.campaign.ledger.inputs import Input
+from capline.campaign.ledger.ledger import Ledger, RunFacts, default_directory
 from capline.campaign.ledger.rows import DELIVERED, FAILED, PENDING, REFUNDED, REFUSED, RETRY, BatchRows
 from capline.campaign.senders.protocol import PERMANENT, TRANSIENT, Outcomes
 from capline.model.errors import CampaignError

@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.profiles import size
 
 from capline.campaign.ledger.ledger import RunFacts
 from capline.campaign.ledger.rows import (
@@ -55,7 +56,7 @@ def batch(number: int, given_rows: list[tuple[int, int, int, int, int]]) -> Batc
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=size(40, 100), deadline=None)
 @given(st.lists(rows, max_size=4))
 def test_counts_are_as_one_would_count_by_hand(batches: list[list[tuple[int, int, int, int, int]]]) -> None:
     everyone = [row for part in batches for row in part]

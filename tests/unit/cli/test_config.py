@@ -72,7 +72,7 @@ def test_it_prints_tables_for_people(capline: CommandLine) -> None:
         (["override", "promo", "u", "1/day", "--none"], "give the limits of the subject"),
         (["override", "promo", "u", "x"], "policy 'promo': limit 'x'"),
         (["override", "promo", "u", "1/day", "--at", "2020-01-01T00:00Z"], "is too soon"),
-        (["override", "promo", "u", "1/day", "--at", "soon"], "is no instant"),
+        (["override", "promo", "u", "1/day", "--at", "soon"], "is not an instant"),
         (["override", "nobody", "u", "1/day"], "no policy 'nobody' in the configuration"),
         (["history", "nobody"], "nothing was ever set for 'nobody'"),
         (["rollback", "promo", "9"], "policy 'promo' has no version 9; it has: 1"),

@@ -26,6 +26,15 @@ def capline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         (["--admin", "8081"], "--admin: '8081' is no address; write host:port"),
         (["--policies", "nope.yaml"], "nope.yaml: cannot be read"),
         (["--store", "ftp://x"], "unknown kind 'ftp'"),
+        (["--workers", "0"], "--workers: expected a whole number from 1 to 256"),
+        (["--workers", "2", "--store", "memory://"], "--store: memory:// is one process's own"),
+        (["--tokens", "nope.json"], "`capline token create NAME --file nope.json` writes one"),
+        (["--config", "nope.yaml"], "nope.yaml: cannot read it"),
+        (["--segments", "nowhere"], "nowhere: cannot open it as a directory"),
+        (["--config-store", "http://x"], "unknown kind; use lmdb:///path"),
+        (["--grpc", "127.0.0.1:0"], "--grpc: which limits? name files of envoyproxy/ratelimit"),
+        (["--grpc", "0.0.0.0:8082", "--envoy", "limits"], "--grpc: without tokens and TLS it listens on loopback only"),
+        (["--spoe", "0.0.0.0:8083"], "--spoe: its protocol has no tokens, so it listens on loopback only"),
         (["--on-store-error", "perhaps"], "--on-store-error: 'perhaps' is not known; use raise or allow or deny"),
     ],
 )
@@ -37,6 +46,13 @@ def test_what_it_does_not_start_with(
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert said in done.stderr
     assert not (tmp_path / ".capline").exists()
+
+
+def test_limits_of_envoy_that_are_not_there(capline: CommandLine) -> None:
+    for check in (["--check"], []):
+        done = capline("serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--envoy", "nowhere", *check)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert "nowhere: cannot be read" in done.stderr
 
 
 def test_an_address_in_use(capline: CommandLine, tmp_path: Path) -> None:
@@ -52,4 +68,6 @@ def test_an_address_in_use(capline: CommandLine, tmp_path: Path) -> None:
 def test_a_check_makes_no_store_and_asks_no_server(capline: CommandLine, tmp_path: Path, store: str) -> None:
     done = capline("serve", "--check", "--store", store)
     assert (done.returncode, done.stdout) == (0, "good: 2 policies of policies.yaml\n"), done.stderr
+    told = capline.json("serve", "--check", "--store", store)
+    assert told == {"good": True, "policies": "policies.yaml", "count": 2}
     assert not (tmp_path / ".capline").exists()

@@ -76,7 +76,7 @@ def test_the_segment_is_looked_up_in_a_publication(capline: CommandLine, tmp_pat
 def test_without_a_segment_the_answer_says_what_it_assumes(capline: CommandLine) -> None:
     for words in (["peek", "promo", "42"], ["explain", "promo", "42"], ["decide", "promo", "42"]):
         done = capline(*words)
-        assert "these are the limits of subjects in no segment" in done.stderr
+        assert "shown are the limits of subjects in no segment" in done.stderr
     assert capline("peek", "promo", "42", "--segment", "active").stderr == ""
     assert capline("peek", "plain", "42").stderr == ""
     assert json.loads(capline("peek", "promo", "42", "--json").stdout)["limit"] == "1/day"

@@ -129,7 +129,7 @@ class Law:
         for wrong, what in (
             ("2027-01-15T08:00:02Z", "too soon"),
             ("2027-01-15T08:00:10", "no zone"),
-            ("tomorrow", "no instant"),
+            ("tomorrow", "not an instant"),
         ):
             with pytest.raises(InvalidValueError, match=what):
                 one.set_policies([PROMO], effective_at=wrong)

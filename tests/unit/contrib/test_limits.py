@@ -70,9 +70,16 @@ def test_a_long_key_is_one_subject(storage: CaplineStorage) -> None:
     assert moving.hit(item, "k" * 601)
 
 
-def test_a_fixed_window_is_refused_with_what_to_write(storage: CaplineStorage) -> None:
-    with pytest.raises(InvalidValueError, match="strategy='moving-window'"):
-        FixedWindowRateLimiter(storage).hit(parse("1/day"), "a")
+def test_a_fixed_window_moves_too(storage: CaplineStorage) -> None:
+    fixed, moving, item = FixedWindowRateLimiter(storage), MovingWindowRateLimiter(storage), parse("3/hour")
+    before = time.time()
+    assert [fixed.hit(item, "a", cost=cost) for cost in (2, 2, 0, 1, 1)] == [True, False, True, True, False]
+    assert not moving.test(item, "a"), "they count together"
+    assert not fixed.test(item, "a")
+    stats = fixed.get_window_stats(item, "a")
+    assert (stats.remaining, before + 3599 <= stats.reset_time <= time.time() + 3601) == (0, True)
+    fixed.clear(item, "a")
+    assert fixed.get_window_stats(item, "a").remaining == 3
 
 
 def test_an_outage_is_no_refusal() -> None:
@@ -90,7 +97,6 @@ def test_flask_limiter_runs_on_it_by_url(tmp_path: Path) -> None:
         lambda: "somebody",
         app=app,
         storage_uri=f"capline+lmdb://{tmp_path}/store",
-        strategy="moving-window",
         headers_enabled=True,
     )
 

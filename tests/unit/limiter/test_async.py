@@ -32,7 +32,7 @@ class SlowStore(AsyncLocalStore):
         self.let = asyncio.Event()
         self.taken = asyncio.Event()
 
-    async def place(
+    async def schedule(
         self,
         compiled: Any,
         subject: Any,
@@ -41,7 +41,7 @@ class SlowStore(AsyncLocalStore):
         max_wait_us: int | None,
         not_before_us: int = 0,
     ) -> Decision:
-        answer = await super().place(compiled, subject, cost, fingerprint, max_wait_us, not_before_us)
+        answer = await super().schedule(compiled, subject, cost, fingerprint, max_wait_us, not_before_us)
         self.taken.set()
         await self.let.wait()
         return answer

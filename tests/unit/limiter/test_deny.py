@@ -333,3 +333,15 @@ def test_a_joint_attempt_asks_the_store_and_its_refund_ends_what_is_remembered(a
     assert at.limiter.decide_all(parts).origin == "store"
     assert at.limiter.refund_all(parts, taken.hits) == 2
     assert at.asked("one", "s")[0].allowed
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_a_refusal_that_a_reservation_may_end_is_not_held(asynchronous: bool) -> None:
+    clock = ManualClock(START_US)
+    policy = Policy("r", ["1/h"], reservations=True)
+    limiter, _ = behind_a_door(policy, asynchronous=asynchronous, clock=clock, deny_cache=9)
+    assert limiter.reserve("r", "s", ttl=2)
+    assert not limiter.decide("r", "s")
+    clock.advance_us(2 * SECOND)
+    assert limiter.decide("r", "s").origin == "store"
+    close(limiter)

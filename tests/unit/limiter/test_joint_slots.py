@@ -77,10 +77,10 @@ def test_what_cannot_be_given_back_does_not_keep_the_rest(monkeypatch: pytest.Mo
         assert limiter.decide("requests", "key")
         own = limiter.refund
 
-        def refund(policy: str, *rest: Any) -> bool:
+        def refund(policy: str, *rest: Any, **limits: Any) -> bool:
             if policy == "requests":
                 raise gone()
-            return own(policy, *rest)
+            return own(policy, *rest, **limits)
 
         def interrupted(_seconds: float) -> None:
             raise KeyboardInterrupt

@@ -124,13 +124,15 @@ def test_the_choice_to_raise_raises_in_every_verb(make: Any) -> None:
 
 @pytest.mark.parametrize("choice", ["raise", "allow", "deny", Insurance()])
 def test_verbs_that_nothing_can_stand_in_for_raise_whatever_the_choice(make: Any, choice: Any) -> None:
-    limiter, door = make(choice)
-    hit = limiter.decide("p", "s").hit
+    limiter, door = make(choice, POLICY, Policy("r", ["1/day"], reservations=True))
+    hit, reserved = limiter.decide("p", "s").hit, limiter.reserve("r", "s").hit
     door.down = gone()
     for ask in (
         lambda: limiter.refund("p", "s", hit),
         lambda: limiter.charge("p", "s", 2),
         lambda: limiter.settle("p", "s", hit, 2),
+        lambda: limiter.commit("r", "s", reserved),
+        lambda: limiter.cancel("r", "s", reserved),
         lambda: limiter.usage("p", "s"),
         lambda: limiter.flush("p"),
         lambda: limiter.refund_many("p", ["s"], [hit]),
@@ -450,3 +452,24 @@ def test_a_joint_attempt_raises_where_that_is_the_choice(make: Any) -> None:
     for verb in (limiter.decide_all, limiter.peek_all):
         with pytest.raises(StoreError, match="nobody is there"):
             verb([Attempt("p", "s")])
+
+
+def test_limits_that_come_with_an_attempt_are_insured_with_the_others(make: Any) -> None:
+    parts = [Attempt("p", "s"), Attempt("free", "s", limits=["4/day"])]
+    limiter, door = make(Insurance(2))
+    door.down = gone()
+    answers = [limiter.decide_all(parts), *limiter.decide_batch(parts[1:]), limiter.decide_all(parts)]
+    assert [bool(one) for one in answers] == [True, True, False]
+    assert (str(answers[2].limit), answers[2].binds, answers[2].origin) == ("2/day", 1, "insurance")
+    assert not limiter.decide("free", "s", limits=["4/day"]), "it counts what the parts of an attempt consumed"
+
+
+@pytest.mark.parametrize(("choice", "allowed"), [("allow", True), ("deny", False), (Insurance(hosts=4), True)])
+def test_a_reservation_is_answered_by_the_choice_with_nothing_to_commit(make: Any, choice: Any, allowed: bool) -> None:
+    limiter, door = make(choice, Policy("r", ["8/day"], reservations=True))
+    door.down = gone()
+    answer = limiter.reserve("r", "s", ttl=5)
+    assert (answer.allowed, answer.origin) == (allowed, "insurance" if isinstance(choice, Insurance) else "fallback")
+    door.down = None
+    assert limiter.commit("r", "s", answer.hit) is False
+    assert limiter.usage("r", "s")[0].used == 0

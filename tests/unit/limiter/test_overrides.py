@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from tests.kit.limiter import behind_a_door, close, gone
 
-from capline import AsyncLimiter, Attempt, CaplineError, Limiter, ManualClock, Policy
+from capline import AsyncLimiter, Attempt, CaplineError, Insurance, Limit, Limiter, ManualClock, Policy
 from capline.config.configuration import Configuration
 from capline.model.errors import PolicyError, StoreUnavailableError, UnknownNameError
 
@@ -126,12 +127,12 @@ def test_a_policy_without_overrides_keeps_its_fast_path(limiter: Limiter) -> Non
     limiter.override("promo", "u", ["9/day"])
     limiter.decide("plain", "u")
     compiled = limiter._bound("plain", None, None)
-    assert limiter._short_ways["plain"] == compiled.decide_one  # the store's own, with nothing around it
+    assert limiter._fast_by_policy["plain"] == compiled.decide_one  # the store's own, with nothing around it
     limiter.decide("promo", "v")
-    assert limiter._short_ways["promo"] != limiter._bound("promo", None, None).decide_one
+    assert limiter._fast_by_policy["promo"] != limiter._bound("promo", None, None).decide_one
     limiter.override("promo", "u", None)
     limiter.decide("promo", "v")
-    assert limiter._short_ways["promo"] == limiter._bound("promo", None, None).decide_one
+    assert limiter._fast_by_policy["promo"] == limiter._bound("promo", None, None).decide_one
 
 
 def test_the_fast_path_of_a_policy_with_overrides_asks_once(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +225,7 @@ def test_at_an_instant_all_change_at_once(clock: ManualClock) -> None:
     configuration.set_policies([Policy("late", ["5/day"])], effective_at="2027-01-15T08:00:20Z")
     for limiter in made:
         assert limiter.decide("promo", "u").remaining == 2
-        assert "promo" not in limiter._short_ways
+        assert "promo" not in limiter._fast_by_policy
     clock.advance_us(9_999_999)
     assert [limiter.peek("promo", "u").remaining for limiter in made] == [1, 1]
     clock.advance_us(1)
@@ -234,7 +235,7 @@ def test_at_an_instant_all_change_at_once(clock: ManualClock) -> None:
     clock.advance_us(10_000_000)
     assert [limiter.peek_many("late", ["u"]).remaining.tolist() for limiter in made] == [[4], [4]]
     made[0].decide("promo", "u")
-    assert "promo" in made[0]._short_ways
+    assert "promo" in made[0]._fast_by_policy
     for limiter in made:
         limiter.close()
     configuration.close()
@@ -292,8 +293,8 @@ def test_awaited() -> None:
             assert (await limiter.refund_many("counter", ["u"], [hit or 0])).tolist() == [True]
             assert await limiter.erase("u") >= 2
             assert (await limiter.decide("plain", "u")).remaining == 1
-            assert ("plain", None, None, None) in limiter._fast_terms
-            assert ("promo", None, None, None) not in limiter._fast_terms
+            assert ("plain", None, None, None) in limiter._fast_rules
+            assert ("promo", None, None, None) not in limiter._fast_rules
 
     asyncio.run(verbs())
 
@@ -303,13 +304,71 @@ def test_an_awaited_decision_under_a_policy_with_overrides_has_a_fast_path(monke
         async with AsyncLimiter("memory://", policies=POLICIES, clock=ManualClock(10**15)) as limiter:
             await limiter.override("promo", "u", ["9/day", "20/week"])
             assert [(await limiter.decide("promo", one)).remaining for one in ("u", "v")] == [8, 1]
-            slow = limiter._asked
-            monkeypatch.setattr(limiter, "_asked", None)  # what is not on the fast path
+            slow = limiter._attempt
+            monkeypatch.setattr(limiter, "_attempt", None)  # what is not on the fast path
             assert [(await limiter.decide("promo", one)).remaining for one in ("u", "v")] == [7, 0]
-            monkeypatch.setattr(limiter, "_asked", slow)
+            monkeypatch.setattr(limiter, "_attempt", slow)
             await limiter.override("promo", "v", ["4/day"])
             assert (await limiter.decide("promo", "v")).remaining == 1
             await limiter.override("promo", "u", None)
             assert (await limiter.decide("promo", "u")).remaining == 0
 
     asyncio.run(verbs())
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_it_holds_in_an_outage_that_is_insured_divided_by_the_hosts(
+    clock: ManualClock, algorithm: str, asynchronous: bool
+) -> None:
+    with Configuration("memory://", clock=clock) as configuration:
+        configuration.override_many("p", {"u": ["8/day", "30/week"], "low": ["1/day"]})
+        limiter, door = behind_a_door(
+            Policy("p", ["4/day"], algorithm=algorithm),
+            asynchronous=asynchronous,
+            on_store_error=Insurance(2),
+            config=configuration,
+            clock=clock,
+        )
+        door.down = gone()
+        assert limiter.peek("p", "u").remaining == 3
+        many = limiter.peek_many("p", ["u", "v", "low"])
+        assert (many.remaining.tolist(), many.origin) == ([3, 1, 0], "insurance")
+        assert limiter.decide_many("p", ["u", "v", "low"]).allowed.tolist() == [True, True, False]
+        assert limiter.decide("p", "u").allowed
+        assert limiter.decide_batch([Attempt("p", "u")])[0].allowed
+        assert limiter.decide_all([Attempt("p", "u"), Attempt("p", "v")]).allowed
+        over = limiter.decide("p", "u")
+        assert (over.allowed, over.limit, over.origin) == (False, Limit.parse("4/day"), "insurance")
+        assert not limiter.decide("p", "v")
+        assert not limiter.schedule("p", "low", max_wait=0)
+        door.down = None
+        limiter.erase("u")
+        configuration.override("p", "low", ["8/day"])
+        door.down = gone()
+        assert limiter.peek("p", "u").remaining == 3
+        assert limiter.peek("p", "low").remaining == 3
+        close(limiter)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_flush_forgets_who_has_limits_of_their_own(clock: ManualClock, algorithm: str, asynchronous: bool) -> None:
+    async def flushed() -> None:
+        policies = [Policy("p", ["2/day"], algorithm=algorithm), Policy("q", ["2/day"], algorithm=algorithm)]
+        limiter = (AsyncLimiter if asynchronous else Limiter)("memory://", policies, clock=clock)
+
+        async def said(answer: Any) -> Any:
+            return await answer if asynchronous else answer
+
+        await said(limiter.override("p", "u", ["4/day"]))
+        for name in ("p", "q"):
+            for subject in ("u", "v"):
+                assert await said(limiter.decide(name, subject))
+        assert await said(limiter.flush("p")) == 2
+        left = [(await said(limiter.peek(name, "u"))).remaining for name in ("p", "q")]
+        assert left == [3, 0]
+        assert await said(limiter.flush("p")) == 0
+        await said(limiter.close())
+
+    asyncio.run(flushed())

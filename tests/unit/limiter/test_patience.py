@@ -6,6 +6,7 @@ import pytest
 
 from capline.limiter import patience as module
 from capline.limiter.patience import Patience
+from capline.model.decision import Decision
 from capline.model.errors import StoreError, StoreUnavailableError
 
 AWAY = StoreUnavailableError("away")
@@ -39,3 +40,12 @@ def test_it_does_not_wait_for_what_no_waiting_helps(now: list[float]) -> None:
     with pytest.raises(StoreUnavailableError):
         given_up.pause(AWAY)
     assert now == [100.0]
+
+
+def test_a_slot_is_missed_where_it_is_past_by_more_than_the_slack(now: list[float]) -> None:
+    one, slot = Patience(None, may_lose_answers=False, slack=0.25), Decision(True, None, 0, 0, 0, 1, "store")
+    one.asks()
+    now[0] += 0.25
+    assert not one.is_late(slot)
+    now[0] += 1 / 64
+    assert one.is_late(slot)

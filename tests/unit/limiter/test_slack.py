@@ -10,6 +10,7 @@ import pytest
 from capline import AsyncLimiter, Attempt, InvalidValueError, Limiter, LimitExceeded, ManualClock, Policy
 from capline.limiter import patience
 from capline.limiter.patience import MOST_MISSED
+from capline.model.errors import StoreUnknownError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,3 +95,90 @@ def test_slots_that_were_missed_count_towards_the_timeout(asleep: Any) -> None:
             pass
     with pytest.raises(InvalidValueError, match="slack is a number of seconds"), Limiter("memory://", POLICIES) as one:
         one.acquire("p", "s", slack=-1).__enter__()
+
+
+async def _both(asynchronous: bool, clock: ManualClock, slack: float | None, ids: str, at: list[float]) -> Any:
+    """`acquire` under each of these ids, at these seconds: the slots, in seconds, and the units that are recorded."""
+    began = clock.now_us()
+    limiter = (AsyncLimiter if asynchronous else Limiter)("memory://", POLICIES, clock=clock)
+    hits: list[Any] = []
+    for id, seconds in zip(ids, at, strict=True):
+        clock.advance_us(round(began + seconds * 1e6) - clock.now_us())
+        if isinstance(limiter, AsyncLimiter):
+            async with limiter.acquire("q", "s", 2, id, slack=slack) as slot:
+                hits.append(slot.hit)
+        else:
+            with limiter.acquire("q", "s", 2, id, slack=slack) as slot:
+                hits.append(slot.hit)
+    seen: Any = limiter.usage("q", "s")
+    used: int = (await seen if asynchronous else seen)[0].used
+    closed = limiter.close()
+    if closed is not None:
+        await closed
+    return [(hit - began) / 1e6 for hit in hits], used
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_same_id_again_goes_in_its_slot_however_late(asleep: Any, asynchronous: bool) -> None:
+    clock = ManualClock(10**15)
+    asleep(clock, [])
+    assert asyncio.run(_both(asynchronous, clock, None, "aba", [0, 1, 5])) == ([0.0, 1.0, 0.0], 4)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_with_a_slack_its_first_slot_stays_used_and_it_takes_another(asleep: Any, asynchronous: bool) -> None:
+    clock = ManualClock(10**15)
+    asleep(clock, [])
+    assert asyncio.run(_both(asynchronous, clock, 0.5, "aa", [0, 0.4])) == ([0.0, 0.0], 2)
+    assert asyncio.run(_both(asynchronous, clock, 0.5, "aa", [0, 0.6])) == ([0.0, 0.6], 4)
+    # The third finds the second's slot, under the id's second name.
+    assert asyncio.run(_both(asynchronous, clock, 0.5, "aaa", [0, 0.6, 1.0])) == ([0.0, 0.6, 0.6], 4)
+
+
+def test_a_named_slot_that_it_wakes_up_late_for_is_given_back(asleep: Any) -> None:
+    clock = ManualClock(10**15)
+    asleep(clock, [0.0, 4.0])
+    assert asyncio.run(_both(False, clock, 0.5, "ab", [0, 0])) == ([0.0, 4.000001], 4)
+
+
+def test_a_part_that_is_asked_for_again_leaves_its_slot_used_too(asleep: Any) -> None:
+    clock = ManualClock(10**15)
+    asleep(clock, [])
+    parts = [Attempt("p", "s", id="a"), Attempt("q", "s", 2, id="a")]
+    with Limiter("memory://", POLICIES, clock=clock) as limiter:
+        for slack, wait in ((0.5, 0), (0.5, 0), (None, 0)):
+            with limiter.acquire_all(parts, slack=slack) as slot:
+                assert slot.wait == wait
+            clock.advance_us(400_000)
+        clock.advance_us(200_000)
+        with limiter.acquire_all(parts, slack=0.5) as slot:
+            assert slot.hits == (10**15 + 10_000_000,) * 2
+        assert limiter.usage("q", "s")[0].used == 2
+
+
+def test_a_slot_whose_answer_was_lost_is_late_by_the_stores_clock(asleep: Any, monkeypatch: Any) -> None:
+    clock = ManualClock(10**15)
+    asleep(clock, [])
+    with Limiter("memory://", POLICIES, clock=clock) as limiter:
+        store: Any = limiter._store  # pyright: ignore[reportPrivateUsage]
+        store.may_lose_answers = True
+        place, lost = store.schedule, [True]
+
+        def answer(*arguments: Any) -> Any:
+            slot = place(*arguments)
+            if lost.pop() if lost else False:
+                clock.advance_us(2_000_000)
+                raise StoreUnknownError("the connection was lost")
+            return slot
+
+        monkeypatch.setattr(store, "schedule", answer)
+        with limiter.acquire("q", "s", slack=0.5) as slot:
+            assert slot.hit == clock.now_us()
+        assert limiter.usage("q", "s")[0].used == 1
+
+
+def test_an_id_that_has_no_room_for_a_number_is_hashed() -> None:
+    assert [patience.numbered("a", number) for number in (0, 1, 12)] == ["a", "a:1", "a:12"]
+    names = {patience.numbered("ä" * 256, number) for number in range(3)}
+    assert len(names) == 3
+    assert {len(name.encode()) for name in names} == {512, 32}

@@ -204,3 +204,45 @@ def test_bad_settings_are_reported_when_it_is_made(limiter: Limiter, wrong: dict
     settings: dict[str, Any] = {"subject": "s", **wrong}
     with pytest.raises(CaplineError):
         limited(limiter, "psp", **settings)
+
+
+@pytest.mark.parametrize("kind", ["called", "in a thread", "awaited"])
+@pytest.mark.parametrize(("slack", "used_in_the_end", "asked"), [(0.5, 1, 2), (None, 1, 1)])
+def test_a_call_that_wakes_up_later_than_the_slack_takes_another_slot(
+    monkeypatch: pytest.MonkeyPatch, kind: str, slack: float | None, used_in_the_end: int, asked: int
+) -> None:
+    clock, late = ManualClock(10**15), [4.0]
+
+    def slept(seconds: float) -> None:
+        clock.advance_us(round((seconds + (late.pop() if late else 0)) * 1e6))
+
+    async def awaited(seconds: float) -> None:
+        slept(seconds)
+
+    monkeypatch.setattr("capline.limiter.patience.time.monotonic", lambda: clock.now_us() / 1e6)
+    monkeypatch.setattr("capline.limiter.slots.time.sleep", slept)
+    monkeypatch.setattr("capline.limiter.aio_slots.asyncio.sleep", awaited)
+
+    async def main() -> list[int]:
+        limiter = (AsyncLimiter if kind == "awaited" else Limiter)("memory://", [POLICY], clock=clock)
+        if kind == "called":
+            limited(limiter, "psp", subject="s", slack=slack)(lambda: None)()  # pyright: ignore[reportArgumentType]
+        else:
+
+            async def pay() -> None: ...
+
+            await limited(limiter, "psp", subject="s", slack=slack)(pay)()  # pyright: ignore[reportArgumentType]
+        why: Any = limiter.explain("psp", "s")
+        hits: Any = (await why if kind == "awaited" else why).hits
+        closed = limiter.close()
+        if closed is not None:
+            await closed
+        return [hit.units for hit in hits]
+
+    units = asyncio.run(main())
+    assert (sum(units), len(units)) == (used_in_the_end, asked)
+
+
+def test_a_wrong_slack_is_told_when_it_is_made(limiter: Limiter) -> None:
+    with pytest.raises(CaplineError, match="slack is a number of seconds"):
+        limited(limiter, "psp", subject="s", slack=-1)

@@ -71,6 +71,10 @@ def last_part(request: Any) -> str:
     return str(request.url).rpartition("/")[2]
 
 
+def key_of(request: Any) -> str | None:
+    return request.headers.get("Idempotency-Key")
+
+
 def counted(caller: Caller, subject: str = HOST) -> int:
     return sum(units for _, units in hits(caller, subject))
 
@@ -272,22 +276,25 @@ def test_a_store_that_fails_when_the_word_comes_does_not_lose_the_answer(
     assert "other hosts do not know of it: nobody is there" in caplog.text
 
 
+def answers_late(caller: Caller, monkeypatch: pytest.MonkeyPatch, times: int = 99) -> None:
+    """Let the store's next answers come a second late, on a clock that only the waiting reads."""
+    now, place, left = [0.0], caller.limiter._store.schedule, [times]
+
+    def late(*arguments: Any) -> Any:
+        now[0] += left[0] > 0
+        left[0] -= 1
+        return place(*arguments)
+
+    monkeypatch.setattr(caller.limiter._store, "schedule", late)
+    monkeypatch.setattr("capline.limiter.patience.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+
 @pytest.mark.parametrize(("slow_answers", "taken"), [(0, 1), (2, 3), (99, 11)])
 def test_a_slot_that_was_missed_is_given_back_for_another(
-    call: Callable[..., Caller],
-    provider: Provider,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
-    slow_answers: int,
-    taken: int,
+    call: Callable[..., Caller], provider: Provider, monkeypatch: pytest.MonkeyPatch, slow_answers: int, taken: int
 ) -> None:
     caller = call("900/minute", slack=0.02)
-    # A clock that only the middleware reads: the store's answers come a second late.
-    jumps = iter(range(1000))
-    monkeypatch.setattr(
-        "capline.middleware.gate.time",
-        SimpleNamespace(monotonic=lambda: float(min(next(jumps), 2 * slow_answers))),
-    )
+    answers_late(caller, monkeypatch, slow_answers)
     assert caller("GET", provider.url) == 200
     recorded = [units for _, units in hits(caller)]
     assert recorded == [0] * (taken - 1) + [1]
@@ -297,10 +304,43 @@ def test_without_slack_a_late_request_goes(
     call: Callable[..., Caller], provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caller = call("900/minute")
-    jumps = iter(range(1000))
-    monkeypatch.setattr("capline.middleware.gate.time", SimpleNamespace(monotonic=lambda: float(next(jumps))))
+    answers_late(caller, monkeypatch)
     assert caller("GET", provider.url) == 200
     assert len(hits(caller)) == 1
+
+
+def test_a_request_that_is_tried_again_under_its_id_is_one_consumption(
+    call: Callable[..., Caller], provider: Provider
+) -> None:
+    caller = call("3/h", max_wait=0, id=key_of)
+    for key, seen in (("a", 1), ("a", 1), ("b", 2), ("a", 2), ("b", 2)):
+        assert caller("POST", provider.url, headers={"Idempotency-Key": key}) == 200
+        assert counted(caller) == seen
+    assert caller("GET", provider.url) == 200
+    with pytest.raises(LimitExceeded):
+        caller("GET", provider.url)
+    assert len(provider.seen) == 6
+
+
+def test_each_sending_of_a_named_request_has_a_slot_of_its_own(call: Callable[..., Caller], provider: Provider) -> None:
+    caller = call("9/h", retries=1, id=last_part)
+    provider.answers = [(429, SOON)]
+    assert caller("GET", provider.url + "/a") == 200
+    assert (counted(caller), len(provider.seen)) == (2, 2)
+    assert caller("GET", provider.url + "/a") == 200
+    assert (counted(caller), len(provider.seen)) == (2, 3)
+
+
+def test_a_named_request_that_is_tried_again_past_the_slack_leaves_its_first_slot_used(
+    call: Callable[..., Caller], provider: Provider
+) -> None:
+    caller = call("9/h", slack=0.02, id=last_part)
+    caller("GET", provider.url + "/a")
+    stamp_us, _ = hits(caller)[-1]  # behind those that a busy machine missed
+    while caller.run(caller.limiter.now_us()) - stamp_us <= 21_000:
+        pass
+    caller("GET", provider.url + "/a")
+    assert counted(caller) == 2
 
 
 @pytest.mark.parametrize(
@@ -311,6 +351,7 @@ def test_without_slack_a_late_request_goes(
         ({"retries": -1}, "retries is 0 to 100"),
         ({"retries": True}, "retries is a whole number"),
         ({"subject": ""}, "subject"),
+        ({"id": "same"}, "id is a function of the request"),
     ],
 )
 def test_bad_settings_are_reported_when_they_are_made(kind: str, options: dict[str, Any], says: str) -> None:

@@ -77,6 +77,7 @@ def test_an_answer_of_429_is_asked_again_in_a_later_slot(tmp_path: Path) -> None
         ({"CAPLINE_LIMITER": "tests.unit.middleware.test_scrapy.CRAWL"}, "CAPLINE_LIMITER is a capline.Limiter"),
         ({"CAPLINE_LIMITER": "made", "CAPLINE_POLICY": "other"}, r"CAPLINE_POLICY is a policy of the limiter \(site\)"),
         ({"CAPLINE_LIMITER": "made", "CAPLINE_POLICY": "site", "CAPLINE_MAX_WAIT": "-1"}, "max_wait"),
+        ({"CAPLINE_LIMITER": "made", "CAPLINE_POLICY": "site", "CAPLINE_SLACK": "-1"}, "slack is a number of seconds"),
     ],
 )
 def test_wrong_settings_are_refused_at_the_start(settings: dict[str, Any], says: str) -> None:

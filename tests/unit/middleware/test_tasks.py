@@ -37,6 +37,7 @@ def slept(monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> list[float]:
         clock.advance_us(round(wait * SECOND_US))
 
     monkeypatch.setattr(tasks.time, "sleep", sleep)
+    monkeypatch.setattr(tasks.time, "monotonic", lambda: clock.now_us() / SECOND_US)
     return seconds
 
 
@@ -87,6 +88,36 @@ def test_a_slot_in_which_the_task_may_have_run_stays_used(limiter: Limiter, cloc
     clock.advance_us(300_000)
     assert wait(one, "a", may_have_run=True) == 0
     assert not limiter.peek("psp", "adyen")  # in the slot at 101 s; the first, at 100 s, is over
+
+
+@pytest.mark.parametrize("ahead_us", [-3_600 * SECOND_US, 3_600 * SECOND_US])
+def test_how_late_a_task_is_is_told_by_the_stores_clock(
+    limiter: Limiter, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, ahead_us: int
+) -> None:
+    monkeypatch.setattr(limiter, "now_us", lambda: clock.now_us() + ahead_us)  # as a host's that is an hour wrong
+    one = slots(limiter)
+    assert [wait(one, key) for key in "abc"] == [0, 0.5, 1.5]
+    assert wait(one, "a") == 0
+    clock.advance_us(1_050_000)
+    assert wait(one, "b") == 0  # 50 ms late
+    clock.advance_us(1_150_000)
+    assert wait(one, "c") == 0  # 200 ms late: it goes in a slot of now, not in that of 102 s
+    assert limiter.explain("psp", "adyen").hits[-1].stamp_us == 102_200_000
+
+
+def test_a_task_that_wakes_up_late_gives_its_slot_back(
+    limiter: Limiter, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, late = slots(limiter), [4.0]
+    wait(one, "a")
+
+    def slept(seconds: float) -> None:
+        clock.advance_us(round((seconds + (late.pop(0) if late and seconds else 0)) * SECOND_US))
+
+    monkeypatch.setattr(tasks.time, "sleep", slept)
+    clock.advance_us(SECOND_US // 2)
+    assert wait(one, "b") == 0
+    assert (clock.now_us(), used(limiter)) == (105 * SECOND_US, 1)  # it went in a slot of then, not in that of 101 s
 
 
 def test_within_late_it_goes_all_the_same(limiter: Limiter, clock: ManualClock) -> None:

@@ -28,6 +28,42 @@ def test_the_window_is_wider_and_the_calls_are_spread(strict: str, jitter: str, 
 
 
 @pytest.mark.parametrize(
+    ("strict", "cost", "limits"),
+    [
+        ("100000/min", 4_000, ["100000/61s", "8000/4320ms"]),
+        ("20/s", 2, ["20/2s", "4/180ms"]),
+        ("20/s", 10, ["20/2s"]),
+        ("20/s", 20, ["20/2s"]),
+        ("1/s", 1, ["1/2s"]),
+    ],
+)
+def test_a_call_of_the_largest_cost_fits_at_the_same_pace(strict: str, cost: int, limits: list[str]) -> None:
+    margin = Limit.margin(strict, jitter="1s", cost=cost)
+    assert margin == tuple(Limit.parse(one) for one in limits)
+    with Limiter("memory://", policies=[Policy("psp", margin)]) as limiter:
+        assert limiter.decide("psp", "a", cost)
+
+
+@pytest.mark.parametrize("cost", [0, -1, 21, True, 1.5, "2"])
+def test_a_cost_is_of_1_to_the_quota(cost: Any) -> None:
+    with pytest.raises(
+        (InvalidValueError, InvalidTypeError), match=r"a call takes 1 to 20 units|cost is the most units"
+    ):
+        Limit.margin("20/s", jitter="30ms", cost=cost)
+
+
+def test_a_strict_provider_of_tokens_has_nothing_to_refuse() -> None:
+    draw = random.Random(7)
+    limits = Limit.margin("1000/s", jitter="30ms", cost=90)
+    with Limiter("memory://", policies=[Policy("psp", limits)], clock=ManualClock(1_700_000_000 * SECOND)) as limiter:
+        costs = [draw.randint(1, 90) for _ in range(300)]
+        sent = [limiter.schedule("psp", "a", cost).wait_us for cost in costs]
+    arrivals = [(at + draw.randrange(30_001), cost) for at, cost in zip(sent, costs, strict=True)]
+    assert max(sum(cost for other, cost in arrivals if at - SECOND < other <= at) for at, _ in arrivals) <= 1000
+    assert sum(costs) / (sent[-1] / SECOND) > 880, "and most of the quota is used"
+
+
+@pytest.mark.parametrize(
     ("strict", "jitter", "said"),
     [
         ("3/calendar-day", "1s", "a margin is for a rolling limit"),

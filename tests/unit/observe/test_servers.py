@@ -6,14 +6,14 @@ import asyncio
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 from prometheus_client import CollectorRegistry
 from tests.kit.server import soon
 from tests.kit.servers import KINDS, shared, single
 
-from capline import AsyncLimiter, InvalidValueError, Limiter, Policy
+from capline import AsyncLimiter, Configuration, InvalidValueError, Limiter, Policy
 from capline.model.server_state import ServerState
 from capline.observe import ServerMetrics
 from capline.service import servers
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 POLICY = Policy("p", ["3/day"])
 
 
-def sample(registry: CollectorRegistry, name: str, server: str) -> float | None:
-    return registry.get_sample_value(f"capline_server_{name}", {"server": server})
+def sample(registry: CollectorRegistry, name: str, server: str, store: str = "main") -> float | None:
+    return registry.get_sample_value(f"capline_server_{name}", {"store": store, "server": server})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -58,6 +58,32 @@ def test_a_store_of_this_machine_has_none() -> None:
             return await limiter.servers()
 
     assert asyncio.run(ask()) == []
+
+
+def test_a_configuration_tells_of_its_server_and_of_none_on_this_machine() -> None:
+    with single("redis") as server, Configuration(f"{server.url}?deadline=1s") as configuration:
+        (state,) = configuration.servers()
+        assert (state.server, state.up, state.breaker) == (server.url.split("/")[2], True, None)
+        assert (state.memory_bytes or 0) > 100_000
+        server.command("ACL", "SETUSER", "default", "-info")
+        assert configuration.servers() == [ServerState(state.server, True, None)]
+        server.kill()
+        assert configuration.servers() == [ServerState(state.server, False, None)]
+    with Configuration("memory://") as configuration:
+        assert configuration.servers() == []
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(("shape", "replicas"), [("cluster", [1, 1, 1]), ("sentinel", [1])])
+def test_of_a_configuration_those_that_are_written_to(
+    shape: Literal["cluster", "sentinel"], replicas: list[int]
+) -> None:
+    group = shared("redis", "cluster") if shape == "cluster" else shared("redis", "sentinel")
+    with Configuration(group.url) as configuration:
+        configuration.refresh()
+        states = configuration.servers()
+    assert [(state.up, state.replicas) for state in states] == [(True, count) for count in replicas]
+    assert len({state.server for state in states}) == len(replicas)
 
 
 def test_one_that_is_gone_is_down_and_its_breaker_opens() -> None:
@@ -97,6 +123,18 @@ def test_what_was_shown_last_is_what_is_read() -> None:
     assert [sample(registry, "breaker_open", server) for server in ("b:1", "c:1")] == [0, 1]
 
 
+def test_the_servers_of_two_stores_are_told_apart() -> None:
+    registry = CollectorRegistry()
+    metrics = ServerMetrics(registry)
+    metrics.show([ServerState("a:1", True, "open", 7)])
+    metrics.show([ServerState("a:1", False, None)], "config")
+    assert [sample(registry, "up", "a:1", store) for store in ("main", "config")] == [1, 0]
+    assert [sample(registry, "breaker_open", "a:1", store) for store in ("main", "config")] == [1, None]
+    metrics.show([], "config")
+    assert [sample(registry, "up", "a:1", store) for store in ("main", "config")] == [1, None]
+    assert sample(registry, "breaker_open", "a:1") == 1
+
+
 def test_a_second_one_in_a_registry_is_refused() -> None:
     registry = CollectorRegistry()
     ServerMetrics(registry)
@@ -119,6 +157,22 @@ def test_a_service_shows_them_and_none_when_its_limiter_is_closed(monkeypatch: p
         await limiter.close()
         assert await asyncio.to_thread(soon, lambda: up() is None)
         task.cancel()
+
+    asyncio.run(main())
+
+
+def test_a_service_shows_those_of_its_configuration_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "EVERY_S", 0.01)
+    registry, url = CollectorRegistry(), shared("redis").url
+    metrics, name = ServerMetrics(registry), url.split("/")[2]
+
+    async def main() -> None:
+        async with AsyncLimiter.from_config(url, "memory://") as limiter:
+            task = asyncio.create_task(servers.watch_servers(limiter, metrics))
+            assert await asyncio.to_thread(soon, lambda: sample(registry, "up", name, "config") == 1)
+            assert sample(registry, "up", name) is None
+            task.cancel()
+            await asyncio.wait([task])
 
     asyncio.run(main())
 
@@ -150,5 +204,5 @@ def test_the_worst_breaker_of_all_processes_is_shown(tmp_path: Path) -> None:
         with start("closed") as second:
             told, _ = second.communicate()
         first.communicate()
-    assert 'capline_server_breaker_open{server="a:1"} 1.0' in told
-    assert 'capline_server_up{server="a:1"} 1.0' in told
+    assert 'capline_server_breaker_open{server="a:1",store="main"} 1.0' in told
+    assert 'capline_server_up{server="a:1",store="main"} 1.0' in told

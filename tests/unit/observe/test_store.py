@@ -9,8 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from capline import AsyncLimiter, InvalidValueError, Limiter, Policy
-from capline.observe import StoreMetrics
-from capline.observe import store as observed
+from capline.observe import StoreMetrics, on_demand
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,9 +53,9 @@ def test_a_second_one_in_a_registry_and_too_many_stores_are_refused(monkeypatch:
     metrics = StoreMetrics(registry)
     with pytest.raises(InvalidValueError, match="already"):
         StoreMetrics(registry)
-    monkeypatch.setattr(observed, "MOST_STORES", 1)
+    monkeypatch.setattr(on_demand, "MOST_SOURCES", 1)
     with Limiter("memory://", [POLICY]) as limiter:
         metrics.add("one", limiter)
         metrics.add("one", limiter)
-        with pytest.raises(InvalidValueError, match="more than 1 stores"):
+        with pytest.raises(InvalidValueError, match="more than 1 sources of store metrics"):
             metrics.add("two", limiter)

@@ -166,7 +166,7 @@ REFUSED = {
     policies("limits: [1/day]", "By-Segments: {}"): "policies.yaml:4: policy 'p': unknown key 'By-Segments'; "
     "did you mean by_segment?",
     policies("limits: [1/day]", "zzz: 1"): "policies.yaml:4: policy 'p': unknown key 'zzz'; use limits, by_segment, "
-    "channels, algorithm, count_denied, layout, log, wait_replicas, population, zone or granularity",
+    "channels, algorithm, count_denied, layout, log, wait_replicas, population, zone, reservations or granularity",
     policies(
         "layout: subject"
     ): "policies.yaml:2: policy 'p' has no limit at all; give it at least one, like ['3/day']",
@@ -223,6 +223,11 @@ REFUSED = {
     "'Europe/Atlantis'; use a name of the IANA database, like 'Asia/Singapore' or 'UTC'",
     policies("limits: [1/day]", "count_denied: 'false'"): "policies.yaml:4: policy 'p': count_denied: expected true or "
     "false, found 'false'",
+    policies(
+        "limits: [1/day]", "reservations: 1"
+    ): "policies.yaml:4: policy 'p': reservations: expected true or false, found '1'",
+    policies("limits: [1/day]", "reservations: true", "count_denied: true"): "policies.yaml:2: policy 'p': "
+    "reservations need sliding_log without count_denied; leave them out",
     policies("limits: [1/day]", "log: ~"): "policies.yaml:4: policy 'p': log: expected a name, or leave it out, "
     "found nothing",
     policies(

@@ -6,12 +6,19 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.combinations import ALWAYS, SETTINGS
+from tests.combinations import ALWAYS, SETTINGS, chosen
+from tests.conformance import test_server_stores, test_stores
+
+from capline.testing.conformance import StoreConformance
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 ROOT = Path(__file__).parents[3]
+LEAST_LAWS = 8
 
 
 def test_every_law_is_checked_on_memory_and_on_lmdb_all_day() -> None:
@@ -38,6 +45,20 @@ def test_every_law_is_checked_on_memory_and_on_lmdb_all_day() -> None:
     # A store in a process is not asked by several processes at once.
     assert laws["TestMemory"] <= laws["TestLmdb"]
     assert {law for _, law in asked} == laws["TestLmdb"]
+    held = Counter(name for name, _ in asked)
+    assert all(held[name] >= LEAST_LAWS for name in stores_of(test_stores))
+
+
+def test_every_store_on_servers_is_held_to_some_laws_all_day() -> None:
+    stores: Any = stores_of(test_server_stores)
+    laws = [name for name in dir(StoreConformance) if name.startswith("test_")]
+    held = Counter(store for law in laws for store in chosen(f"tests/conformance/test_server_stores.py::{law}", stores))
+    assert all(held[name] >= LEAST_LAWS for name in stores)
+
+
+def stores_of(module: ModuleType) -> list[str]:
+    """The names of their classes."""
+    return [name for name in vars(module) if name.startswith("Test")]
 
 
 @pytest.mark.parametrize("kind", ["redis", "valkey"])
@@ -49,6 +70,8 @@ def test_a_question_is_asked_in_one_setting_all_day(
     """This test is one of them; of the others, those that this run chose."""
     assert kind
     assert layout
+    if "deep" not in request.config.option.markexpr:
+        pytest.skip("a run of all tests chooses none: -m 'not deep' is what make test asks")
     asked: Counter[tuple[str, str]] = Counter()
     for item in request.session.items:
         spec: Any = getattr(item, "callspec", None)

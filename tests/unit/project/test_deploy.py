@@ -25,6 +25,7 @@ from capline.cli.main import app
 from capline.observe.worker import WorkerMetrics
 from capline.policy.file import loads
 from capline.service.configuration import ConfigurationMetrics
+from capline.service.envoy.files import load
 from capline.service.metrics import Metrics
 from capline.service.run.file import VARIABLES, read_settings
 from capline.up.files import alerts_yaml
@@ -155,6 +156,34 @@ def test_the_pods_settings_are_good(tmp_path: Path) -> None:
     assert pod["terminationGracePeriodSeconds"] > pause + settings.bounds.stop_within
     mounts = {mount["name"] for mount in container["volumeMounts"]}
     assert mounts == {volume["name"] for volume in pod["volumes"]}
+
+
+def test_the_pods_that_answer_envoy_by_tls_have_all_that_it_takes(tmp_path: Path) -> None:
+    """The patch of capline's pods, and Envoy's own: what one shows and asks for, the other has."""
+    patch = yaml.safe_load((DEPLOY / "kubernetes" / "capline-grpc.yaml").read_text(encoding="utf-8"))
+    pod = patch["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    data = documents()["ConfigMap"]["data"]
+    (tmp_path / "capline.yaml").write_text(data["capline.yaml"], encoding="utf-8")
+    environment = {variable["name"]: variable["value"] for variable in container["env"]}
+    grpc = read_settings(tmp_path / "capline.yaml", environment, {}).grpc
+    assert grpc is not None
+    assert grpc.tls is not None
+    assert container["ports"] == [{"name": "grpc", "containerPort": grpc.listen.port}]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert grpc.envoy == (mounts["envoy"],)
+    assert {str(Path(path).parent) for path in (grpc.tls.certificate, grpc.tls.key)} == {mounts["grpc"]}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    of_envoy = list(yaml.safe_load_all((DEPLOY / "kubernetes" / "envoy.yaml").read_text(encoding="utf-8")))
+    named = {(document["kind"], document["metadata"]["name"]): document for document in of_envoy}
+    limits = named["ConfigMap", volumes["envoy"]["configMap"]["name"]]["data"]
+    for name, text in limits.items():
+        (tmp_path / "ratelimit").mkdir(exist_ok=True)
+        (tmp_path / "ratelimit" / name).write_text(text, encoding="utf-8")
+    assert load(tmp_path / "ratelimit").domains
+    service = named["Service", "capline-grpc"]["spec"]
+    assert service["selector"].items() <= documents()["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
+    assert service["ports"][0]["targetPort"] == grpc.listen.port
 
 
 def test_only_readiness_asks_the_store_and_nothing_stops_before_its_successor_is_ready() -> None:

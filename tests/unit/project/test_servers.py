@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.kit import servers
+from tests.kit import server_process
 from tests.kit.servers import (
     KINDS,
     ReplyError,
@@ -132,7 +132,7 @@ def test_a_paused_server_stops_at_once() -> None:
     server.pause()
     start = time.monotonic()
     server.stop()
-    assert time.monotonic() - start < servers.STOP_SECONDS
+    assert time.monotonic() - start < server_process.STOP_SECONDS
     assert not is_there(server.pid)
 
 
@@ -255,24 +255,24 @@ def test_a_forked_child_that_ends_leaves_the_server_to_its_parent() -> None:
 
 
 def test_a_port_that_was_taken_in_the_meantime_is_changed_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    free_port = servers.free_port
+    free_port = server_process.free_port
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         ports = iter([taken.getsockname()[1], free_port()])
-        monkeypatch.setattr(servers, "free_port", lambda: next(ports))
+        monkeypatch.setattr(server_process, "free_port", lambda: next(ports))
         with single("redis") as server:
             assert server.port != taken.getsockname()[1]
             assert server.command("PING") == b"PONG"
 
 
 def test_a_bus_port_that_is_taken_is_changed_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    free_port = servers.free_port
+    free_port = server_process.free_port
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         ports = iter([free_port(), taken.getsockname()[1], free_port(), free_port()])
-        monkeypatch.setattr(servers, "free_port", lambda: next(ports))
+        monkeypatch.setattr(server_process, "free_port", lambda: next(ports))
         server = Server("redis", is_cluster=True)
         with server.start():
             assert b"cluster_state" in server.command("CLUSTER", "INFO")

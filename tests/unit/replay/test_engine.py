@@ -30,20 +30,14 @@ class Batch:
     codes: list[int]
 
 
-def batches_of(
-    given: list[Event], segments: list[str | None], zones: list[str | None] | None = None
-) -> Iterator[Batch]:
-    """Events by instant; pairs of segment and zone that were not met before are added to the lists."""
-    pairs = list(zip(segments, zones or [None] * len(segments), strict=True))
+def batches_of(given: list[Event], segments: list[str | None]) -> Iterator[Batch]:
+    """Events by instant; segments that were not met before are added to the list."""
     for at_us, group in groupby(given, key=lambda event: event.at_us):
         rows = list(group)
-        for pair in [(row.segment, row.zone) for row in rows]:
-            if pair not in pairs:
-                pairs.append(pair)
-                segments.append(pair[0])
-                if zones is not None:
-                    zones.append(pair[1])
-        yield Batch(at_us, [row.subject for row in rows], [pairs.index((row.segment, row.zone)) for row in rows])
+        for row in rows:
+            if row.segment not in segments:
+                segments.append(row.segment)
+        yield Batch(at_us, [row.subject for row in rows], [segments.index(row.segment) for row in rows])
 
 
 def events(seed: int, rows: int = 3000) -> list[Event]:
@@ -110,34 +104,6 @@ def test_a_subject_that_cannot_be_one_ends_the_replay() -> None:
     clock = ManualClock()
     with Limiter("memory://", [POLICY], clock=clock) as limiter, pytest.raises(ValueError, match="512"):
         list(replay(limiter, clock, "promo", [None], [Batch(9, [1, "x" * 600], [0, 0])]))
-
-
-def test_a_replay_in_zones_is_one_decision_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = Policy("p", ["2/calendar-day", "not between 22:00 and 08:00"], by_segment={"vip": ["3/calendar-day"]})
-    zones = (None, "Asia/Tokyo", "America/New_York", "Asia/Kathmandu")
-    random = Random(3)
-    at_us, given = 0, list[Event]()
-    for row in range(1500):
-        at_us += random.choice((0, 0, 1, 1_800_000_000, 3_600_000_000))
-        segment = random.choice((None, "vip"))
-        given.append(Event(row, random.randrange(5), at_us, segment, random.choice(zones)))
-    clock = ManualClock()
-    with Limiter("memory://", [policy], clock=clock) as limiter:
-        expected: list[tuple[bool, str]] = []
-        for event in given:
-            clock.advance_us(event.at_us - clock.now_us())
-            one = limiter.decide("p", event.subject, segment=event.segment, zone=event.zone)
-            expected.append((one.allowed, str(one.limit)))
-    for few in (0, 16):
-        monkeypatch.setattr("capline.replay.engine.FEW_KINDS", few)
-        clock, answers = ManualClock(), list[tuple[bool, str]]()
-        segments: list[str | None] = [None]
-        found: list[str | None] = [None]
-        with Limiter("memory://", [policy], clock=clock) as limiter:
-            for _, decisions in replay(limiter, clock, "p", segments, batches_of(given, segments, found), found):
-                answers += [(one.allowed, str(one.limit)) for one in (decisions[i] for i in range(len(decisions)))]
-            assert answers == expected
-        assert len(set(zip(segments, found, strict=True))) == len(segments) == 8
 
 
 @pytest.mark.parametrize("algorithm", ["bucketed", "sliding_counter", "gcra"])

@@ -20,7 +20,7 @@ from capline.segment import (
     read_manifest,
     write_snapshot,
 )
-from capline.segment.manifest import encode_manifest
+from capline.segment.seal import seal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,7 @@ def test_a_number_that_no_text_has_is_refused_from_the_first_one_on(tmp_path: Pa
     data = IdSet([0, 1, last]).to_bytes()
     (tmp_path / "one" / "a.roaring").write_bytes(data)
     manifest = msgspec.structs.replace(read_manifest(tmp_path / "one"), segments=(entry("a", data, len(TEXTS)),))
-    (tmp_path / "one" / "manifest.json").write_bytes(encode_manifest(manifest))
+    (tmp_path / "one" / "manifest.json").write_bytes(seal(manifest))
     if last < len(TEXTS):
         assert load_snapshot(tmp_path / "one").segment_of("zzz") == "a"
     else:

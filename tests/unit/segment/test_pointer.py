@@ -16,8 +16,8 @@ from capline.segment.publish.pointer import (
     Pointer,
     Published,
     decode_pointer,
-    encode_pointer,
 )
+from capline.segment.seal import seal
 
 HASH = "0f" * 32
 ONE = Published("2025-03-01", HASH, 812, 135_000_000, 270_000_000, 1_740_830_400_000_000)
@@ -25,7 +25,7 @@ POINTER = Pointer(FORMAT, 1, 12, 1_740_830_400_000_000, "9f8e7d6c5b4a3928", "202
 
 
 def test_read_back() -> None:
-    assert decode_pointer(encode_pointer(POINTER), "p") == POINTER
+    assert decode_pointer(seal(POINTER), "p") == POINTER
 
 
 def test_the_bytes() -> None:
@@ -38,7 +38,7 @@ def test_the_bytes() -> None:
         b'      "bytes": 135000000,\n      "cardinality": 270000000,\n      "published_us": 1740830400000000,\n'
         b'      "pinned": false\n    }\n  ]'
     )
-    data = encode_pointer(POINTER)
+    data = seal(POINTER)
     assert data.startswith(sealed)
     assert data[len(sealed) :].startswith(b',\n  "sha256": "')
 
@@ -55,20 +55,20 @@ def test_the_largest_fits() -> None:
         )
         for number in range(MOST_VERSIONS)
     )
-    data = encode_pointer(msgspec.structs.replace(POINTER, versions=versions, current=versions[0].version))
+    data = seal(msgspec.structs.replace(POINTER, versions=versions, current=versions[0].version))
     assert len(data) < LARGEST_POINTER_BYTES / 2
     assert len(decode_pointer(data, "p").versions) == MOST_VERSIONS
 
 
 def test_cut_short_at_every_length() -> None:
-    data = encode_pointer(POINTER)
+    data = seal(POINTER)
     for length in range(len(data)):
         with pytest.raises(SegmentError, match=r"^p: "):
             decode_pointer(data[:length], "p")
 
 
 def test_every_flipped_bit() -> None:
-    data = encode_pointer(POINTER)
+    data = seal(POINTER)
     for place in range(len(data)):
         for bit in range(8):
             with pytest.raises(SegmentError, match=r"^p: "):
@@ -103,7 +103,7 @@ ENTRY: dict[str, Any] = msgspec.structs.asdict(ONE)
 )
 def test_sealed_and_impossible(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(SegmentError, match=why):
-        decode_pointer(resealed(encode_pointer(POINTER), **changes), "p")
+        decode_pointer(resealed(seal(POINTER), **changes), "p")
 
 
 @pytest.mark.parametrize("data", [b"", b"null", b"[" * 100_000, b"{}", b"\xff" * 50, b"<html>"])

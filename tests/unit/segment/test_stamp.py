@@ -25,7 +25,7 @@ from capline.segment import (
     read_manifest,
     write_snapshot,
 )
-from capline.segment.manifest import encode_manifest
+from capline.segment.seal import seal
 from capline.segment.sets import frozen
 from capline.segment.snapshot import load as load_module
 from capline.segment.snapshot import verified as stamp_module
@@ -147,7 +147,7 @@ def test_a_manifest_that_was_changed_after_it_was_stamped_is_not_believed(
     written = (directory / "manifest.json").read_bytes()
     # The files lie there as they did, and the manifest is sealed: only it is not the one that was verified.
     other = msgspec.structs.replace(read_manifest(directory), version="v2")
-    (directory / "manifest.json").write_bytes(encode_manifest(other))
+    (directory / "manifest.json").write_bytes(seal(other))
     seen = verified(monkeypatch)
     load_snapshot(directory, trust="stamp")
     assert seen == list(SETS)

@@ -21,10 +21,15 @@ POLICIES = (
 )
 
 
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOW_US)
+
+
 @pytest.fixture(params=["memory", "lmdb"])
-def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
+def service(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Service]:
     url = "memory://" if request.param == "memory" else f"lmdb://{tmp_path}/store"
-    with Service(POLICIES, url, clock=ManualClock(NOW_US)) as asked:
+    with Service(POLICIES, url, clock=clock) as asked:
         yield asked
 
 
@@ -115,12 +120,48 @@ def test_a_charge_counts_past_the_quota_and_a_settlement_corrects(service: Servi
         assert service.post(f"/v1/{path}", policy="promo", subject="u", **form).status_code == 422
 
 
+def test_a_reservation_is_committed_cancelled_or_expires() -> None:
+    clock = ManualClock(NOW_US)
+    with Service([Policy("jobs", ["2/day"], reservations=True), Policy("psp", ["1/s"])], clock=clock) as service:
+
+        def verb(path: str, **form: object) -> Any:
+            return answered(service, f"/v1/{path}", policy="jobs", subject="u", **form)
+
+        kept, gone = verb("reserve", id="m1", ttl=30), verb("reserve")
+        assert verb("reserve", id="m1")["hit"] == kept["hit"]
+        assert (kept["allowed"], gone["remaining"], verb("reserve")["allowed"]) == (True, 0, False)
+        assert [verb("cancel", hit=gone["hit"]) for _ in range(2)] == [{"cancelled": True}, {"cancelled": False}]
+        assert [verb("commit", hit=kept["hit"]) for _ in range(2)] == [{"committed": True}] * 2
+        assert verb("commit", hit=gone["hit"]) == {"committed": False}
+        assert verb("reserve", ttl=1.5)["allowed"]
+        assert verb("usage")["limits"][0]["used"] == 2
+        clock.advance_us(30_000_000)
+        assert verb("usage")["limits"][0]["used"] == 1
+        for path, form in (
+            ("reserve", {"ttl": 0}),
+            ("reserve", {"ttl": "1"}),
+            ("commit", {}),
+            ("cancel", {"hit": 1.5}),
+        ):
+            assert service.post(f"/v1/{path}", policy="jobs", subject="u", **form).status_code == 422
+        refused = service.post("/v1/reserve", policy="psp", subject="u")
+        assert refused.status_code == 422
+        assert "no reservations; give it reservations=True" in refused.json()["detail"]
+
+
 def test_slots_follow_one_another(service: Service) -> None:
     waits = [answered(service, "/v1/schedule", policy="psp", subject="a")["wait"] for _ in range(3)]
     assert waits == pytest.approx([0, 1, 2], abs=1e-3)
     late = answered(service, "/v1/schedule", policy="psp", subject="a", max_wait=1)
     assert (late["allowed"], late["hit"]) == (False, None)
     assert answered(service, "/v1/schedule", policy="psp", subject="b", not_before=5.5)["wait"] == 5.5
+
+
+def test_a_slot_asked_for_again_says_how_late_that_is(service: Service, clock: ManualClock) -> None:
+    first = answered(service, "/v1/schedule", policy="psp", subject="c", id="x")
+    clock.advance_us(250_000)
+    again = answered(service, "/v1/schedule", policy="psp", subject="c", id="x")
+    assert (first["late"], again["hit"], again["wait"], again["late"]) == (0, first["hit"], 0, 0.25)
 
 
 def test_an_integer_is_not_its_text(service: Service) -> None:
@@ -198,6 +239,28 @@ def test_one_answer_for_several_subjects(service: Service) -> None:
     assert service.post("/v1/decide/all", attempts=[]).status_code == 422
 
 
+def test_a_slot_of_several_subjects_is_one_instant_and_is_given_back_whole(service: Service) -> None:
+    attempts = [{"policy": "promo", "subject": "u"}, {"policy": "psp", "subject": "a"}]
+    slots = [answered(service, "/v1/schedule/all", attempts=attempts) for _ in range(2)]
+    assert [slot["wait"] for slot in slots] == pytest.approx([0, 1], abs=1e-3)
+    assert [len(set(slot["hits"])) for slot in slots] == [1, 1]
+    late = answered(service, "/v1/schedule/all", attempts=attempts, max_wait=1)
+    assert (late["allowed"], late["hits"], late["wait"], late["policy"]) == (False, [], 0, "psp")
+    given_back = {"attempts": attempts, "hits": slots[1]["hits"]}
+    assert answered(service, "/v1/refund/all", **given_back) == {"refunded": 2}
+    assert answered(service, "/v1/refund/all", **given_back) == {"refunded": 0}
+    later = answered(service, "/v1/schedule/all", attempts=attempts, not_before=5.5)
+    assert (later["wait"], answered(service, "/v1/peek", policy="promo", subject="u", cost=0)["remaining"]) == (5.5, 1)
+    wrong: list[tuple[str, dict[str, Any]]] = [
+        ("schedule", {"attempts": []}),
+        ("schedule", {"attempts": attempts, "max_wait": -1}),
+        ("refund", {"attempts": attempts, "hits": [1]}),
+        ("refund", {"attempts": attempts * 9, "hits": [1] * 18}),
+    ]
+    for verb, form in wrong:
+        assert service.post(f"/v1/{verb}/all", **form).status_code == 422
+
+
 def test_the_policies_in_force(service: Service) -> None:
     told = service("GET", "/v1/policies").json()
     assert told["namespace"] == "capline"
@@ -211,4 +274,5 @@ def test_the_policies_in_force(service: Service) -> None:
         "count_denied": False,
         "log": "promo",
         "zone": "UTC",
+        "reservations": False,
     }

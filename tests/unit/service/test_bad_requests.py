@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     import httpx
 
+PARTS = [{"policy": "promo", "subject": "u"}]
 GOOD = b'{"policy":"promo","subject":"u"}'
 DEEP = b"[" * 100_000
 
@@ -102,8 +103,14 @@ def test_a_batch_that_is_wrong(service: Service, form: dict[str, Any]) -> None:
 
 
 def test_a_key_twice_in_one_of_many_attempts(service: Service) -> None:
-    body = b'{"attempts":[' + GOOD + b',{"policy":"promo","subject":"u","policy":"promo"}]}'
-    assert "twice" in problem(service.send("/v1/decide/batch", body), 422)
+    body = b'{"attempts":[' + GOOD + b',{"policy":"promo","subject":"u","policy":"promo"}]%b}'
+    for path, rest in (
+        ("decide/batch", b""),
+        ("decide/all", b""),
+        ("schedule/all", b""),
+        ("refund/all", b',"hits":[1]'),
+    ):
+        assert "twice" in problem(service.send(f"/v1/{path}", body % rest), 422)
 
 
 def test_bodies_have_bounds(service: Service) -> None:
@@ -204,7 +211,7 @@ def test_a_path_that_is_wrong(service: Service, method: str, path: str, status: 
     ],
 )
 def test_an_outage_is_503_and_damage_500(error: StoreError, status: int) -> None:
-    with Service([Policy("promo", ["3/day"])]) as service:
+    with Service([Policy("promo", ["3/day"], reservations=True)]) as service:
         door = _behind_a_door(service)
         door.down = error
         for path, form in (
@@ -215,9 +222,15 @@ def test_an_outage_is_503_and_damage_500(error: StoreError, status: int) -> None
             ("/v1/charge", {"subject": "u"}),
             ("/v1/usage", {"subject": "u"}),
             ("/v1/settle", {"subject": "u", "hit": 1, "cost": 2}),
+            ("/v1/reserve", {"subject": "u"}),
+            ("/v1/commit", {"subject": "u", "hit": 1}),
+            ("/v1/cancel", {"subject": "u", "hit": 1}),
             ("/v1/decide/batch", {"subjects": ["u"]}),
+            ("/v1/decide/all", {"attempts": PARTS}),
+            ("/v1/schedule/all", {"attempts": PARTS}),
+            ("/v1/refund/all", {"attempts": PARTS, "hits": [1]}),
         ):
-            answer = service.post(path, policy="promo", **form)
+            answer = service.post(path, **({} if path.endswith("/all") else {"policy": "promo"}), **form)
             assert str(error) in problem(answer, status)
             assert answer.headers.get("Retry-After") == ("1" if status == 503 else None)
         problem(service("GET", "/readyz"), status)

@@ -217,3 +217,15 @@ def test_new_subjects_of_a_batch_count() -> None:
         assert service.post("/v1/decide", policy="promo", subject=1).status_code == 200
         assert service.post("/v1/decide", policy="promo", subject=4).status_code == 200
         assert service.post("/v1/decide", policy="promo", subject=5).status_code == 429
+
+
+@pytest.mark.parametrize("path", ["/v1/decide/all", "/v1/schedule/all"])
+def test_new_subjects_of_one_answer_to_several_count(path: str) -> None:
+    with Service(POLICIES, new_subjects=3) as service:
+
+        def ask(*subjects: str) -> int:
+            return service.post(path, attempts=[{"policy": "promo", "subject": one} for one in subjects]).status_code
+
+        assert [ask("a", "b"), ask("a", "c"), ask("a", "d"), ask("a", "b")] == [200, 200, 200, 429]
+        assert service.post("/v1/decide", policy="promo", subject="b").status_code == 200
+        assert service.post("/v1/decide", policy="promo", subject="e").status_code == 429

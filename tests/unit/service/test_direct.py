@@ -195,6 +195,75 @@ def drawn(draw: random.Random, token: bytes) -> tuple[bytes, ...]:
     return (whole,)
 
 
+def drawn_again(draw: random.Random, whole: bytes) -> tuple[bytes, ...]:
+    """A request that came before, as it was or nearly so, as all that is received at once or in pieces."""
+    head, end, body = whole.partition(b"\r\n\r\n")
+    odd = draw.random()
+    if odd < 0.05:
+        return whole, whole
+    if odd < 0.1:
+        whole += whole[: draw.randrange(len(head))] if draw.random() < 0.5 else whole  # no half body: 30 s
+    elif odd < 0.15:
+        whole = draw.choice([b"\r\n", b"\r\n\r\n", b"\n", b"\0", b" ", b"X"]) + whole
+    elif odd < 0.2:
+        whole += draw.choice([b"\r\n", b"\r", b"\n", b"0\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"])
+    elif odd < 0.3:
+        length = b"%d" % draw.choice([len(body), len(body) - 1, len(body) + 1, 0])
+        more = draw.choice([b"Content-Length: %b", b"content-length:%b", b"Transfer-Encoding: chunked", b" folded"])
+        whole = head + b"\r\n" + (more % length if b"%b" in more else more) + end + body
+    elif odd < 0.35:
+        whole = head.replace(b"\r\n", b"\n") + b"\n\n" + body
+    if draw.random() < 0.3:
+        at = draw.choice([draw.randrange(1, len(whole)), len(head) + len(end), 1, len(whole) - 1])
+        return whole[:at], whole[at:]
+    return (whole,)
+
+
+class Forgotten(dict[bytes, Any]):
+    """Keeps nothing."""
+
+    def __setitem__(self, key: bytes, value: Any, /) -> None:
+        """Forget it."""
+
+
+async def compared_with_parsing(seed: int, count: int, *, tokens: TokenFile | None = None, waits: bool = False) -> None:
+    """Heads that come again, and all that looks like them, against a service that parses every head."""
+    draw, heard, heard_by_parser = random.Random(seed), Heard(), Heard()
+    token = b"" if tokens is None else tokens.create("billing", ["decide"]).encode()
+    one = side(heard, tokens and Guard(tokens), waits=waits)
+    other = side(heard_by_parser, tokens and Guard(tokens), waits=waits)
+    type(other.connection).heads = Forgotten()
+    parsed, parsed_by_other = parsed_at(one), parsed_at(other)
+    before: list[bytes] = []
+    for number in range(count):
+        if before and draw.random() < 0.8:
+            pieces = drawn_again(draw, draw.choice(before))
+        else:
+            pieces = drawn(draw, token)
+            before = [*before[-5:], b"".join(pieces)]
+        mine, theirs = await one.ask(*pieces), await other.ask(*pieces)
+        assert mine == theirs, (number, pieces)
+        for clock in (one.clock, other.clock):
+            clock.advance_us(90_000_000_000 if number % 7 == 0 else number % 3)
+    assert heard.told == heard_by_parser.told
+    assert len(parsed_by_other) - len(parsed) > count / 20
+
+
+def parsed_at(one: Side) -> list[bytes]:
+    """An item for each request that the parser of this side reads from now on."""
+    read: list[bytes] = []
+    kind: Any = type(one.connection)
+
+    def on_message_begin(connection: Any) -> None:
+        read.append(b"")
+        kind.on_message_begin(connection)
+
+    noted = type("Noted", (kind,), {"on_message_begin": on_message_begin})
+    one._listener.config.http_protocol_class = noted  # pyright: ignore  # noqa: PGH003 - nothing else tells
+    one.connect()
+    return read
+
+
 async def compared(seed: int, count: int, *, tokens: TokenFile | None = None, waits: bool = False) -> None:
     draw, heard, heard_by_asgi = random.Random(seed), Heard(), Heard()
     token = b"" if tokens is None else tokens.create("billing", ["decide"]).encode()
@@ -221,20 +290,32 @@ def test_direct_answers_ask_for_tokens_as_asgi_does(tmp_path: Path) -> None:
     asyncio.run(compared(2, 80, tokens=TokenFile(tmp_path / "tokens.json", create=True)))
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_head_seen_before_is_answered_as_one_that_is_parsed(waits: bool) -> None:
+    asyncio.run(compared_with_parsing(3, 400, waits=waits))
+
+
+def test_a_head_seen_before_shows_its_token_as_one_that_is_parsed(tmp_path: Path) -> None:
+    asyncio.run(compared_with_parsing(4, 200, tokens=TokenFile(tmp_path / "tokens.json", create=True)))
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", range(10, 14))
 def test_direct_answers_are_those_of_asgi_at_length(seed: int) -> None:
     asyncio.run(compared(seed, 3000, waits=seed % 2 == 0))
+    asyncio.run(compared_with_parsing(seed, 10_000, waits=seed % 2 == 1))
 
 
 def test_a_decision_that_has_to_wait_is_answered_in_its_turn() -> None:
     async def run() -> None:
         one = side()
+        store: Any = one.limiter._store  # pyright: ignore[reportPrivateUsage]
         batch = asyncio.get_running_loop().create_future()
-        one.limiter._store._batches.add(batch)  # pyright: ignore  # noqa: PGH003 - as while one runs in a thread
+        store._batches.add(batch)  # as while one runs in a thread
         asks = [post(b'{"policy":"psp","subject":"%d"}' % number) for number in (1, 1, 2)]
-        one.connection.data_received(b"".join(asks))
-        assert one.wire.written == b""
+        async with store._turn:  # as while another decision runs in a thread
+            one.connection.data_received(b"".join(asks))
+            assert one.wire.written == b""
         answers = (await one.settled()).split(b"HTTP/1.1 200 OK\r\n")[1:]
         assert [json.loads(answer.partition(b"\r\n\r\n")[2])["allowed"] for answer in answers] == [True, False, True]
         batch.cancel()
@@ -251,6 +332,59 @@ def held() -> tuple[dict[str, Route], asyncio.Event]:
         return Reply(request.body, type="text/plain")
 
     return {"/held": Route({"POST": answer}, 100, direct=True)}, event
+
+
+def test_a_head_is_parsed_once() -> None:
+    async def run() -> None:
+        one = side()
+        parsed = parsed_at(one)
+        asks = [post(b'{"policy":"promo","subject":"%d"}' % number) for number in range(6)]
+        for number, ask in enumerate(asks):
+            if number == 3:
+                one.connect()
+            answer, _ = await one.ask(ask)
+            assert b'"remaining":2' in answer
+        assert len(parsed) == 1
+        await one.ask(post(b'{"policy":"promo","subject":"77"}'))  # its head has another length
+        assert len(parsed) == 2
+
+    asyncio.run(run())
+
+
+def test_what_is_kept_of_heads_is_bounded() -> None:
+    async def run() -> None:
+        one = side()
+        body = b'{"policy":"promo","subject":"1"}'
+        for number in range(3000):
+            await one.ask(post(body, more=b"X-Request-Id: %d\r\n" % number))
+            assert len(one.connection.heads) <= 1024
+        kept = len(one.connection.heads)
+        assert kept
+        await one.ask(post(body, more=b"X-Long: " + b"x" * 1024 + b"\r\n"))
+        chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        whole = post(b"").partition(b"Content-Length")[0] + b"Transfer-Encoding: chunked\r\n\r\n" + chunks
+        assert b'"allowed"' in (await one.ask(whole))[0]
+        assert b'"allowed"' in (await one.ask(post(body)[:20], post(body)[20:]))[0]
+        assert b" 400 Bad Request" in (await one.ask(post(b"").replace(b"Content-Length: 0\r\n", b"")))[0]
+        assert len(one.connection.heads) == kept
+
+    asyncio.run(run())
+
+
+def test_a_token_that_is_revoked_is_refused_at_once(tmp_path: Path) -> None:
+    async def run() -> None:
+        tokens = TokenFile(tmp_path / "tokens.json", create=True)
+        token = tokens.create("billing", ["decide"]).encode()
+        one = side(guard=Guard(tokens))
+        parsed = parsed_at(one)
+        ask = post(b'{"policy":"promo","subject":"1"}', more=b"authorization: Bearer %b\r\n" % token)
+        for _ in range(2):
+            assert b" 200 OK" in (await one.ask(ask))[0]
+        tokens.revoke("billing")
+        assert b" 401 Unauthorized" in (await one.ask(ask))[0]
+        assert len(parsed) == 1
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -285,16 +419,40 @@ def test_a_client_that_left_is_written_nothing_and_counted_once() -> None:
     asyncio.run(run())
 
 
-def test_an_idle_connection_is_closed_after_a_direct_answer() -> None:
+@pytest.mark.parametrize("waits", [False, True])
+def test_an_idle_connection_is_closed_after_a_direct_answer(waits: bool) -> None:
     async def run() -> None:
-        one = side()
+        one = side(waits=waits)
         one.connection.data_received(post(b'{"policy":"psp","subject":"1"}'))
+        assert b"200 OK" in await one.settled()
+        one.connection.data_received(post(b'{"policy":"psp","subject":"2"}'))  # by the head that was seen before
         assert b"200 OK" in await one.settled()
         now = asyncio.get_running_loop().time()
         one.connection.end_if_slow(now + 4)
         assert not one.wire.closed
         one.connection.end_if_slow(now + 6)
         assert one.wire.closed
+
+    asyncio.run(run())
+
+
+def test_a_head_seen_before_ends_the_wait_for_one() -> None:
+    async def run() -> None:
+        extra, event = held()
+        one = side(extra=extra, waits=True)
+        event.set()
+        await one.ask(post(b"{}", "/held"))
+        assert one.connection.idle_since is not None
+        event.clear()
+        one.connection.data_received(post(b"{}", "/held"))
+        assert (one.connection.idle_since, one.connection.timeout_keep_alive_task) == (None, None)
+        one.connection.data_received(post(b"{}", "/held"))
+        assert len(one.connection.pipeline) == 1  # it waits for the one before
+        event.set()
+        assert (await one.settled()).count(b" 200 OK") == 2
+        one.connect()
+        await one.ask(post(b"{}", "/held"))
+        assert one.connection.head_since is None
 
     asyncio.run(run())
 

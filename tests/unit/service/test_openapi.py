@@ -46,7 +46,7 @@ def test_each_form_is_there(service: Service) -> None:
     told = service("GET", "/openapi.json").json()
     used = set(re.findall(r"#/components/schemas/(\w+)", service("GET", "/openapi.json").text))
     assert used <= set(told["components"]["schemas"])
-    assert set(told["components"]["schemas"]["Ask"]["properties"]) == {
+    assert set(told["components"]["schemas"]["AttemptRequest"]["properties"]) == {
         *("policy", "subject", "cost", "id", "segment", "channel", "zone")
     }
 

@@ -99,11 +99,15 @@ def test_the_keys_that_are_fixed() -> None:
         ("\n\nadmin: {listen: '[::]:80'}", ":3: admin: listen: without tokens"),
         (
             "tokens: t.json\ngrpc: {envoy: r, listen: 0.0.0.0:82}",
-            ":2: grpc: listen: its protocol has no tokens here, so it listens on",
+            ":2: grpc: listen: without tokens and TLS it listens on loopback only, like 127.0.0.1:82",
+        ),
+        (
+            "grpc: {envoy: r, listen: 0.0.0.0:82, tls: {certificate: c.pem, key: k.pem}}",
+            ":1: grpc: listen: without tokens and TLS it listens on loopback only, like 127.0.0.1:82",
         ),
         (
             "tokens: t.json\nspoe: {listen: '[::]:83'}",
-            ":2: spoe: listen: its protocol has no tokens here, so it listens on",
+            ":2: spoe: listen: its protocol has no tokens, so it listens on",
         ),
         ("http: {workers: 2}\nstore: memory://", ":2: store: memory:// is one process's own"),
         ("store: nowhere", ":1: store: 'nowhere' is no URL"),

@@ -181,3 +181,12 @@ def test_by_the_command_line(
     assert capline("token", "revoke", "billing").returncode == 2
     assert capline("token", "create", "x", "--role", "root").returncode == 2
     assert capline("token", "list", "--json").stdout == "[]\n"
+    capline("token", "create", "x")
+    assert capline.json("token", "revoke", "x") == {"name": "x", "revoked": True}
+    (tmp_path / "file").touch()
+    done = capline("token", "create", "x", "--file", "file/tokens.json")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "file/tokens.json: cannot be" in done.stderr
+    done = capline("token", "create", "x", "--file", "/proc/none/tokens.json")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "/proc/none/tokens.json: cannot be written: no such file or directory; --file names one" in done.stderr

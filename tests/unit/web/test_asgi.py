@@ -122,7 +122,8 @@ def test_a_cost_by_the_body_leaves_it_to_the_app() -> None:
     assert asked.post("/", json={"items": [1, 2, 3]}).status_code == 429
     broken = asked.post("/", content=b"{")
     assert (broken.status_code, broken.json()["title"]) == (400, "Bad Request")
-    assert asked.post("/", content=b"[" * ((1 << 20) + 1)).status_code == 413
+    large = asked.post("/", content=b"[" * ((1 << 20) + 1))
+    assert (large.status_code, large.json()["title"]) == (413, "Content Too Large")
     assert asked.post("/", json={}).status_code == 500, "the function's own fault"
     assert left(asked.post("/", json={"items": [1]}).headers)["ip-10s"] == 1, "none of these consumed"
 
@@ -144,6 +145,14 @@ def test_an_exception_of_http_is_answered_and_any_other_raised() -> None:
 
     answer = client(Rule("ip", forbidden)).get("/")
     assert (answer.status_code, answer.json()["detail"]) == (403, "no\r\nkey")
+
+    def unknown(_: Any) -> str:
+        gone = HTTPException(400)
+        gone.status_code = 499
+        raise gone
+
+    answer = client(Rule("ip", unknown)).get("/")
+    assert (answer.status_code, answer.json()["title"]) == (499, "Bad Request")
 
     def wrong(_: Any) -> str:
         raise HTTPException(503)
@@ -259,6 +268,31 @@ def test_litestar() -> None:
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
     assert left(answers[2].headers) == {"ip-10s": 2, "ip-hour": 97, "user-minute": 0}
     assert answers[2].headers["X-RateLimit-Limit"] == "3"
+
+
+def test_settings_that_are_wrong_end_the_server_when_it_starts() -> None:
+    ask: Any = TestClient
+    asked = client(Rule("nobody", "a"))
+    with pytest.raises(CaplineError, match="no policy 'nobody'"), asked:
+        pass
+    with pytest.raises(CaplineError, match="no policy 'nobody'"):
+        ask(asked.app).get("/")
+    sent: list[Any] = []
+
+    async def start() -> None:
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def receive() -> Any:
+            return {"type": "lifespan.startup"}
+
+        with pytest.raises(CaplineError):
+            await asked.app({"type": "lifespan"}, receive, send)
+
+    asyncio.run(start())
+    assert sent == [
+        {"type": "lifespan.startup.failed", "message": "capline: no policy 'nobody'; there are: ip, login, tier, user"}
+    ]
 
 
 def test_it_takes_an_async_limiter() -> None:

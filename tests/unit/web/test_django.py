@@ -256,7 +256,16 @@ def test_words_for_keys() -> None:
 
 @pytest.mark.parametrize(
     "said",
-    [None, {}, {"limiter": local()[0], "rule": []}, {"limiter": AsyncLimiter("memory://")}, {"limiter": 3}],
+    [
+        None,
+        {},
+        {"limiter": local()[0], "rule": []},
+        {"limiter": AsyncLimiter("memory://")},
+        {"limiter": 3},
+        {"limiter": local()[0], "rules": Rule("ip", "a")},
+        {"limiter": local()[0], "rules": [Rule("ip", "ip")]},
+        {"limiter": local()[0], "rules": [Rule("ip", "header:X-Api-Key")]},
+    ],
 )
 def test_bad_settings_are_reported_at_the_start(said: Any) -> None:
     with override_settings(ROOT_URLCONF=__name__, CAPLINE=said), pytest.raises(CaplineError):

@@ -168,3 +168,33 @@ def test_a_limited_route_needs_the_middleware_and_a_policy() -> None:
     limited.add_middleware(CaplineMiddleware, limiter=limiter_of())
     with pytest.raises(CaplineError, match="no policy 'nobody'"):
         ask(limited).get("/")
+
+
+@pytest.mark.parametrize("where", ["app", "router", "route", "below", "websocket"])
+def test_a_rule_of_a_route_that_is_wrong_ends_the_server_when_it_starts(where: str) -> None:
+    wrong = Depends(Limited("nobody", key.ip()))
+
+    def below(_: Any = wrong) -> None:
+        pass
+
+    depends = {name: [wrong] if name == where else [] for name in ("app", "router", "route", "websocket")}
+    app = FastAPI(dependencies=depends["app"])
+    app.add_middleware(CaplineMiddleware, limiter=limiter_of())
+    router = APIRouter(dependencies=depends["router"])
+
+    @router.get("/", dependencies=[*depends["route"], *([Depends(below)] if where == "below" else [])])
+    async def home() -> str:
+        return "home"
+
+    @router.websocket("/ws", dependencies=depends["websocket"])
+    async def talk(_: WebSocket) -> None: ...
+
+    app.include_router(router, prefix="/in")
+    ask: Any = TestClient
+    with pytest.raises(CaplineError, match="no policy 'nobody'"), ask(app):
+        pass
+
+
+def test_a_maker_of_keys_is_no_key() -> None:
+    with pytest.raises(CaplineError, match=r"call it, like key.ip\(\)"):
+        Limited("ip", key.ip)

@@ -11,7 +11,7 @@ import pytest
 from tests.kit.web import NOON_US, QUOTA_EXCEEDED, Down, left, limits_said, local, policies
 
 from capline import AsyncLimiter, CaplineError, Limiter, ManualClock, Policy, StoreClosedError, StoreUnavailableError
-from capline.web import Rule
+from capline.web import Rule, key
 from capline.web.gate import Gate, Visit, awaited, run
 
 if TYPE_CHECKING:
@@ -228,6 +228,19 @@ def test_an_answer_that_should_not_count_is_given_back(refund_if: Any) -> None:
     assert gate.limiter.peek("ip", "1.2.3.4").remaining == 2, "it counts every answer"
 
 
+def test_what_is_given_back_is_left_in_the_headers_too() -> None:
+    gate = gate_of(Rule("ip", "1.2.3.4"), Rule("login", "a", refund_if=500))
+    for status, remaining in ((500, 2), (200, 1), (500, 1)):
+        visit, _ = entered(gate)
+        run(visit.leave(asking(status_code=status)))
+        assert left(visit.headers())["login-minute"] == remaining
+    assert left(visit.headers()) == {"ip-10s": 2, "ip-hour": 97, "login-minute": 1}
+    alone = gate_of(Rule("login", "a", refund_if=500))
+    visit, _ = entered(alone)
+    run(visit.leave(asking(status_code=500)))
+    assert limits_said(visit.headers()) == {"login-minute": {"q": 2, "w": 60, "r": 2}}
+
+
 def test_a_refusal_is_not_given_back() -> None:
     gate = gate_of(Rule("login", "a", refund_if=429))
     visits = [entered(gate)[0] for _ in range(3)]
@@ -276,6 +289,18 @@ BAD: list[Callable[[], Any]] = [
     lambda: gate_of(headers="draft-03"),
     lambda: gate_of(on_error="raise"),
     lambda: gate_of(exempt="/healthz"),
+    lambda: gate_of(exempt=["healthz"]),
+    lambda: gate_of(exempt=[1]),
+    lambda: gate_of(headers=["legacy"]),
+    lambda: gate_of(shadow="yes"),
+    lambda: gate_of(on_outcome=1),
+    lambda: gate_of(Rule("tier", "a", segment="gold")),
+    lambda: gate_of(Rule("ip", "a", channel="sms")),
+    lambda: Gate(Limiter("memory://", policies()), Limiter, Rule("ip", "a")),  # pyright: ignore[reportArgumentType]
+    lambda: Rule("ip", key.ip),
+    lambda: Rule("ip", key.header),
+    lambda: Rule("ip", key.joined),
+    lambda: Rule("ip", "a", segment=1),  # pyright: ignore[reportArgumentType]
     lambda: gate_of(Rule("ip", later)),
     lambda: gate_of(*[Rule("ip", "a")] * 17),
     lambda: Gate(AsyncLimiter("memory://"), Limiter),

@@ -5,14 +5,14 @@
     └── ledger.sqlite    SQLite, write-ahead log, synced at each commit: it survives a power loss
 
     run     key, value            campaign, run_id, policy, channel, cost, audience, segments (JSON: name and number of
-                                  subjects, those in none first), begun_us, elapsed_us, finished, fixed (1: decisions
-                                  may have been made)
-    input   name, digest, shown   the inputs of the run; once they are fixed, a resume with others is refused
+                                  subjects, first those in none), begun_us, elapsed_us, finished, fixed (1: something
+                                  may have been decided)
+    input   name, digest, shown   the inputs of the run (`inputs`)
     batch   number                a row is added when the batch is decided
             settled               1 when nothing is left to do for it
             at_us, rows, limits   when it was decided, how many subjects, JSON: the limits that bind
             retried               how many of them were moved to a later batch
-            lowest, highest       subjects: the first and the last one
+            lowest, highest       its first and last subject
             decided BLOB          ids, segments, binding limits, hits, retry_after: never changed
             outcome BLOB          states, attempts, reasons, as in `rows`: changed at each step
             reasons               JSON: the texts of the column of reasons
@@ -30,8 +30,7 @@
     limiter.refund_many(the failed)              refunds again: the stamp makes it one refund
     outcome: refunded; settled
 
-Readers (`status`) see the last commit, also during a run. Cost: at least three commits a batch, 2 to 10 bytes a
-subject.
+Readers (`status`) see the last commit, also during a run. Cost: three commits a batch or more, 2 to 10 bytes a subject.
 """
 
 from __future__ import annotations
@@ -47,32 +46,29 @@ import msgspec
 import numpy as np
 
 from capline.campaign.ledger.database import FILE, commits, connect, is_locked, sqlite_errors, take_lock
+from capline.campaign.ledger.inputs import read_inputs, refuse_changes, write_inputs
 from capline.campaign.ledger.retry import put_retries
 from capline.campaign.ledger.rows import RETRIED, BatchRows
 from capline.model.errors import CampaignError
 from capline.model.private import create_private_file, make_private_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-__all__ = ["Input", "Ledger", "RunFacts", "changed_inputs", "default_directory"]
+    from capline.campaign.ledger.inputs import Input
 
+__all__ = ["Ledger", "RunFacts", "default_directory"]
 
-@dataclass(frozen=True, slots=True)
-class Input:
-    """One input of a run: its digest, and a short text for people."""
-
-    name: str
-    digest: str
-    shown: str = ""
+_PLAIN_FACTS = ("campaign", "policy", "channel", "cost", "audience", "begun_us")
+"""Facts that are stored as they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """The facts of a run that never change. `segments`: name and number of subjects, those in no segment first."""
+    """The facts of a run that never change. `segments`: name and number of subjects, first those in no segment."""
 
     campaign: str
     policy: str
@@ -142,7 +138,7 @@ class Ledger:
             with sqlite_errors(directory):
                 if not connection.execute("SELECT 1 FROM run WHERE key = 'fixed'").fetchone():
                     return ()
-                return tuple(Input(*row) for row in connection.execute("SELECT name, digest, shown FROM input"))
+                return read_inputs(connection)
         finally:
             connection.close()
 
@@ -190,9 +186,9 @@ class Ledger:
         """
         with self._errors(), commits(self._db):
             if self._value("fixed"):
-                _refuse_changes(self._db, self.directory, (store,))
+                refuse_changes(self._db, self.directory, (store,))
                 return
-            self._db.execute("INSERT OR REPLACE INTO input VALUES (?, ?, ?)", (store.name, store.digest, store.shown))
+            write_inputs(self._db, (store,))
             self._db.execute("INSERT OR REPLACE INTO run VALUES ('fixed', 1)")
 
     def next_batch(self) -> int:
@@ -203,7 +199,7 @@ class Ledger:
             return int(row[0]) if first is None else first
 
     def done_rows(self) -> int:
-        """How many subjects are in batches that are done."""
+        """How many subjects are done."""
         with self._errors():
             row = self._db.execute("SELECT coalesce(sum(rows - retried), 0) FROM batch WHERE settled").fetchone()
             return int(row[0])
@@ -292,16 +288,8 @@ class Ledger:
         values: dict[str, Any] = dict(self._db.execute("SELECT key, value FROM run"))
         try:
             segments = msgspec.json.decode(values["segments"], type=tuple[tuple[str | None, int], ...])
-            return RunFacts(
-                values["campaign"],
-                values["policy"],
-                values["channel"],
-                values["cost"],
-                values["audience"],
-                segments,
-                values["begun_us"],
-                values["run_id"],
-            )
+            plain = {name: values[name] for name in (*_PLAIN_FACTS, "run_id")}
+            return RunFacts(segments=segments, **plain)
         except (KeyError, msgspec.DecodeError):
             raise CampaignError(f"{self.directory}: the run was killed before it began; run it again") from None
 
@@ -338,46 +326,14 @@ def _check_inputs(connection: sqlite3.Connection, directory: Path, facts: RunFac
     with commits(connection):
         run: Mapping[str, Any] = dict(connection.execute("SELECT key, value FROM run"))
         if run.get("fixed"):
-            _refuse_changes(connection, directory, inputs)
+            refuse_changes(connection, directory, inputs)
             return
         # Nothing was decided under the old inputs, so a corrected file needs no new run.
-        values = {
-            "campaign": facts.campaign,
-            "policy": facts.policy,
-            "channel": facts.channel,
-            "cost": facts.cost,
-            "audience": facts.audience,
-            "segments": _json(facts.segments),
-            "begun_us": facts.begun_us,
-            "run_id": run.get("run_id") or secrets.token_hex(8),
-        }
+        values: dict[str, Any] = {name: getattr(facts, name) for name in _PLAIN_FACTS}
+        values |= {"segments": _json(facts.segments), "run_id": run.get("run_id") or secrets.token_hex(8)}
         connection.executemany("INSERT OR REPLACE INTO run VALUES (?, ?)", list(values.items()))
         connection.execute("DELETE FROM input")
-        connection.executemany(
-            "INSERT INTO input VALUES (?, ?, ?)", [(each.name, each.digest, each.shown) for each in inputs]
-        )
-
-
-def _refuse_changes(connection: sqlite3.Connection, directory: Path, inputs: tuple[Input, ...]) -> None:
-    begun = [Input(*row) for row in connection.execute("SELECT name, digest, shown FROM input")]
-    changed = changed_inputs(begun, inputs)
-    if changed:
-        raise CampaignError(
-            f"{directory}: this run was begun with another {', another '.join(changed)}; put it back to go on, "
-            "or begin a new run with --ledger DIR",
-        )
-
-
-def changed_inputs(begun: Iterable[Input], inputs: Iterable[Input]) -> list[str]:
-    """The inputs that differ from those that the run was begun with, in words."""
-    before = {each.name: each for each in begun}
-    changed: list[str] = []
-    for now in inputs:
-        was = before.get(now.name)
-        if was is None or was.digest != now.digest:
-            shown = was is not None and was.shown and now.shown and was.shown != now.shown
-            changed.append(f"{now.name} (was {was.shown}, is {now.shown})" if was and shown else now.name)
-    return changed
+        write_inputs(connection, inputs)
 
 
 def _reason(error: OSError) -> str:

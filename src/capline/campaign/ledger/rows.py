@@ -50,6 +50,8 @@ __all__ = [
     "STATES",
     "UNSURE",
     "BatchRows",
+    "damaged",
+    "inflate",
 ]
 
 REFUSED, PENDING, DELIVERED, RETRY, FAILED, REFUNDED, UNSURE, NOT_KNOWN, RETRIED = range(9)
@@ -160,7 +162,7 @@ class BatchRows:
         self.state[rows] = RETRIED
         return rows.size
 
-    def ask_no_more(self) -> None:
+    def give_up_unsure(self) -> None:
         """Mark rows that may have been accepted as not known, for a receiver that would accept them twice."""
         rows = self.where(UNSURE)
         self.state[rows] = NOT_KNOWN
@@ -192,7 +194,7 @@ class BatchRows:
         state, attempts, reason = _unpack(_OUTCOME, outcome, rows, number)
         in_range = (state < STATES) & (reason <= len(reasons)) & (limit >= -1) & (limit < len(limits))
         if not in_range.all():
-            raise _damaged(number)
+            raise damaged(number)
         return cls(number, at_us, limits, ids, codes, limit, hit, retry_us, state, attempts, reason, reasons)
 
     def _reason_index(self, reason: str) -> int:
@@ -212,13 +214,9 @@ def _pack(dtypes: tuple[str, ...], columns: tuple[NDArray[Any], ...]) -> bytes:
 
 def _unpack(dtypes: tuple[str, ...], data: bytes, rows: int, number: int) -> list[NDArray[Any]]:
     size_bytes = rows * sum(np.dtype(dtype).itemsize for dtype in dtypes)
-    inflater = zlib.decompressobj()
-    try:
-        raw = inflater.decompress(data, size_bytes + 1)
-    except zlib.error:
-        raise _damaged(number) from None
-    if len(raw) != size_bytes or inflater.unconsumed_tail:
-        raise _damaged(number)
+    raw = inflate(data, size_bytes, number)
+    if len(raw) != size_bytes:
+        raise damaged(number)
     columns: list[NDArray[Any]] = []
     offset = 0
     for dtype in dtypes:
@@ -228,5 +226,18 @@ def _unpack(dtypes: tuple[str, ...], data: bytes, rows: int, number: int) -> lis
     return columns
 
 
-def _damaged(number: int) -> CampaignError:
+def inflate(data: bytes, most_bytes: int, number: int) -> bytes:
+    """Inflate the bytes of batch `number`; `CampaignError` where they are damaged, or are more than `most_bytes`."""
+    inflater = zlib.decompressobj()
+    try:
+        raw = inflater.decompress(data, most_bytes + 1)
+    except zlib.error:
+        raise damaged(number) from None
+    if len(raw) > most_bytes or not inflater.eof or inflater.unused_data:
+        raise damaged(number)
+    return raw
+
+
+def damaged(number: int) -> CampaignError:
+    """The error for a batch whose bytes are damaged."""
     return CampaignError(f"batch {number} is damaged")

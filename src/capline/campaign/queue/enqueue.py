@@ -17,8 +17,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-from capline.campaign.ledger.ledger import changed_inputs
-from capline.campaign.queue.queue import QueuedRun
+from capline.campaign.ledger.inputs import changed_inputs
+from capline.campaign.queue.records import QueuedRun
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:

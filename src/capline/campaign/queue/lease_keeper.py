@@ -6,12 +6,14 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from capline.campaign.queue.queue import Claimed, Queue
+from capline.campaign.queue.queue import Queue
 from capline.campaign.queue.server import QueueServer
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+    from capline.campaign.queue.records import Claimed
 
 __all__ = ["LeaseKeeper"]
 

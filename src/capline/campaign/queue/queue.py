@@ -1,8 +1,7 @@
-"""The queue: campaigns whose batches are delivered by any number of workers. Its keys, its bytes and its verbs.
+"""The queue: campaigns whose batches any number of workers deliver. Its keys and its verbs; decision 7 draws the keys.
 
-Decision 7 draws every key. The rule: a batch has one owner, the consumer for which it is pending in the stream's
-group. Every verb that writes a step checks the owner in the same script (`lua/`), so a worker that lost its lease
-writes nothing.
+The rule: a batch has one owner, the consumer for which it is pending in the stream's group. Every verb that writes a
+step checks the owner in the same script (`lua/`), so a worker that lost its lease writes nothing.
 
     `enqueue`   begin, put_files, put
     `worker`    open_campaigns, store, fix_store, claim, renew, record, release
@@ -14,126 +13,44 @@ Every call may be repeated. Every key expires 30 days after the last step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from capline.campaign.file import LARGEST_BATCH
-from capline.campaign.ledger.ledger import Input, RunFacts
-from capline.campaign.ledger.rows import BatchRows
-from capline.campaign.part import damaged
+from capline.campaign.ledger.inputs import Input
+from capline.campaign.queue.records import (
+    VERSION,
+    Claimed,
+    DeadLetter,
+    InWork,
+    Over,
+    QueuedRun,
+    State,
+    Waiting,
+    read_steps,
+    step_bytes,
+)
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from capline.campaign.ledger.rows import BatchRows
     from capline.campaign.queue.server import QueueServer
 
-__all__ = ["MOST_CLAIMS", "Claimed", "DeadLetter", "InWork", "Over", "Queue", "QueuedRun", "State", "Waiting"]
+__all__ = ["MOST_CLAIMS", "Queue"]
 
 EXPIRY_MS = 30 * 86_400_000
 MOST_CLAIMS = 10
 """A batch that was claimed so often without being finished becomes a dead letter: it may be what kills the workers."""
 
-_VERSION = b"2"
 _OPEN = "capline:campaigns"
 _GROUP = "workers"
 _FLUSH_BYTES = 4 << 20
 _FLUSH_BATCHES = 100
 _READ_BATCHES = 16
 _MOST_IN_WORK = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class QueuedRun:
-    """What a worker must know of a run.
-
-    `text` is the campaign file, `path` where it was. A `store` that is not empty replaces the store in the file.
-    `columns` and `zones` belong to the audience (no zones: it has no such column); `batches` is their number.
-    """
-
-    facts: RunFacts
-    inputs: tuple[Input, ...]
-    text: str
-    path: str
-    store: str
-    policies: bytes
-    columns: tuple[str, ...]
-    zones: tuple[str | None, ...]
-    batches: int
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """A batch that this worker owns. `data` is a packed `Part`; both halves are None until it is decided."""
-
-    campaign: str
-    run_id: str
-    entry: str
-    rows: int
-    data: bytes
-    decided: bytes | None
-    outcome: bytes | None
-
-    @property
-    def number(self) -> int:
-        """The batch's number."""
-        return int(self.entry.partition("-")[2])
-
-    def steps(self) -> BatchRows | None:
-        """The recorded steps; None before it was decided. `CampaignError` where they are damaged."""
-        return None if self.decided is None else _unpack(self.number, self.decided, self.outcome)
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """A batch that was set aside because no worker could deliver it."""
-
-    number: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """There is nothing to claim now; `in_work` batches are with other workers."""
-
-    in_work: int
-
-
-@dataclass(frozen=True, slots=True)
-class Over:
-    """The run is finished, or has expired."""
-
-
-@dataclass(frozen=True, slots=True)
-class InWork:
-    """A claimed batch. `idle_s`: since its lease was last renewed. `claims`: how often it was claimed so far."""
-
-    number: int
-    worker: str
-    since_us: int
-    idle_s: float
-    claims: int
-    error: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """A run's progress in batches. `done` counts subjects of settled ones; `elapsed_us` runs from the first claim."""
-
-    queued: int
-    settled: int
-    done: int
-    finished: bool
-    elapsed_us: int
-    in_work: tuple[InWork, ...]
-    aside: Mapping[int, str]
-
-    @property
-    def waiting(self) -> int:
-        """Batches that are queued and not claimed."""
-        return self.queued - self.settled - len(self.in_work) - len(self.aside)
 
 
 class Queue:
@@ -146,22 +63,12 @@ class Queue:
 
     def begin(self, run: QueuedRun) -> bool:
         """Create a campaign's run; False where there is one already, which stays unchanged."""
-        fields: dict[str, object] = {
-            "version": _VERSION,
-            "run_id": run.facts.run_id,
-            "facts": msgspec.json.encode(run.facts),
-            "inputs": msgspec.json.encode(run.inputs),
-            "columns": msgspec.json.encode(run.columns),
-            "zones": msgspec.json.encode(run.zones),
-            "batches": run.batches,
-            **_files(run),
-        }
-        flat = [word for pair in fields.items() for word in pair]
+        flat = [word for pair in run.fields().items() for word in pair]
         return bool(self._run("begin", run.facts.campaign, run.facts.campaign, EXPIRY_MS, *flat))
 
     def put_files(self, run: QueuedRun) -> None:
-        """Replace a run's texts: workers that open it from now on see changed speeds and retries."""
-        flat = [word for pair in _files(run).items() for word in pair]
+        """Replace a run's texts, so that workers which open it later use changed speeds and retries."""
+        flat = [word for pair in run.texts().items() for word in pair]
         self.server.call("HSET", _keys(run.facts.campaign)[0], *flat)
 
     def put(self, run: QueuedRun, batches: Iterator[tuple[int, int, bytes]]) -> Iterator[int]:
@@ -190,7 +97,7 @@ class Queue:
         return [name.decode() for name in self.server.call("ZRANGE", _OPEN, 0, -1)]
 
     def ages_s(self) -> dict[str, float]:
-        """The same, with the seconds since each was enqueued."""
+        """The same, with the seconds since each was first enqueued."""
         flat, (seconds, micros) = self.server.calls([("ZRANGE", _OPEN, 0, -1, "WITHSCORES"), ("TIME",)])
         now_us = int(seconds) * 1_000_000 + int(micros)
         return {name.decode(): max(now_us - float(begun), 0) / 1e6 for name, begun in _pairs(flat).items()}
@@ -233,8 +140,7 @@ class Queue:
 
     def record(self, claimed: Claimed, worker: str, rows: BatchRows, *, decided: bool) -> bool:
         """Write a step of the batch, the first (`decided`) or a later one; False where the worker lost the batch."""
-        first = msgspec.msgpack.encode((rows.at_us, len(rows), rows.limits, rows.pack_decided())) if decided else b""
-        outcome = msgspec.msgpack.encode((rows.is_done, rows.pack_outcome(), rows.reasons))
+        steps = step_bytes(rows, decided=decided)
         done_rows = len(rows) if rows.is_done else 0
         return bool(
             self._run(
@@ -243,15 +149,14 @@ class Queue:
                 worker,
                 EXPIRY_MS,
                 claimed.entry,
-                first,
-                outcome,
+                *steps,
                 done_rows,
                 claimed.campaign,
             )
         )
 
     def release(self, claimed: Claimed, worker: str, how: str, why: str = "") -> bool:
-        """Let go of an unsettled batch: `release`, `fail` or `aside` (see leave.lua); False where it is not its own."""
+        """End the lease of an unsettled batch; `how` as in release.lua. False where the worker lost the batch."""
         return bool(self._run("release", claimed.campaign, worker, EXPIRY_MS, claimed.entry, how, why))
 
     # ---- for `status`
@@ -261,22 +166,12 @@ class Queue:
         fields = _pairs(self.server.call("HGETALL", _keys(campaign)[0]))
         if not fields:
             return None
-        if fields.get(b"version") != _VERSION:
+        if fields.get(b"version") != VERSION:
             raise CampaignError(
                 f"queue {self.server.url}: campaign {campaign!r} was queued by another version of capline"
             )
         try:
-            return QueuedRun(
-                msgspec.json.decode(fields[b"facts"], type=RunFacts),
-                msgspec.json.decode(fields[b"inputs"], type=tuple[Input, ...]),
-                fields[b"file"].decode(),
-                fields[b"path"].decode(),
-                fields[b"store"].decode(),
-                fields[b"policies"],
-                msgspec.json.decode(fields[b"columns"], type=tuple[str, ...]),
-                msgspec.json.decode(fields[b"zones"], type=tuple[str | None, ...]),
-                int(fields[b"batches"]),
-            )
+            return QueuedRun.of_fields(fields)
         except (KeyError, ValueError):
             raise CampaignError(
                 f"queue {self.server.url}: the run of {campaign!r} is damaged; "
@@ -324,7 +219,7 @@ class Queue:
             answers = self.server.calls([("HMGET", key, f"{number}:decided", f"{number}:outcome") for number in some])
             for number, (decided, outcome) in zip(some, answers, strict=True):
                 if decided is not None:
-                    yield _unpack(number, decided, outcome)
+                    yield read_steps(number, decided, outcome)
 
     def _run(self, script: str, campaign: str, *arguments: object) -> Any:
         return self.server.run(script, _keys(campaign), *arguments)
@@ -335,20 +230,5 @@ def _keys(campaign: str) -> list[str]:
     return [*(f"{prefix}:{part}" for part in ("run", "batches", "steps", "aside")), _OPEN]
 
 
-def _files(run: QueuedRun) -> dict[str, object]:
-    return {"file": run.text.encode(), "path": run.path, "store": run.store, "policies": run.policies}
-
-
 def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
-
-
-def _unpack(number: int, decided: bytes, outcome: bytes | None) -> BatchRows:
-    try:
-        at_us, rows, limits, first = msgspec.msgpack.decode(decided, type=tuple[int, int, tuple[str, ...], bytes])
-        _, second, reasons = msgspec.msgpack.decode(outcome or b"", type=tuple[bool, bytes, list[str]])
-    except msgspec.DecodeError:
-        raise damaged(number) from None
-    if not 0 < rows <= LARGEST_BATCH:
-        raise damaged(number)
-    return BatchRows.unpack(number, at_us, rows, limits, first, second, reasons)

@@ -84,9 +84,9 @@ class QueueServer:
         # `queue` reads the server's raw replies.
         self._client.response_callbacks.clear()
         folder = resources.files("capline.campaign.queue") / "lua"
+        prelude, *texts = ((folder / f"{name}.lua").read_text(encoding="utf-8") for name in ("prelude", *_SCRIPTS))
         self._scripts = {
-            name: self._client.register_script((folder / f"{name}.lua").read_text(encoding="utf-8"))
-            for name in _SCRIPTS
+            name: self._client.register_script(prelude + text) for name, text in zip(_SCRIPTS, texts, strict=True)
         }
 
     def __enter__(self) -> Self:

@@ -14,7 +14,8 @@ from capline.campaign.report import OutcomeCounts, Report
 from capline.model.errors import CampaignError
 
 if TYPE_CHECKING:
-    from capline.campaign.queue.queue import Queue, State
+    from capline.campaign.queue.queue import Queue
+    from capline.campaign.queue.records import State
 
 __all__ = ["BatchInWork", "QueueProgress", "QueueReport", "QueueStatus"]
 

@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING
 from capline.campaign.breaker import Breaker
 from capline.campaign.deliver import AGAIN, Delivery, as_campaign_errors
 from capline.campaign.file import loads_campaign
-from capline.campaign.ledger.ledger import changed_inputs
+from capline.campaign.ledger.inputs import changed_inputs
 from capline.campaign.part import Part
 from capline.campaign.prepare import open_limiter, pick_policy
 from capline.campaign.queue.lease_keeper import LeaseKeeper
-from capline.campaign.queue.queue import Claimed, DeadLetter, Over, Queue, QueuedRun, Waiting
+from capline.campaign.queue.queue import Queue
+from capline.campaign.queue.records import Claimed, DeadLetter, Over, QueuedRun, Waiting
 from capline.campaign.queue.server import QueueServer
 from capline.campaign.queue.worked import DeliveredBatch, Worked, delivered_batch
 from capline.campaign.senders.protocol import RunInfo
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     from capline.campaign.file import CampaignFile
-    from capline.campaign.ledger.ledger import Input
+    from capline.campaign.ledger.inputs import Input
     from capline.campaign.ledger.rows import BatchRows
     from capline.campaign.stop import Stop
     from capline.limiter.limiter import Limiter
@@ -71,9 +72,9 @@ _RENEWALS = 4
 
 
 class Worker:
-    """Delivers whatever is queued. `say` is called with one line about each problem.
+    """Delivers queued batches. `say` is called with one line about each problem.
 
-    `store`, where given, replaces every campaign's own store; its limiters have these `observers`. Close it afterwards.
+    `store` replaces the stores of all campaigns. `observers` are those of the limiters. Close it afterwards.
     """
 
     def __init__(
@@ -115,9 +116,9 @@ class Worker:
         return self._queue.server.check(START_S)
 
     def work(self, *, until_idle: bool = False) -> None:
-        """Deliver batches until a stop is asked for (`CampaignStopped`), or `until_idle`: until no batch is left.
+        """Deliver batches until a stop (`CampaignStopped`), or with `until_idle` until no batch is left.
 
-        A `CaplineError` ends it; another worker claims the batch once its lease has expired.
+        After a `CaplineError`, another worker claims the batch once its lease has expired.
         """
         with self._lease_keeper:
             while True:
@@ -160,7 +161,7 @@ class Worker:
         try:
             self._runs[campaign] = _Run(run, self._store, self._queue, self._observers)
         except CaplineError as error:
-            # Go on with other campaigns, and try this one again later: somebody may fix it.
+            # Other campaigns go on; this one is tried again later, since it may be fixed.
             if campaign not in self._shut_until:
                 self.worked.trouble += 1
             self._shut_until[campaign] = time.monotonic() + self._takeover_s
@@ -183,7 +184,7 @@ class Worker:
             if self._queue.release(claimed, self.name, "set_aside", str(error)):
                 self._set_aside(claimed.campaign, claimed.number, str(error))
             return
-        steps = _Steps(self._queue, claimed, self.name, self._stop)
+        steps = _QueueRecord(self._queue, claimed, self.name, self._stop)
         with self._releasing(claimed), self._lease_keeper.renewing(claimed):
             done = delivered_batch(claimed.campaign, run.delivery(steps).deliver(part, rows), time.monotonic() - began)
             self._outage = None
@@ -192,7 +193,7 @@ class Worker:
 
     @contextmanager
     def _releasing(self, claimed: Claimed) -> Generator[None]:
-        """Release the batch as the exception that is raised inside demands."""
+        """Release the batch as the exception in the block demands."""
         try:
             yield
         except _Lost:
@@ -208,7 +209,7 @@ class Worker:
         except CaplineError as error:
             with suppress(CampaignError):
                 if not self._queue.release(claimed, self.name, "fail", str(error)):
-                    # The error may be the new owner's doing: a part file that it replaced meanwhile.
+                    # The new owner may have caused the error, by replacing a part file.
                     self._lose(claimed)
                     return
             if isinstance(error, StoreError) and AGAIN not in str(error):
@@ -249,7 +250,7 @@ class _Lost(Exception):  # noqa: N818 - not an error: another worker owns the ba
 
 
 @dataclass(slots=True)
-class _Steps:
+class _QueueRecord:
     """The queue as a `Record`, for one batch."""
 
     queue: Queue
@@ -308,7 +309,7 @@ class _Run:
             raise CampaignError(f"batch {claimed.number} has another number of subjects than when it was decided")
         return part, rows
 
-    def delivery(self, steps: _Steps) -> Delivery:
+    def delivery(self, steps: _QueueRecord) -> Delivery:
         """A `Delivery` that records its steps here."""
         kinds = self._segments, self._run.zones
         return Delivery(

@@ -5,10 +5,9 @@
     ├── part-000000.parquet     the allowed of batch 0: id, segment, key, then the audience's further columns
     └── part-000001.parquet     …; a batch of which nobody is allowed has no part
 
-The rule: a part is there whole or not at all, under the name of its batch: written beside, forced to disk, renamed. A
-batch that is handed over again replaces its own part, so a resumed campaign leaves the same files, and so do two
-workers of which one was late: the bytes are the same. Parts of another run are never mixed in: such a directory is
-refused before anything is consumed.
+The rule: a part is complete or not there, under the name of its batch: written to a temporary file, forced to disk,
+renamed. A batch that is sent again replaces its own part with the same bytes, so a resumed campaign, or a late worker,
+leaves the same files. A directory with the parts of another run is refused before anything is consumed.
 
 In CSV, a text that a spreadsheet would take for a formula gets an apostrophe before it (`csv_cells`).
 
@@ -53,14 +52,14 @@ class FileSender:
         self._pa: Any = None
 
     def open(self, run: RunInfo) -> None:
-        """Make the directory this run's; `CampaignError` where it holds the parts of another."""
+        """Mark the directory as this run's; `CampaignError` if it holds the parts of another."""
         for column in run.columns:
             if column in _OWN_COLUMNS:
                 raise CampaignError(f"audience column {column!r} has the name of one that parts have anyway; rename it")
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             mark = self._directory / _MARK
-            # Looked for before the mark: another worker of this run may be setting both down, in that order.
+            # Checked before the mark: another worker of this run may just write the mark, then parts.
             has_parts = next(self._directory.glob("part-*"), None) is not None
             owner = mark.read_text().strip() if mark.exists() else ""
             if owner != run.run_id:
@@ -117,9 +116,9 @@ class FileSender:
 
 
 def _put(final: Path, data: bytes) -> None:
-    """Write a file whole, under a name of its own first; `open` takes away what killed processes left of those.
+    """Write a file atomically, by a temporary file. `open` deletes the temporary files of killed processes.
 
-    Another worker's `open` may take away the one under way: it is then written again.
+    The `open` of another worker may delete this one too: it is then written again.
     """
     for left in reversed(range(_TRIES)):
         temporary = beside(final)

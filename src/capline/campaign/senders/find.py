@@ -30,14 +30,14 @@ DEFAULT_BREAKER = 20
 """Messages in a row that were not sent, after which a campaign stops early."""
 _LARGEST_THRESHOLD = 1_000_000
 _OURS = {"file": "FileSender", "webhook": "WebhookSender", "smtp": "SmtpSender"}
-"""Known by name, so that they are there without installed metadata, and no other package can stand in for them."""
+"""Found without installed metadata, and never replaced by another package's."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltSender:
-    """A sender that is ready to be opened, its name, and a digest of every option that changes what is delivered.
+    """A sender that is ready to open, its name, and a digest of all options that change what is delivered.
 
-    `breaker`: after so many messages in a row that were not sent the campaign stops early; 0 for never.
+    `breaker`: the campaign stops early after so many messages in a row that were not sent; 0 for never.
     """
 
     name: str
@@ -46,8 +46,8 @@ class BuiltSender:
     breaker: int = 0
 
 
-class _Nobody:
-    """Stands where a fault was noted."""
+class _NoSender:
+    """A stand-in where a fault was noted."""
 
     most = None
 
@@ -61,11 +61,11 @@ class _Nobody:
         return
 
 
-_NONE = BuiltSender("", cast("Sender", _Nobody()), "")
+_NONE = BuiltSender("", cast("Sender", _NoSender()), "")
 
 
 def build_sender(section: Fields | None, file: Fields) -> BuiltSender:
-    """Make the sender; where something is wrong that becomes a fault of the file, and the answer is a stand-in."""
+    """Make the sender; what is wrong is noted as a fault of the file, and a stand-in is returned."""
     like = "sender: {file: out/, format: parquet}"
     if section is None:
         file.fault(None, f"no 'sender:' here; add it, like {like}")

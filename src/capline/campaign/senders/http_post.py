@@ -1,16 +1,15 @@
-"""One HTTP POST, bounded as a whole, and what is known of it afterwards.
+"""One HTTP POST with a time limit for all of it, and what is known afterwards.
 
-    surely not taken   no connection, or it ended before the whole request was written; 408, 425, 429, 503 (try again),
-                       any other 3xx and 4xx, 501, 505 (for good)
-    taken              a 2xx whose status line and headers came whole, whatever became of its body
-    not known          everything else: no answer, half of one, an answer that is not HTTP; 303, which follows what was
-                       taken; 409, the key is in work; 500, the far side broke somewhere on its way; 502, 504 and other
-                       5xx, a gateway lost what is behind it
+    not accepted   no connection, or it ended before the whole request was written; 408, 425, 429, 503 (try again), any
+                   other 3xx and 4xx, 501, 505 (for good)
+    accepted       a 2xx with complete headers, whatever became of its body
+    not known      everything else: no answer, half of one, not HTTP; 303, which may follow acceptance; 409, the key is
+                   in work; 500, the receiver failed midway; 502, 504 and other 5xx, a gateway lost the receiver
 
-The rule: "not taken" is said only where the receiver cannot have the whole request, or says itself that it did nothing.
+The rule: "not accepted" only if the receiver cannot have the whole request, or says itself that it did nothing.
 
-The time limit holds from the first step (looking the name up) to the last byte of the answer. Nothing is kept from one
-request to the next but the connection: no cookies. Redirects are not followed.
+The time limit covers everything from the name look-up to the last byte of the answer. Cookies are not kept, redirects
+not followed.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ _LONGEST_PAUSE_S = 3600.0
 
 @dataclass(slots=True)
 class Answer:
-    """What is known of a request: a code of `protocol`, why (empty where it was taken), the pause asked for.
+    """What is known of a request: a code of `protocol`, the reason (empty if delivered), the pause asked for.
 
-    `body` is None where it did not come whole, or was longer than asked for.
+    `body` is None if it was incomplete or too long.
     """
 
     code: int
@@ -50,7 +49,7 @@ class Answer:
 
 
 class _Body:
-    """A request's body that knows whether it was asked for: before that, the far side cannot have the whole request."""
+    """A request's body. While `is_given` is false, the receiver cannot have the whole request."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -62,10 +61,10 @@ class _Body:
 
 
 def clients(count: int, timeout_s: float, headers: Mapping[str, str]) -> list[httpx.AsyncClient]:
-    """Clients of one connection each.
+    """Clients with one connection each.
 
-    httpx's pool looks through all of its connections at every request, which for 32 of them takes longer than the
-    request. The TLS context is what costs to make, and is shared.
+    A pool of httpx searches all its connections at each request, which for 32 takes longer than the request itself. The
+    TLS context is expensive and shared.
     """
     context = httpx.create_ssl_context()
     return [
@@ -83,7 +82,7 @@ def clients(count: int, timeout_s: float, headers: Mapping[str, str]) -> list[ht
 async def post(
     client: httpx.AsyncClient, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float, longest_bytes: int
 ) -> Answer:
-    """Post the body; never raises for what the network or the far side does. Reads `longest_bytes` of the answer."""
+    """Post the body; read at most `longest_bytes` of the answer. Faults of the network are answers, never raised."""
     given = _Body(body)
     response: httpx.Response | None = None
     received: bytes | None = None
@@ -108,7 +107,7 @@ async def post(
 
 
 def outcome_of(status: int) -> int:
-    """What an HTTP status says of a message: a code of `protocol`."""
+    """The code of `protocol` for an HTTP status."""
     if _OK <= status < _REDIRECT:
         return DELIVERED
     if status in _NOT_NOW:
@@ -118,7 +117,7 @@ def outcome_of(status: int) -> int:
 
 
 async def _read(response: httpx.Response, longest_bytes: int) -> bytes | None:
-    """Read a short body, so that the connection can be used again; leave a long one, which closes it."""
+    """Read a short body, so that the connection can be reused; a long one is left unread, which closes it."""
     received = bytearray()
     async for piece in response.aiter_raw():
         received += piece
@@ -128,5 +127,5 @@ async def _read(response: httpx.Response, longest_bytes: int) -> bytes | None:
 
 
 def _pause_s(retry_after: str) -> float:
-    """`Retry-After` in seconds; its other form, a date, is left to the growing wait."""
+    """`Retry-After` in seconds; 0 for its other form, a date."""
     return min(float(retry_after), _LONGEST_PAUSE_S) if retry_after.isascii() and retry_after.isdecimal() else 0.0

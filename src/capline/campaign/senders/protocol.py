@@ -12,14 +12,13 @@ A message may be sent again, after a transient failure or when a killed campaign
 sender should pass the key to the receiver (`Idempotency-Key`), or write under names that it replaces (a part file for
 each batch).
 
-Another sender is a class with this shape, named by an entry point of its package:
+A third party's sender is a class of this shape, named by an entry point of its package:
 
     [project.entry-points."capline.senders"]
     pigeon = "loft.capline:PigeonSender"          # then, in a campaign file:  sender: {pigeon: {loft: north}}
 
-It is called with its options (`Fields`): to be checked there and then, with nothing opened, connected or started. What
-it raises as a `CampaignError` stops the campaign, which can be resumed: for when nothing can be sent at all, like a
-full disk.
+It is called with its options (`Fields`), which it checks at once, without opening or connecting anything. It raises
+`CampaignError` when nothing can be sent at all (a full disk): that stops the campaign, which can be resumed.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ DELIVERED, PERMANENT, TRANSIENT, UNKNOWN = range(4)
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """The run that a sender is opened for; `run_id` is the same when the run is resumed, and no other run has it."""
+    """The run that a sender is opened for; `run_id` is unique, and the same when the run is resumed."""
 
     campaign: str
     run_id: str
@@ -66,7 +65,7 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message: `key` names it, always the same; `fields` has the audience's further columns."""
+    """One message. Its `key` never changes; `fields` has the audience's further columns."""
 
     id: int
     key: str
@@ -108,9 +107,9 @@ class Messages:
 
 @dataclass(slots=True)
 class Outcomes:
-    """What became of each message, in the order given: `codes`, and a reason for those that failed.
+    """What became of each message, in order: `codes`, and reasons for those that were not delivered.
 
-    `wait_s`: the far side asked for this pause before the next try (`Retry-After`).
+    `wait_s` is the pause before the next try that the receiver asked for (`Retry-After`).
     """
 
     codes: NDArray[np.uint8]
@@ -119,11 +118,11 @@ class Outcomes:
 
     @classmethod
     def delivered(cls, rows: int) -> Outcomes:
-        """All of them are there."""
+        """All of them were delivered."""
         return cls(np.zeros(rows, np.uint8))
 
     def fail(self, row: int, code: int, reason: str) -> None:
-        """Say that one is not, and why, in a few words: reasons are counted, so leave out what differs each time."""
+        """Note that one was not delivered, and why. Reasons are counted, so leave out details that always differ."""
         self.codes[row] = code
         self.reasons[row] = reason
 
@@ -132,14 +131,14 @@ class Sender(Protocol):
     """A sender in use: `open`, any number of `send`, `close`."""
 
     most: int | None
-    """How many messages one `send` gets, None for a whole batch.
+    """The most messages in one `send`; None for a whole batch.
 
-    The outcomes are recorded after each `send`: after a kill at most so many messages are sent again, and a stop waits
-    for no more.
+    Outcomes are recorded after each `send`. So after a kill at most so many messages are sent again, and a stop waits
+    for at most so many.
     """
 
     def open(self, run: RunInfo) -> None:
-        """Get ready; nothing was consumed yet, so this is the time to raise `CampaignError` for what cannot work."""
+        """Get ready. Nothing is consumed yet, so raise `CampaignError` here for what cannot work."""
         ...
 
     def send(self, messages: Messages) -> Outcomes:
@@ -152,9 +151,9 @@ class Sender(Protocol):
 
 
 def asks_again(sender: Sender) -> bool:
-    """Whether the receiver drops repeated keys, so that a message with an unknown outcome may be sent again.
+    """Whether a message with an unknown outcome may be sent again, since the receiver drops repeated keys.
 
-    A sender says no by an attribute `asks_again = False`: such messages then stay unknown, and nobody gets one twice.
+    A sender without this has an attribute `asks_again = False`: such messages then stay not known.
     """
     return bool(getattr(sender, "asks_again", True))
 
@@ -166,7 +165,7 @@ class SenderType(Protocol):
     """The option that a bare value stands for: `sender: {file: out/}` is `sender: {file: {path: out/}}`."""
 
     tuning: ClassVar[frozenset[str]]
-    """Options that may differ when a run is resumed: they change how fast, not what."""
+    """Options that may differ when a run is resumed, since they only change the speed."""
 
     def __call__(self, options: Fields) -> Sender:
         """Make one; options that cannot be used are noted with `options.fault`."""

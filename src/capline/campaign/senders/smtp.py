@@ -10,8 +10,8 @@
     5xx                                   permanent; so is an address that is none
     no answer, or half of one, after it   not known: the server may have accepted it
 
-The rule: SMTP has no idempotency, so a mail that is not known is not sent again, unless `again: true` says so: then
-with the same Message-ID, by which some mailboxes drop it. At most `most` mails are under way between two entries in the
+The rule: SMTP has no idempotency, so a mail whose outcome is not known is sent again only with `again: true`, with the
+same Message-ID, by which some mailboxes drop duplicates. At most `most` mails are sent between two entries in the
 ledger: after a kill, so many may be not known.
 """
 
@@ -53,7 +53,7 @@ _LARGEST_PORT = 65535
 
 
 class _Smtp(smtplib.SMTP):
-    """A connection that knows whether the last line of a mail is out: from then on the server may have accepted it."""
+    """A connection that notes when the last line of a mail was sent: from then on the server may have accepted it."""
 
     mail_is_out = False
 
@@ -101,7 +101,7 @@ class SmtpSender:
             options.fault(None, "give username and password both, or none of them")
 
     def open(self, run: RunInfo) -> None:
-        """Check the templates and connect; `CampaignError` where the server does not let us in."""
+        """Check the templates and connect; `CampaignError` if the server refuses the connection or the login."""
         self._run = run
         for template in (self._to, self._subject, self._text):
             template.check(run.columns)
@@ -111,7 +111,7 @@ class SmtpSender:
             raise CampaignError(f"sender smtp: {self._host}:{self._port}: {_reason(error)}; nothing was sent") from None
 
     def send(self, messages: Messages) -> Outcomes:
-        """Send one after the other; where the server is gone and does not come back, the rest is transient."""
+        """Send one after the other; if the server is lost and cannot be reached again, the rest is transient."""
         outcomes = Outcomes.delivered(len(messages))
         for row in range(len(messages)):
             try:
@@ -183,7 +183,7 @@ class SmtpSender:
 
 
 def _answered(error: Exception) -> bool:
-    """Whether the server itself said no, or was not asked (then the connection is good)."""
+    """Whether the server itself refused, or was not asked: the connection is then still good."""
     good = smtplib.SMTPResponseException, smtplib.SMTPRecipientsRefused, smtplib.SMTPNotSupportedError
     return isinstance(error, good)
 
@@ -199,7 +199,7 @@ def _status(error: Exception) -> int | None:
 
 
 def _code(error: Exception, *, mail_is_out: bool) -> int:
-    """A code of `protocol`. Once the mail is out, only a whole answer that refuses it says that it was not taken."""
+    """A code of `protocol`. Once the mail is out, only a complete refusal shows that it was not accepted."""
     status = _status(error)
     if isinstance(error, smtplib.SMTPNotSupportedError):
         return PERMANENT
@@ -238,11 +238,8 @@ def _template(options: Fields, key: str, like: str) -> Template:
 
 
 def _secret(options: Fields, key: str) -> str:
-    if not options.has(key):
-        options.node(key)
-        return ""
     try:
-        return from_environment(options.text(key))
+        return from_environment(options.optional(key) or "")
     except CampaignError as error:
         options.fault(key, str(error))
         return ""

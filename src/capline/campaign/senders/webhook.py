@@ -12,7 +12,7 @@ The rule: the key is the same each time a message is sent, after a timeout, a 50
 accepts each message once; another may accept messages twice that were under way at a kill. `http_post` decides what a
 failed request means.
 
-With `batch: 500` a request has up to so many messages, and the answer a result for each: see `webhook_batch`.
+With `batch: 500` a request has up to 500 messages, and the answer a result for each: see `webhook_batch`.
 
 One event loop with bounded concurrency, in the calling thread: about 0.6 ms of CPU a request, and 0.02 ms a message.
 """
@@ -39,7 +39,7 @@ __all__ = ["WebhookSender"]
 
 _MOST_IN_BATCH = 10_000
 _HAND_OVER = 8
-"""Requests for each connection at one hand-over: long enough to keep them all busy, short enough to stop soon."""
+"""Requests for each connection in one `send`: enough to keep all busy, few enough to stop soon."""
 _LONGEST_BODY_BYTES = 1 << 16
 _RESERVED = ("idempotency-key", "content-type", "content-length", "host")
 
@@ -137,7 +137,7 @@ class WebhookSender:
 
 
 def _why_no_url(text: str) -> str | None:
-    """What is wrong with it; the text itself is not repeated, since it may hold a token."""
+    """What is wrong with a URL, without its text, which may hold a token; None if it is good."""
     try:
         url = httpx.URL(text)
     except httpx.InvalidURL as error:

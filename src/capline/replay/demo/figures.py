@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from capline.replay.demo.messages import MESSAGES
-from capline.replay.demo.recency import DAY_US, SEGMENTS
+from capline.model.limit import DAY_US
+from capline.replay.demo.messages import EPOCH_WEEKDAY, MESSAGES
+from capline.replay.demo.recency import SEGMENTS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,9 +26,6 @@ __all__ = ["NO_SEGMENT", "Figures", "Line", "Week", "by_window", "day_text", "fi
 
 NO_SEGMENT = "(none yet)"
 """How those are called who have no segment: customers on the day of their first purchase."""
-
-_EPOCH_WEEKDAY = 3
-"""1 January 1970 was a Thursday; Monday is 0."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -66,7 +64,7 @@ class Figures(msgspec.Struct, frozen=True):
 def figures_of(record: Record, people_of_day: dict[int, dict[str, int]]) -> Figures:
     """Work out the figures; `people_of_day` has the size of each segment on each morning, by day since 1970."""
     segment_names = (NO_SEGMENT, *SEGMENTS)
-    week = (record.at_us // DAY_US + _EPOCH_WEEKDAY) // 7
+    week = (record.at_us // DAY_US + EPOCH_WEEKDAY) // 7
     without_caps, with_caps = _per_customer_week(record, week)
     return Figures(
         tuple(_line(record, record.codes == code, name) for code, name in enumerate(segment_names)),
@@ -116,7 +114,7 @@ def _week(record: Record, rows: NDArray[np.bool_], number: int, people_of_day: d
     for limit, count in zip(record.limits, counts[1:], strict=True):
         window = _window(limit)
         refused[window] = refused.get(window, 0) + count
-    monday = number * 7 - _EPOCH_WEEKDAY
+    monday = number * 7 - EPOCH_WEEKDAY
     mornings = [day for day in range(monday, monday + 7) if day in people_of_day]
     return Week(day_text(monday), int(counts[0]), refused, people_of_day[mornings[-1]] if mornings else {})
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from capline.replay.demo.recency import DAY_US, Recency
+from capline.model.limit import DAY_US
+from capline.replay.demo.recency import Recency
 from capline.replay.events import ReplayError, read_events
 from capline.segment import IdSet
 
@@ -34,6 +35,7 @@ __all__ = [
     "BLAST",
     "BLAST_HOUR",
     "BLAST_WEEKDAY",
+    "EPOCH_WEEKDAY",
     "HOUR_US",
     "MESSAGES",
     "Message",
@@ -66,7 +68,7 @@ BLAST_WEEKDAY = 3
 BLAST_HOUR = 16
 
 _FIRST_HOUR, _HOURS = 8, 14
-_EPOCH_WEEKDAY = 3
+EPOCH_WEEKDAY = 3
 """1 January 1970 was a Thursday; Monday is 0."""
 
 _LARGEST_CUSTOMER = (1 << 32) - 1
@@ -145,7 +147,7 @@ def calendar(purchases: Purchases) -> Iterator[tuple[Snapshot, list[Messages]]]:
 
 def is_blast_day(day: int) -> bool:
     """Tell whether this day since 1970 is a Thursday."""
-    return (day + _EPOCH_WEEKDAY) % 7 == BLAST_WEEKDAY
+    return (day + EPOCH_WEEKDAY) % 7 == BLAST_WEEKDAY
 
 
 def _follow_ups(purchases: Purchases) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.uint8]]:

@@ -5,11 +5,10 @@
     lapsing   last purchase 91 to 180 days ago
     churned   last purchase more than 180 days ago
 
-A snapshot of day d knows the purchases of the days before d and nothing later, as a nightly job would. Who buys for the
-first time on day d is therefore in no segment until the next morning, and a policy's plain `limits` hold for them.
+A snapshot of day d knows only the purchases before day d, like a nightly job. So a customer who buys for the first time
+on day d is in no segment until the next morning, and has the policy's plain `limits`.
 
-Two integers a customer are all the state; a day costs one pass over them and four bitmaps, about 1 ms for 23,570
-customers.
+The state is two integers a customer. A day costs one pass over them and four bitmaps: about 1 ms for 23,570 customers.
 """
 
 from __future__ import annotations
@@ -19,15 +18,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from capline.model.limit import DAY_US
 from capline.replay.events import ReplayError
 from capline.segment import IdSet, Snapshot
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ACTIVE_DAYS", "DAY_US", "LAPSING_DAYS", "NEW_DAYS", "SEGMENTS", "Recency"]
-
-DAY_US = 86_400_000_000
+__all__ = ["ACTIVE_DAYS", "LAPSING_DAYS", "NEW_DAYS", "SEGMENTS", "Recency"]
 
 NEW_DAYS = 30
 ACTIVE_DAYS = 90

@@ -25,10 +25,11 @@ import numpy as np
 
 from capline.limiter.limiter import Limiter
 from capline.model.clock import ManualClock
+from capline.model.limit import DAY_US
 from capline.policy.file import load
 from capline.replay.demo.figures import Figures, day_text, figures_of
 from capline.replay.demo.messages import BLAST_HOUR, MESSAGES, calendar, is_blast_day, read_purchases
-from capline.replay.demo.recency import DAY_US, SEGMENTS
+from capline.replay.demo.recency import SEGMENTS
 from capline.replay.demo.record import Recorder
 from capline.replay.demo.recount import Recount, check_countable, recount
 from capline.replay.engine import replay

@@ -1,12 +1,12 @@
 """Building segments: rows of (id, segment) become sets, and the exclusive ones are verified to be disjoint.
 
-The rule: nobody is in two exclusive segments. Rows that say otherwise are an error that lists the offenders, unless a
-stated order resolves them: `first_wins=["new", "active"]` puts whoever is in both into `new`. Segments that are
-declared `overlapping` (audiences, hold-outs) may share ids with any. The order of the rows never matters, so the same
-rows give the same snapshot however they are split over files or shuffled.
+The rule: no id is in two exclusive segments. Rows that break it are an error that lists the ids, unless an order
+resolves it: `first_wins=["new", "active"]` puts an id of both into `new`. Segments declared `overlapping` (audiences,
+hold-outs) may share ids with any. The order of the rows never matters: the same rows give the same snapshot, however
+they are shuffled or split over files.
 
-Rows are gathered up to 4 million at a time, sorted into bitmaps and dropped, so memory is the bitmaps and 4 million
-rows. Bitmaps are united as they come, eight at a time. Text ids are numbered on the way (`number_rows`).
+Up to 4 million rows at a time are sorted into bitmaps, so memory holds the bitmaps and 4 million rows. Eight bitmaps of
+a segment are united at a time. Text ids are numbered on the way (`number_rows`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from capline.segment.build.source import TextRows
     from capline.segment.dictionary.dictionary import Dictionary, DictionaryBuilder
 
-__all__ = ["build_segments", "number_rows", "settle"]
+__all__ = ["build_segments", "make_disjoint", "number_rows"]
 
 _GATHERED = 4_000_000
 _GATHERED_TEXTS = 2_000_000
@@ -47,12 +47,12 @@ def build_segments(
 ) -> dict[str, IdSet]:
     """Unite the rows into sets by segment, ready for a `Snapshot`.
 
-    `first_wins` names every exclusive segment, the strongest first; its order becomes the order of the segments, and a
-    name that no row has becomes an empty segment, so that a snapshot has the same segments every day. Without it the
-    names are sorted, and ids in two exclusive segments raise `SegmentError` with their number and the first ten (as
-    texts, where `builder` numbered them). The same row twice is no offence. `overlapping` names the segments that may
-    share ids; they come last, and are there whether a row has them or not. A `partial` build is not settled: `merge`
-    does that. `kind` is that of the rows' ids: `uint32` (also the numbers of texts) or `uint64`.
+    `first_wins` names every exclusive segment, the strongest first, which is also their final order. A name without
+    rows becomes an empty segment, so that every day's snapshot has the same segments. Without it the names are sorted,
+    and ids in two exclusive segments raise `SegmentError` with their number and the first ten (as texts if `builder`
+    numbered them). Duplicate rows are fine. `overlapping` names the segments that may share ids; they come last, with
+    or without rows. A `partial` build may have ids in two segments: `merge` resolves them. `kind` is that of the rows'
+    ids: `uint32` (also the numbers of texts) or `uint64`.
 
     `progress` is called with the number of rows so far. Cost: about 0.1 s for a million rows in random order.
     """
@@ -70,14 +70,14 @@ def build_segments(
         if progress is not None:
             progress(total)
         if count >= _GATHERED:
-            _settle(gathered, parts, set_type(kind))
+            _to_bitmaps(gathered, parts, set_type(kind))
             count = 0
-    _settle(gathered, parts, set_type(kind))
+    _to_bitmaps(gathered, parts, set_type(kind))
     sets = {name: set_type(kind).union(parts.pop(name)) for name in list(parts)}
     if partial:
         return {name: sets[name] for name in sorted(sets)}
     texts = None if builder is None else builder.dictionary()
-    return settle(sets, order, overlapping, texts=texts)
+    return make_disjoint(sets, order, overlapping, texts=texts)
 
 
 def number_rows(
@@ -100,7 +100,7 @@ def number_rows(
 
 
 def _numbered(waiting: list[TextRows], builder: DictionaryBuilder) -> Iterator[Rows]:
-    """Number many batches at once: the more texts are looked up together, the less each costs."""
+    """Number many batches at once, which is cheaper for each text."""
     by_length: dict[int, list[Group]] = {}
     start = 0
     for batch in waiting:
@@ -118,7 +118,7 @@ def _numbered(waiting: list[TextRows], builder: DictionaryBuilder) -> Iterator[R
         start += batch.codes.size
 
 
-def settle(
+def make_disjoint(
     sets: dict[str, IdSet],
     order: Sequence[str] | None,
     overlapping: Collection[str],
@@ -132,7 +132,7 @@ def settle(
             raise _not_in_order(name, names)
     both = [name for name in names if name in overlapping]
     if both:
-        raise SegmentError(f"segment {both[0]!r} may overlap, so no order settles it; leave it out of the order")
+        raise SegmentError(f"segment {both[0]!r} may overlap, so it has no place in the order; leave it out there")
     kind = type(next(iter(sets.values()))) if sets else IdSet
     exclusive = {name: sets.get(name, kind()) for name in names}
     if order is not None:
@@ -154,12 +154,12 @@ def _by_segment(batch: Rows) -> list[tuple[str, IdArray]]:
     return [(name, ids[start:end]) for name, start, end in zip(batch.names, starts, ends, strict=True) if start < end]
 
 
-def _settle(gathered: dict[str, list[IdArray]], parts: dict[str, list[IdSet]], kind: type[IdSet]) -> None:
-    """Turn what was gathered into bitmaps."""
+def _to_bitmaps(gathered: dict[str, list[IdArray]], parts: dict[str, list[IdSet]], kind: type[IdSet]) -> None:
+    """Turn the gathered rows into bitmaps."""
     for name, arrays in gathered.items():
         some = parts.setdefault(name, [])
         some.append(kind.from_array(np.concatenate(arrays)))
-        # Parts of rows in random order have every container, thinly: a few of them take more than their union.
+        # Bitmaps of rows in random order are thin: a few of them are larger than their union.
         if len(some) == _PARTS:
             some[:] = [kind.union(some)]
     if len(parts) > MOST_SEGMENTS:

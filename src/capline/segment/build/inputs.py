@@ -1,7 +1,6 @@
-"""Sources by URL: what `source` asks for when a file of rows lies in an object store.
+"""Sources by URL: rows in an object store, read in the same batches and with the same checks as local files.
 
-`s3://bucket/export/part-*.parquet` is expanded by `list_inputs`, and each object is read through `open_input`, in the
-same batches and with the same checks as a local file.
+`list_inputs` expands a URL like `s3://bucket/export/part-*.parquet`, `open_input` opens one object.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ __all__ = ["Input", "RemoteFile", "is_url", "list_inputs", "open_input"]
 
 
 class RemoteFile:
-    """An object by its URL; behaves as a path does where `table` and messages need one: a name, and its text."""
+    """An object by its URL, with the name and suffix of a path."""
 
     __slots__ = ("url",)
 
@@ -22,12 +21,12 @@ class RemoteFile:
 
     @property
     def name(self) -> str:
-        """The last part of the URL: what tells CSV from Parquet."""
+        """The last part of the URL."""
         return self.url.rsplit("/", 1)[-1]
 
     @property
     def suffix(self) -> str:
-        """As of a path."""
+        """The suffix of the name, like `.csv`."""
         return Path(self.name).suffix
 
     def __str__(self) -> str:
@@ -50,13 +49,13 @@ def is_url(path: object) -> bool:
 
 def open_input(url: str) -> BinaryIO:
     """Open an object for reading: a seekable binary file; raises OSError or `SegmentError`."""
-    from capline.segment.objects.remote import open_object  # noqa: PLC0415 - obstore is loaded only where an object is named
+    from capline.segment.objects.bucket import open_object  # noqa: PLC0415 - obstore is loaded only where an object is named
 
     return open_object(url)
 
 
 def list_inputs(pattern: str) -> list[str]:
-    """The URLs that a URL with `*` and `?` in its path names, sorted; raises `SegmentError`."""
-    from capline.segment.objects.remote import list_objects  # noqa: PLC0415 - as above
+    """The URLs that match a URL with wildcards in its path, sorted; raises `SegmentError`."""
+    from capline.segment.objects.bucket import list_objects  # noqa: PLC0415 - as above
 
     return list_objects(pattern)

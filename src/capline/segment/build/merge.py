@@ -1,13 +1,12 @@
-"""Merging partial builds: each part of the rows built by itself, on any machine, then one step that unites them.
+"""Merging partial builds: parts of the rows are built apart, on any machines, and then united in one step.
 
     part-0000/  part-0001/  ...     partial snapshots: `capline segments build --partial`, or `write_snapshot(partial=)`
           └─────────┴────> merge    sets of one name are united, disjointness is verified (or made by an order)
 
-The rule: a merge of parts equals one build of all their rows. An id that two parts put into two exclusive segments is
-an error here, as it is in one build, and is resolved by the same order.
+The rule: a merge of parts equals one build of all their rows, with the same errors and the same order of precedence.
 
-Text ids: a part has numbers of its own, from its own small dictionary. Merging looks the parts' texts up in the kept
-dictionary, adds those that are new, and renumbers the part's sets. One part is in memory at a time.
+For text ids, each part has its own numbers and its own small dictionary. Merging looks up the part's texts in the
+permanent dictionary, adds new ones, and renumbers the part's sets. One part is in memory at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from capline.model.errors import SegmentError
-from capline.segment.build.build import settle
+from capline.segment.build.build import make_disjoint
 from capline.segment.dictionary.idfile import Group
 from capline.segment.sets.idset import IdSet, set_type
 from capline.segment.snapshot.load import load_partial
@@ -72,7 +71,7 @@ def merge_partials(
         sets = {**{name: set_type(kind or "")() for name in first_wins}, **sets}
     overlapping = [name for name, exclusive in declared.items() if not exclusive]
     ids = None if builder is None else builder.dictionary()
-    return Snapshot(settle(sets, first_wins, overlapping, texts=ids), version, overlapping=overlapping, ids=ids)
+    return Snapshot(make_disjoint(sets, first_wins, overlapping, texts=ids), version, overlapping=overlapping, ids=ids)
 
 
 def _renumber(part: Snapshot, builder: DictionaryBuilder) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:

@@ -1,19 +1,17 @@
 """Reads ids: rows (id, segment) and audiences, from CSV, Parquet and bitmap files.
 
-The rule: an id is a whole number from 0 to 2^32-1 (of kind `uint64`: to 2^64-1; of kind `text`: 1 to 512 bytes of
-UTF-8), and every row has one, or nothing is read from the source at all. No row is skipped, rounded, trimmed or
-wrapped: one bad row is an error that names the file, the row and the fix. Rows are counted from 1; the
-header and blank lines are not rows.
+The rule: every row has an id, a whole number from 0 to 2^32-1 (kind `uint64`: to 2^64-1; kind `text`: 1 to 512 bytes
+of UTF-8), or the whole source is refused. No row is skipped, rounded, trimmed or wrapped: a bad row is an error that
+names the file, the row and the fix. Rows are counted from 1, without the header and blank lines.
 
     .csv .csv.gz       a header, then rows; ids are decimal digits only (so not 0x10, 1e3, +7 or 1.0)
     .parquet .pq       ids in any integer type, the segment in text or dictionary-encoded text
     .roaring .bitmap   a bitmap file, for audiences
 
-What cannot be detected: a CSV without compression that was cut short exactly at the end of a row, or within its last
-field. Gzip and Parquet state their own lengths.
+An uncompressed CSV that was cut short at the end of a row, or in its last field, cannot be detected. Gzip and Parquet
+state their lengths.
 
-Files are read in batches, so memory does not grow with the source; the checks work on columns, about 0.1 s a million
-rows.
+Files are read in batches, so memory does not grow with the source. Cost: about 0.1 s a million rows.
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ _GATHERED = 4_000_000
 _NEGATIVE = re.compile(r"-[0-9]+")
 _FRACTION = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _DIGITS = 19
-"""Digits that any number may have and still fit uint64; with one more, some do."""
+"""Any number of so many digits fits uint64."""
 
 
 class Rows(NamedTuple):
@@ -81,9 +79,9 @@ class TextRows(NamedTuple):
 
 
 def expand(paths: Paths) -> tuple[Path, ...]:
-    """List the local files that the paths name, globs replaced by their matches in sorted order; each once.
+    """The local files that the paths name, with globs expanded in sorted order, each once.
 
-    `SegmentError` for what names nothing, for a directory, and for a URL.
+    Raises `SegmentError` for a path without a file, a directory, or a URL.
     """
     found = expand_inputs(paths)
     for each in found:
@@ -93,7 +91,7 @@ def expand(paths: Paths) -> tuple[Path, ...]:
 
 
 def expand_inputs(paths: Paths) -> tuple[Input, ...]:
-    """As `expand`, objects by their URL too."""
+    """Like `expand`, and objects by their URL."""
     found: list[Input] = []
     for path in [paths] if isinstance(paths, (str, Path)) else paths:
         if inputs.is_url(path):
@@ -119,7 +117,7 @@ def expand_inputs(paths: Paths) -> tuple[Input, ...]:
 
 
 def count_rows(paths: Paths) -> int | None:
-    """How many rows there will be, where that costs nothing to know (Parquet says so); for progress bars."""
+    """How many rows there are, for progress bars; None unless all files are Parquet, which states it."""
     counts = [table.parquet_rows(path) if table.is_parquet(path) else None for path in expand_inputs(paths)]
     return None if None in counts else sum(count for count in counts if count is not None)
 
@@ -142,7 +140,7 @@ def read_rows(
 
 
 def read_text_rows(paths: Paths, id_column: str = "id", segment_column: str = "segment") -> Iterator[TextRows]:
-    """`read_rows` for text ids: each 1 to 512 bytes of UTF-8, taken as it stands; case and blanks count."""
+    """`read_rows` for text ids: 1 to 512 bytes of UTF-8, taken as they are; case and blanks count."""
     total = 0
     for path in expand_inputs(paths):
         for columns in table.read_columns(path, (id_column, segment_column)):
@@ -161,7 +159,7 @@ def read_texts(paths: Paths, id_column: str = "id") -> Iterator[list[Group]]:
 
 
 def find_audience(paths: Paths, id_column: str, texts: Dictionary) -> tuple[IdSet, int]:
-    """The numbers of an audience of text ids, and how many others there are, each once, that never got a number."""
+    """The numbers of an audience of text ids, and how many distinct ids have no number."""
     known: list[IdSet] = []
     unknown: dict[int, list[npt.NDArray[np.bytes_]]] = {}
     for groups in read_texts(paths, id_column):
@@ -183,8 +181,8 @@ def read_audience(
 ) -> IdSet:
     """Read the ids of an audience, in any order.
 
-    An id that comes twice, in one file or in two, is a `SegmentError` with their number and the first ten, unless
-    `drop_duplicates`; so is an audience of nobody. `progress` is called with the rows so far.
+    Duplicates, also across files, raise `SegmentError` with their number and the first ten, unless `drop_duplicates`;
+    so does an empty audience. `progress` is called with the rows so far.
     """
     parts: list[IdSet] = []
     repeated: list[IdSet] = []
@@ -202,8 +200,8 @@ def read_audience(
             if progress is not None:
                 progress(total)
             if sum(each.size for each in waiting) >= _GATHERED:
-                _settle(waiting, parts, repeated, its)
-    _settle(waiting, parts, repeated, its)
+                _to_bitmap(waiting, parts, repeated, its)
+    _to_bitmap(waiting, parts, repeated, its)
     audience = its.union(parts)
     if not audience:
         raise SegmentError(f"{_shown(paths)}: an empty audience; name at least one id")
@@ -220,7 +218,7 @@ def _audience_ids(path: Input, id_column: str, kind: type[IdSet]) -> Iterator[Id
         yield _ids(columns, path, id_column, kind)
 
 
-def _settle(waiting: list[IdArray], parts: list[IdSet], repeated: list[IdSet], kind: type[IdSet]) -> None:
+def _to_bitmap(waiting: list[IdArray], parts: list[IdSet], repeated: list[IdSet], kind: type[IdSet]) -> None:
     if not waiting:
         return
     ids = np.sort(np.concatenate(waiting))
@@ -291,7 +289,7 @@ def _check_null(columns: table.TableColumns, path: Input, name: str) -> None:
 
 
 def _why_not(text: str, largest: int) -> str:
-    """Why this text is no id; the longest texts are shown by their beginning."""
+    """Why this text is not an id; a long text is shown shortened."""
     shown = text if len(text) <= 40 else f"{text[:40]}…"  # noqa: PLR2004 - enough to find it by
     if not text:
         return "is empty; every row needs an id"

@@ -1,11 +1,10 @@
-"""Columns out of CSV and Parquet: the only module that imports pyarrow, with types for it.
+"""Columns of CSV and Parquet files, by pyarrow, in batches of some 100,000 rows.
 
-This module reports what is wrong with a *file*; `source` checks the *values*. Batches are some 100,000
-rows.
+This module reports what is wrong with a *file*; `source` checks the *values*.
 
-Two traps that shape it. Arrow's reader of numbers in CSV takes `0x10` for 16 and ` 7` for 7, so CSV is read as text and
-checked. And a quote that is never closed makes Arrow swallow rows, up to the end of the file, into one value: every
-column is therefore read, also those not asked for, and a line break inside a value is an error.
+Two traps. Arrow reads the CSV numbers `0x10` as 16 and ` 7` as 7, so CSV is read as text and checked. And with a quote
+that is never closed, Arrow reads many rows as one value: so all columns are read, and a line break in a value is an
+error.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ __all__ = [
     "read_columns",
 ]
 
-# pyarrow ships no types: imported by name it is Any, said once here, where an import would be a hundred unknowns.
+# pyarrow ships no types: imported by name it is Any.
 _pa: Any = import_module("pyarrow")
 _compute: Any = import_module("pyarrow.compute")
 _csv: Any = import_module("pyarrow.csv")
@@ -60,7 +59,7 @@ _BATCH_ROWS = 1 << 17
 
 
 class TableColumns(NamedTuple):
-    """A batch: the columns asked for, the number of its first row (from 1), and whether numbers in it are text."""
+    """A batch: the columns, the number of its first row (from 1), and whether its numbers are text."""
 
     arrays: tuple[Any, ...]
     first_row: int
@@ -73,13 +72,13 @@ def is_parquet(path: Input) -> bool:
 
 
 def parquet_rows(path: Input) -> int:
-    """How many rows a Parquet file says that it has."""
+    """The number of rows that a Parquet file states."""
     with _arrow_errors(path), _parquet.ParquetFile(_opened(path)) as file:
         return int(file.metadata.num_rows)
 
 
 def read_columns(path: Input, names: tuple[str, ...]) -> Iterator[TableColumns]:
-    """Read these columns, batch by batch; `SegmentError` for a file that is damaged, or lacks one of them."""
+    """Read these columns, batch by batch; `SegmentError` for a damaged file or a missing column."""
     if is_parquet(path):
         return _read_parquet(path, names)
     if path.name.endswith(_CSV_SUFFIXES):
@@ -108,7 +107,7 @@ def _read_csv(path: Input, names: tuple[str, ...]) -> Iterator[TableColumns]:
         return "error"
 
     invalid: list[Any] = []
-    # One thread: it is as fast here (the parsing dominates), and only then does Arrow know the number of a bad row.
+    # With one thread Arrow knows the number of a bad row, and is as fast.
     options = _csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)
     rules = _csv.ParseOptions(invalid_row_handler=keep_invalid)
     row = 1
@@ -130,12 +129,12 @@ def _read_csv(path: Input, names: tuple[str, ...]) -> Iterator[TableColumns]:
 
 
 def _opened(path: Input) -> Any:
-    """What Arrow reads from: a file's path, or an object opened."""
+    """What Arrow reads from: a path, or an opened object."""
     return path if isinstance(path, Path) else inputs.open_input(path.url)
 
 
 def _unpacked(path: Input) -> Any:
-    """The same for CSV: Arrow unpacks a file by its name, and an object not at all."""
+    """The same for CSV: Arrow decompresses files by their name, but not objects."""
     if isinstance(path, Path):
         return path
     opened: Any = inputs.open_input(path.url)
@@ -145,8 +144,7 @@ def _unpacked(path: Input) -> Any:
 def _header(path: Input) -> list[str]:
     """The names in the first row.
 
-    Not by Arrow: its reader reads ahead in a thread of its own, and now and then aborted a program that ended there and
-    then, since a column was missing.
+    Not by Arrow: its reader reads ahead in a thread, which aborted some programs that ended over a missing column.
     """
     raw = path.open("rb") if isinstance(path, Path) else inputs.open_input(path.url)
     plain: Any = gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw
@@ -230,16 +228,16 @@ def first_of_length(column: Any, least: int, most: int) -> int | None:
 
 
 def by_length(column: Any) -> list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.bytes_]]]:
-    """Sort a column of plain text without nulls by length in bytes: the length, the places, the texts at a fixed width.
+    """Group a text column without nulls by length in bytes: the length, the rows, the texts at a fixed width.
 
-    ValueError for bytes that are not UTF-8.
+    Raises ValueError for bytes that are not UTF-8.
     """
     column.validate(full=True)
     lengths = _compute.binary_length(column).to_numpy(zero_copy_only=False)
     found: list[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.bytes_]]] = []
     for length in np.unique(lengths).tolist():
         places = np.flatnonzero(lengths == length)
-        # Taken together, texts of one length lie side by side: their bytes are the array.
+        # Texts of one length lie side by side, so their bytes are the array.
         some = column.take(_pa.array(places))
         cells = np.frombuffer(some.buffers()[2], dtype=f"S{length}", count=places.size)
         found.append((length, places, cells))

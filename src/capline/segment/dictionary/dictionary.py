@@ -1,7 +1,7 @@
-"""Text ids: the durable dictionary that gives each text a number, for good.
+"""The dictionary of text ids: gives each text a permanent number.
 
-Segments are bitmaps of numbers, so a text id (a UUID, a hash) needs a number: the next free one when it is first seen,
-which it keeps for good. The numbers are stored in a directory beside the snapshots:
+Segments are bitmaps of numbers, so a text id (a UUID, a hash) gets the next free number when it is first seen. The
+numbers are stored in a directory beside the snapshots:
 
     ids/
     ├── dictionary.json             which files, in the order of their numbers; sealed like a manifest
@@ -9,10 +9,9 @@ which it keeps for good. The numbers are stored in a directory beside the snapsh
     ├── ids-60303ae22b998861.ids    the texts with the following numbers
     └── lock                        held while a build appends
 
-The rule: append only. A build looks every text up, gives new ones the next numbers in a new file, and names the new
-file in `dictionary.json` last, in one rename: a build that is killed has given no numbers. Small files are merged into
-one, about each time their number doubles, until a file has 33 million texts; a merged file keeps every number. A
-snapshot holds the files (as hard links where it can), so a process that serves it can look texts up.
+The rule: append only. A build writes new texts with the next numbers to a new file, and adds that to `dictionary.json`
+last, by a rename; so a build that is killed has given no numbers. Small files are merged now and then, up to 33 million
+texts a file; merging keeps every number. A snapshot holds the files too (as hard links if possible), to look up texts.
 
 Cost: 8 bytes and the text itself for each id, on disk and mapped, not loaded. A number is 32 bits: 4.29 billion texts.
 """
@@ -33,7 +32,8 @@ import numpy as np
 from capline.model.errors import InvalidTypeError, SegmentError
 from capline.segment import files
 from capline.segment.dictionary import idfile
-from capline.segment.manifest import LARGEST_MANIFEST_BYTES, DictionaryEntry, is_sealed, seal
+from capline.segment.manifest import LARGEST_MANIFEST_BYTES, DictionaryEntry
+from capline.segment.seal import is_sealed, seal
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
@@ -49,7 +49,7 @@ _FORMAT_VERSION = 1
 _NAME = "dictionary.json"
 _SUFFIX = ".ids"
 _FULL = 1 << 25
-"""A file with more texts is left as it is for good: it is published once, and merging stays in 2 GB of memory."""
+"""Files are merged up to so many texts: each is published once, and merging stays within 2 GB of memory."""
 
 _MOST_TEXTS = 1 << 32
 
@@ -80,7 +80,7 @@ class Dictionary:
         return sum(file.count for file in self._files)
 
     def number(self, text: str) -> int | None:
-        """The text's number, None for one that never got one. About 5 µs a file."""
+        """The text's number, None if it has none. About 5 µs a file."""
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
             raise InvalidTypeError(f"an id here is text, not {text!r}")
         raw = _checked(text)
@@ -92,7 +92,7 @@ class Dictionary:
         return None
 
     def numbers(self, texts: Sequence[str]) -> npt.NDArray[np.int64]:
-        """The number of each text, -1 for one that never got one."""
+        """The number of each text, -1 if it has none."""
         for text in texts:
             _checked(text)
         found = np.full(len(texts), -1, dtype=np.int64)
@@ -112,7 +112,7 @@ class Dictionary:
         return found[back]
 
     def text(self, number: int) -> str:
-        """The text with this number; `SegmentError` for a number that no text has."""
+        """The text with this number; `SegmentError` if there is none."""
         for file in self._files:
             if file.first <= number < file.first + file.count:
                 return file.text(number)
@@ -145,7 +145,7 @@ def open_file(entry: DictionaryEntry, path: Path, *, verify: bool, directory: in
 
 @contextmanager
 def keep(directory: str | Path) -> Generator[DictionaryBuilder]:
-    """Open a kept dictionary (made if there is none) for appending; `SegmentError` while another build holds it."""
+    """Open the dictionary in this directory for appending, or create it; `SegmentError` while another build has it."""
     home = Path(directory)
     with files.os_errors("keep the id dictionary", home):
         home.mkdir(parents=True, exist_ok=True)
@@ -165,7 +165,7 @@ def keep(directory: str | Path) -> Generator[DictionaryBuilder]:
 
 
 class DictionaryBuilder:
-    """Gives numbers to texts; nothing of it lasts before `commit`. Made by `keep`, or for a partial build."""
+    """Gives numbers to texts; they are saved by `commit`. Made by `keep`."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -174,7 +174,7 @@ class DictionaryBuilder:
         self._committed = {entry.file for entry in self._entries}
 
     def numbers(self, groups: Sequence[Group], count: int) -> npt.NDArray[np.uint32]:
-        """The number of each of `count` texts, given by groups; new texts get the next numbers."""
+        """The number of each of `count` texts, in groups of one length; new texts get the next numbers."""
         found = np.empty(count, dtype=np.uint32)
         first = following = sum(file.count for file in self._opened)
         fresh: list[tuple[int, npt.NDArray[np.bytes_], npt.NDArray[np.uint32]]] = []
@@ -194,11 +194,11 @@ class DictionaryBuilder:
         return found
 
     def dictionary(self) -> Dictionary:
-        """What there is so far, to look up and to write a snapshot with; it outlives the builder."""
+        """The dictionary so far, for look-ups and snapshots; it outlives the builder."""
         return Dictionary(self._opened, self._entries, [self._home / entry.file for entry in self._entries])
 
     def commit(self) -> None:
-        """Make the numbers given so far last."""
+        """Save the numbers given so far."""
         kept = _Kept(format=_FORMAT, format_version=_FORMAT_VERSION, files=tuple(self._entries))
         with files.os_errors("keep the id dictionary", self._home):
             files.fsync_directory(self._home)
@@ -206,7 +206,7 @@ class DictionaryBuilder:
         self._committed = {entry.file for entry in self._entries}
 
     def sweep(self) -> None:
-        """Remove files that are not part of the kept dictionary: merged ones, and those of a build that failed."""
+        """Delete files that are not part of the saved dictionary: merged ones, and those of failed builds."""
         for path in self._home.glob(f"*{_SUFFIX}"):
             if path.name not in self._committed:
                 with suppress(OSError):
@@ -242,7 +242,7 @@ class DictionaryBuilder:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Give a file that never changes a second name, or copy it where that cannot be; raises OSError."""
+    """Hard-link a file that never changes, or copy it if it cannot be linked; raises OSError."""
     try:
         os.link(source, target)
     except OSError:

@@ -1,4 +1,4 @@
-"""One file of the id dictionary: texts and their numbers, looked up both ways in the mapped file.
+"""One file of the id dictionary: texts and their numbers, with look-ups both ways in the mapped file.
 
     0    16   "capline-ids" 0 0 0 0 1        magic, and the version of this layout
     16    8   first                          the texts have the numbers first ... first + count - 1
@@ -7,14 +7,13 @@
     40  16*g  (length_bytes, cells) ...      lengths ascending
         4*c   numbers                        the number of each index, counted from `first`
         4*c   places                         the index of each number: the inverse
-              cells                          group after group; in a group, texts in ascending order, nothing between
+              cells                          group after group; in a group the texts, ascending, without gaps
 
-All numbers are little-endian. An index counts cells through all groups. Cells of one group have one width, so a group
-is a NumPy array of fixed-width bytes over the mapping, and a search in it is binary: nothing is loaded, 4 µs for one
-text and less than 1 µs each for many.
+All numbers are little-endian. An index counts cells through all groups. The cells of a group have one width, so a group
+is a NumPy array over the mapping with binary search: 4 µs for one text, less than 1 µs each for many.
 
-The rule: a file is never changed; its number for a text is the text's for good. After the hash
-was compared, `check` verifies what lookups rely on: ascending cells, and indices that are the inverse.
+The rule: a file never changes. After its hash was compared, `check` verifies what look-ups rely on: ascending cells,
+and two directions that agree.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ Numbers = npt.NDArray[np.uint32]
 
 
 class Group(NamedTuple):
-    """Texts of one length: where each stood among those given, and the texts as fixed-width bytes."""
+    """Texts of one length: the position of each in the input, and the texts as fixed-width bytes."""
 
     length_bytes: int
     places: npt.NDArray[np.int64]
@@ -59,7 +58,7 @@ class _Stored(NamedTuple):
 
 
 class IdFile:
-    """A dictionary file over its bytes; `SegmentError`, naming `where`, for bytes that are not one."""
+    """A dictionary file over its bytes; `SegmentError`, naming `where`, if they are not one."""
 
     __slots__ = ("_groups", "_numbers", "_places", "_raw", "_where", "count", "first")
 
@@ -96,7 +95,7 @@ class IdFile:
             place, offset = place + cells, offset + length * cells
 
     def check(self) -> None:
-        """Verify what lookups rely on; one pass, 20 ns a text."""
+        """Verify what look-ups rely on; one pass, 20 ns a text."""
         for group in self._groups.values():
             for start in range(0, len(group.cells), _CHUNK):
                 # One beyond the chunk, so that the seam is compared too.
@@ -117,7 +116,7 @@ class IdFile:
             yield group.length_bytes, group.cells, self._numbers[place : place + len(group.cells)]
 
     def find(self, length_bytes: int, cells: Cells) -> npt.NDArray[np.int64]:
-        """The number of each text of this length; -1 for one that is not here. Fastest when they come in order."""
+        """The number of each text of this length, -1 if it is not here. Fastest for sorted texts."""
         group = self._groups.get(length_bytes)
         if group is None:
             return np.full(len(cells), -1, dtype=np.int64)
@@ -173,7 +172,7 @@ def encode(first: int, groups: Sequence[tuple[int, Cells, Numbers]]) -> memoryvi
 
 
 def merge(one: IdFile, other: IdFile) -> memoryview:
-    """The bytes of the file that holds both; `other` goes on where `one` ends. No text is in both."""
+    """The bytes of the merged file. The numbers of `other` follow those of `one`; no text is in both."""
     by_length: dict[int, list[tuple[Cells, npt.NDArray[Any]]]] = {}
     for file in (one, other):
         for length, cells, numbers in file.groups:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from capline.model.errors import SegmentError
+from capline.segment.objects.bucket import BucketStore
 from capline.segment.objects.fork_proxy import ProxyCall, ProxyReply
-from capline.segment.objects.remote import BucketStore
 from capline.segment.objects.store import ObjectMissingError
 
 if TYPE_CHECKING:

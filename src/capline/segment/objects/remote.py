@@ -1,188 +1,34 @@
-"""Object stores: S3, Google Cloud Storage and Azure, by obstore; the only module that imports it.
-
-    s3://bucket/prefix      AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL, roles, …
-    gs://bucket/prefix      GOOGLE_SERVICE_ACCOUNT, application default credentials, …
-    az://container/prefix   AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY, …
-
-The rule: `swap` is a conditional PUT (If-None-Match: * for the first, If-Match with the entity tag after it; on
-Google's store the generation), so of two publishers the store itself refuses one.
+"""An object store that also works in a forked process.
 
 obstore runs its requests on threads of its own, which a forked child does not have: its first call would hang. So a
-child of a process that has used obstore starts a proxy (`capline.segment.objects.fork_proxy`), a process of its own
-that makes the same calls. Merely importing obstore, or opening a store, starts no threads.
-
-Everything read has a bound that is checked before it is read, and every call a timeout: 5 s to
-connect, 30 s without a byte.
+child of a process that has used obstore starts a proxy (`fork_proxy`), another process that makes the same calls.
+Importing obstore, or opening a store, starts no threads.
 """
 
 from __future__ import annotations
 
-import fnmatch
-import hashlib
-import io
 import os
-import re
-from contextlib import contextmanager
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING
 
-from capline.model.errors import SegmentError
 from capline.model.override import override
-from capline.segment import files
+from capline.segment.objects.bucket import BucketStore
 from capline.segment.objects.fork_proxy import ForkProxy
-from capline.segment.objects.store import (
-    CHUNK_BYTES,
-    ObjectData,
-    ObjectInfo,
-    ObjectMissingError,
-    ObjectStore,
-    check_size,
-    write_chunks,
-)
-
-try:
-    import obstore
-    from obstore.exceptions import (
-        AlreadyExistsError,
-        BaseError,
-        NotModifiedError,
-        PermissionDeniedError,
-        PreconditionError,
-        UnauthenticatedError,
-    )
-    from obstore.store import from_url
-except ModuleNotFoundError:
-    raise SegmentError('object stores need obstore: pip install "capline[segments]"') from None
+from capline.segment.objects.store import ObjectStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from obstore.store import ClientConfig, RetryConfig
-    from obstore.store import ObjectStore as Bucket
+    from capline.segment.objects.store import ObjectData, ObjectInfo
 
-__all__ = ["BucketStore", "RemoteStore", "list_objects", "open_object"]
-
-_RETRIES: RetryConfig = {"max_retries": 3, "retry_timeout": timedelta(seconds=60)}
-_PART_BYTES = 8 << 20
-_READ_BYTES = 4 << 20
-_MOST_LISTED = 1_000_000
-
-_NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist|container does not exist", re.IGNORECASE)
-_DENIED = re.compile(r"status code: 40[13]\b")
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
+__all__ = ["RemoteStore"]
 
 _runtime_pid: int | None = None
-"""The process that runs obstore's threads: this one, or the one it was forked from; None before the first call."""
-
-
-class BucketStore(ObjectStore):
-    """The calls in this process. Use `RemoteStore`."""
-
-    def __init__(self, url: str, options: Mapping[str, str]) -> None:
-        self.where = url.rstrip("/")
-        self._store = _open(url, options)
-
-    @override
-    def get(self, path: str, most_bytes: int, unless: str | None = None) -> ObjectData | None:
-        shown = f"{self.where}/{path}"
-        try:
-            with _errors(shown, "read it"):
-                # One that changed to something else and back has another tag: see the pointer's `writer`.
-                result = obstore.get(self._store, path, options={"if_none_match": _entity(unless)} if unless else None)
-                size_bytes = result.meta["size"]
-                if size_bytes > most_bytes:
-                    raise SegmentError(f"{shown}: {size_bytes} bytes, at most {most_bytes} are allowed")
-                return ObjectData(bytes(result.bytes()), _tag(result.meta["e_tag"], result.meta["version"]))
-        except NotModifiedError:
-            return None
-
-    @override
-    def download(self, path: str, into: Path, size_bytes: int) -> str:
-        shown = f"{self.where}/{path}"
-        with _errors(shown, "read it"):
-            result = obstore.get(self._store, path)
-            check_size(shown, result.meta["size"], size_bytes)
-            return write_chunks(result.stream(1 << 20), into, size_bytes, shown)
-
-    @override
-    def upload(self, path: str, file: Path, progress: Callable[[int], object] | None = None) -> str:
-        """Several parts go at once; a store shows the object when the last of them is there."""
-        shown = f"{self.where}/{path}"
-        digest = hashlib.sha256()
-
-        def chunks(source: Any) -> Iterator[bytes]:
-            sent = 0
-            while chunk := source.read(CHUNK_BYTES):
-                digest.update(chunk)
-                yield chunk
-                sent += len(chunk)
-                if progress is not None:
-                    progress(sent)
-
-        with files.os_errors("read it", file), file.open("rb") as source:
-            size_bytes = os.fstat(source.fileno()).st_size
-            with _errors(shown, "write it"):
-                if size_bytes <= _PART_BYTES:
-                    obstore.put(self._store, path, b"".join(chunks(source)), use_multipart=False)
-                else:
-                    obstore.put(self._store, path, chunks(source), chunk_size=_PART_BYTES, max_concurrency=4)
-        return digest.hexdigest()
-
-    @override
-    def put(self, path: str, data: bytes) -> None:
-        with _errors(f"{self.where}/{path}", "write it"):
-            obstore.put(self._store, path, data, use_multipart=False)
-
-    @override
-    def swap(self, path: str, data: bytes, tag: str | None) -> bool:
-        shown = f"{self.where}/{path}"
-        try:
-            with _errors(shown, "write it"):
-                if tag is None:
-                    obstore.put(self._store, path, data, mode="create", use_multipart=False)
-                else:
-                    obstore.put(self._store, path, data, mode=cast("Any", _state(tag)), use_multipart=False)
-        except (AlreadyExistsError, PreconditionError, ObjectMissingError):
-            return False
-        return True
-
-    @override
-    def list(self, folder: str) -> dict[str, ObjectInfo]:
-        found: dict[str, ObjectInfo] = {}
-        with _errors(f"{self.where}/{folder}", "list it"):
-            for page in obstore.list(self._store, folder, chunk_size=1000):  # pyright: ignore[reportUnknownMemberType] - its overloads for Arrow, which is not installed
-                for each in page:
-                    name = each["path"].removeprefix(f"{folder}/")
-                    found[name] = ObjectInfo(each["size"], int(each["last_modified"].timestamp() * 1_000_000))
-                if len(found) > _MOST_LISTED:
-                    raise SegmentError(f"{self.where}/{folder}: more than {_MOST_LISTED:,} objects; use another prefix")
-        return found
-
-    @override
-    def delete(self, paths: Iterable[str]) -> None:
-        """One by one where the store reports a missing object for the whole batch, as some do."""
-        doomed = list(paths)
-        if not doomed:
-            return
-        try:
-            with _errors(self.where, "delete from it"):
-                obstore.delete(self._store, doomed)
-        except ObjectMissingError:
-            for path in doomed:
-                try:
-                    with _errors(f"{self.where}/{path}", "delete it"):
-                        obstore.delete(self._store, path)
-                except ObjectMissingError:
-                    continue
-
-    @override
-    def close(self) -> None:
-        """Obstore closes idle connections by itself."""
+"""The process that has obstore's threads: this one, or the one it was forked from; None before the first call."""
 
 
 class RemoteStore(ObjectStore):
-    """An object store in any process: by obstore here, or by a proxy where obstore cannot work."""
+    """A bucket: called from this process, or by a proxy in a forked child. Arguments as in `open_objects`."""
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         self._address = (url, dict(options))
@@ -192,163 +38,47 @@ class RemoteStore(ObjectStore):
 
     @override
     def get(self, path: str, most_bytes: int, unless: str | None = None) -> ObjectData | None:
-        if self._is_usable():
-            return self._direct.get(path, most_bytes, unless)
-        return self._by_proxy().get(path, most_bytes, unless)
+        return self._usable().get(path, most_bytes, unless)
 
     @override
     def download(self, path: str, into: Path, size_bytes: int) -> str:
-        return (self._direct if self._is_usable() else self._by_proxy()).download(path, into, size_bytes)
+        return self._usable().download(path, into, size_bytes)
 
     @override
     def upload(self, path: str, file: Path, progress: Callable[[int], object] | None = None) -> str:
-        """By a proxy, `progress` is called at the end only."""
-        return (self._direct if self._is_usable() else self._by_proxy()).upload(path, file, progress)
+        """A proxy calls `progress` only at the end."""
+        return self._usable().upload(path, file, progress)
 
     @override
     def put(self, path: str, data: bytes) -> None:
-        (self._direct if self._is_usable() else self._by_proxy()).put(path, data)
+        self._usable().put(path, data)
 
     @override
     def swap(self, path: str, data: bytes, tag: str | None) -> bool:
-        return (self._direct if self._is_usable() else self._by_proxy()).swap(path, data, tag)
+        return self._usable().swap(path, data, tag)
 
     @override
     def list(self, folder: str) -> dict[str, ObjectInfo]:
-        return (self._direct if self._is_usable() else self._by_proxy()).list(folder)
+        return self._usable().list(folder)
 
     @override
     def delete(self, paths: Iterable[str]) -> None:
-        (self._direct if self._is_usable() else self._by_proxy()).delete(list(paths))
+        self._usable().delete(paths)
 
+    @override
     def close(self) -> None:
         """End the proxy, if there is one."""
         if self._proxy is not None:
             self._proxy.close()
             self._proxy = None
 
-    def _is_usable(self) -> bool:
-        global _runtime_pid  # noqa: PLW0603 - obstore's threads are of the process, so is this
+    def _usable(self) -> ObjectStore:
+        global _runtime_pid  # noqa: PLW0603 - obstore's threads belong to the process, so this does too
         if _runtime_pid is None:
             _runtime_pid = os.getpid()
-        return _runtime_pid == os.getpid()
-
-    def _by_proxy(self) -> ForkProxy:
+        if _runtime_pid == os.getpid():
+            return self._direct
         if self._proxy is None or self._proxy.owner != os.getpid() or not self._proxy.works:
             self.close()
             self._proxy = ForkProxy(*self._address)
         return self._proxy
-
-
-def open_object(url: str) -> BinaryIO:
-    """Open an object as a seekable file, read some megabytes at a time; raises `SegmentError`."""
-    root, path = _parts(url)
-    with _errors(url, "read it"):
-        return io.BufferedReader(
-            _Reader(obstore.open_reader(_open(root, {}), path, buffer_size=_READ_BYTES), url), _READ_BYTES
-        )
-
-
-def list_objects(pattern: str) -> list[str]:
-    """The URLs of the objects that `*`, `?` and `[...]` in a URL's path stand for, sorted; raises `SegmentError`."""
-    root, path = _parts(pattern)
-    # Without what follows the first of them, the folder says where to look.
-    folder = path[: min(path.find(mark) for mark in "*?[" if mark in path)].rpartition("/")[0]
-    form = re.compile(fnmatch.translate(path).replace(".*", "[^/]*"))
-    found: list[str] = []
-    with _errors(pattern, "list it"):
-        for page in obstore.list(_open(root, {}), folder or None, chunk_size=1000):  # pyright: ignore[reportUnknownMemberType] - as above
-            found += [f"{root}/{each['path']}" for each in page if form.fullmatch(each["path"])]
-            if len(found) > _MOST_LISTED:
-                raise SegmentError(f"{pattern}: more than {_MOST_LISTED:,} objects; name fewer")
-    return sorted(found)
-
-
-class _Reader(io.RawIOBase):
-    """An object as Python's own kind of file."""
-
-    def __init__(self, reader: Any, url: str) -> None:
-        super().__init__()
-        self._reader = reader
-        self._url = url
-
-    def readinto(self, buffer: Any, /) -> int:
-        with _errors(self._url, "read it"):
-            data = self._reader.read(len(buffer))
-        buffer[: len(data)] = memoryview(data)
-        return len(data)
-
-    def seek(self, offset: int, whence: int = 0, /) -> int:
-        return self._reader.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._reader.tell()
-
-    def seekable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return True
-
-
-def _parts(url: str) -> tuple[str, str]:
-    """The store of a URL and the path in it."""
-    scheme, _, rest = url.partition("://")
-    bucket, _, path = rest.partition("/")
-    if not (bucket and path):
-        raise SegmentError(f"{url}: names no object; write it like s3://bucket/export/part-0.parquet")
-    return f"{scheme}://{bucket}", path
-
-
-def _open(url: str, options: Mapping[str, str]) -> Bucket:
-    stated = [*options.values(), *(os.environ.get(name, "") for name in _ENDPOINTS)]
-    client: ClientConfig = {
-        "connect_timeout": timedelta(seconds=5),
-        "read_timeout": timedelta(seconds=30),
-        "timeout": timedelta(hours=1),
-        # Whoever writes an endpoint of http:// means it.
-        "allow_http": any(value.lower().startswith("http://") for value in stated),
-    }
-    try:
-        return from_url(url, config=cast("Any", dict(options)), client_options=client, retry_config=_RETRIES)
-    except (BaseError, ValueError, TypeError) as error:
-        raise SegmentError(f"{url}: {_reason(error)}") from None
-
-
-@contextmanager
-def _errors(shown: str, doing: str) -> Generator[None]:
-    """Turn what obstore raises into one line with the fix; a failed condition passes unchanged."""
-    try:
-        yield
-    except (AlreadyExistsError, NotModifiedError, PreconditionError):
-        raise
-    except FileNotFoundError as error:
-        if error.errno is not None:  # of a file on this host
-            raise
-        if _NO_BUCKET.search(str(error)):
-            raise SegmentError(f"{shown}: no such bucket; create it, or fix the address") from None
-        raise ObjectMissingError(f"{shown}: there is none") from None
-    except BaseError as error:
-        if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or _DENIED.search(str(error)):
-            raise SegmentError(f"{shown}: access denied; check the credentials and their permissions") from None
-        raise SegmentError(f"{shown}: cannot {doing}: {_reason(error)}") from None
-
-
-def _reason(error: BaseException) -> str:
-    """The first line of obstore's message, bounded, without query strings, which hold signatures."""
-    line = str(error).split("\n", maxsplit=1)[0]
-    return re.sub(r"\?\S*", "", line)[:300]
-
-
-def _tag(entity: str | None, version: str | None) -> str:
-    """Keep both identifiers of a state: the entity tag of S3 and Azure, and Google's generation."""
-    return f"{entity or ''}\n{version or ''}"
-
-
-def _entity(tag: str) -> str:
-    return tag.split("\n", maxsplit=1)[0]
-
-
-def _state(tag: str) -> dict[str, str]:
-    entity, version = tag.split("\n")
-    return {name: value for name, value in (("e_tag", entity), ("version", version)) if value}

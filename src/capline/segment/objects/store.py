@@ -2,11 +2,11 @@
 
 `DirectoryStore` is a directory, `RemoteStore` (`remote`) a bucket; `address` opens the one that a URL means.
 
-The rule: an object is whole under its name or not there, and `swap` is a conditional write: it writes only if the
-object is still the one that was read. A bucket has conditional PUT for that; a directory uses a rename under a lock
-file, since file systems have create-if-absent but no compare-and-swap.
+The rule: an object is whole or not there, and `swap` is a conditional write: it writes only if the object is still the
+one that was read. A bucket has conditional PUT for that; a directory uses a rename under a lock file, since file
+systems have create-if-absent but no compare-and-swap.
 
-A directory needs no obstore, so it works in a forked process, and without that dependency.
+A directory needs no obstore, and so works in a forked process.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import fcntl
 import hashlib
 import os
 import re
-import shutil
 import stat
 import time
 from abc import abstractmethod
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Protocol
+from contextlib import suppress
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import msgspec
 
@@ -29,7 +28,8 @@ from capline.model.override import override
 from capline.segment import files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 __all__ = ["DirectoryStore", "ObjectData", "ObjectInfo", "ObjectMissingError", "ObjectStore"]
@@ -37,17 +37,17 @@ __all__ = ["DirectoryStore", "ObjectData", "ObjectInfo", "ObjectMissingError", "
 CHUNK_BYTES = 4 << 20
 
 _ABANDONED_US = 24 * 3_600_000_000
-"""Nobody writes one file for a day."""
+"""No write takes this long, so an older temporary file was abandoned."""
 
 _TEMPORARY = re.compile(r"\..*\.[0-9a-f]{12}\.tmp")
 
 
 class ObjectMissingError(SegmentError):
-    """There is no object of this name; the store itself was reachable."""
+    """There is no such object; the store itself was reachable."""
 
 
 class ObjectData(msgspec.Struct, frozen=True):
-    """A small object's bytes, and the tag of this state of it, for `swap` and `get(unless=...)`."""
+    """A small object's bytes and the tag of its state, for `swap` and `get(unless=...)`."""
 
     data: bytes
     tag: str
@@ -61,7 +61,7 @@ class ObjectInfo(msgspec.Struct, frozen=True):
 
 
 class ObjectStore(Protocol):
-    """What publishing and watching need; every failure is a one-line `SegmentError` that names the object."""
+    """The operations of an object store. Every failure is a one-line `SegmentError` that names the object."""
 
     where: str
 
@@ -72,7 +72,7 @@ class ObjectStore(Protocol):
 
     @abstractmethod
     def download(self, path: str, into: Path, size_bytes: int) -> str:
-        """Write the object into a new file, and return its SHA-256; `SegmentError` unless it has exactly this size."""
+        """Write the object to a new file and return its SHA-256; `SegmentError` unless it has exactly this size."""
         ...
 
     @abstractmethod
@@ -89,7 +89,7 @@ class ObjectStore(Protocol):
     def swap(self, path: str, data: bytes, tag: str | None) -> bool:
         """Write the object only if its tag is still this one (None: only if there is none); False where it is not.
 
-        False may also mean a write that did happen, where its answer was lost: read who wrote it.
+        False may also mean that the write happened and its answer was lost: read the object to see who wrote it.
         """
         ...
 
@@ -212,28 +212,15 @@ class DirectoryStore(ObjectStore):
 
     @override
     def close(self) -> None:
-        """It holds nothing."""
+        """Do nothing."""
 
-    @contextmanager
-    def _new(self, path: str) -> Generator[_Target]:
-        """Write beside the name, force to disk, rename: whole under its name or not there, also after a power loss."""
+    def _new(self, path: str) -> AbstractContextManager[BinaryIO]:
         final = self._root / path
         final.parent.mkdir(parents=True, exist_ok=True)
-        temporary = files.beside(final)
-        try:
-            with temporary.open("xb") as target:
-                yield target
-                target.flush()
-                os.fsync(target.fileno())
-            temporary.replace(final)
-        except BaseException:
-            with suppress(OSError):
-                temporary.unlink()
-            raise
-        files.fsync_directory(final.parent)
+        return files.replacing(final)
 
     def _check_root(self) -> None:
-        """Raise where the directory cannot be read; one that is empty, or does not exist, may be published to."""
+        """Raise unless the directory can be read, or does not exist yet."""
         with files.os_errors("look at it", self.where):
             try:
                 shape = self._root.stat()
@@ -245,12 +232,8 @@ class DirectoryStore(ObjectStore):
                 pass
 
 
-class _Target(Protocol):
-    def write(self, data: bytes, /) -> object: ...
-
-
 def check_size(shown: str, size_bytes: int, expected_bytes: int) -> None:
-    """Refuse an object of another length than stated, before any of it is read."""
+    """Raise unless the object has the expected size."""
     if size_bytes != expected_bytes:
         raise SegmentError(
             f"{shown}: {size_bytes} bytes, the manifest says {expected_bytes}; it is torn: publish again"
@@ -258,7 +241,7 @@ def check_size(shown: str, size_bytes: int, expected_bytes: int) -> None:
 
 
 def write_chunks(chunks: Iterable[bytes], into: Path, size_bytes: int, shown: str) -> str:
-    """Write the chunks into a new file, never more than stated, and return their SHA-256."""
+    """Write the chunks to a new file, at most `size_bytes`, and return their SHA-256."""
     digest, taken = hashlib.sha256(), 0
     with files.os_errors("write it", into), into.open("xb") as target:
         for chunk in chunks:
@@ -271,8 +254,3 @@ def write_chunks(chunks: Iterable[bytes], into: Path, size_bytes: int, shown: st
         os.fsync(target.fileno())
     check_size(shown, taken, size_bytes)
     return digest.hexdigest()
-
-
-def remove_tree(path: Path) -> None:
-    """Delete a directory and what is in it, as far as that can be done."""
-    shutil.rmtree(path, ignore_errors=True)

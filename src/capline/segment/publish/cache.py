@@ -1,4 +1,4 @@
-"""A host's cache of published snapshots: fetched and verified once, then shared by all processes.
+"""A host's cache of published snapshots: each is fetched and verified once, for all processes.
 
     CACHE/
     ├── <SHA-256 of a manifest>/          a snapshot's directory, as `load_snapshot` reads it: whole and verified
@@ -6,13 +6,12 @@
     ├── .last-<hash of the address>       the last snapshot that was served from an address
     └── .lock                             held by the process that fetches
 
-The rule: a directory gets its name by one rename, after every file was checked for size and hash and the whole was
-loaded once. So a process that finds the name needs no network, and never sees half of a snapshot. The lock only saves
-double work: a process that cannot get it for a while (its holder may be suspended) fetches for itself, and one of the
-two renames wins.
+The rule: a directory gets its name by a rename, after all its files were checked and the snapshot was loaded once. So a
+process that finds the name needs no network, and never sees half of a snapshot. The lock only saves double work: a
+process that cannot get it in two minutes fetches too, and one of the two renames wins.
 
-Files that an earlier snapshot has are linked instead of fetched. Snapshots that were not used for ten minutes are
-deleted, except the newest two; a process that has one open keeps it.
+Files of earlier snapshots are linked instead of fetched. Snapshots that were not used for ten minutes are deleted,
+except the newest two; a process that has one open can still use it.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ import msgspec
 
 from capline.model.errors import SegmentError
 from capline.segment import files
+from capline.segment.dictionary.dictionary import link_or_copy
 from capline.segment.manifest import LARGEST_MANIFEST_BYTES, MANIFEST, decode_manifest, read_manifest
-from capline.segment.objects.store import remove_tree
 from capline.segment.publish.fetch import download, read_manifest_of
 from capline.segment.snapshot.load import load_snapshot
 from capline.segment.snapshot.verify import REFUSED
@@ -61,10 +60,10 @@ _LARGE_BYTES = 8 << 20
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """Bounds of a snapshot that may be served; others are refused, and the last good one stays.
+    """Bounds of a snapshot; one beyond them is refused, and the last good one stays.
 
-    `least_ids` is over all segments: 1 refuses a snapshot without anybody in it. `least_ids_of` is by segment, and a
-    segment that is named there must exist.
+    `least_ids` is for all segments together: 1 refuses an empty snapshot. `least_ids_of` is by segment; a segment that
+    is named there must exist.
     """
 
     most_bytes: int = 4 << 30
@@ -99,7 +98,7 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class Last(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which snapshot was served last from an address, for a start while the address cannot be reached."""
+    """The snapshot that was last served from an address, for a start while the address cannot be reached."""
 
     manifest: str
     version: str
@@ -114,7 +113,7 @@ class Cache:
         self._held: int | None = None
 
     def open(self, objects: ObjectStore, version: Published, bounds: Bounds, stopped: Callable[[], bool]) -> Snapshot:
-        """Open the version, fetching it first where no process of this host has; `SegmentError` for any doubt."""
+        """Open the version, and fetch it first if it is not here; `SegmentError` unless all of it is good."""
         bounds.check_version(version, objects.where)
         final = self.path / version.manifest
         with files.os_errors("use it as a cache", self.path):
@@ -126,7 +125,7 @@ class Cache:
         return self._load(final, bounds, version.version)
 
     def open_last(self, address: str, bounds: Bounds) -> tuple[Snapshot, Last] | None:
-        """Open what was served last from this address, if it is still here and good."""
+        """Open what was last served from this address, if it is still here and good."""
         try:
             data = files.read(self._last(address), _LARGEST_LAST_BYTES)
             last = msgspec.json.decode(data, type=Last)
@@ -137,7 +136,7 @@ class Cache:
         return None
 
     def remember(self, address: str, version: Published, sequence: int) -> None:
-        """Note what is served from this address; a full disk is no reason not to serve it."""
+        """Note what is served from this address; errors are ignored, like a full disk."""
         last = Last(version.manifest, version.version, sequence)
         with suppress(SegmentError):
             files.write(self._last(address), msgspec.json.encode(last))
@@ -148,7 +147,7 @@ class Cache:
             os.utime(self.path / manifest)
 
     def sweep(self) -> None:
-        """Delete what nobody has used for a while: snapshots but for the newest two, and what killed fetchers left."""
+        """Delete unused snapshots, except the newest two, and what killed processes left."""
         now = time.time()
         with suppress(OSError):
             ages: list[tuple[float, Path]] = []
@@ -158,13 +157,13 @@ class Cache:
                     if _NAME.fullmatch(path.name):
                         ages.append((age, path))
                     elif path.name.endswith((".part", ".gone")) and age > _ABANDONED_S:
-                        remove_tree(path)
+                        shutil.rmtree(path, ignore_errors=True)
             for age, path in sorted(ages)[_NEWEST:]:
                 if age > _UNUSED_S:
                     self._discard(path)
 
     def after_fork(self) -> None:
-        """Close, in a forked child, the lock that its parent holds: else it would be held until the child ends."""
+        """In a forked child, close the parent's lock, which the child would otherwise hold too."""
         if self._held is not None:
             with suppress(OSError):
                 os.close(self._held)
@@ -174,7 +173,7 @@ class Cache:
 
     @contextmanager
     def _turn(self, final: Path, stopped: Callable[[], bool]) -> Generator[None]:
-        """Wait for the lock, until somebody has fetched it, or for two minutes at most."""
+        """Wait until this process has the lock, or another one has fetched; at most two minutes."""
         handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         self._held = handle
         deadline = time.monotonic() + _PATIENCE_S
@@ -208,7 +207,7 @@ class Cache:
                     download(objects, version, each.sha256, each.bytes, part / each.file)
             files.create(part / MANIFEST, data)
             files.fsync_directory(part)
-            # Verified before it has a name: that it matches its manifest, and that its segments are disjoint.
+            # Verified before it gets its name.
             snapshot = _verified(part, sum(each.bytes for each in manifest.files()), stopped)
             _go_on(stopped)
             with suppress(OSError):  # of two that fetched it, the second finds the name taken
@@ -217,11 +216,11 @@ class Cache:
                 raise SegmentError(f"{final}: cannot be made; is something else of that name there?")
             files.fsync_directory(self.path)
         finally:
-            remove_tree(part)
+            shutil.rmtree(part, ignore_errors=True)
         return snapshot
 
     def _have(self) -> dict[tuple[str, int], Path]:
-        """Files of snapshots that are here, by hash and size."""
+        """The files of all snapshots here, by hash and size."""
         have: dict[tuple[str, int], Path] = {}
         for path in self.path.iterdir():
             if _NAME.fullmatch(path.name):
@@ -230,7 +229,7 @@ class Cache:
         return have
 
     def _load(self, final: Path, bounds: Bounds, version: str) -> Snapshot:
-        """Open a cached snapshot; a damaged one is deleted, so that it is fetched again."""
+        """Open a cached snapshot; a damaged one is deleted, to be fetched again."""
         try:
             manifest = _manifest_of(final, version)
             snapshot = load_snapshot(final, trust="stamp")
@@ -243,18 +242,18 @@ class Cache:
         return snapshot
 
     def _discard(self, path: Path) -> None:
-        """Delete it; the name goes first, in one step, so nobody sees a half deleted directory."""
+        """Rename the directory, then delete it, so that nobody sees half of it."""
         gone = path.with_name(f".{path.name}.{secrets.token_hex(6)}.gone")
         with suppress(OSError):
             path.rename(gone)
-            remove_tree(gone)
+            shutil.rmtree(gone, ignore_errors=True)
 
     def _last(self, address: str) -> Path:
         return self.path / f".last-{hashlib.sha256(address.encode()).hexdigest()[:32]}"
 
 
 def _manifest_of(final: Path, version: str) -> Manifest:
-    """Read the manifest of a snapshot that is here, if it is the one that the directory is named by."""
+    """Read the manifest in a directory, if it is the one that the directory is named after."""
     data = files.read(final / MANIFEST, LARGEST_MANIFEST_BYTES)
     if hashlib.sha256(data).hexdigest() != final.name:
         raise SegmentError(f"{final}: not the manifest of version {version!r}; it was changed here")
@@ -264,8 +263,8 @@ def _manifest_of(final: Path, version: str) -> Manifest:
 def _verified(path: Path, size_bytes: int, stopped: Callable[[], bool]) -> Snapshot:
     """Verify all of a snapshot and open it.
 
-    Decoding and uniting large bitmaps block all threads of a process, so another process verifies a large snapshot
-    first (`capline.segment.snapshot.verify`); the stamp that it writes makes opening it here quick.
+    Decoding large bitmaps blocks all threads of a process. So another process (`capline.segment.snapshot.verify`)
+    verifies a large snapshot first; its stamp makes opening it here quick.
     """
     if size_bytes >= _LARGE_BYTES and Path(sys.executable).name.startswith(("python", "pypy")):
         _verify_in_process(path, stopped)
@@ -297,15 +296,12 @@ def _go_on(stopped: Callable[[], bool]) -> None:
 
 
 def _link(source: Path, target: Path, sha256: str) -> bool:
-    """Have the file from an earlier snapshot, if it still is what it was; a copy where links cannot be."""
+    """Link or copy the file of an earlier snapshot, if it is unchanged; returns whether it was."""
     try:
         with source.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
                 return False
-        try:
-            target.hardlink_to(source)
-        except OSError:
-            shutil.copyfile(source, target)
+        link_or_copy(source, target)
     except OSError:
         return False
     return True

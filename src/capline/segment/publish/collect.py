@@ -1,8 +1,8 @@
-"""Collects what a publication no longer needs: old versions leave the list, then their objects are deleted.
+"""Garbage collection of a publication: old versions leave the list, then their objects are deleted.
 
-The rule: nothing that a listed version needs is deleted. The collector writes its name into the pointer before it
-deletes, and removes it afterwards; publishers wait for that. The name is a lease of 15 minutes, renewed after 10: a
-collector that was killed blocks publishers for a short time only, and clocks may differ by 5 minutes.
+The rule: nothing that a listed version needs is deleted. The collector has a lease in the pointer while it deletes, and
+publishers wait for its end. The lease is 15 minutes, renewed after 10: so a killed collector blocks publishers only for
+a short time, and clocks may differ by 5 minutes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["GRACE_US", "KEEP", "Collected", "collect"]
 GRACE_US = 24 * 3_600_000_000
 
 KEEP = 10
-"""Versions that are left, unless said."""
+"""The default number of versions to keep."""
 
 _LEASE_US = 900_000_000
 _RENEW_S = 600.0
@@ -34,7 +34,7 @@ _BATCH = 500
 
 
 class Collected(msgspec.Struct, frozen=True):
-    """The result of `collect`, or its forecast: versions that left the list, objects that were deleted."""
+    """The result of `collect`, or with `dry_run` its forecast: retired and kept versions, deleted objects."""
 
     retired: tuple[str, ...]
     deleted_objects: int
@@ -44,15 +44,15 @@ class Collected(msgspec.Struct, frozen=True):
 
 
 def collect(versions: Versions, clock: Clock, *, keep: int, grace_us: int, dry_run: bool) -> Collected:
-    """As `Publisher.collect`."""
+    """See `Publisher.collect`."""
     if keep < 1 or grace_us < 0:
-        raise SegmentError("1 version or more is kept, and a grace is not negative; fix --keep or --grace")
+        raise SegmentError("keep 1 version or more, with a grace of 0 or more; fix --keep or --grace")
     oldest_us = clock.now_us() - grace_us
     name = secrets.token_hex(8)
 
     def begin(pointer: Pointer) -> dict[str, Any]:
         if pointer.collector and pointer.collecting_until_us > clock.now_us():
-            raise SegmentConflictError(f"{versions.objects.where}: somebody else collects just now; try again later")
+            raise SegmentConflictError(f"{versions.objects.where}: another collection is running; try again later")
         until_us = clock.now_us() + _LEASE_US
         staying = _staying(pointer, keep, oldest_us)
         return {"collector": name, "collecting_until_us": until_us, "versions": staying}
@@ -75,7 +75,7 @@ def collect(versions: Versions, clock: Clock, *, keep: int, grace_us: int, dry_r
 
 
 def _doomed(versions: Versions, staying: tuple[Published, ...], oldest_us: int) -> dict[str, int]:
-    """Objects that none of these versions needs, with their bytes; a manifest that cannot be read stops it all."""
+    """Objects that none of these versions needs, with their sizes; raises if a manifest cannot be read."""
     needed = {each.manifest_path for each in staying}
     for each in staying:
         needed |= {f"{OBJECTS}/{entry.sha256}" for entry in read_manifest_of(versions.objects, each)[1].files()}
@@ -98,9 +98,7 @@ def _delete(versions: Versions, clock: Clock, doomed: tuple[str, ...], name: str
 
 def _renewed(versions: Versions, clock: Clock, now: Pointer, name: str) -> dict[str, Any]:
     if now.collector != name:
-        raise SegmentConflictError(
-            f"{versions.objects.where}: it took too long, and others went on; collect again later"
-        )
+        raise SegmentConflictError(f"{versions.objects.where}: the lease was lost; collect again later")
     return {"collecting_until_us": clock.now_us() + _LEASE_US}
 
 

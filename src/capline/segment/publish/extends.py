@@ -1,12 +1,11 @@
 """Checks that text ids keep their numbers: a new publication's dictionary must extend the current one.
 
-The rule: every text of the current version has the same number in the new one. A build with the dictionary
-directory of the last build ensures that. With a directory that was lost, restored from an old copy or begun again,
-every stored cursor and audience would mean other users.
+The rule: every text of the current version has the same number in the new one. A build with the dictionary of the last
+build ensures that. With a dictionary that was lost, restored from an old copy or started again, stored cursors and
+audiences would mean other users.
 
-Files are named by their content, and a dictionary mostly gets new ones: what is there under the same hash at the same
-numbers needs no look. Only files that a build has merged are fetched from where they were published, and each of their
-texts is looked up: less than 1 µs a text, and files that are full are never merged again.
+Files with the same hash and the same numbers are equal. Only files that were merged since are fetched, and each of
+their texts is looked up, in less than 1 µs.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ _CHUNK = 1 << 20
 
 
 def check_extends(objects: ObjectStore, current: Published, ids: Dictionary, directory: Path) -> None:
-    """Raise `SegmentError` unless each text of the version that is served has the same number in `ids`.
+    """Raise `SegmentError` unless each text of the current version has the same number in `ids`.
 
-    So it does where the numbers of that version cannot be had. A version without text ids has none to keep.
+    Also raises if the dictionary of that version cannot be read. A version without text ids always passes.
     """
     try:
         published = read_manifest_of(objects, current)[1].dictionary
@@ -70,7 +69,7 @@ def _place_of(entry: DictionaryEntry) -> tuple[int, int, str]:
 
 
 def _first_changed(old: IdFile, ids: Dictionary) -> tuple[str, int, int] | None:
-    """A text that has another number now, with the number that it had and the one that it has (-1: none)."""
+    """The first text whose number differs, with its old and new number (-1: none); None if there is none."""
     for length, cells, numbers in old.groups:
         for start in range(0, len(cells), _CHUNK):
             some = cells[start : start + _CHUNK]

@@ -1,4 +1,4 @@
-"""Fetches the objects of a published version: bounded before they are read, hashed before they are used."""
+"""Fetches the objects of a published version, with checks of their size and hash."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["download", "read_manifest_of"]
 
 
 def read_manifest_of(objects: ObjectStore, version: Published) -> tuple[bytes, Manifest]:
-    """Read a published version's manifest; `SegmentError` unless it is the one that the pointer named."""
+    """Read a published version's manifest; `SegmentError` unless it is the one that the pointer names."""
     shown = f"{objects.where}/{version.manifest_path}"
     try:
         got = objects.get(version.manifest_path, min(version.manifest_bytes, LARGEST_MANIFEST_BYTES))
@@ -41,7 +41,7 @@ def read_manifest_of(objects: ObjectStore, version: Published) -> tuple[bytes, M
 
 
 def download(objects: ObjectStore, version: Published, sha256: str, size_bytes: int, target: Path) -> None:
-    """Write an object that a version needs into a new file; `SegmentError` unless it is what the manifest says."""
+    """Download an object of a version to a new file; `SegmentError` unless it is what the manifest says."""
     path = f"{OBJECTS}/{sha256}"
     try:
         found = objects.download(path, target, size_bytes)

@@ -1,15 +1,16 @@
-"""Opens segments to serve: a publication that is followed, or a snapshot's directory that stays as it is.
+"""Opens segments to serve: a publication, which is followed, or one snapshot's directory.
 
     open_segments("s3://bucket/segments")     a started `SegmentWatch`
-    open_segments("segments/today")           `FixedSegments`, unless versions are published there
+    open_segments("segments/today")           `FixedSegments`, unless it is the address of a publication
 
-The rule: what is returned has a good snapshot in `current`, and goes on having one; else there is one error, at the
-start. Later errors are in `status`, as with any watch.
+The rule: `current` of what is returned is always a good snapshot; where there is none, opening raises. Later errors are
+in `status`.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Self
 
 from capline.model.clock import SystemClock
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_CACHE", "FixedSegments", "fetch_snapshot", "is_publication", "open_segments"]
 
 DEFAULT_CACHE = ".capline/segments"
-"""Where fetched snapshots are kept: beside the embedded store, below the working directory."""
+"""The default cache of fetched snapshots, beside the default store."""
 
 
 class FixedSegments:
-    """A snapshot that stays, with the face of a watch."""
+    """A snapshot that never changes, with the interface of `SegmentWatch`."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.current = snapshot
@@ -41,7 +42,7 @@ class FixedSegments:
 
     @property
     def status(self) -> WatchStatus:
-        """The figures for a metric; it is never behind, as nothing newer is looked for."""
+        """The figures for metrics; never behind, since nothing newer is expected."""
         age_us = max(0, SystemClock().now_us() - self.current.created_us)
         return WatchStatus(self.current.version, 0, age_us, 0, None, 0, 0)
 
@@ -50,23 +51,23 @@ class FixedSegments:
         return self.current.segment_of(id)
 
     def start(self) -> Self:
-        """Nothing to start."""
+        """Do nothing."""
         return self
 
     def stop(self) -> None:
-        """Nothing to stop."""
+        """Do nothing."""
 
 
 def is_publication(address: str | Path) -> bool:
-    """Whether this is the address of a publication, and not a snapshot's directory."""
+    """Whether this is the address of a publication, rather than a snapshot's directory."""
     return "://" in str(address) or (Path(address) / POINTER).exists()
 
 
 def open_segments(address: str | Path, cache_dir: str | Path = DEFAULT_CACHE) -> SegmentWatch | FixedSegments:
-    """Open a snapshot's directory, or follow a publication; `SegmentError` where there is nothing good to serve.
+    """Open a snapshot's directory, or follow a publication; `SegmentError` where there is no good snapshot.
 
-    A publication is fetched before this returns, which may take as long as its bytes take; without it the snapshot that
-    the cache served last is served. A directory is read once: to replace what is served, publish. `stop` ends it.
+    Returns after the publication was fetched. If it cannot be reached, the last snapshot in the cache is served. A
+    directory is read once; to replace what is served, publish. `stop` ends it.
     """
     if not is_publication(address):
         return FixedSegments(load_snapshot(address, trust="stamp"))
@@ -81,16 +82,20 @@ def open_segments(address: str | Path, cache_dir: str | Path = DEFAULT_CACHE) ->
 
 def fetch_snapshot(
     address: str | Path,
-    cache_dir: str | Path = DEFAULT_CACHE,
+    cache_dir: str | Path | None = None,
     *,
     version: str | None = None,
     trust: Trust = "stamp",
 ) -> tuple[Snapshot, str]:
-    """The snapshot in a directory; or the one published at an address: the newest, or this version; and its name.
+    """Open one snapshot and name its version: the one in a directory, or the newest (or this version) at an address.
 
-    `SegmentError` where it cannot be had. A named version that is in the cache is had from there while the address
-    cannot be reached; the newest is not, as nobody would know whether it is.
+    `SegmentError` where it cannot be fetched. While the address cannot be reached, a named `version` is taken from the
+    cache; the newest is not, since it may be outdated. Without `cache_dir` nothing is kept.
     """
+    if cache_dir is None:
+        with TemporaryDirectory(prefix="capline-segments-") as fetched:
+            # Its files are mapped, so they last as long as the snapshot.
+            return fetch_snapshot(address, fetched, version=version, trust=trust)
     if not is_publication(address):
         snapshot = load_snapshot(address, trust=trust)
         return snapshot, snapshot.version

@@ -4,12 +4,12 @@
     {                                                             -+
       "format": "capline-segments-pointer",                        |
       "format_version": 1,                                         |
-      "sequence": 12,                  one more at each change     |  the sealed part: SHA-256 of its bytes
+      "sequence": 12,                  one more at each change     |  sealed: see `seal`
       "changed_us": 1740830400000000,                              |
       "writer": "9f8e7d6c5b4a3928",    of this change alone        |
       "current": "2025-03-01",         what is served              |
-      "collector": "",                 who deletes now, and until  |
-      "collecting_until_us": 0,        when nobody is to publish   |
+      "collector": "",                 who deletes now, and the    |
+      "collecting_until_us": 0,        end of its lease            |
       "versions": [                    what may be served          |
         {"version": "2025-03-01", "manifest": "<SHA-256>",         |
          "manifest_bytes": 812, "bytes": 135000000, "cardinality": 270000000,
@@ -18,17 +18,16 @@
       ,"sha256": "<64 hex digits>"
     }
 
-The rule: every version in `versions` is complete and kept. The list and `current` change only by one conditional write
-against the pointer that was read. So publishing, rolling back, pinning and retiring are one history
-without branches, and nothing can be rolled back to that is being deleted.
+The rule: every version in `versions` is complete and kept. The pointer changes only by a conditional write against the
+one that was read. So publishing, rolling back, pinning and retiring are one history without branches, and a version
+that is being deleted cannot become current.
 
-`writer` is random, so that no two pointers have the same bytes: an entity tag is often a hash of them, and a pointer
-that came back to an earlier state (a publication, rolled back) must not look unchanged to a slow publisher.
+`writer` is random, so that no two pointers have the same bytes: an entity tag is often their hash, and a pointer that
+returned to an earlier state must not look unchanged to a slow publisher.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from typing import Any
 
@@ -36,6 +35,7 @@ import msgspec
 
 from capline.model.clock import LATEST_US
 from capline.model.errors import SegmentError
+from capline.segment.seal import is_sealed
 
 __all__ = [
     "LARGEST_POINTER_BYTES",
@@ -48,7 +48,6 @@ __all__ = [
     "Published",
     "check_version",
     "decode_pointer",
-    "encode_pointer",
 ]
 
 POINTER = "pointer.json"
@@ -59,7 +58,7 @@ FORMAT = "capline-segments-pointer"
 FORMAT_VERSION = 1
 
 MOST_VERSIONS = 256
-"""Versions that can be rolled back to; a publication beyond it retires the oldest that is not pinned."""
+"""The most versions; a further publication retires the oldest that is not pinned."""
 
 LARGEST_POINTER_BYTES = 1 << 18
 """Over twice what 256 versions with the longest names take."""
@@ -69,14 +68,12 @@ LARGEST_MANIFEST_BYTES = 1 << 28
 LARGEST_SNAPSHOT_BYTES = 1 << 50
 MOST_IDS = 1 << 64
 
-_SEAL = re.compile(rb',\n  "sha256": "([0-9a-f]{64})"\n}\n')
-_SEAL_BYTES = len(',\n  "sha256": ""\n}\n') + 64
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _WRITER = re.compile(r"[0-9a-f]{16}", re.ASCII)
 
 
 class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A version that can be served: the SHA-256 of its manifest names all the rest."""
+    """A version that can be served; `manifest` is the SHA-256 of its manifest."""
 
     version: str
     manifest: str
@@ -93,7 +90,7 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Pointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is served, and what else there is, in the order in which it was published."""
+    """The served version, and all versions in the order of publication."""
 
     format: str
     format_version: int
@@ -120,7 +117,7 @@ class Pointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 NOTHING = Pointer(FORMAT, FORMAT_VERSION, 0, 0, "", "", "", 0, ())
-"""What comes before the first publication; never written."""
+"""The pointer before the first publication; never written."""
 
 
 class _Sealed(Pointer, frozen=True, forbid_unknown_fields=True):
@@ -132,16 +129,8 @@ class _Header(msgspec.Struct, frozen=True):
     format_version: int
 
 
-def encode_pointer(pointer: Pointer) -> bytes:
-    """Write the pointer's bytes, seal and all."""
-    body = msgspec.json.format(msgspec.json.encode(pointer), indent=2).removesuffix(b"\n}")
-    return body + b',\n  "sha256": "' + hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
-
-
 def decode_pointer(data: bytes, where: str) -> Pointer:
-    """Read a pointer; `SegmentError`, naming `where`, unless it is exactly one that was written."""
-    seal = _SEAL.fullmatch(data[-_SEAL_BYTES:])
-    whole = seal is not None and hashlib.sha256(data[:-_SEAL_BYTES]).hexdigest().encode() == seal[1]
+    """Decode a pointer; `SegmentError`, naming `where`, unless it is exactly as it was written."""
     try:
         header = msgspec.json.decode(data, type=_Header)
     except (ValueError, RecursionError):
@@ -151,7 +140,7 @@ def decode_pointer(data: bytes, where: str) -> Pointer:
             f"{where}: format version {header.format_version}, and this capline reads {FORMAT_VERSION}; "
             "use the capline that wrote it"
         )
-    if header.format != FORMAT or not whole:
+    if header.format != FORMAT or not is_sealed(data):
         raise SegmentError(f"{where}: does not match its own checksum; it is damaged: publish again with --resend")
     try:
         sealed = msgspec.json.decode(data, type=_Sealed)
@@ -169,7 +158,7 @@ def check_version(version: str) -> str:
 
 
 def _check(sealed: _Sealed) -> None:
-    """Check the values' bounds: the checksum only says that the bytes are those that were written."""
+    """Check the bounds of the values, which the seal does not."""
     if not 1 <= len(sealed.versions) <= MOST_VERSIONS:
         raise SegmentError(f"{len(sealed.versions)} versions, where 1 to {MOST_VERSIONS} can be")
     if len({each.version for each in sealed.versions}) < len(sealed.versions):

@@ -11,17 +11,16 @@
     pin       swap the pointer: a version that is never retired
     collect   swap the pointer: a list without the oldest -> delete what no listed version needs
 
-The rule: the pointer is swapped last, conditionally, against what was read first. A publisher that is killed
-before that leaves the old version current, and objects that nothing refers to. One that finds another version current
-than when it began gets a `SegmentConflictError`.
+The rule: the pointer is swapped last, by a conditional write against what was read first. A publisher that is killed
+before that leaves the old version current, and objects that nothing refers to. If another version became current in
+between, it raises `SegmentConflictError`.
 
 Why nothing that a version needs is ever deleted:
 
-- a version leaves the list before anything of it is deleted, and only what is in the list is ever made current;
-- publishers wait while a collector deletes (`collect`), so nothing is deleted between reading and swapping the
-  pointer, and an object that a publisher found stays there.
+- a version leaves the list before its objects are deleted, and only listed versions become current;
+- publishers wait while a collector deletes (`collect`), so an object that a publisher found stays.
 
-Cost of a publication: the snapshot is read twice, the objects are listed once, and what changed is uploaded.
+Cost: the snapshot is read twice, the objects are listed once, and changed files are uploaded.
 """
 
 from __future__ import annotations
@@ -59,13 +58,13 @@ if TYPE_CHECKING:
     from capline.segment.dictionary.dictionary import Dictionary
     from capline.segment.objects.store import ObjectStore
 
-__all__ = ["Collected", "Publication", "Publisher", "Sent", "read_pointer"]
+__all__ = ["Collected", "Publisher", "Sent"]
 
 _PAUSE_S = 0.2
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """The result of a publication: `sent_bytes` were uploaded, `reused_bytes` were there already."""
+    """The result of a publication. `flipped`: it became current now; `reused_bytes` were there before."""
 
     version: str
     sequence: int
@@ -84,8 +83,8 @@ class Publisher:
     >>> with Publisher("s3://bucket/segments") as publisher:             # doctest: +SKIP
     ...     publisher.publish("segments/today").sent_bytes
 
-    The address and `options` are those of `open_objects`. Nothing is read before the first verb. Every verb raises
-    `SegmentError` for what cannot be done; what is served is then unchanged.
+    The address and `options` are those of `open_objects`. Nothing is read before the first call. A call that raises
+    `SegmentError` leaves the served version unchanged.
     """
 
     def __init__(
@@ -105,17 +104,15 @@ class Publisher:
         new_dictionary: bool = False,
         progress: Callable[[int, int], object] | None = None,
     ) -> Sent:
-        """Publish the snapshot in this directory and make it current; nothing happens where it is current already.
+        """Publish the snapshot in this directory and make it current, unless it is already.
 
-        `version` names it here; left out, the name in its manifest. A name is given once: the same name for other
-        content is refused. `expected` is the version that must be current, for a snapshot that was made from that one.
-        `resend` sends what is there already too, to fix what was damaged there; where the pointer itself cannot be
-        read, it begins a new list, with this version alone.
-        Text ids: each text of the current version must have the same number in this one, unless `new_dictionary` says
-        that this is another dictionary on purpose.
-        `progress` is called with the bytes sent and the bytes to send.
+        `version` is its published name, by default that of its manifest; a name cannot be used for other content.
+        `expected` is the version that must be current, for a snapshot that was made from it. `resend` also sends files
+        that are there, to fix damaged ones; if the pointer cannot be read, it starts a new list with only this version.
+        For text ids, each text of the current version must have the same number in this one, unless `new_dictionary`
+        allows another dictionary. `progress` is called with the bytes sent and the bytes to send.
 
-        Raises `SegmentConflictError` where another version became current meanwhile.
+        Raises `SegmentConflictError` if another version became current meanwhile.
         """
         directory = Path(snapshot)
         data, manifest, ids = _verified(directory)
@@ -142,9 +139,9 @@ class Publisher:
         raise _lost(self._objects, before, ours.version)
 
     def rollback(self, version: str | None = None) -> Pointer:
-        """Make another listed version current: this one, or the one that was published before the current.
+        """Make another listed version current: this one, or the one published before the current.
 
-        Its objects are looked for first: a version of which something is missing is refused.
+        Raises `SegmentError` if one of its objects is missing.
         """
 
         def change(pointer: Pointer) -> dict[str, Any]:
@@ -157,7 +154,7 @@ class Publisher:
         return self._versions.change(change)
 
     def pin(self, version: str, *, pinned: bool = True) -> Pointer:
-        """Keep a version for good, or no longer: `collect` and later publications never retire a pinned one."""
+        """Pin or unpin a version: `collect` and later publications never retire a pinned one."""
 
         def change(pointer: Pointer) -> dict[str, Any]:
             target = self._versions.listed(pointer, version)
@@ -167,15 +164,14 @@ class Publisher:
         return self._versions.change(change)
 
     def pointer(self) -> Pointer:
-        """Read what is served and what there is; `SegmentError` where nothing was published."""
+        """The pointer: the served version and all others; `SegmentError` if nothing was published."""
         return self._versions.needed().pointer
 
     def collect(self, *, keep: int = KEEP, grace_us: int = GRACE_US, dry_run: bool = False) -> Collected:
-        """Retire old versions and delete what no version needs any more.
+        """Retire old versions, then delete objects that no version needs.
 
-        Stays: the current version, every pinned one, the newest `keep`, and what was published within `grace_us`. An
-        object that no version needs also stays while it is younger than `grace_us`: a publication that is not finished
-        may have sent it, and would have to send it again.
+        Keeps the current version, the pinned ones, the newest `keep`, those published within `grace_us`, and objects
+        younger than `grace_us`, which an unfinished publication may have sent.
         """
         return collect(self._versions, self._clock, keep=keep, grace_us=grace_us, dry_run=dry_run)
 
@@ -192,7 +188,7 @@ class Publisher:
     # ---- publishing --------------------------------------------------------------------------------------------------
 
     def _has_already(self, pointer: Pointer, ours: Published) -> bool:
-        """Whether this very version is current; `SegmentError` where its name has other content."""
+        """Whether this very version is current; `SegmentError` if its name has other content."""
         there = pointer.find(ours.version)
         if there is not None and there.manifest != ours.manifest:
             raise SegmentError(
@@ -202,7 +198,7 @@ class Publisher:
         return there is not None and pointer.current == ours.version
 
     def _undisturbed(self, before: Publication | None) -> Publication | None:
-        """Wait until no collector deletes; return the pointer as it is then."""
+        """Wait until no collector has a lease; return the pointer then."""
         while before is not None and before.pointer.collector:
             if before.pointer.collecting_until_us <= self._clock.now_us():
                 return before
@@ -219,7 +215,7 @@ class Publisher:
         resend: bool,
         progress: Callable[[int, int], object] | None,
     ) -> dict[str, int]:
-        """Upload every missing file, then the manifest; return the bytes that were sent, by hash."""
+        """Upload the missing files, then the manifest; return the sizes of the sent files, by hash."""
         there = {} if resend else self._objects.list(OBJECTS)
         missing = {
             each.sha256: each
@@ -250,7 +246,7 @@ class Publisher:
 
 
 def _verified(directory: Path) -> tuple[bytes, Manifest, Dictionary | None]:
-    """Verify the whole snapshot and read its manifest: what is broken here would be broken on every host."""
+    """Verify the whole snapshot and read its manifest."""
     ids = load_snapshot(directory).ids
     where = directory / MANIFEST
     data = files.read(where, LARGEST_MANIFEST_BYTES)
@@ -280,7 +276,7 @@ def _unexpected(objects: ObjectStore, current: str | None, expected: str) -> Seg
 
 
 def _with(before: Publication | None, ours: Published, writer: str, now_us: int) -> Pointer:
-    """The pointer after this publication; where it is full, the oldest version that is not pinned leaves the list."""
+    """The pointer after this publication; if its list is full, without the oldest version that is not pinned."""
     old = () if before is None else before.pointer.versions
     versions = [each for each in old if each.version != ours.version]
     was = next((each for each in old if each.version == ours.version), None)

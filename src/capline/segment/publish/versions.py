@@ -1,4 +1,4 @@
-"""The pointer of a publication, read and swapped: every change is a conditional write against what was read."""
+"""Reads and swaps the pointer of a publication. Every change is a conditional write against what was read."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from capline.segment.publish.pointer import (
     Pointer,
     Published,
     decode_pointer,
-    encode_pointer,
 )
+from capline.segment.seal import seal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["TRIES", "Publication", "Versions", "read_pointer"]
 
 TRIES = 8
-"""How often a change is tried while others change the pointer."""
+"""How often a change is tried again because others changed the pointer."""
 
 _LARGEST_DAMAGE_BYTES = 1 << 30
 
@@ -41,7 +41,7 @@ class Publication(msgspec.Struct, frozen=True):
 
 
 def read_pointer(objects: ObjectStore) -> Publication | None:
-    """Read the pointer; None where nothing was ever published. `SegmentError` where it cannot be read."""
+    """Read the pointer; None if nothing was published. `SegmentError` if it cannot be read."""
     try:
         got = objects.get(POINTER, LARGEST_POINTER_BYTES)
     except ObjectMissingError:
@@ -59,11 +59,11 @@ class Versions:
         self._clock = clock
 
     def swapped(self, after: Pointer, before: Publication | None) -> bool:
-        """Swap the pointer for this one, if it is still the one that was read; False where it is not."""
-        data = encode_pointer(after)
+        """Replace the pointer if it is still the one that was read; returns whether it was."""
+        data = seal(after)
         if self.objects.swap(POINTER, data, None if before is None else before.tag):
             return True
-        # False, but the pointer is ours: the answer to our write was lost, and the client repeated it.
+        # It may be our own: the answer to a write was lost, and the client repeated it.
         try:
             now = read_pointer(self.objects)
         except SegmentError:
@@ -71,7 +71,7 @@ class Versions:
         return now is not None and now.pointer.writer == after.writer and now.pointer.sequence == after.sequence
 
     def change(self, change: Callable[[Pointer], dict[str, Any]]) -> Pointer:
-        """Swap the pointer for one with these fields; repeat from the new one while others change it."""
+        """Change fields of the pointer; read it again and repeat if others changed it."""
         for _ in range(TRIES):
             before = self.needed()
             fields = change(before.pointer)
@@ -83,7 +83,7 @@ class Versions:
         raise SegmentConflictError(f"{self.objects.where}: others keep changing it; try again later")
 
     def read(self, *, fix: bool) -> Publication | None:
-        """The pointer; with `fix` an empty one, with its tag, where it cannot be read."""
+        """The pointer; with `fix`, an unreadable one counts as empty."""
         try:
             return read_pointer(self.objects)
         except SegmentError:
@@ -93,14 +93,14 @@ class Versions:
             return None if got is None else Publication(NOTHING, got.tag)
 
     def needed(self) -> Publication:
-        """The pointer; `SegmentError` where nothing was published."""
+        """The pointer; `SegmentError` if nothing was published."""
         found = read_pointer(self.objects)
         if found is None:
             raise SegmentError(f"{self.objects.where}: nothing is published there; publish first, or fix the address")
         return found
 
     def listed(self, pointer: Pointer, version: str) -> Published:
-        """The version of this name; `SegmentError` where it is not in the list."""
+        """The version of this name; `SegmentError` if it is not in the list."""
         found = pointer.find(version)
         if found is None:
             names = ", ".join(each.version for each in pointer.versions[-10:])

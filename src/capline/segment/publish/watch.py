@@ -3,19 +3,15 @@
     with SegmentWatch("s3://bucket/segments", "/var/cache/capline") as watch:
         limiter.decide("promo", user, segment=watch.current.segment_of(user))
 
-The rule: `current` is a whole, verified snapshot, or it raises; never half of one, and never an empty stand-in. A new
-version is fetched, verified and opened beside it, then one reference is swapped. An error changes nothing but `error`:
-the last good snapshot stays, and `status` says how old it is.
+The rule: `current` is a whole, verified snapshot, or it raises. A new version is fetched, verified and opened first,
+then one reference is swapped. An error only changes `error`: the last good snapshot stays, and `status` has its age.
 
-One thread for each watch, started by `start` and ended by `stop`, asks for the pointer every `interval_s`, with
-jitter so that hosts do not ask in step; an unchanged pointer costs one conditional request. After
-an error it asks as often, but a refused version is fetched again with a backoff, from the interval up to a minute: a
-broken snapshot of 100 MB must not cause load. A changed pointer ends the backoff.
+One thread for each watch, from `start` to `stop`, reads the pointer every `interval_s`, with jitter; an unchanged
+pointer costs one conditional request. A refused version is fetched again with a backoff, from the interval up to a
+minute, until the pointer changes.
 
-Processes of one host share the cache: one of them fetches. At a start while the address cannot be reached, the snapshot
-that was served last is served from the cache.
-
-After a fork the child goes on with what the parent had, in a thread of its own.
+The processes of a host share the cache: one of them fetches. If the address cannot be reached at the start, the last
+served snapshot is taken from the cache. After a fork the child keeps what the parent had, with a thread of its own.
 """
 
 from __future__ import annotations
@@ -61,7 +57,7 @@ class _Served(msgspec.Struct, frozen=True):
 
 
 class _Refusal(msgspec.Struct, frozen=True):
-    """A version that was not good, at this sequence of the pointer: not again before an instant (monotonic)."""
+    """A version that was refused, at this sequence of the pointer; `not_before` (monotonic) is its next try."""
 
     manifest: str
     sequence: int
@@ -70,10 +66,10 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 
 class WatchStatus(msgspec.Struct, frozen=True):
-    """What a watch serves and how it fares, at one moment.
+    """What a watch serves now, and its figures.
 
-    `age_us` is how long ago the served snapshot was built, `behind_us` how long ago it was last known to be the one to
-    serve; both are None while there is none. `error` is None when all is well.
+    `age_us` is the time since the served snapshot was built, `behind_us` the time since it was last confirmed as the
+    version to serve; both are None without a snapshot. `error` is None when all is well.
     """
 
     version: str | None
@@ -88,9 +84,9 @@ class WatchStatus(msgspec.Struct, frozen=True):
 class SegmentWatch:
     """Follows the publication at an address (see `open_objects`), through a cache directory on this host.
 
-    Nothing is asked before `start`, `poll` or entering it as a context: `start` makes the first poll itself, so that
-    `current` is there afterwards if it can be had at all. `version` follows that version alone, wherever the pointer
-    goes. `bounds` refuses snapshots by their sizes. Threads may share a watch.
+    Nothing is read before `start`, `poll` or entering it as a context. `start` polls once before it returns, so
+    `current` is there afterwards if it can be fetched. `version` follows only that version. `bounds` refuses snapshots
+    by size. Threads may share a watch.
     """
 
     def __init__(
@@ -129,15 +125,15 @@ class SegmentWatch:
 
     @property
     def current(self) -> Snapshot:
-        """The last good snapshot: one attribute read, at any time. `SegmentError` while there is none."""
+        """The last good snapshot, by one attribute read. `SegmentError` while there is none."""
         return self.served[0]
 
     @property
     def served(self) -> tuple[Snapshot, str]:
-        """`current`, and the name that this version was published under."""
+        """`current`, and the published name of its version."""
         served = self._served
         if served is None:
-            why = self._error or "nothing was looked at yet: call start(), or poll()"
+            why = self._error or "nothing was read yet: call start(), or poll()"
             raise SegmentError(f"{self._objects.where}: no good snapshot yet ({why})")
         return served.snapshot, served.version
 
@@ -152,7 +148,7 @@ class SegmentWatch:
 
     @property
     def status(self) -> WatchStatus:
-        """The figures for a metric."""
+        """The figures for metrics."""
         served, now_us = self._served, self._clock.now_us()
         return WatchStatus(
             version=None if served is None else served.version,
@@ -167,12 +163,12 @@ class SegmentWatch:
     # ---- following ---------------------------------------------------------------------------------------------------
 
     def poll(self) -> bool:
-        """Poll once, and load a new version; True when `current` was replaced. Never raises: see `error`."""
+        """Poll once, and load a new version; True if `current` was replaced. Never raises: see `error`."""
         with self._lock:
             return self._polled()
 
     def start(self) -> Self:
-        """Poll once, here, then go on in a thread; started again it does nothing."""
+        """Poll once, then go on in a thread. May be called twice."""
         if self._thread is None:
             self._stop.clear()
             self.poll()
@@ -180,10 +176,7 @@ class SegmentWatch:
         return self
 
     def stop(self) -> None:
-        """End the thread and close connections. `current` stays; nothing replaces it any more.
-
-        Waits for a request that is under way for 5 seconds at most; its answer is then not taken.
-        """
+        """End the thread and close connections; `current` stays. Waits at most 5 s for a request under way."""
         self._stop.set()
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -213,7 +206,7 @@ class SegmentWatch:
                 self._confirm(pointer)
                 return False
             return self._take(pointer, target)
-        except Exception as error:  # noqa: BLE001 - a thread that ended would leave what is served to grow old unseen
+        except Exception as error:  # noqa: BLE001 - the thread must go on
             known = isinstance(error, SegmentError)
             self._error = error if known else SegmentError(f"{self._objects.where}: {type(error).__name__}: {error}")
             return self._served is None and not self._stop.is_set() and self._from_cache()
@@ -231,7 +224,7 @@ class SegmentWatch:
             raise SegmentError(
                 f"{self._objects.where}: answered 'not modified' to the first read; look at the proxies in between"
             )
-        # The tag last: a pointer that cannot be read is read again, not taken for unchanged.
+        # The tag is set last, so that an unreadable pointer is read again.
         self._tag = None
         self._pointer = decode_pointer(got.data, f"{self._objects.where}/{POINTER}")
         self._tag = got.tag
@@ -253,7 +246,7 @@ class SegmentWatch:
         if refusal is not None and (refusal.manifest, refusal.sequence) != (target.manifest, pointer.sequence):
             refusal = None
         if refusal is not None and time.monotonic() < refusal.not_before:
-            return False  # with the error that it was refused with
+            return False  # `error` stays that of the refusal
         try:
             snapshot = self._cache.open(self._objects, target, self._bounds, self._stop.is_set)
         except Exception:
@@ -266,7 +259,7 @@ class SegmentWatch:
         if self._stop.is_set():
             return False
         self._refusal = None
-        # The one step that changes what readers see. The old snapshot is freed after it.
+        # Readers see the new snapshot from here on. The old one is freed at the end.
         before, self._served = self._served, _Served(snapshot, target.version, target.manifest, pointer.sequence)
         self._swaps += 1
         self._confirm(pointer)
@@ -276,7 +269,7 @@ class SegmentWatch:
         return True
 
     def _confirm(self, pointer: Pointer) -> None:
-        """What is served is what the pointer says."""
+        """Note that the served version is the one that the pointer names."""
         if self._served is not None:
             self._cache.touch(self._served.manifest)
             if self._served.sequence != pointer.sequence:
@@ -287,7 +280,7 @@ class SegmentWatch:
         self._error = None
 
     def _from_cache(self) -> bool:
-        """Serve the last snapshot from the cache where the address cannot be reached at the start; `error` says so."""
+        """Serve the last snapshot from the cache; `error` tells why."""
         found = self._cache.open_last(self._address, self._bounds)
         if found is None:
             return False
@@ -298,12 +291,12 @@ class SegmentWatch:
 
     @staticmethod
     def after_fork() -> None:
-        """Go on in a forked child; called by Python itself."""
+        """Go on in a forked child; called by Python."""
         for watch in list(_all):
             watch._forked()  # noqa: SLF001 - its own kind
 
     def _forked(self) -> None:
-        """New locks, since their holders are in the parent, and a thread if the parent had one."""
+        """New locks, since a thread of the parent may hold the old ones; and a thread if the parent had one."""
         followed = self._thread is not None and not self._stop.is_set()
         self._cache.after_fork()
         self._lock, self._stop, self._thread = Lock(), Event(), None
@@ -313,7 +306,7 @@ class SegmentWatch:
     @staticmethod
     def _follow(reference: weakref.ref[SegmentWatch], stop: Event, interval_s: float) -> None:
         """Poll until `stop`, or until nobody references the watch any more."""
-        chance = random.Random()  # noqa: S311 - only to fall out of step
+        chance = random.Random()  # noqa: S311 - only for jitter
         while not stop.wait(interval_s * chance.uniform(1 - _JITTER, 1 + _JITTER)):
             watch = reference()
             if watch is None:

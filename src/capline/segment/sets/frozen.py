@@ -3,16 +3,14 @@
     portable file ── verified, read, copied ──> BitMap            always possible; a hundred megabytes, tens of ms
     frozen file   ── mapped ──> BitMap over the mapping           1 ms, and a page takes memory when it is first read
 
-CRoaring reads its frozen format in place, and pyroaring contains CRoaring, but does not offer this. It offers two
-things to build it from, both made for other libraries: the address of a bitmap's C struct (`raw_pointer`), and the
-symbols of CRoaring. A frozen view is made by CRoaring over the mapping; its head, one `roaring_bitmap_t`, is then
-copied over the head of an empty `BitMap`. The head says that it is frozen, so CRoaring frees the head alone; what it
-points at belongs to a `Keeper`, which lives as long as the bitmap.
+CRoaring can use its frozen format in place. pyroaring contains CRoaring but does not offer this; it only exports the
+address of a bitmap's C struct (`raw_pointer`) and CRoaring's symbols. So CRoaring makes a frozen view over the mapping,
+and its head, a `roaring_bitmap_t`, is copied over the head of an empty `BitMap`. CRoaring frees only the head of a
+frozen bitmap; the memory belongs to a `Keeper`, which lives as long as the bitmap.
 
-The rule: this is an optimisation and never needed. It is used with the versions of CRoaring that are named here, after
-a trial on a small bitmap with every kind of container, and for files that this machine wrote after it had verified
-the snapshot (`verified`). Anything else is read and copied. The format depends on the machine and on
-CRoaring, so such files are never published.
+The rule: this is an optimisation and never needed. It is used with the CRoaring versions named here, after a trial on a
+small bitmap, and only for files that this machine wrote after it verified the snapshot (`verified`). Anything else is
+read and copied. The format depends on the machine and on CRoaring, so such files are never published.
 """
 
 from __future__ import annotations
@@ -31,14 +29,14 @@ from pyroaring import BitMap
 __all__ = ["Keeper", "adopt", "identity", "library", "serialize"]
 
 _KNOWN_MAJOR = "v5."
-"""The CRoaring that this was written against; its head is five fields, 40 bytes on 64-bit machines."""
+"""The known version of CRoaring, whose head is five fields: 40 bytes on 64-bit machines."""
 
 _HEAD_BYTES = 40
 _ALIGNMENT_BYTES = 32
 
 
 class _View(BitMap):
-    """A bitmap over memory that its keeper holds; never changed, as nothing in `IdSet` changes a bitmap."""
+    """A bitmap over the memory of its keeper; `IdSet` never changes a bitmap."""
 
     __slots__ = ("keeper",)
 
@@ -46,7 +44,7 @@ class _View(BitMap):
 
 
 class Keeper:
-    """Holds the memory of one frozen bitmap, and the view that CRoaring made over it, until nobody uses them."""
+    """Owns the memory of one frozen bitmap, and CRoaring's view of it."""
 
     __slots__ = ("_lib", "_view", "memory")
 
@@ -60,19 +58,19 @@ class Keeper:
 
 
 def identity() -> str | None:
-    """What a frozen file depends on: bytes order and CRoaring's version; None where the short cut is not taken."""
+    """What a frozen file depends on: byte order and CRoaring's version; None if frozen files cannot be used."""
     return None if library() is None else f"{sys.byteorder} {pyroaring.__croaring_version__}"
 
 
 @cache
 def library() -> Any:
-    """CRoaring inside pyroaring, tried out once; None where the door is not as this module knows it."""
+    """CRoaring in pyroaring, after one trial; None if it is not as this module knows it."""
     version = str(getattr(pyroaring, "__croaring_version__", ""))
     if not version.startswith(_KNOWN_MAJOR) or sys.maxsize <= 1 << 32 or not hasattr(BitMap, "raw_pointer"):
         return None
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     try:
-        # Held by the interpreter's lock: no call here is long, and letting go of it costs more than the call.
+        # With the interpreter's lock held: releasing it would cost more than each of these calls.
         lib = ctypes.PyDLL(pyroaring.__file__)
         for name, result, takes in (
             ("roaring_bitmap_frozen_size_in_bytes", size, [pointer]),
@@ -88,7 +86,7 @@ def library() -> Any:
 
 
 def serialize(bits: BitMap) -> memoryview:
-    """The frozen bytes of a bitmap, in memory of their own."""
+    """The frozen bytes of a bitmap, in new memory."""
     lib = library()
     target = mmap.mmap(-1, lib.roaring_bitmap_frozen_size_in_bytes(_address(bits)))
     lib.roaring_bitmap_frozen_serialize(_address(bits), np.frombuffer(target, dtype=np.uint8).ctypes.data)
@@ -96,9 +94,9 @@ def serialize(bits: BitMap) -> memoryview:
 
 
 def adopt(memory: npt.NDArray[np.uint8]) -> BitMap | None:
-    """A bitmap over these bytes, which stay where they are; None for bytes whose frame is no frozen bitmap's.
+    """A bitmap over these bytes, without a copy; None if they are not framed like a frozen bitmap.
 
-    What is inside the frame is believed: only for bytes that this machine wrote.
+    The content is not checked, so use it only for bytes that this machine wrote.
     """
     return _adopt(library(), memory)
 

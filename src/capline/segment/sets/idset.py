@@ -38,8 +38,6 @@ __all__ = [
     "IdArray",
     "IdSet",
     "IdSet64",
-    "check_uint32",
-    "id_array",
     "set_type",
 ]
 
@@ -53,22 +51,6 @@ LARGEST_SET_BYTES = 540_000_000
 
 LARGEST_SET64_BYTES = 8 << 30
 """A bound for sets of uint64 ids, whose format has none: what a billion scattered ids take."""
-
-
-def check_uint32(id: SupportsIndex) -> int:
-    """Return the id as an `int` of 0 to 2^32-1.
-
-    A float, a bool or text raises `InvalidTypeError`, a number out of range `SegmentError`.
-    """
-    return IdSet.check(id)
-
-
-def id_array(ids: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.uint32]:
-    """Return a one-dimensional integer array as uint32, without a copy where it is that already.
-
-    Raises like `check_uint32`.
-    """
-    return IdSet.array(ids)
 
 
 def set_type(kind: str) -> type[IdSet]:

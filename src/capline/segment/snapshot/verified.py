@@ -27,7 +27,7 @@ import msgspec
 
 from capline.model.errors import SegmentError
 from capline.segment import files
-from capline.segment.manifest import Manifest, is_sealed, seal
+from capline.segment.seal import is_sealed, seal
 from capline.segment.sets import frozen
 from capline.segment.sets.idset import IdSet, set_type
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from capline.segment.manifest import SegmentEntry
+    from capline.segment.manifest import Manifest, SegmentEntry
 
 __all__ = ["VERIFIED", "open_sets", "write"]
 

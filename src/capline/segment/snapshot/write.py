@@ -33,8 +33,8 @@ from capline.segment.manifest import (
     MOST_PAIRED,
     Manifest,
     SegmentEntry,
-    encode_manifest,
 )
+from capline.segment.seal import seal
 from capline.segment.snapshot.verified import VERIFIED
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _fill(directory: Path, snapshot: Snapshot, partial: bool) -> Manifest:
         pairs=_pairs(snapshot),
         dictionary=dictionary,
     )
-    files.create(directory / MANIFEST, encode_manifest(manifest))
+    files.create(directory / MANIFEST, seal(manifest))
     files.fsync_directory(directory)
     return manifest
 

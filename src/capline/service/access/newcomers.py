@@ -16,10 +16,10 @@ from capline.model.errors import StoreError
 from capline.service.problems import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from capline.limiter.aio import AsyncLimiter
-    from capline.model.decision import Decision
+    from capline.model.decision import Decision, Joint
     from capline.store.columns import Decisions
 
 __all__ = ["NAMESPACE", "POLICY", "Newcomers"]
@@ -82,6 +82,15 @@ def is_new(decision: Decision, cost: int) -> bool:
     if decision.remaining != decision.limit.quota - cost:
         return False
     return all(state.remaining >= state.limit.quota - cost for state in decision.limits if state.limit.quota)
+
+
+def new_parts(joint: Joint, costs: Sequence[int]) -> int:
+    """How many logs of an answer over several subjects were empty before: nothing but its own cost is used."""
+    return sum(
+        all(state.remaining >= state.limit.quota - cost for state in states if state.limit.quota)
+        for states, cost in zip(joint.limits, costs, strict=False)
+        if joint.allowed and states
+    )
 
 
 def count_new(answers: Decisions, cost: int) -> int:

@@ -118,7 +118,9 @@ class TokenFile:
         try:
             form = msgspec.json.decode(read(self.path, _LARGEST_FILE_BYTES), type=_Form)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidValueError(f"{self.path}: no tokens file: {' '.join(str(error).split())}") from None
+            raise InvalidValueError(
+                f"{self.path}: no tokens file: {' '.join(str(error).split())}; `capline token create` writes them"
+            ) from None
         except CaplineError as error:
             raise InvalidValueError(str(error)) from None
         named: dict[str, Token] = {}
@@ -134,14 +136,25 @@ class TokenFile:
     @contextmanager
     def _changing(self) -> Generator[None]:
         """One change at a time, on the newest state, written whole."""
+        try:
+            with self._locked():
+                if self.path.exists():
+                    self.reload()
+                yield
+                self._write()
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise InvalidValueError(
+                f"{self.path}: cannot be written: {reason}; --file names one in a directory of yours"
+            ) from None
+
+    @contextmanager
+    def _locked(self) -> Generator[None]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(self.path.with_name(f"{self.path.name}.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if self.path.exists():
-                self.reload()
             yield
-            self._write()
         finally:
             os.close(lock)
 

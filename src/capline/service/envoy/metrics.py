@@ -3,6 +3,8 @@
     capline_envoy_descriptors_total{domain,rule,outcome}   descriptors: ok, over_limit, shadow (over, but let through),
                                                            unlimited, replaced, no_limit, no_domain
     capline_envoy_reloads_total{outcome}                   changed files: taken, refused
+    capline_envoy_turned_away_total{code}                  calls whose token may not ask: unauthenticated,
+                                                           permission_denied, unavailable
 
 At most 1,000 pairs of domain and rule; what comes later is counted under "other".
 """
@@ -34,6 +36,9 @@ class EnvoyMetrics:
             "capline_envoy_reloads_total", "Changes of the rate limit files, by outcome", ("outcome",)
         )
         self._descriptors: Bounded[_Key] = Bounded(LABEL_SETS, lambda key: key, _other, descriptors)
+        self._turned_away = figures.counter(
+            "capline_envoy_turned_away_total", "Calls whose token may not ask, by the code of the answer", ("code",)
+        )
         self._taken, self._refused = reloads(("taken",)), reloads(("refused",))
 
     def descriptor(self, domain: str, rule: str, outcome: str) -> None:
@@ -43,6 +48,10 @@ class EnvoyMetrics:
     def reload(self, *, taken: bool) -> None:
         """Count a changed configuration."""
         (self._taken if taken else self._refused)(1)
+
+    def turned_away(self, code: str) -> None:
+        """Count a call that was not answered, by its token."""
+        self._turned_away((code,))(1)
 
 
 def _other(key: _Key) -> _Key:

@@ -21,15 +21,18 @@ if TYPE_CHECKING:
 
     from capline.service.envoy.rules import Configuration
 
-__all__ = ["LARGEST_REMAINING", "Ask", "Part", "Plan", "Status", "plan_of", "subject_of"]
+__all__ = ["LARGEST_REMAINING", "Descriptor", "Part", "Plan", "Status", "plan_of", "subject_of"]
 
 MOST_DESCRIPTORS = 64
 MOST_ENTRIES = 64
 
 LARGEST_REMAINING = (1 << 32) - 1
 
+_SURELY_SHORT = LONGEST_TEXT_BYTES // 4
+"""Characters that are never too many bytes."""
 
-class Ask(msgspec.Struct, frozen=True):
+
+class Descriptor(msgspec.Struct, frozen=True, gc=False):
     """One descriptor: its entries, its cost, whether the cost is its `own`, and the limit that it brings, if any."""
 
     entries: tuple[tuple[str, str], ...]
@@ -38,7 +41,7 @@ class Ask(msgspec.Struct, frozen=True):
     limit: tuple[int, str] | None = None
 
 
-class Status(msgspec.Struct):
+class Status(msgspec.Struct, gc=False):
     """What becomes of one descriptor; without a rule there is no limit, and `over` is never true."""
 
     rule: Rule | None = None
@@ -47,7 +50,10 @@ class Status(msgspec.Struct):
     reset_us: int = 0
 
 
-class Part(msgspec.Struct, frozen=True):
+_NO_LIMIT = Status()
+
+
+class Part(msgspec.Struct, frozen=True, gc=False):
     """A descriptor to be decided, at its place in the request."""
 
     place: int
@@ -62,11 +68,12 @@ class Part(msgspec.Struct, frozen=True):
         return not (self.own or self.rule.shadow or self.rule.quota_mode)
 
 
-class Plan(msgspec.Struct, frozen=True):
+class Plan(msgspec.Struct, frozen=True, gc=False):
     """A request: its parts to be decided, the statuses of all others, and what of those is counted.
 
     `statuses` has a place for each descriptor; those of the parts are still empty. None of them is to be changed.
-    `counted` is domain, rule and outcome. `alone` is the only part, where it is plain.
+    `counted` is domain, rule and outcome. `alone` is the only part, where it is plain. `form` is what the response is
+    made of before anything is decided: the rules and their places, and what is left of all others.
     """
 
     domain: str
@@ -74,43 +81,49 @@ class Plan(msgspec.Struct, frozen=True):
     statuses: tuple[Status, ...]
     counted: tuple[tuple[str, str, str], ...]
     alone: Part | None
+    form: object
 
 
-def plan_of(configuration: Configuration, domain: str, asks: Sequence[Ask]) -> Plan:
+def plan_of(configuration: Configuration, domain: str, descriptors: Sequence[Descriptor]) -> Plan:
     """The plan of a request; raises `InvalidValueError` for one that can have no answer."""
-    _check(domain, asks)
+    _check(domain, descriptors)
     known = domain in configuration.domains
-    matches = [_match(configuration, domain, ask) if known else None for ask in asks]
+    matches = [_match(configuration, domain, descriptor) if known else None for descriptor in descriptors]
     replaced = {name for match in matches if match is not None for name in match.rule.replaces}
     parts: list[Part] = []
     statuses: list[Status] = []
     counted: list[tuple[str, str, str]] = []
-    for place, (ask, match) in enumerate(zip(asks, matches, strict=True)):
-        status = Status()
+    form: list[object] = []
+    for place, (descriptor, match) in enumerate(zip(descriptors, matches, strict=True)):
+        status = _NO_LIMIT
         if match is None:
             counted.append((domain, "", "no_limit") if known else ("", "", "no_domain"))
-        elif match.rule.unlimited:
-            status = Status(match.rule, remaining=LARGEST_REMAINING)
+            form.append(0)
+        elif (rule := match.rule).unlimited:
+            status = Status(rule, remaining=LARGEST_REMAINING)
             counted.append((domain, match.metric, "unlimited"))
-        elif match.rule.name in replaced:
+            form.append(LARGEST_REMAINING)
+        elif rule.name in replaced:
             counted.append((domain, match.metric, "replaced"))
+            form.append(0)
         else:
-            policy = policy_name(match.rule.quota, match.rule.unit)
-            attempt = Attempt(policy, subject_of(domain, match.entries), check_cost(ask.cost, 0))
-            parts.append(Part(place, match.rule, match.metric, attempt, ask.own))
+            policy = policy_name(rule.quota, rule.unit)
+            attempt = Attempt(policy, subject_of(domain, match.entries), check_cost(descriptor.cost, 0))
+            parts.append(Part(place, rule, match.metric, attempt, descriptor.own))
+            form.append((rule.name, rule.quota, rule.unit))
         statuses.append(status)
     alone = parts[0] if len(parts) == 1 and parts[0].is_plain else None
-    return Plan(domain, tuple(parts), tuple(statuses), tuple(counted), alone)
+    return Plan(domain, tuple(parts), tuple(statuses), tuple(counted), alone, tuple(form))
 
 
-def _match(configuration: Configuration, domain: str, ask: Ask) -> Match | None:
-    if ask.limit is None:
-        return configuration.match(domain, ask.entries)
-    quota, unit = ask.limit
+def _match(configuration: Configuration, domain: str, descriptor: Descriptor) -> Match | None:
+    if descriptor.limit is None:
+        return configuration.match(domain, descriptor.entries)
+    quota, unit = descriptor.limit
     if unit not in UNITS_US:
         raise InvalidValueError("the request's own limit has no unit; give it one, like MINUTE")
-    names = [f"{key}_{value}" if value else key for key, value in ask.entries]
-    return Match(Rule(quota, unit), ask.entries, ".".join([domain, *names]))
+    names = [f"{key}_{value}" if value else key for key, value in descriptor.entries]
+    return Match(Rule(quota, unit), descriptor.entries, ".".join([domain, *names]))
 
 
 def subject_of(domain: str, entries: Sequence[tuple[str, str]]) -> str:
@@ -119,23 +132,28 @@ def subject_of(domain: str, entries: Sequence[tuple[str, str]]) -> str:
     Different descriptors are different subjects. Above 512 bytes it is a SHA-256, behind a `|` that no other begins
     with.
     """
-    pieces = [_escaped(domain), *(f"{_escaped(key)}={_escaped(value)}" for key, value in entries)]
-    subject = "|".join(pieces)
+    subject = _escaped(domain)
+    for key, value in entries:
+        subject += f"|{_escaped(key)}={_escaped(value)}"
+    if len(subject) <= _SURELY_SHORT:
+        return subject
     encoded = subject.encode()
     return subject if len(encoded) <= LONGEST_TEXT_BYTES else f"|sha256={hashlib.sha256(encoded).hexdigest()}"
 
 
 def _escaped(text: str) -> str:
+    if "|" not in text and "=" not in text and "\\" not in text:
+        return text
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("=", "\\=")
 
 
-def _check(domain: str, asks: Sequence[Ask]) -> None:
+def _check(domain: str, descriptors: Sequence[Descriptor]) -> None:
     if not domain:
         raise InvalidValueError("rate limit domain must not be empty")
-    if not asks:
+    if not descriptors:
         raise InvalidValueError("rate limit descriptor list must not be empty")
-    if len(asks) > MOST_DESCRIPTORS:
-        raise InvalidValueError(f"{len(asks)} descriptors in one request; at most {MOST_DESCRIPTORS}")
-    for ask in asks:
-        if len(ask.entries) > MOST_ENTRIES:
-            raise InvalidValueError(f"{len(ask.entries)} entries in one descriptor; at most {MOST_ENTRIES}")
+    if len(descriptors) > MOST_DESCRIPTORS:
+        raise InvalidValueError(f"{len(descriptors)} descriptors in one request; at most {MOST_DESCRIPTORS}")
+    for descriptor in descriptors:
+        if len(descriptor.entries) > MOST_ENTRIES:
+            raise InvalidValueError(f"{len(descriptor.entries)} entries in one descriptor; at most {MOST_ENTRIES}")

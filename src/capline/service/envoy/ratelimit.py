@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
     from capline.model.limit_status import LimitStatus
     from capline.service.envoy.metrics import EnvoyMetrics
-    from capline.service.envoy.plan import Ask
+    from capline.service.envoy.plan import Descriptor
     from capline.service.envoy.rules import Configuration
 
 __all__ = ["RateLimit"]
@@ -62,9 +62,9 @@ class RateLimit:
         self._known = {policy.name for policy in policies}
         self.changes += 1
 
-    def plan(self, domain: str, asks: Sequence[Ask]) -> Plan:
+    def plan(self, domain: str, descriptors: Sequence[Descriptor]) -> Plan:
         """What a request leads to; raises `InvalidValueError` for one that can have no answer."""
-        plan = plan_of(self._configuration, domain, asks)
+        plan = plan_of(self._configuration, domain, descriptors)
         for part in plan.parts:
             limit = part.rule.quota, part.rule.unit
             if limit in self._overrides:

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capline.model.errors import CaplineError, StoreDamagedError, StoreError, StoreVersionError
+from capline.service.envoy.access import Certificate, checked_by
 from capline.service.envoy.files import Files
 from capline.service.envoy.messages import SERVICE, part
 from capline.service.envoy.metrics import EnvoyMetrics
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from capline.limiter.aio import AsyncLimiter
+    from capline.service.access.guard import Guard
     from capline.service.envoy.settings import EnvoySettings
     from capline.service.figures import Figures
 
@@ -40,26 +42,35 @@ log = logging.getLogger("capline.service")
 
 
 class EnvoyServer(NamedTuple):
-    """A running server: the port that it listens on, and what it decides with, for `POST /json`."""
+    """A running server: the port that it listens on, and what it decides with, for `POST /json`.
+
+    `certificate` is what it shows, which may be renewed; None without TLS.
+    """
 
     port: int
     ratelimit: RateLimit
     files: Files
+    certificate: Certificate | None = None
 
 
 @asynccontextmanager
-async def envoy_server(limiter: AsyncLimiter, settings: EnvoySettings, figures: Figures) -> AsyncGenerator[EnvoyServer]:
-    """Serve Envoy on the limiter's store for as long as the block lasts.
+async def envoy_server(
+    limiter: AsyncLimiter, settings: EnvoySettings, figures: Figures, guard: Guard | None = None
+) -> AsyncGenerator[EnvoyServer]:
+    """Serve Envoy on the limiter's store for as long as the block lasts; with a `guard`, those whose token may ask.
 
     Raises `CaplineError` where it cannot start: files with a fault, an address in use, an extra that is missing.
     """
     files = Files(*settings.files, merge_domains=settings.merge_domains)
     metrics = EnvoyMetrics(figures)
     ratelimit = RateLimit(limiter, files.current, metrics)
-    server, port = await _started(ratelimit, settings.listen)
+    certificate = None if settings.tls is None else Certificate(settings.tls)
+    server, port = await _started(
+        ratelimit, settings.listen, certificate, [] if guard is None else [checked_by(guard, metrics)]
+    )
     following = asyncio.create_task(_follow(files, ratelimit, metrics, settings.look_every_s))
     try:
-        yield EnvoyServer(port, ratelimit, files)
+        yield EnvoyServer(port, ratelimit, files, certificate)
     finally:
         following.cancel()
         with suppress(asyncio.CancelledError):
@@ -67,9 +78,12 @@ async def envoy_server(limiter: AsyncLimiter, settings: EnvoySettings, figures: 
         await server.stop(STOP_WITHIN_S)
 
 
-async def _started(ratelimit: RateLimit, listen: str) -> tuple[Any, int]:
+async def _started(
+    ratelimit: RateLimit, listen: str, certificate: Certificate | None, interceptors: list[Any]
+) -> tuple[Any, int]:
     grpc, aio = part("grpc"), part("grpc.aio")
     server = aio.server(
+        interceptors=interceptors,
         options=[
             ("grpc.max_receive_message_length", LARGEST_MESSAGE_BYTES),
             ("grpc.so_reuseport", 1),
@@ -79,7 +93,11 @@ async def _started(ratelimit: RateLimit, listen: str) -> tuple[Any, int]:
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, {"ShouldRateLimit": method})])
     await _add_health(server)
     try:
-        port: int = server.add_insecure_port(listen)
+        port: int = (
+            server.add_insecure_port(listen)
+            if certificate is None
+            else server.add_secure_port(listen, certificate.credentials())
+        )
     except RuntimeError:
         raise CaplineError(
             f"--grpc {listen}: the address is in use or not of this host; name another port, or 0 for any that is free"

@@ -1,8 +1,8 @@
 """Envoy's messages in and out: `ShouldRateLimit` of the request and response of `envoy.service.ratelimit.v3`.
 
-The rule: the same bytes are the same request. Its plan, and a response in which all that stays is filled in, are kept
-by these bytes until the configuration changes; what is decided is not kept. Envoy asks the same of a route again and
-again, and reading a message costs more than deciding it.
+The rule: the same bytes are the same request. Its plan is kept by these bytes until the configuration changes; what is
+decided is not kept. Envoy asks the same of a route again and again, and reading a message costs more than deciding it.
+So does making one: a response in which all that stays is filled in serves all requests under the same rules.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from capline.model.errors import InvalidValueError
 from capline.service.envoy.messages import OK, OVER_LIMIT, UNIT_NAMES, UNIT_NUMBERS, DecodeError, rls
-from capline.service.envoy.plan import Ask
+from capline.service.envoy.plan import Descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,18 +19,17 @@ if TYPE_CHECKING:
     from capline.service.envoy.plan import Plan, Status
     from capline.service.envoy.ratelimit import RateLimit
 
-__all__ = ["Asked", "Service"]
+__all__ = ["Response", "Service"]
 
 MOST_KEPT = 4096
 LONGEST_KEPT_BYTES = 512
-"""Requests that are kept, past which all go, and how long one may be: some 10 MB."""
+"""Requests that are kept, past which all go, and how long one may be: some 5 MB. As many forms of responses."""
 
 
-class Asked:
-    """One request: its plan, and its response but for what is decided."""
+class Response:
+    """A response but for what is decided: that of all plans with the same rules at the same places."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan = plan
         self._response = rls.RateLimitResponse(statuses=[_constant(status) for status in plan.statuses])
         self._parts: list[tuple[int, Any, Any]] = []
         for part in plan.parts:
@@ -41,8 +40,8 @@ class Asked:
             status.duration_until_reset.SetInParent()
             self._parts.append((part.place, status, status.duration_until_reset))
 
-    def response(self, statuses: Sequence[Status], *, over: bool) -> Any:
-        """The response; it is written over by the next one."""
+    def of(self, statuses: Sequence[Status], *, over: bool) -> Any:
+        """The response; it is written over by the next one, so it is used before anything is awaited."""
         response = self._response
         response.overall_code = OVER_LIMIT if over else OK
         for place, message, duration in self._parts:
@@ -59,7 +58,8 @@ class Service:
 
     def __init__(self, ratelimit: RateLimit) -> None:
         self._ratelimit = ratelimit
-        self._kept: dict[bytes, Asked] = {}
+        self._kept: dict[bytes, tuple[Plan, Response]] = {}
+        self._responses: dict[object, Response] = {}
         self._changes = ratelimit.changes
 
     async def answer(self, data: bytes) -> bytes:
@@ -67,44 +67,51 @@ class Service:
 
         Raises `InvalidValueError` for a request that can have no answer, `StoreError` in an outage.
         """
-        asked = self._kept.get(data) if self._changes == self._ratelimit.changes else None
-        if asked is None:
-            asked = self._asked(data)
-        over, statuses = await self._ratelimit.decide(asked.plan)
-        return asked.response(statuses, over=over).SerializeToString()
+        planned = self._kept.get(data) if self._changes == self._ratelimit.changes else None
+        if planned is None:
+            planned = self._planned(data)
+        plan, response = planned
+        over, statuses = await self._ratelimit.decide(plan)
+        return response.of(statuses, over=over).SerializeToString()
 
     async def answer_message(self, request: Any) -> Any:
         """The response to a request; raises as `answer`."""
-        asked = self._of(request)
-        over, statuses = await self._ratelimit.decide(asked.plan)
-        return asked.response(statuses, over=over)
+        plan, response = self._of(request)
+        over, statuses = await self._ratelimit.decide(plan)
+        return response.of(statuses, over=over)
 
-    def _asked(self, data: bytes) -> Asked:
+    def _planned(self, data: bytes) -> tuple[Plan, Response]:
         try:
             request = rls.RateLimitRequest.FromString(data)
         except DecodeError:
             raise InvalidValueError("the message is not a RateLimitRequest") from None
-        asked = self._of(request)
+        planned = self._of(request)
         if self._changes != self._ratelimit.changes or len(self._kept) >= MOST_KEPT:
             self._kept.clear()
             self._changes = self._ratelimit.changes
         if len(data) <= LONGEST_KEPT_BYTES:
-            self._kept[data] = asked
-        return asked
+            self._kept[data] = planned
+        return planned
 
-    def _of(self, request: Any) -> Asked:
+    def _of(self, request: Any) -> tuple[Plan, Response]:
         addend: int = request.hits_addend or 1
-        asks = [_ask(descriptor, addend) for descriptor in request.descriptors]
-        return Asked(self._ratelimit.plan(request.domain, asks))
+        descriptors = [_descriptor(descriptor, addend) for descriptor in request.descriptors]
+        plan = self._ratelimit.plan(request.domain, descriptors)
+        response = self._responses.get(plan.form)
+        if response is None:
+            if len(self._responses) >= MOST_KEPT:
+                self._responses.clear()
+            response = self._responses[plan.form] = Response(plan)
+        return plan, response
 
 
-def _ask(descriptor: Any, addend: int) -> Ask:
+def _descriptor(descriptor: Any, addend: int) -> Descriptor:
     entries = tuple([(entry.key, entry.value) for entry in descriptor.entries])
     own: bool = descriptor.HasField("hits_addend")
     limit = None
     if descriptor.HasField("limit"):
         limit = descriptor.limit.requests_per_unit, UNIT_NAMES.get(descriptor.limit.unit, "")
-    return Ask(entries, descriptor.hits_addend.value if own else addend, own, limit)
+    return Descriptor(entries, descriptor.hits_addend.value if own else addend, own, limit)
 
 
 def _constant(status: Status) -> Any:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from capline.service.run.settings import Tls
+
 __all__ = ["EnvoySettings"]
 
 
@@ -20,3 +22,4 @@ class EnvoySettings(NamedTuple):
     files: tuple[Path, ...]
     merge_domains: bool = False
     look_every_s: float = 1.0
+    tls: Tls | None = None

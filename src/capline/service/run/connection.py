@@ -10,6 +10,11 @@ connections are looked at once a second, so that a request costs nothing for it.
 one of `App.direct` that comes whole, head and body in what is received at once, on a connection that has nothing else
 to do, is answered by the connection itself: it asks `App.answer`, as ASGI's side of `App` does, and writes the same
 bytes. Anything else about a request is left to uvicorn, which is told of it as if it came then.
+
+**Heads seen before.** A client's heads are the same bytes each time, but for the length of the body. So what parsing
+gave is kept by a head's bytes, once it was answered directly: the parse alone, never who asks or what they may. Where
+the next head is one of these, and exactly its body follows, it is not parsed: the same bytes at the same place mean the
+same. That place is where a request begins, and the parser has read nothing of it.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from __future__ import annotations
 import asyncio
 from time import perf_counter
 from types import coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
@@ -31,9 +36,20 @@ if TYPE_CHECKING:
 
     _Answer = tuple[Reply, bytes]
 
-__all__ = ["Connection"]
+__all__ = ["Connection", "Head"]
 
+_HEAD_END = b"\r\n\r\n"
+_HEADS, _HEAD_BYTES = 1024, 1024
+"""So many heads are kept, each of at most so many bytes; when there are more, all are forgotten."""
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+class Head(NamedTuple):
+    """What a head says that was seen before, and how long the body is that follows it."""
+
+    url: bytes
+    headers: list[tuple[bytes, bytes]]
+    body_bytes: int
 
 
 class Connection(HttpToolsProtocol):
@@ -42,6 +58,8 @@ class Connection(HttpToolsProtocol):
     bounds: Bounds
     service: App
     waits: bool
+    heads: dict[bytes, Head]
+    """Those seen before, on any connection of this listener."""
     head_since: float | None = None
     """When the head that has not ended began."""
     idle_since: float | None = None
@@ -52,20 +70,35 @@ class Connection(HttpToolsProtocol):
     """uvicorn's headers of every answer, which it makes anew each second, and how they are sent."""
     _held: list[bytes] | None = None
     """The pieces of the body of a request that may be answered directly; else None."""
+    _at_start = False
+    """Whether the parser is where a request begins: all that it has read was answered directly."""
+    _received = b""
+    """What is being read, where it began at the start of a request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """A client came."""
         super().connection_made(transport)
         self.head_since = self.loop.time()
+        self._at_start = True
         if len(self.connections) > self.bounds.connections:
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
         self.idle_since = None
+        if self._at_start:
+            end = data.find(_HEAD_END) + len(_HEAD_END)
+            head = self.heads.get(data[:end])
+            if head is not None and len(data) == end + head.body_bytes and self._is_idle():
+                self.head_since, self._head_bytes, self._in_head = None, 0, False
+                self.url, self.headers, _ = head
+                self._answer(data[end:])
+                return
+            self._received = data
         if self.head_since is not None:
             self._head_bytes += len(data)
         super().data_received(data)
+        self._received = b""
         if self._held is not None:
             self._leave_to_uvicorn()
         if not self._in_head:
@@ -79,7 +112,7 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A head begins. uvicorn hears of it when it has ended."""
         self.url, self.headers, self.expect_100_continue = b"", [], False
-        self._in_head = True
+        self._in_head, self._at_start = True, False
 
     def on_headers_complete(self) -> None:
         """A head has ended."""
@@ -103,6 +136,8 @@ class Connection(HttpToolsProtocol):
             return
         body, self._held = b"".join(self._held), None
         if not self.transport.is_closing():  # else it came behind the last one that is answered
+            self._at_start = True
+            self._keep_head(len(body))
             self._answer(body)
 
     def end_if_slow(self, now: float) -> None:
@@ -115,17 +150,36 @@ class Connection(HttpToolsProtocol):
     def _is_plain(self) -> bool:
         """Whether a request may be answered directly, for all that its head says and the connection has under way."""
         parser: Any = self.parser
-        under_way: Any = self.cycle
         return (
             parser.get_method() == b"POST"
             and parser.get_http_version() == "1.1"
             and parser.should_keep_alive()
             and not parser.should_upgrade()
             and not self.expect_100_continue
-            and (under_way is None or under_way.response_complete)
+            and self._is_idle()
+        )
+
+    def _is_idle(self) -> bool:
+        """Whether the connection has nothing under way, and may go on."""
+        under_way: Any = self.cycle
+        return (
+            (under_way is None or under_way.response_complete)
             and not self.pipeline
             and not self.flow.write_paused
+            and not self.transport.is_closing()
         )
+
+    def _keep_head(self, body_bytes: int) -> None:
+        """Keep the head of a request that is answered directly, where it came with its body and nothing else."""
+        end = self._received.find(_HEAD_END) + len(_HEAD_END)
+        if end > _HEAD_BYTES or len(self._received) != end + body_bytes:
+            return
+        names = [name for name, _ in self.headers]
+        if names.count(b"content-length") != 1 or b"transfer-encoding" in names:
+            return
+        if len(self.heads) >= _HEADS:
+            self.heads.clear()
+        self.heads[self._received[:end]] = Head(self.url, self.headers, body_bytes)
 
     def _leave_to_uvicorn(self) -> None:
         held, self._held = self._held or [], None
@@ -174,7 +228,11 @@ class Connection(HttpToolsProtocol):
             self._write(reply, body, keep_alive=cycle.keep_alive)
         self.service.answered(request, reply.status, len(body), perf_counter() - began)
         cycle.response_complete = True
-        self.on_response_complete()
+        if self.pipeline or self.transport.is_closing():
+            self.on_response_complete()
+            return
+        self.server_state.total_requests += 1  # as uvicorn does, but without a timer of its own
+        self.idle_since = self.loop.time()
 
     def _write(self, reply: Reply, body: bytes, *, keep_alive: bool = True) -> None:
         head = f"content-type: {reply.type}\r\ncontent-length: {len(body)}\r\n"

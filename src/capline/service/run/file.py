@@ -5,7 +5,7 @@
     segments: s3://bucket/prefix              optional
     http: {listen: 127.0.0.1:8080, workers: 2, trusted_proxies: 1, tls: {certificate: c.pem, key: k.pem}}
     admin: {listen: 127.0.0.1:8081}
-    grpc: {listen: 127.0.0.1:8082, envoy: ratelimit/, merge_domains: false}
+    grpc: {listen: 127.0.0.1:8082, envoy: ratelimit/, merge_domains: false, tls: {…}}
     spoe: {listen: 127.0.0.1:8083}
     tokens: tokens.json                       who may ask
     on_store_error: raise
@@ -48,6 +48,7 @@ KEYS = (
     *("http.tls.certificate", "http.tls.key", "http.tls.client_ca"),
     *("admin.listen", "admin.tls.certificate", "admin.tls.key", "admin.tls.client_ca"),
     *("grpc.listen", "grpc.envoy", "grpc.merge_domains", "spoe.listen"),
+    *("grpc.tls.certificate", "grpc.tls.key", "grpc.tls.client_ca"),
     *(f"observers.{name}" for name in Observers.__struct_fields__),
     *(f"bounds.{name}" for name in Bounds.__struct_fields__),
 )
@@ -110,7 +111,10 @@ def _error(file: Path | None, faults: list[Fault], said: list[tuple[str, str]]) 
     for line, text in faults:
         if line < 0:
             name, key = said[-line - 1]
-            return InvalidValueError(f"{name}: {text.removeprefix(key.replace('.', ': ') + ': ')}")
+            section = key.partition(".")[0] + ": "
+            return InvalidValueError(
+                f"{name}: {text.removeprefix(key.replace('.', ': ') + ': ').removeprefix(section)}"
+            )
     return InvalidValueError(str(PolicyFileError.of("the settings" if file is None else str(file), faults)))
 
 
@@ -143,14 +147,20 @@ class _Reader:
         if settings.http.workers > 1 and settings.store.lower().startswith("memory:"):
             where = "store" if top.has("store") else None
             top.fault(where, "memory:// is one process's own: with several workers use lmdb:///path or a server")
-        for name, address in (("grpc", settings.grpc and settings.grpc.listen), ("spoe", settings.spoe)):
-            if address is not None and not address.is_loopback:
-                near = f"127.0.0.1:{address.port}"
-                self._note_of(
-                    name,
-                    f"its protocol has no tokens here, so it listens on loopback only, like {near}; "
-                    "run the service beside each proxy that asks it",
-                )
+        if settings.spoe is not None and not settings.spoe.is_loopback:
+            self._note_of(
+                "spoe",
+                f"its protocol has no tokens, so it listens on loopback only, like 127.0.0.1:{settings.spoe.port}; "
+                "run the service beside each HAProxy that asks it",
+            )
+        grpc = settings.grpc
+        if grpc is not None and not grpc.listen.is_loopback and (grpc.tls is None or settings.tokens is None):
+            self._note_of(
+                "grpc",
+                f"without tokens and TLS it listens on loopback only, like 127.0.0.1:{grpc.listen.port}; for other "
+                "hosts give 'tokens:' and 'grpc: tls: {certificate: cert.pem, key: key.pem}'",
+            )
+        for name, address in (("grpc", grpc and grpc.listen), ("spoe", settings.spoe)):
             if address is not None and address.port == 0 and settings.http.workers > 1:
                 self._note_of(name, "several workers need a port that all know, not 0")
         if settings.tokens is None:
@@ -202,12 +212,17 @@ class _Reader:
         if fields is None:
             return None
         listen = self._address(fields, Address("127.0.0.1", 8082))
-        words = fields.texts("envoy", None, "ratelimit/")
+        if not fields.has("envoy"):
+            fields.fault(
+                None, "which limits? name files of envoyproxy/ratelimit: 'envoy: ratelimit/' or --envoy ratelimit/"
+            )
+        words = fields.texts("envoy", (), "ratelimit/")
         node = fields.node("envoy")
         base = self._base(node.items[0] if isinstance(node, Items) and node.items else node)
         merge_domains = fields.flag("merge_domains", default=False)
+        tls = self._tls(fields)
         fields.close()
-        return Grpc(listen, tuple(str(base / word) for word in words), merge_domains)
+        return Grpc(listen, tuple(str(base / word) for word in words), merge_domains, tls)
 
     def _spoe(self) -> Address | None:
         fields = self._section("spoe")

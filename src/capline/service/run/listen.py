@@ -1,26 +1,26 @@
-"""One listener: uvicorn's server over connections of our own; its sockets and its TLS."""
+"""One listener: uvicorn's server over connections of our own, and its socket."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import socket
-import ssl
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from capline.model.errors import CaplineError, InvalidValueError
+from capline.model.errors import CaplineError
 from capline.service.run.connection import Connection
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Generator
 
     from capline.service.http import App
-    from capline.service.run.settings import Address, Bounds, Tls
+    from capline.service.run.settings import Address, Bounds
 
-__all__ = ["Listener", "bound", "tls_context"]
+__all__ = ["Listener", "bound"]
 
 _BACKLOG = 2048
 
@@ -35,34 +35,6 @@ def bound(address: Address, option: str) -> socket.socket:
         raise CaplineError(f"{option} {address}: {reason}; name another port, or 0 for any that is free") from None
 
 
-def tls_context(tls: Tls) -> ssl.SSLContext:
-    """TLS 1.2 or newer by these files; raises `InvalidValueError` that names the one that is wrong."""
-
-    def no_password() -> str:
-        raise InvalidValueError(
-            f"{tls.key}: the key is encrypted; store one that is not, readable by the service alone"
-        )
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    for path in (tls.certificate, tls.key, tls.client_ca):
-        if path is not None and not os.access(path, os.R_OK):
-            raise InvalidValueError(f"{path}: cannot be read; tls names PEM files")
-    try:
-        context.load_cert_chain(tls.certificate, tls.key, no_password)
-    except ssl.SSLError as error:
-        raise InvalidValueError(
-            f"{tls.certificate} with {tls.key}: no PEM certificate with its key ({error})"
-        ) from None
-    if tls.client_ca is not None:
-        try:
-            context.load_verify_locations(tls.client_ca)
-        except ssl.SSLError as error:
-            raise InvalidValueError(f"{tls.client_ca}: no PEM certificates ({error})") from None
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
 class Listener(uvicorn.Server):
     """A server among others in one process: signals are not its own.
 
@@ -70,7 +42,8 @@ class Listener(uvicorn.Server):
     """
 
     def __init__(self, app: App, bounds: Bounds, context: ssl.SSLContext | None = None, *, waits: bool = False) -> None:
-        protocol = type("OwnConnection", (Connection,), {"bounds": bounds, "service": app, "waits": waits})
+        own: dict[str, Any] = {"bounds": bounds, "service": app, "waits": waits, "heads": {}}
+        protocol = type("OwnConnection", (Connection,), own)
         config = uvicorn.Config(
             app,
             http=protocol,

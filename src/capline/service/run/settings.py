@@ -54,6 +54,7 @@ class Grpc(msgspec.Struct, frozen=True):
     listen: Address
     envoy: tuple[str, ...] = ()
     merge_domains: bool = False
+    tls: Tls | None = None
 
 
 class Observers(msgspec.Struct, frozen=True):

@@ -87,7 +87,17 @@ class AsyncLocalStore(AsyncStore):
         return await self._single(self._store.settle, compiled, subject, stamp_us, cost)
 
     @override
-    async def place(
+    async def reserve(
+        self, compiled: LocalRule, subject: Subject, cost: int, fingerprint: int, ttl_us: int
+    ) -> Decision:
+        return await self._single(self._store.reserve, compiled, subject, cost, fingerprint, ttl_us)
+
+    @override
+    async def commit(self, compiled: LocalRule, subject: Subject, stamp_us: int) -> bool:
+        return await self._single(self._store.commit, compiled, subject, stamp_us)
+
+    @override
+    async def schedule(
         self,
         compiled: LocalRule,
         subject: Subject,
@@ -96,27 +106,31 @@ class AsyncLocalStore(AsyncStore):
         max_wait_us: int | None,
         not_before_us: int = 0,
     ) -> Decision:
-        return await self._single(self._store.place, compiled, subject, cost, fingerprint, max_wait_us, not_before_us)
+        return await self._single(
+            self._store.schedule, compiled, subject, cost, fingerprint, max_wait_us, not_before_us
+        )
 
     @override
     async def refund(self, compiled: LocalRule, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
         return await self._single(self._store.refund, compiled, subject, stamp_us, cost)
 
     @override
-    async def decide_all(self, asks: Sequence[StoreAttempt]) -> Joint:
-        return await self._single(self._store.decide_all, asks)
+    async def decide_all(self, attempts: Sequence[StoreAttempt]) -> Joint:
+        return await self._single(self._store.decide_all, attempts)
 
     @override
-    async def peek_all(self, asks: Sequence[StoreAttempt]) -> Joint:
-        return await self._single(self._store.peek_all, asks)
+    async def peek_all(self, attempts: Sequence[StoreAttempt]) -> Joint:
+        return await self._single(self._store.peek_all, attempts)
 
     @override
-    async def place_all(self, asks: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0) -> Joint:
-        return await self._single(self._store.place_all, asks, max_wait_us, not_before_us)
+    async def schedule_all(
+        self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0
+    ) -> Joint:
+        return await self._single(self._store.schedule_all, attempts, max_wait_us, not_before_us)
 
     @override
-    async def decide_batch(self, asks: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
-        return await self._batch(self._store.decide_batch, asks)
+    async def decide_batch(self, attempts: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:
+        return await self._batch(self._store.decide_batch, attempts)
 
     @override
     async def decide_many(self, batch: Batch) -> Decisions:
@@ -137,8 +151,8 @@ class AsyncLocalStore(AsyncStore):
         return await self._single(self._store.recorded, compiled, subject)
 
     @override
-    async def merge(self, asks: Sequence[Merge]) -> list[Merged | CaplineError]:
-        return await self._batch(self._store.merge, asks)
+    async def merge(self, attempts: Sequence[Merge]) -> list[Merged | CaplineError]:
+        return await self._batch(self._store.merge, attempts)
 
     @override
     async def scan(self, compiled: Sequence[LocalRule], after: Any = None) -> Page:

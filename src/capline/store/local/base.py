@@ -1,4 +1,4 @@
-"""The verbs of every store on this machine, written once: load logs, decide, save what changed, in one transaction.
+"""The verbs of every store on this machine, written once: which operations make one transaction.
 
 A store adds only where logs live. `_transact(work)` runs `work(transaction)` as one atomic step, and may run it
 again after a map has grown. So `work` changes logs through the transaction alone.
@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from capline.model.decision import Decision, Joint
 from capline.model.errors import CaplineError, IdConflictError, InvalidValueError
 from capline.model.late import LateModule
 from capline.model.override import override
@@ -18,15 +17,12 @@ from capline.model.policy import BoundPolicy, LogLimits
 from capline.model.subject import Subject, check_subject
 from capline.store.local.batches import ROWS_A_TRANSACTION, decided_once, in_parts, rows_of
 from capline.store.local.fast_path import FastRule, fast_rule
+from capline.store.local.operations import Operations
+from capline.store.local.reservations import commit_hit
 from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, StoredLog
-from capline.store.local.whole_logs import counted, merged, next_page
+from capline.store.local.whole_logs import merged, next_page
 from capline.store.protocol import Batch, Merge, Page, Store, StoreAttempt
-from capline.window.bound_log import BoundLog, readers_of, table_of
-from capline.window.charge import charge
-from capline.window.joint import joint, joint_slot
-from capline.window.refund import refund, settle
-from capline.window.rule import attempt as make_attempt
-from capline.window.rule import peek
+from capline.window.bound_log import readers_of
 from capline.window.slot import Slot
 
 if TYPE_CHECKING:
@@ -36,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from capline.model.clock import Clock
+    from capline.model.decision import Decision, Joint
     from capline.model.server_state import ServerState
     from capline.store.columns import Decisions
     from capline.window.log import Hit
@@ -49,12 +46,13 @@ _T = TypeVar("_T")
 
 
 class LocalStore(Store, ABC):
-    """Every verb of `Store`, over `_transact`, `_ref`, `sweep` and `close`, which a store adds."""
+    """Every verb of `Store`; a store adds `_transact`, `_handle`, `_fast_path`, `_walk`, `sweep` and `close`."""
 
     may_lose_answers = False
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._operations = Operations(clock)
 
     @abstractmethod
     def _transact(self, work: Callable[[LogTransaction], _T]) -> _T: ...
@@ -120,6 +118,9 @@ class LocalStore(Store, ABC):
             fast_rule(rule),
             lambda subject: self.decide(compiled, check_subject(subject), 1, 0),
         )
+        if rule.reserved:
+            record = LogLimits(rule.reserved, (), retention_us)
+            compiled.record = LogRef(record, (), self._handle(rule.reserved, retention_us))
         if compiled.unit is not None:
             compiled.decide_one = self._fast_path(compiled, compiled.unit, compiled.refs[0])
         return compiled
@@ -127,27 +128,40 @@ class LocalStore(Store, ABC):
     @override
     def decide(self, compiled: LocalRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
         return self._transact(
-            lambda transaction: self._step(transaction, StoreAttempt(compiled, subject, cost, fingerprint))
+            lambda transaction: self._operations.decide(transaction, StoreAttempt(compiled, subject, cost, fingerprint))
         )
 
     @override
     def peek(self, compiled: LocalRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
         return self._transact(
-            lambda transaction: self._peek(transaction, StoreAttempt(compiled, subject, cost, fingerprint))
+            lambda transaction: self._operations.peek(transaction, StoreAttempt(compiled, subject, cost, fingerprint))
         )
 
     @override
     def charge(self, compiled: LocalRule, subject: Subject, cost: int, fingerprint: int) -> Decision:
         return self._transact(
-            lambda transaction: self._charge(transaction, StoreAttempt(compiled, subject, cost, fingerprint))
+            lambda transaction: self._operations.charge(transaction, StoreAttempt(compiled, subject, cost, fingerprint))
         )
 
     @override
     def settle(self, compiled: LocalRule, subject: Subject, stamp_us: int, cost: int) -> bool:
-        return self._transact(lambda transaction: self._of_hit(settle, transaction, compiled, subject, stamp_us, cost))
+        return self._transact(
+            lambda transaction: self._operations.settle(transaction, compiled, subject, stamp_us, cost)
+        )
 
     @override
-    def place(
+    def reserve(self, compiled: LocalRule, subject: Subject, cost: int, fingerprint: int, ttl_us: int) -> Decision:
+        attempt = StoreAttempt(compiled, subject, cost, fingerprint)
+        return self._transact(lambda transaction: self._operations.reserve(transaction, attempt, ttl_us))
+
+    @override
+    def commit(self, compiled: LocalRule, subject: Subject, stamp_us: int) -> bool:
+        return self._transact(
+            lambda transaction: commit_hit(transaction, compiled, subject, stamp_us, self._clock.now_us())
+        )
+
+    @override
+    def schedule(
         self,
         compiled: LocalRule,
         subject: Subject,
@@ -157,26 +171,30 @@ class LocalStore(Store, ABC):
         not_before_us: int = 0,
     ) -> Decision:
         attempt, slot = StoreAttempt(compiled, subject, cost, fingerprint), Slot(max_wait_us, not_before_us)
-        return self._transact(lambda transaction: self._step(transaction, attempt, slot))
+        return self._transact(lambda transaction: self._operations.decide(transaction, attempt, slot))
 
     @override
     def refund(self, compiled: LocalRule, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
-        return self._transact(lambda transaction: self._refund(transaction, compiled, subject, stamp_us, cost))
+        return self._transact(
+            lambda transaction: self._operations.refund(transaction, compiled, subject, stamp_us, cost)
+        )
 
     @override
     def decide_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
         """One transaction."""
-        return self._transact(lambda transaction: self._joint(transaction, attempts, record=True))
+        return self._transact(lambda transaction: self._operations.joint(transaction, attempts, record=True))
 
     @override
     def peek_all(self, attempts: Sequence[StoreAttempt], /) -> Joint:
-        return self._transact(lambda transaction: self._joint(transaction, attempts, record=False))
+        return self._transact(lambda transaction: self._operations.joint(transaction, attempts, record=False))
 
     @override
-    def place_all(self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /) -> Joint:
+    def schedule_all(
+        self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /
+    ) -> Joint:
         """One transaction."""
         slot = Slot(max_wait_us, not_before_us)
-        return self._transact(lambda transaction: self._joint(transaction, attempts, slot=slot))
+        return self._transact(lambda transaction: self._operations.joint(transaction, attempts, slot=slot))
 
     @override
     def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
@@ -217,7 +235,7 @@ class LocalStore(Store, ABC):
         return self._transact(
             lambda transaction: np.fromiter(
                 (
-                    self._refund(transaction, compiled, subject, stamp, cost)
+                    self._operations.refund(transaction, compiled, subject, stamp, cost)
                     for subject, stamp in zip(subjects, stamps_us, strict=True)
                 ),
                 np.bool_,
@@ -228,15 +246,20 @@ class LocalStore(Store, ABC):
     @override
     def recorded(self, compiled: LocalRule, subject: Subject) -> list[list[Hit]]:
         return self._transact(
-            lambda transaction: [
-                counted(transaction.load(ref, subject), self._clock.now_us(), ref.retention_us) for ref in compiled.refs
-            ],
+            lambda transaction: self._operations.recorded(transaction, compiled, subject, self._clock.now_us()),
         )
 
     @override
     def erase(self, compiled: Sequence[LocalRule], subject: Subject) -> int:
         refs = {ref.name: ref for bound in compiled for ref in (*bound.refs, *bound.channel_refs)}
-        return self._transact(lambda transaction: sum([transaction.remove(ref, subject) for ref in refs.values()]))
+        records = {bound.record.name: bound.record for bound in compiled if bound.record is not None}
+
+        def forget(transaction: LogTransaction) -> int:
+            for ref in records.values():
+                transaction.remove(ref, subject)
+            return sum([transaction.remove(ref, subject) for ref in refs.values()])
+
+        return self._transact(forget)
 
     @override
     def merge(self, merges: Sequence[Merge], /) -> list[Merged | CaplineError]:
@@ -261,105 +284,13 @@ class LocalStore(Store, ABC):
 
     def _caught(self, transaction: LogTransaction, attempt: StoreAttempt) -> Decision | CaplineError:
         try:
-            return self._step(transaction, attempt)
+            return self._operations.decide(transaction, attempt)
         except IdConflictError as error:
             return error
 
-    def _bound_logs(self, transaction: LogTransaction, attempt: StoreAttempt, now_us: int) -> list[BoundLog]:
-        compiled: LocalRule = attempt.compiled
-        table = table_of(compiled.rule, now_us)
-        return [
-            BoundLog(transaction.load(ref, attempt.subject), ref.log_limits, ref.readers, attempt.cost, table)
-            for ref in compiled.refs
-        ]
-
-    def _save(self, transaction: LogTransaction, attempt: StoreAttempt, bound_logs: Sequence[BoundLog]) -> None:
-        for ref, bound in zip(attempt.compiled.refs, bound_logs, strict=True):
-            if bound.changed:
-                transaction.save(ref, attempt.subject, bound.log)  # pyright: ignore[reportArgumentType] - it came from `load`
-
-    def _step(self, transaction: LogTransaction, attempt: StoreAttempt, slot: Slot | None = None) -> Decision:
-        """One attempt, on stored logs."""
-        now_us = self._clock.now_us()
-        bound_logs = self._bound_logs(transaction, attempt, now_us)
-        decision = make_attempt(bound_logs, now_us, attempt.fingerprint, slot, attempt.compiled.rule.denied_units)
-        self._save(transaction, attempt, bound_logs)
-        return decision
-
-    def _peek(self, transaction: LogTransaction, attempt: StoreAttempt) -> Decision:
-        """What `_step` would answer; nothing is changed."""
-        now_us = self._clock.now_us()
-        return peek(self._bound_logs(transaction, attempt, now_us), now_us, attempt.fingerprint)
-
-    def _joint(
-        self,
-        transaction: LogTransaction,
-        attempts: Sequence[StoreAttempt],
-        *,
-        record: bool = True,
-        slot: Slot | None = None,
-    ) -> Joint:
-        """One attempt over the logs of all parts, or one slot in them."""
-        now_us = self._clock.now_us()
-        parts = [self._bound_logs(transaction, attempt, now_us) for attempt in attempts]
-        fingerprints = [attempt.fingerprint for attempt in attempts]
-        if slot is None:
-            decision, hits = joint(parts, now_us, fingerprints, record=record)
-        else:
-            decision, hits = joint_slot(parts, now_us, fingerprints, slot)
-        for attempt, bound_logs in zip(attempts, parts, strict=True):
-            self._save(transaction, attempt, bound_logs)
-        binds = next((i for i, bound_logs in enumerate(parts) if any(bound.binds for bound in bound_logs)), 0)
-        return Joint.of(decision, hits if record else (), binds)
-
-    def _charge(self, transaction: LogTransaction, attempt: StoreAttempt) -> Decision:
-        """One charge, on stored logs."""
-        now_us = self._clock.now_us()
-        bound_logs = self._bound_logs(transaction, attempt, now_us)
-        decision = charge(bound_logs, now_us, attempt.fingerprint)
-        self._save(transaction, attempt, bound_logs)
-        return decision
-
-    def _refund(
-        self, transaction: LogTransaction, compiled: LocalRule, subject: Subject, stamp_us: int, cost: int
-    ) -> bool:
-        return self._of_hit(
-            lambda logs, hit_us, now_us: refund(logs, hit_us, cost, now_us),
-            transaction,
-            compiled,
-            subject,
-            stamp_us,
-            cost,
-        )
-
-    def _of_hit(
-        self,
-        change: Callable[[Sequence[BoundLog], int, int], bool],
-        transaction: LogTransaction,
-        compiled: LocalRule,
-        subject: Subject,
-        stamp_us: int,
-        cost: int,
-    ) -> bool:
-        """Refund or settle a hit.
-
-        It is named by its stamp alone, so every channel's log is searched for it; at most one has it.
-        """
-        refs = (
-            (*compiled.refs, *compiled.channel_refs)
-            if compiled.rule.algorithm != "sliding_log"
-            else (compiled.refs[0], *compiled.channel_refs)
-        )
-        bound_logs = [BoundLog(transaction.load(ref, subject), ref.log_limits, ref.readers, cost) for ref in refs]
-        done = change(bound_logs, stamp_us, self._clock.now_us())
-        for ref, bound in zip(refs, bound_logs, strict=True):
-            if bound.changed:
-                transaction.save(ref, subject, bound.log)  # pyright: ignore[reportArgumentType] - it came from `load`
-        return done
-
     def _rows(self, transaction: LogTransaction, batch: Batch, rows: slice, *, record: bool) -> list[Decision]:
         """Decide these rows of a batch in this transaction, or with `record` off only peek."""
-        answer = self._step if record else self._peek
+        answer = self._operations.decide if record else self._operations.peek
         compiled, cost = batch.compiled, batch.cost
         return [
             answer(transaction, StoreAttempt(compiled[code], subject, cost)) for code, subject in rows_of(batch, rows)

@@ -41,8 +41,11 @@ class Stamps(Protocol):
 
 
 def fast_rule(rule: BoundPolicy) -> FastRule | None:
-    """The rule for `decide_one`; None where it does not apply (another algorithm, a zone, a channel, a quota of 0)."""
-    if len(rule.logs) != 1 or rule.algorithm != "sliding_log" or rule.zone or rule.denied_units:
+    """The rule for `decide_one`.
+
+    None where it does not apply: another algorithm, a zone, a channel, reservations, a quota of 0.
+    """
+    if len(rule.logs) != 1 or rule.algorithm != "sliding_log" or rule.zone or rule.denied_units or rule.reserved:
         return None
     limits = rule.logs[0].limits
     if not limits or not all(limit.quota for limit in limits):
@@ -135,7 +138,7 @@ def _numbers(
         if used == 0:
             numbers += quota, 0, 0
             continue
-        place = n - (min(used, quota) - allowed)
-        oldest_us = stamps[place] if place < n else stamp_us
+        index = n - (min(used, quota) - allowed)
+        oldest_us = stamps[index] if index < n else stamp_us
         numbers += quota - used, oldest_us + window_us - now_us, last_us + window_us - now_us
     return numbers

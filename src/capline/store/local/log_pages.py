@@ -110,14 +110,14 @@ class PagedLog:
         tail_units = self.tail.units_after(NEVER)
         if k <= tail_units or self._first == self._next:
             return self.tail.stamp_of_unit(k)
-        place = self._sealed + tail_units - k
-        if place < self._read(self._first)[1]:
+        index = self._sealed + tail_units - k
+        if index < self._read(self._first)[1]:
             return NEVER
         if self._mixed:
-            page, base = self._last(lambda _, base: base <= place)
+            page, base = self._last(lambda _, base: base <= index)
         else:
-            page, base = self._read(place // PAGE_HITS)
-        return page.stamp_of_unit(base + page.units_after(NEVER) - place)
+            page, base = self._read(index // PAGE_HITS)
+        return page.stamp_of_unit(base + page.units_after(NEVER) - index)
 
     def free_stamp(self, stamp_us: int) -> int:
         """The first instant at or after this one that is no hit's stamp, not even a refunded hit's."""
@@ -376,8 +376,8 @@ class UnitPages:
             return self._oldest[1 + i]
         if i >= self._count:
             return self._head[LEAD_WORDS + i - self._count]
-        page, place = divmod(i, PAGE_HITS)
-        return self._seen.page(self._first + page)[1 + place]
+        page, index = divmod(i, PAGE_HITS)
+        return self._seen.page(self._first + page)[1 + index]
 
     def position(self, cutoff_us: int, _start: int) -> int:
         """How many of the stamps are as old as the cutoff or older: `bisect_right`, by page."""

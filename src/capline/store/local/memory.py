@@ -95,7 +95,7 @@ class MemoryStore(LocalStore, LogTransaction):
                 start = log.start
                 n = len(stamps)
                 if log.before is not None or n == start or stamps[-1] != log.high_water_us:
-                    return self._step(self, StoreAttempt(compiled, subject))
+                    return self._operations.decide(self, StoreAttempt(compiled, subject))
                 now_us = now_us_of() if wall_ns is None else wall_ns() // 1000
                 oldest_us = stamps[start]
                 last_us = stamps[-1]

@@ -48,13 +48,17 @@ class LogRef(msgspec.Struct):
 
 
 class LocalRule(msgspec.Struct):
-    """A rule with the handles of its logs; `unit` is its form for the fast path, None where that does not apply."""
+    """A rule with the handles of its logs; `unit` is its form for the fast path, None where that does not apply.
+
+    `record` is where its reservations are; None where it has none.
+    """
 
     rule: BoundPolicy
     refs: tuple[LogRef, ...]
     channel_refs: tuple[LogRef, ...]
     unit: FastRule | None
     decide_one: Callable[[Subject], Decision]
+    record: LogRef | None = None
 
 
 class LogTransaction(Protocol):

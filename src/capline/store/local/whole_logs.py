@@ -47,8 +47,8 @@ def merged(transaction: LogTransaction, one: Merge, now_us: int) -> Merged:
         for first in range(0, len(rows), HITS_A_SAVE):
             log = transaction.load(ref, one.subject)  # noqa: PLW2901 - the same log, as it is now
             log.trim(horizon_us)
-            for stamp_us, units, mark in rows[first : first + HITS_A_SAVE]:
-                log.record(stamp_us, units, high_water_us, mark)
+            for stamp_us, units, fingerprint in rows[first : first + HITS_A_SAVE]:
+                log.record(stamp_us, units, high_water_us, fingerprint)
             transaction.save(ref, one.subject, log)
     return answer
 

@@ -16,7 +16,7 @@ from capline.store.redis.batch_verbs import BatchVerbs
 from capline.store.redis.io.aio import AsyncTransport
 from capline.store.redis.joint_verbs import JointVerbs
 from capline.store.redis.maintenance import Maintenance
-from capline.store.redis.scripting.requests import CHARGE, DECIDE, PEEK, PLACE
+from capline.store.redis.scripting.requests import CHARGE, DECIDE, PEEK, RESERVE, SCHEDULE
 from capline.store.redis.servers import ask_servers
 from capline.store.redis.session import Session
 from capline.store.redis.verbs import Verbs
@@ -148,7 +148,19 @@ class AsyncRedisStore(AsyncStore):
         return self._verbs.settled(outcome, compiled, cost)
 
     @override
-    async def place(
+    async def reserve(
+        self, compiled: RedisRule, subject: Subject, cost: int, fingerprint: int, ttl_us: int
+    ) -> Decision:
+        outcome = await self._ask(*self._verbs.reserve_call(compiled, subject, cost, fingerprint, ttl_us))
+        return self._verbs.one_answer(outcome, compiled, cost, RESERVE)
+
+    @override
+    async def commit(self, compiled: RedisRule, subject: Subject, stamp_us: int) -> bool:
+        outcome = await self._ask(*self._verbs.commit_call(compiled, subject, stamp_us))
+        return self._verbs.committed(outcome, compiled)
+
+    @override
+    async def schedule(
         self,
         compiled: RedisRule,
         subject: Subject,
@@ -158,7 +170,7 @@ class AsyncRedisStore(AsyncStore):
         not_before_us: int = 0,
     ) -> Decision:
         slot = (-1 if max_wait_us is None else max_wait_us, not_before_us)
-        return await self._one(compiled, subject, PLACE, cost, fingerprint, slot)
+        return await self._one(compiled, subject, SCHEDULE, cost, fingerprint, slot)
 
     @override
     async def refund(self, compiled: RedisRule, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
@@ -176,11 +188,11 @@ class AsyncRedisStore(AsyncStore):
         return await self._drive(self._joint.peek_all(attempts))
 
     @override
-    async def place_all(
+    async def schedule_all(
         self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /
     ) -> Joint:
         """In one slot of a cluster only."""
-        return await self._drive(self._joint.place_all(attempts, max_wait_us, not_before_us))
+        return await self._drive(self._joint.schedule_all(attempts, max_wait_us, not_before_us))
 
     @override
     async def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:

@@ -9,7 +9,7 @@ import msgspec
 from capline.model.errors import CaplineError, InvalidValueError, StoreUnknownError
 from capline.store.redis.cluster.router import UnderReplicated
 from capline.store.redis.scripting.replies import JointReply, joint_reply
-from capline.store.redis.scripting.requests import DECIDE, PEEK, PLACE, hit_call, joint_call, joint_groups
+from capline.store.redis.scripting.requests import DECIDE, PEEK, SCHEDULE, hit_call, joint_call, joint_groups
 from capline.store.redis.session import sound
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ class JointVerbs:
         ]
         return _together(groups, answers)
 
-    def place_all(self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int) -> Steps[Joint]:
+    def schedule_all(
+        self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int
+    ) -> Steps[Joint]:
         """One slot in several logs: one call. Raises `InvalidValueError` where a cluster keeps them in several slots.
 
         A slot cannot be taken in one place after the other: its instant is known only once all logs were looked at.
@@ -82,7 +84,7 @@ class JointVerbs:
                 "policies of one layout"
             )
         slot_us = (-1 if max_wait_us is None else max_wait_us, not_before_us)
-        call = joint_call(attempts, PLACE, self._session.now(), slot_us)
+        call = joint_call(attempts, SCHEDULE, self._session.now(), slot_us)
         replicas = max([attempt.compiled.family.replicas for attempt in attempts])
         [outcome] = yield from self._router.run([call], self._session.until(), replicas)
         if type(outcome) is UnderReplicated:

@@ -58,7 +58,10 @@ class Maintenance:
         calls = [Call(slot, payload, repeatable=True) for payload in (*payloads, _TIME)]
         *values, asked = yield from self._router.run(calls, self._session.until())
         now_us = _time_us(sound(asked)) if self._session.clock is None else self._session.clock.now_us()
-        return [_within(_stored(sound(value), compiled), now_us, family.retention_us) for value in values]
+        logs = [_stored(sound(value), compiled) for value in values]
+        if family.reserves:
+            _end_reservations(logs, logs.pop(), now_us)
+        return [_within(log, now_us, family.retention_us) for log in logs]
 
     def merge(self, merges: Sequence[Merge]) -> Steps[list[Merged | CaplineError]]:
         """Merge past hits into logs. A merge that runs twice adds once, so it is resent until it is answered."""
@@ -69,11 +72,14 @@ class Maintenance:
     def _merge_call(self, one: Merge) -> Call:
         family: Family = one.compiled.family
         tag = tag_of(one.subject, family.buckets)
-        keys = keys_of(family.logs, tag)
+        keys = keys_of(family.hit_logs, tag)
         field = field_of(one.subject) if family.buckets else b""
-        numbers = (b"%d" % number for number in (family.retention_us, family.grace_ms, family.wide))
+        numbers = (b"%d" % number for number in (family.retention_us, family.grace_ms, family.stamp_bytes))
         packed = b"".join(
-            [_HIT.pack(stamp.to_bytes(7), units.to_bytes(7), mark) for stamp, units, mark in sorted(one.hits)]
+            [
+                _HIT.pack(stamp.to_bytes(7), units.to_bytes(7), fingerprint)
+                for stamp, units, fingerprint in sorted(one.hits)
+            ]
         )
         payload = pack(b"EVALSHA", MERGE.sha, b"%d" % len(keys), *keys, field, self._session.now(), *numbers, packed)
         return Call(slot_of(tag), payload, MERGE, repeatable=True)
@@ -126,13 +132,16 @@ class Maintenance:
     def erase(self, all_terms: Sequence[RedisRule], subject: Subject) -> Steps[int]:
         """Forget the subject in all of these logs."""
         calls: list[Call] = []
-        for log, buckets in dict.fromkeys((log, one.family.buckets) for one in all_terms for log in one.refund_logs):
+        logs = dict.fromkeys((log, one.family.buckets) for one in all_terms for log in one.refund_logs)
+        records = dict.fromkeys((log, one.family.buckets) for one in all_terms for log in one.family.records)
+        for log, buckets in (*logs, *records):
             tag = tag_of(subject, buckets)
             [key] = keys_of([log], tag)
             payload = pack(b"HDEL", key, field_of(subject)) if buckets else pack(b"DEL", key)
             calls.append(Call(slot_of(tag), payload, repeatable=True))
         outcomes = yield from self._router.run(calls, self._session.until())
-        return sum(sound(outcome) for outcome in outcomes)
+        removed = [sound(outcome) for outcome in outcomes]
+        return sum(removed[: len(logs)])
 
     def sweep(self) -> Steps[int]:
         """Remove what is out of every window from all logs that this store has rules for."""
@@ -207,6 +216,17 @@ def _stored(value: bytes | None, compiled: RedisRule) -> ParsedLog:
 def _within(log: ParsedLog, now_us: int, retention_us: int) -> list[Hit]:
     horizon_us = max(now_us, log.high_water_us) - retention_us
     return [Hit(*hit) for hit in log.hits if hit[0] > horizon_us]
+
+
+def _end_reservations(logs: Sequence[ParsedLog], record: ParsedLog, now_us: int) -> None:
+    """Set the units of hits whose reservation has ended to 0; the policy's own log is the first."""
+    time_us = max(now_us, logs[0].high_water_us)
+    over = {stamp_us for stamp_us, holds_us, _ in record.hits if holds_us and stamp_us + holds_us <= time_us}
+    for log in logs:
+        log.hits[:] = [
+            (stamp_us, 0, 0) if stamp_us in over else (stamp_us, units, fingerprint)
+            for stamp_us, units, fingerprint in log.hits
+        ]
 
 
 def _time_us(reply: list[bytes]) -> int:

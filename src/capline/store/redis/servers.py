@@ -13,12 +13,14 @@ from capline.store.redis.io.wire import Exchange, NoReply, Request, pack
 from capline.store.redis.scripting.scripts import Call
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from capline.model.server_state import BreakerState
     from capline.store.redis.cluster.breaker import Breaker
     from capline.store.redis.io.wire import Reply, Steps
     from capline.store.redis.session import Session
 
-__all__ = ["ask_servers"]
+__all__ = ["ask_servers", "figures_of"]
 
 WITHIN_S = 2.0
 """For each server; one after the other, so that one that is gone takes no time from the next."""
@@ -56,5 +58,10 @@ def _figures(reply: Reply) -> dict[str, int]:
     """Those that the server tells; it may refuse INFO to this user, and an old one knows fewer."""
     if not isinstance(reply, bytes):
         return {}
-    said = dict(line.split(":", 1) for line in reply.decode(errors="replace").splitlines() if ":" in line)
-    return {name: int(said[key]) for name, key in _FIGURES.items() if said.get(key, "").isdecimal()}
+    return figures_of(dict(line.split(":", 1) for line in reply.decode(errors="replace").splitlines() if ":" in line))
+
+
+def figures_of(info: Mapping[str, object]) -> dict[str, int]:
+    """The figures of a `ServerState` in what INFO says."""
+    said = {name: str(info.get(key, "")) for name, key in _FIGURES.items()}
+    return {name: int(figure) for name, figure in said.items() if figure.isdecimal()}

@@ -33,7 +33,7 @@ class Session:
         compiled = bind(rule, self.clock is not None)
         # Equal families are one object, so that rows are sorted by it at no cost.
         compiled.family = self._families.setdefault(compiled.family, compiled.family)
-        for name in compiled.refund_logs:
+        for name in (*compiled.refund_logs, *compiled.family.records):
             self.logs[name.decode()] = compiled
         return compiled
 

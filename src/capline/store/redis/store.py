@@ -14,7 +14,7 @@ from capline.store.redis.io.wire import NoReply, ServerError
 from capline.store.redis.joint_verbs import JointVerbs
 from capline.store.redis.maintenance import Maintenance
 from capline.store.redis.scripting.replies import one_decision
-from capline.store.redis.scripting.requests import CHARGE, DECIDE, PEEK, PLACE, one_payload
+from capline.store.redis.scripting.requests import CHARGE, DECIDE, PEEK, RESERVE, SCHEDULE, one_payload
 from capline.store.redis.scripting.scripts import ONE, Call
 from capline.store.redis.servers import ask_servers
 from capline.store.redis.session import Session
@@ -80,7 +80,7 @@ class RedisStore(Store):
         ask, now = self._transport.ask, session.now
 
         def unit(subject: Subject, wish: tuple[int, int] | None = None) -> Decision:
-            mode = DECIDE if wish is None else PLACE
+            mode = DECIDE if wish is None else SCHEDULE
             slot, payload = one_payload(compiled, check_subject(subject), now(), wish)
             node = topology.node(slot)
             if node is None or topology.stale or ((breaker := breakers.get(node)) and breaker.failures):
@@ -88,7 +88,7 @@ class RedisStore(Store):
             until = session.until()
             reply = ask(node, payload)
             if type(reply) is bytes:
-                return one_decision(reply, compiled, 1, slot=mode == PLACE)
+                return one_decision(reply, compiled, 1, slot=mode == SCHEDULE)
             resumed = router.resume(Call(slot, payload, ONE), reply, node, until)
             return verbs.one_answer(self._drive(resumed), compiled, 1, mode)
 
@@ -129,7 +129,16 @@ class RedisStore(Store):
         return self._verbs.settled(self._ask(call), compiled, cost)
 
     @override
-    def place(
+    def reserve(self, compiled: RedisRule, subject: Subject, cost: int, fingerprint: int, ttl_us: int) -> Decision:
+        outcome = self._ask(*self._verbs.reserve_call(compiled, subject, cost, fingerprint, ttl_us))
+        return self._verbs.one_answer(outcome, compiled, cost, RESERVE)
+
+    @override
+    def commit(self, compiled: RedisRule, subject: Subject, stamp_us: int) -> bool:
+        return self._verbs.committed(self._ask(*self._verbs.commit_call(compiled, subject, stamp_us)), compiled)
+
+    @override
+    def schedule(
         self,
         compiled: RedisRule,
         subject: Subject,
@@ -141,7 +150,7 @@ class RedisStore(Store):
         slot = (-1 if max_wait_us is None else max_wait_us, not_before_us)
         if compiled.place_unit is not None and cost == 1 and not fingerprint:
             return compiled.place_unit(subject, slot)
-        return self._one(compiled, subject, PLACE, cost, fingerprint, slot)
+        return self._one(compiled, subject, SCHEDULE, cost, fingerprint, slot)
 
     def _one(
         self,
@@ -176,9 +185,11 @@ class RedisStore(Store):
         return self._joint.joint_answer(self._ask(call), attempts, PEEK)
 
     @override
-    def place_all(self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /) -> Joint:
+    def schedule_all(
+        self, attempts: Sequence[StoreAttempt], max_wait_us: int | None, not_before_us: int = 0, /
+    ) -> Joint:
         """In one slot of a cluster only."""
-        return self._drive(self._joint.place_all(attempts, max_wait_us, not_before_us))
+        return self._drive(self._joint.schedule_all(attempts, max_wait_us, not_before_us))
 
     @override
     def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:

@@ -13,9 +13,12 @@ from capline.store.redis.scripting.replies import (
     one_decision,
 )
 from capline.store.redis.scripting.requests import (
+    COMMITS,
     DECIDE,
     PEEK,
-    PLACE,
+    RESERVE,
+    SCHEDULE,
+    SETTLES,
     Head,
     hit_call,
     one_payload,
@@ -66,20 +69,27 @@ class Verbs:
         `slot` is the most (-1: no bound) and the least us that the slot may be from now.
         """
         replicas = 0 if mode == PEEK else compiled.family.replicas
-        if compiled.short and cost == 1 and not fingerprint and mode in (DECIDE, PLACE):
-            wish = slot if mode == PLACE else None
+        if compiled.short and cost == 1 and not fingerprint and mode in (DECIDE, SCHEDULE):
+            wish = slot if mode == SCHEDULE else None
             return Call(*one_payload(compiled, subject, self._session.now(), wish), ONE), replicas
         head = Head(compiled.family, mode, (compiled,), self._session.now(), cost, *slot)
         return single_call(head, subject, fingerprint), replicas
 
+    def reserve_call(
+        self, compiled: RedisRule, subject: Subject, cost: int, fingerprint: int, ttl_us: int
+    ) -> tuple[Call, int]:
+        """The call that reserves for one attempt, and how many replicas must have it."""
+        head = Head(compiled.family, RESERVE, (compiled,), self._session.now(), cost, ttl_us)
+        return single_call(head, subject, fingerprint), compiled.family.replicas
+
     def one_answer(self, outcome: Reply, compiled: RedisRule, cost: int, mode: int) -> Decision:
         """The decision in the outcome of such a call; raises its error."""
         if type(outcome) is UnderReplicated:
-            decision = one_decision(outcome.reply, compiled, cost, slot=mode == PLACE)
+            decision = one_decision(outcome.reply, compiled, cost, slot=mode == SCHEDULE)
             if decision.allowed:
                 raise outcome.error
             return decision
-        return one_decision(sound(outcome), compiled, cost, slot=mode == PLACE, peeked=mode == PEEK)
+        return one_decision(sound(outcome), compiled, cost, slot=mode == SCHEDULE, peeked=mode == PEEK)
 
     def alone(self, call: Call, replicas: int = 0) -> Steps[Reply | CaplineError]:
         """The outcome of a single call."""
@@ -124,7 +134,19 @@ class Verbs:
 
     def settle_call(self, compiled: RedisRule, subject: Subject, stamp_us: int, cost: int) -> Call:
         """The call that settles one hit at this cost."""
-        return hit_call(compiled, subject, stamp_us, cost, self._session.now(), settles=True)
+        return hit_call(compiled, subject, stamp_us, cost, self._session.now(), SETTLES)
+
+    def commit_call(self, compiled: RedisRule, subject: Subject, stamp_us: int) -> tuple[Call, int]:
+        """The call that commits one hit, and how many replicas must have it."""
+        call = hit_call(compiled, subject, stamp_us, 1, self._session.now(), COMMITS)
+        return call, compiled.family.replicas
+
+    def committed(self, outcome: Reply, compiled: RedisRule) -> bool:
+        """Whether the hit of a `commit_call` counts; raises its error."""
+        counts = self.given_back(outcome, compiled)
+        if counts and type(outcome) is UnderReplicated:
+            raise outcome.error
+        return counts
 
     def settled(self, outcome: Reply, compiled: RedisRule, cost: int) -> bool:
         """Whether a `settle_call` found the hit; raises its error."""

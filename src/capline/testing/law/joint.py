@@ -47,6 +47,32 @@ class JointLaw(StoreSetting):
         assert ask("c")
         assert limiter.decide_all([Attempt("user", "d", 3), Attempt("tenant", "t")]).retry_after_us is None
 
+    def test_limits_may_come_with_an_attempt(self) -> None:
+        limiter = self.joint()
+        parts = [
+            Attempt("user", "a"),
+            Attempt("route", "a", 2, limits=["5/min", "9/h"]),
+            Attempt("route", "a", limits=["3/s"]),
+        ]
+        taken = limiter.decide_all(parts)
+        assert (taken.remaining, str(taken.limit), taken.binds, [len(one) for one in taken.limits]) == (
+            1,
+            "2/day",
+            0,
+            [1, 2, 1],
+        )
+        assert limiter.decide_all(parts)
+        refused = limiter.decide_all(parts[1:])
+        assert (refused.allowed, str(refused.limit), refused.binds) == (False, "5/minute", 0)
+        assert limiter.peek("route", "a", limits=["3/s"]).remaining == 0, "the refusal took nothing"
+        assert limiter.peek_all(parts[2:]).remaining == 0
+        assert limiter.refund_all(parts, taken.hits) == 3
+        one, other, wrong = limiter.decide_batch([parts[1], parts[2], Attempt("user", "a", limits=["1/s"])])
+        assert (one.remaining, other.remaining) == (1, 1)
+        assert isinstance(wrong, InvalidValueError), "a policy that is defined keeps its limits"
+        with pytest.raises(InvalidValueError, match="on the same log"):
+            limiter.decide_all([parts[2], parts[2]])
+
     def test_a_joint_attempt_is_looked_at_and_given_back(self) -> None:
         limiter = self.joint()
         parts = [Attempt("user", 7, 2), Attempt("campaign", "c", 4)]

@@ -41,6 +41,14 @@ class JointSlotLaw(StoreSetting):
         assert [at for at, _ in both[0]] == [at for at, _ in both[1]] == [0, 1, MINUTE, MINUTE + 1, MINUTE + 2]
         assert [units for _, units in both[1]] == [40, 40, 40, 40, 1], "each part by its own cost"
 
+    def test_a_slot_may_be_under_limits_that_come_with_it(self) -> None:
+        limiter = self.of_a_key()
+        parts = [Attempt("words", "key", 10, limits=["100/min"]), Attempt("bursts", "key", limits=["1/10s"])]
+        slots = [limiter.schedule_all(parts) for _ in range(2)]
+        assert [(slot.wait, str(slot.limit), slot.binds) for slot in slots] == [(0, "1/10s", 1), (10, "1/10s", 1)]
+        assert limiter.refund_all(parts, slots[1].hits) == 2
+        assert limiter.schedule("bursts", "key", limits=["1/10s"]).wait == pytest.approx(10, abs=1e-5)
+
     def test_the_part_that_fits_last_says_when(self) -> None:
         limiter = self.of_a_key()
         assert limiter.decide("tokens", "key", 100)
@@ -97,6 +105,9 @@ class JointSlotLaw(StoreSetting):
         self.at(20)
         again = limiter.schedule_all(self.parts(id="x"), max_wait=0)
         assert (again.allowed, again.hits, again.wait) == (True, slot.hits, 40.0)
+        assert again.late_us == 0
+        self.at(63)
+        assert (limiter.schedule_all(self.parts(id="x")).late, limiter.decide_all(self.parts(id="x")).late_us) == (3, 0)
         assert len(self.hits_of(limiter, "requests")) == 1
         with pytest.raises(IdConflictError, match="cost of 10"):
             limiter.schedule_all(self.parts(11, id="x"))

@@ -105,6 +105,19 @@ class SlotLaw(StoreSetting):
         with pytest.raises(CaplineError, match="not_before is a number of seconds"):
             self.one("2/10s").schedule("p", "s", not_before=wrong)
 
+    @each_algorithm
+    def test_a_slot_that_is_asked_for_again_says_how_late_that_is(self, algorithm: str) -> None:
+        limiter = self.one("1/10s", algorithm=algorithm)
+        first, second = (limiter.schedule("p", "s", id=id) for id in ("a", "b"))
+        assert (first.wait_us, first.late_us, second.late_us, second.wait_us >= 10 * SECOND) == (0, 0, 0, True)
+        self.at(4)
+        for id, wait_us, late_us in (("a", 0, 4 * SECOND), ("b", second.wait_us - 4 * SECOND, 0)):
+            again = limiter.schedule("p", "s", id=id, max_wait=0)
+            assert (again.allowed, again.wait_us, again.late_us) == (True, wait_us, late_us)
+        self.at(9.999999)
+        assert limiter.schedule("p", "s", id="a").late == 9.999999
+        assert limiter.decide("p", "s", id="a").late_us == limiter.peek("p", "s", id="a").late_us == 0
+
     def test_a_slot_given_back_is_taken_by_the_next(self) -> None:
         limiter = self.one("1/10s")
         limiter.decide("p", "s")

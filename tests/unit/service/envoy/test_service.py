@@ -15,7 +15,7 @@ from capline.service.envoy import service as messages
 from capline.service.envoy.files import load
 from capline.service.envoy.messages import SERVICE, rls
 from capline.service.envoy.metrics import EnvoyMetrics
-from capline.service.envoy.plan import Ask
+from capline.service.envoy.plan import Descriptor
 from capline.service.envoy.ratelimit import RateLimit
 from capline.service.envoy.service import Service
 from capline.service.figures import Figures
@@ -89,7 +89,7 @@ def test_a_change_is_seen_by_requests_that_are_kept(tmp_path: Path) -> None:
             decides = RateLimit(limiter, configuration(tmp_path), metrics())
             service, data = Service(decides), request("path=/a")
             assert [await quota(service, data) for _ in range(2)] == [4, 4]
-            under_way = decides.plan("edge", [Ask((("path", "/a"),), 3)])
+            under_way = decides.plan("edge", [Descriptor((("path", "/a"),), 3)])
             decides.use(configuration(tmp_path, FILE.replace("4, name", "9, name")))
             assert [await quota(service, data) for _ in range(2)] == [9, 9]
             over, statuses = await decides.decide(under_way)
@@ -107,7 +107,7 @@ def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             decides = RateLimit(limiter, configuration(tmp_path), metrics())
             plan = decides.plan
 
-            def told(domain: str, asks: Sequence[Ask]) -> Plan:
+            def told(domain: str, asks: Sequence[Descriptor]) -> Plan:
                 read.append(asks[0].entries[0][1][0])
                 return plan(domain, asks)
 
@@ -119,6 +119,21 @@ def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     asyncio.run(counted())
     assert "".join(read) == "12xx31"
+
+
+def test_responses_that_are_kept_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "MOST_KEPT", 3)
+
+    async def some() -> None:
+        async with AsyncLimiter("memory://") as limiter:
+            service = Service(RateLimit(limiter, configuration(tmp_path), metrics()))
+            for most in range(1, 20):
+                own = {"entries": "path=/c", "limit": {"requests_per_unit": most, "unit": 4}}
+                assert await quota(service, request(own)) == most
+                assert await quota(service, request("path=/a")) == 4
+                assert len(service._responses) <= 3  # pyright: ignore[reportPrivateUsage] - nothing else tells
+
+    asyncio.run(some())
 
 
 def test_limits_that_requests_bring_go_and_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -257,11 +257,13 @@ def test_files_are_followed_and_a_broken_one_is_refused(service: EnvoyService, t
         FILE.replace("requests_per_unit: 3,", "requests_per_unit: 4,"), encoding="utf-8"
     )
     (tmp_path / "other.yaml").write_text(FILE.replace("edge", "other"), encoding="utf-8")
+    # A file may be read before it is whole, which is refused as well.
     assert soon(lambda: reloads("taken") >= 1 and service.codes("banned=1", domain="other") == "--", 60)
     assert soon(lambda: service.ask("user=1").statuses[0].current_limit.requests_per_unit == 4, 60)
     assert service.codes("user=1") == "--"  # what was counted under the limit of before still counts
+    before = reloads("refused")
     (tmp_path / "broken.yaml").write_text("domain: edge", encoding="utf-8")
-    assert soon(lambda: reloads("refused") == 1, 60)
+    assert soon(lambda: reloads("refused") > before, 60)
     assert service.codes("banned=1", domain="other") == "--"
 
 

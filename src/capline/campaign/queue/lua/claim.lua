@@ -1,6 +1,5 @@
 -- claim: give the consumer a batch: the one that it already owns, else one whose lease has expired, else a new one.
 --
--- KEYS   1 run, 2 batches, 3 steps, 4 aside, 5 open campaigns
 -- ARGV   1 consumer; 2 expiry in ms; 3 length of a lease in ms; 4 the most claims of one batch; 5 campaign
 -- Reply  {'batch', entry id, entry's fields, decided or false, outcome or false, run id}
 --        {'aside', number, why}     a batch that became a dead letter in this call; call again
@@ -10,7 +9,6 @@
 -- A repeated call gives the same batch. The group counts the claims of a batch, without those that were given back. A
 -- batch that was claimed too often becomes a dead letter: it may be what kills the workers. O(batches in work).
 
-local run, batches, steps, aside, open = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local consumer = ARGV[1]
 
 local found = redis.call('HMGET', run, 'finished', 'first_us', 'run_id')
@@ -53,15 +51,12 @@ if why then
   return {'aside', number, why}
 end
 
-local time = redis.call('TIME')
-local now_us = time[1] .. string.format('%06d', tonumber(time[2]))
-redis.call('HSET', steps, number .. ':by', consumer, number .. ':since', now_us)
-redis.call('HSET', run, 'last_us', now_us)
+local claimed_us = now_us()
+redis.call('HSET', steps, number .. ':by', consumer, number .. ':since', claimed_us)
+redis.call('HSET', run, 'last_us', claimed_us)
 if not found[2] then
-  redis.call('HSET', run, 'first_us', now_us)
+  redis.call('HSET', run, 'first_us', claimed_us)
 end
-for key = 1, 5 do
-  redis.call('PEXPIRE', KEYS[key], ARGV[2])
-end
+renew_expiry()
 local step = redis.call('HMGET', steps, number .. ':decided', number .. ':outcome')
 return {'batch', id, entry[2], step[1], step[2], found[3]}

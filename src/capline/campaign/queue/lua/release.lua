@@ -1,6 +1,5 @@
 -- release: end the consumer's lease of a batch that is not settled.
 --
--- KEYS   1 run, 2 batches, 3 steps, 4 aside, 5 open campaigns
 -- ARGV   1 consumer; 2 expiry in ms; 3 entry id; 4 how: 'give_back', 'fail' or 'set_aside'; 5 why
 -- Reply  1; 0 where it does not own the batch (any more)
 --
@@ -12,23 +11,21 @@
 
 local id = ARGV[3]
 local number = string.match(id, '-(%d+)$')
-local pending = redis.call('XPENDING', KEYS[2], 'workers', id, id, 1, ARGV[1])[1]
+local pending = owned(ARGV[1], id)
 if not pending then
   return 0
 end
 if ARGV[4] == 'give_back' then
   local claims = math.max(tonumber(pending[4]) - 1, 0)
   -- Idle for a month, so that any takeover time has passed.
-  redis.call('XCLAIM', KEYS[2], 'workers', 'nobody', 0, id, 'IDLE', 2592000000, 'RETRYCOUNT', claims, 'JUSTID')
+  redis.call('XCLAIM', batches, 'workers', 'nobody', 0, id, 'IDLE', 2592000000, 'RETRYCOUNT', claims, 'JUSTID')
 elseif ARGV[4] == 'fail' then
-  redis.call('XCLAIM', KEYS[2], 'workers', 'nobody', 0, id, 'JUSTID')
-  redis.call('HSET', KEYS[3], number .. ':error', ARGV[5])
+  redis.call('XCLAIM', batches, 'workers', 'nobody', 0, id, 'JUSTID')
+  redis.call('HSET', steps, number .. ':error', ARGV[5])
 else
-  redis.call('HSET', KEYS[4], number, ARGV[5])
-  redis.call('XACK', KEYS[2], 'workers', id)
-  redis.call('XDEL', KEYS[2], id)
+  redis.call('HSET', aside, number, ARGV[5])
+  redis.call('XACK', batches, 'workers', id)
+  redis.call('XDEL', batches, id)
 end
-for key = 1, 5 do
-  redis.call('PEXPIRE', KEYS[key], ARGV[2])
-end
+renew_expiry()
 return 1

@@ -177,7 +177,11 @@ class LmdbStore(LocalStore):
         stamps = read_plain(value, key)
         if stamps is None:
             decision = self._paged_unit(txn, unit, retention_us, key, value, now_us)
-            return self._step(self._logs_in(txn), StoreAttempt(compiled, subject)) if decision is None else decision
+            return (
+                self._operations.decide(self._logs_in(txn), StoreAttempt(compiled, subject))
+                if decision is None
+                else decision
+            )
         oldest_us, last_us = stamps[0], stamps[-1]
         decision = decide_one(stamps, 0, len(stamps), oldest_us, last_us, unit, now_us)
         stamp_us = decision.hit
@@ -256,7 +260,11 @@ class LmdbStore(LocalStore):
             stamps = read_plain(value, key)
             if stamps is None or len(stamps) >= TAIL_HITS:
                 attempt = StoreAttempt(bound[code], subject)
-                answers.append(self._step(transaction, attempt) if record else self._peek(transaction, attempt))
+                answers.append(
+                    self._operations.decide(transaction, attempt)
+                    if record
+                    else self._operations.peek(transaction, attempt)
+                )
                 continue
             oldest_us, last_us = stamps[0], stamps[-1]
             decision = decide_one(stamps, 0, len(stamps), oldest_us, last_us, bound[code].unit, now_us)

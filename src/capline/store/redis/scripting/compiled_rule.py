@@ -30,6 +30,9 @@ MOST_SHORT_QUOTA = 128
 SERVER_GRACE_MS = 60_000
 """How much longer a key lives than its hits count: the server's clock may step back a little."""
 
+_RECORD, _RECORD_BESIDE_CHANNELS = -2, -3
+"""The `storage` of a record of reservations."""
+
 CALLER_GRACE_MS = 86_400_000
 """The same for a caller's clock, which may run slower than the server's."""
 
@@ -41,8 +44,20 @@ class Family(msgspec.Struct, frozen=True):
     buckets: int
     retention_us: int
     grace_ms: int
-    wide: int
+    stamp_bytes: int
     replicas: int
+    reserves: bool = False
+    """Whether the last of the logs is none, but the record of reservations."""
+
+    @property
+    def hit_logs(self) -> tuple[bytes, ...]:
+        """The logs that hold hits."""
+        return self.logs[:-1] if self.reserves else self.logs
+
+    @property
+    def records(self) -> tuple[bytes, ...]:
+        """The record of reservations, if there is one."""
+        return self.logs[-1:] if self.reserves else ()
 
 
 class RedisRule(msgspec.Struct):
@@ -57,7 +72,7 @@ class RedisRule(msgspec.Struct):
     widest_us: int
     limits_of: list[list[object]]
     """The limits of each log, as the scripts take them."""
-    keeps: list[int] | None
+    storage: list[int] | None
     """What each log keeps, as the scripts take it; None if every log keeps each hit."""
     refund_keeps: bytes
     """What each of `refund_logs` keeps, as refund.lua takes it."""
@@ -84,7 +99,7 @@ class RedisRule(msgspec.Struct):
         """The terms that are not in `one`, as joint.lua takes them: an argument in RESP."""
         if not self.rule.zone:
             return self.rest_anywhere
-        return _rest(self.limits_of, self.keeps, self.rule.denied_units, self.zone(now))
+        return _rest(self.limits_of, self.storage, self.rule.denied_units, self.zone(now))
 
     def row(self, now: bytes) -> list[object]:
         """The terms as attempt.lua takes them."""
@@ -98,27 +113,33 @@ def bind(rule: BoundPolicy, own_clock: bool) -> RedisRule:
     buckets = bucket_count(rule.population) if rule.layout == "bucket" else 0
     grace_ms = CALLER_GRACE_MS if own_clock else SERVER_GRACE_MS
     # Stamps of one log lie within `retention_us` of each other, and a microsecond.
-    wide = next(width for width in (5, 6, 7) if retention_us + 2 < 256**width)
+    stamp_bytes = next(width for width in (5, 6, 7) if retention_us + 2 < 256**width)
     limits = tuple(limit for log_limits in logs for limit in log_limits.limits)
     widest_us = max((limit.window_us for limit in limits), default=0)
     quotas = [limit.quota for limit in limits]
     least = min(quotas, default=0)
     place = quotas.index(least) if quotas else 0
-    plain = rule.algorithm == "sliding_log" and not (rule.zone or rule.denied_units)
+    plain = rule.algorithm == "sliding_log" and not (rule.zone or rule.denied_units or rule.reserved)
     usable = plain and len(logs) == 1 and least > 0
     long = not buckets and max((*quotas, rule.denied_units), default=0) > MOST_SHORT_QUOTA
     readers = readers_of(rule)
     limits_of = [[part for reader in own for part in (reader.limit.quota, _by(reader))] for own in readers]
     keeps = None if rule.algorithm == "sliding_log" else [_keeps(log_limits) for log_limits in logs]
+    records: tuple[bytes, ...] = ()
+    storage = keeps
     refund_looks = logs[:1] if keeps is None else logs
     refund_keeps = [
         number
         for log_limits, own in zip(refund_looks, readers, strict=False)
         for number in (_keeps(log_limits), *_numbers(own))
     ]
+    if rule.reserved:
+        records = (rule.reserved.encode(),)
+        limits_of.append([])
+        storage = [*([0] * len(logs)), _RECORD_BESIDE_CHANNELS if rule.channel_logs else _RECORD]
     one = struct.pack(
         f">BQQQBQ{2 * len(limits)}Q",
-        wide,
+        stamp_bytes,
         retention_us,
         grace_ms,
         least if usable else 0,
@@ -129,19 +150,20 @@ def bind(rule: BoundPolicy, own_clock: bool) -> RedisRule:
     return RedisRule(
         rule,
         Family(
-            tuple(log_limits.log.encode() for log_limits in logs),
+            (*(log_limits.log.encode() for log_limits in logs), *records),
             buckets,
             retention_us,
             grace_ms,
-            wide,
+            stamp_bytes,
             rule.wait_replicas,
+            bool(records),
         ),
         tuple(name.encode() for name in (*(log_limits.log for log_limits in refund_looks), *rule.channel_logs)),
         limits,
         SIMPLE_BYTES + STATE_BYTES * len(limits),
         widest_us,
         limits_of,
-        keeps,
+        storage,
         msgspec.msgpack.encode(refund_keeps) if keeps else b"",
         [
             limits_of,
@@ -149,11 +171,11 @@ def bind(rule: BoundPolicy, own_clock: bool) -> RedisRule:
             place,
             widest_us,
             int(long),
-            *(() if plain else (keeps, rule.denied_units)),
+            *(() if plain else (storage, rule.denied_units)),
         ],
         long,
         bulk(one),
-        _rest(limits_of, keeps, rule.denied_units, None),
+        _rest(limits_of, storage, rule.denied_units, None),
         usable,
         _unbound,
     )

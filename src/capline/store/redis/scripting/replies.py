@@ -110,8 +110,9 @@ def _special(
     bound = compiled.limits[limit] if limit < len(compiled.limits) else None
     if kind == _ALLOWED:
         known = None if peeked and first == _NO_STAMP else first
-        wait_us = max(0, first - now_us) if slot else 0
-        return Decision(True, bound, left, 0, reset, known, wait_us=wait_us, _seen=seen)
+        ahead_us = first - now_us if slot else 0
+        wait_us, late_us = max(0, ahead_us), max(0, -ahead_us)
+        return Decision(True, bound, left, 0, reset, known, wait_us=wait_us, late_us=late_us, _seen=seen)
     if kind == _REFUSED:
         return Decision(False, bound, left, first - 1 if first else None, reset, None, _seen=seen)
     if kind == _CONFLICT:
@@ -172,6 +173,7 @@ def joint_reply(
     parts = [*_JOINT_PART.iter_unpack(reply[_JOINT.size : states_at])]
     allowed = kind != _REFUSED
     kept = [None if known == _FORGOTTEN else one.compiled for one, (known, _) in zip(attempts, parts, strict=True)]
+    ahead_us = parts[0][1] - now_us if slot and allowed else 0
     joint = Joint(
         allowed,
         compiled.limits[limit] if limit < len(compiled.limits) else None,
@@ -180,7 +182,8 @@ def joint_reply(
         reset,
         tuple([hit for _, hit in parts]) if allowed and not peeked else (),
         part,
-        wait_us=max(0, parts[0][1] - now_us) if slot and allowed else 0,
+        wait_us=max(0, ahead_us),
+        late_us=max(0, -ahead_us),
         _seen=(_joint_states, kept, reply, states_at),
     )
     return JointReply(joint, tuple([number for number, (known, _) in enumerate(parts) if allowed and not known]))

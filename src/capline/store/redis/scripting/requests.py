@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHARGE",
+    "COMMITS",
     "DECIDE",
     "PEEK",
-    "PLACE",
+    "RESERVE",
+    "SCHEDULE",
+    "SETTLES",
     "Head",
     "group_call",
     "hit_call",
@@ -36,7 +39,10 @@ __all__ = [
     "single_call",
 ]
 
-DECIDE, PEEK, PLACE, CHARGE = 0, 1, 2, 3
+DECIDE, PEEK, SCHEDULE, CHARGE, RESERVE = 0, 1, 2, 3, 4
+
+REFUNDS, SETTLES, COMMITS = b"", b"1", b"2"
+"""What becomes of a hit, as refund.lua takes it."""
 
 PLAIN_ROWS = 256
 """Rows of one unit without an id in one call: 0.4 ms; 5 ms were each log of them in the general form."""
@@ -73,7 +79,7 @@ class Head(msgspec.Struct, frozen=True):
             family.retention_us,
             family.grace_ms,
             logs,
-            family.wide,
+            family.stamp_bytes,
             self.cost,
         ]
         return msgspec.msgpack.encode(
@@ -161,17 +167,17 @@ def joint_call(attempts: Sequence[StoreAttempt], mode: int, now: bytes, slot_us:
 
 
 def hit_call(
-    compiled: RedisRule, subject: Subject, stamp_us: int, cost: int, now: bytes, *, settles: bool = False
+    compiled: RedisRule, subject: Subject, stamp_us: int, cost: int, now: bytes, verb: bytes = REFUNDS
 ) -> Call:
-    """Refund one hit, or settle it at this cost: that may be sent again, but not where it settles at 0."""
+    """Refund one hit, settle it at this cost, or commit it: these two may be sent again, but not a settlement at 0."""
     family = compiled.family
     tag = tag_of(subject, family.buckets)
-    keys = keys_of(compiled.refund_logs, tag)
+    keys = keys_of((*compiled.refund_logs, *family.records), tag)
     field = field_of(subject) if family.buckets else b""
-    numbers = (b"%d" % number for number in (family.retention_us, family.grace_ms, family.wide, cost))
-    asked = (b"%d" % stamp_us, field, now, *numbers, compiled.refund_keeps, b"1" if settles else b"")
+    numbers = (b"%d" % number for number in (family.retention_us, family.grace_ms, family.stamp_bytes, cost))
+    asked = (b"%d" % stamp_us, field, now, *numbers, compiled.refund_keeps, verb, *([b"1"] if family.reserves else []))
     payload = pack(b"EVALSHA", REFUND.sha, b"%d" % len(keys), *keys, *asked)
-    return Call(slot_of(tag), payload, REFUND, repeatable=settles and cost > 0)
+    return Call(slot_of(tag), payload, REFUND, repeatable=verb != REFUNDS and cost > 0)
 
 
 def group_call(

@@ -38,38 +38,39 @@ def read_value(value: bytes | None) -> ParsedLog:
     return log
 
 
-def _plain(value: bytes, wide: int) -> ParsedLog:
+def _plain(value: bytes, stamp_bytes: int) -> ParsedLog:
     rest = len(value) - 8
-    if rest < 0 or rest % wide:
+    if rest < 0 or rest % stamp_bytes:
         raise StoreDamagedError("a plain log of a length that none has")
     newest = int.from_bytes(value[1:8])
-    span = 256**wide
+    span = 256**stamp_bytes
     stamps = [newest] + [
-        newest - (newest - int.from_bytes(value[at : at + wide])) % span for at in range(8, len(value), wide)
+        newest - (newest - int.from_bytes(value[at : at + stamp_bytes])) % span
+        for at in range(8, len(value), stamp_bytes)
     ]
     return ParsedLog([(stamp, 1, 0) for stamp in reversed(stamps)], newest)
 
 
 def _general(value: bytes, tag: int) -> ParsedLog:
     ids = 8 if tag & 32 else 0
-    kind, wide = (tag >> 2) & 7, tag & 3
-    if not _LEAST_GENERAL <= tag < 2 * _LEAST_GENERAL or not wide or kind > 2:  # noqa: PLR2004 - as log.lua has them
+    kind, stamp_bytes = (tag >> 2) & 7, tag & 3
+    if not _LEAST_GENERAL <= tag < 2 * _LEAST_GENERAL or not stamp_bytes or kind > 2:  # noqa: PLR2004 - as log.lua has them
         raise StoreDamagedError("a form that is not known")
-    wide += 4
+    stamp_bytes += 4
     sums = (0, 1, 7)[kind]
     start = 22 if sums == 7 else 15  # noqa: PLR2004 - as log.lua has them
-    size = wide + sums + ids
+    size = stamp_bytes + sums + ids
     if len(value) <= start or (len(value) - start) % size:
         raise StoreDamagedError("a log of a length that none has")
     first = int.from_bytes(value[8:15])
     before = int.from_bytes(value[15:22]) if sums == 7 else 0  # noqa: PLR2004 - as log.lua has them
     hits: list[tuple[int, int, int]] = []
     for at in range(start, len(value), size):
-        stamp = first + int.from_bytes(value[at : at + wide])
-        total = int.from_bytes(value[at + wide : at + wide + sums]) if sums else before + 1
+        stamp = first + int.from_bytes(value[at : at + stamp_bytes])
+        total = int.from_bytes(value[at + stamp_bytes : at + stamp_bytes + sums]) if sums else before + 1
         if total < before:
             raise StoreDamagedError("units that fall")
-        hits.append((stamp, total - before, int.from_bytes(value[at + wide + sums : at + size])))
+        hits.append((stamp, total - before, int.from_bytes(value[at + stamp_bytes + sums : at + size])))
         before = total
     if before > LARGEST_QUOTA + 1:
         raise StoreDamagedError("more units than any quota")

@@ -1,13 +1,13 @@
 --@head
--- Attempts: decide, peek, take a slot or charge for each row, in order, and record what is allowed. One atomic step.
+-- Attempts: decide, peek, take a slot, charge or reserve for each row, in order, and record what is allowed. One atomic step.
 --
 -- KEYS   for each group, the key of each of its logs; a group is one subject, or one bucket of subjects. All in
 --        one slot. After them, with a receipt, the receipt's key.
 -- ARGV   1  msgpack: [mode, hash, retention_us, grace_ms, logs, bytes of a stamp, cost, max_wait_us, terms,
 --             not_before_us, states]
---             mode: 0 decide, 1 peek, 2 take a slot, 3 charge. hash: 1 for buckets, hashes of subjects.
+--             mode: 0 decide, 1 peek, 2 take a slot, 3 charge, 4 reserve. hash: 1 for buckets, hashes of subjects.
 --             retention_us: how long hits are kept. grace_ms: how much longer keys live. logs: how many each attempt reads. max_wait_us: -1 for no
---             bound. not_before_us: a slot is at least so far from now. states: 1 to return the state of each limit.
+--             bound; to reserve, how long in us. not_before_us: a slot is at least so far from now. states: 1 to return the state of each limit.
 --             terms: for each code [limits of each log [quota, by, ...], least quota, its number, widest window in us,
 --             1 if the log may be long]; `by` is a window in us, or an array, see limit_reader.lua. A least quota of 0:
 --             the fast path does not apply. Where they are needed, then [storage of each log, denied, zone], see rule.lua
@@ -26,7 +26,7 @@
 --        2 the id was recorded with another cost, which is in the place of remaining
 --        3 the stored value is not a log
 --        4 the receipt was given for another batch (then every row says so)
---        5 more units than the log can count (mode 3)
+--        5 more units than the log can count (modes 3 and 4)
 -- Invariant: nothing is written for a row that is not allowed, unless refusals count. Complexity: O(limits) a row,
 -- whatever the quota; two commands a bucket.
 
@@ -87,8 +87,22 @@ local function load_library()
   --@include level
   --@include limit_reader
   --@include rule
+  --@include reservation
+
+  -- Decide one attempt; a hit that is recorded holds for `ttl` us from its stamp on, unless it is committed.
+  local function reserve(logs, pending, id, now, ttl)
+    if not has_room(pending.log, -1, ttl, MOST_UNITS - 1) then return {NO_ROOM, 0, 0, 0, 0}, false end
+    local time = time_and_newest(logs, now)
+    local said, again = attempt(logs, 0, id, now, -1, 0)
+    if logs[1].changed then
+      hold(pending.log, said[4], ttl, time, time - logs[1].retention, pending.storage == -2)
+      pending.changed = true
+    end
+    return said, again
+  end
+
   library = {decode = decode, encode = encode, attempt = attempt, save = save, open_long = open_long, newest = newest,
-    states_of = states_of}
+    states_of = states_of, take_record = take_record, reserve = reserve}
 end
 
 local function ttl_ms()
@@ -139,14 +153,21 @@ local function general(values, key, keys, term)
       storage = term[6] and term[6][k] or 0, zone = term[8], denied = term[7] or 0,
     }
   end
-  local said, again = library.attempt(logs, mode, id, now, max_wait, not_before)
+  local pending = library.take_record(logs, now)
+  local said, again
+  if mode == 4 then
+    said, again = library.reserve(logs, pending, id, now, max_wait)
+  else
+    said, again = library.attempt(logs, mode, id, now, max_wait, not_before)
+  end
   if again and mode ~= 1 then touch(key) end
   say(said[1], said[2], said[3], said[4], said[5], term[4])
   if said[1] < 2 then add_states(library.states_of(logs)) end
   for k = 1, width do
-    local log = logs[k].log
+    local bound = logs[k] or pending
+    local log = bound.log
     new[k] = false
-    if logs[k].changed then
+    if bound.changed then
       changed = true
       last_stamp = math.max(last_stamp, library.newest(log), log.floor)
       if log.key then

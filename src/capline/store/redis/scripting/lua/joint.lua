@@ -72,6 +72,7 @@ local with_states = true
 --@include level
 --@include limit_reader
 --@include rule
+--@include reservation
 
 local function open(part, key)
   if part.field ~= '' then
@@ -101,6 +102,7 @@ for p = 1, many do
       storage = storage and storage[k] or 0, zone = zone, denied = denied,
     }
   end
+  take_record(part.logs, now)
   parts[#parts + 1] = part
 end
 

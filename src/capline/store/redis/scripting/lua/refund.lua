@@ -1,18 +1,20 @@
 --@head
--- Refund one hit, or settle it at what it really cost: in the policy's own log and in every other log that has it (a
+-- Refund one hit, settle it at what it really cost, or commit it if it is reserved: in the policy's own log and in every other log that has it (a
 -- channel's, or one of a single limit).
--- One atomic step; capline.window.refund in Lua.
+-- One atomic step; capline.window.refund and reservation in Lua.
 --
--- KEYS   the policy's own log, then the others, of one subject or its bucket
+-- KEYS   the policy's own log, then the others, of one subject or its bucket; last the record of its reservations, if ARGV 10
+--        says so
 -- ARGV   1 the hit's stamp in us   2 field in the bucket (empty: keys of their own)
 --        3 now in us (empty: the server's clock)   4 retention_us   5 grace_ms   6 bytes of a plain stamp
 --        7 the hit's cost in units; to refund, used where hits are kept as sums
 --        8 empty: every log keeps single hits; else msgpack, five for each key's log: `storage` as in rule.lua; the most
 --          units that a sum may have; rise, fall and brim of the level of gcra, 0 for other algorithms
---        9 empty: refund; else settle
+--        9 empty: refund; 1: settle; 2: commit   10 absent: no reservations
 -- Reply: 1 done; 0 no such hit in the widest window, or refunded before; -1 a stored value is not a log; -2 more units
 --        than a log can count.
--- Invariant: a hit is refunded at most once, and its stamp stays. The time to live of a key gets longer if a level is
+-- Invariant: a hit is refunded at most once, and its stamp stays. Reservations that have ended are written with a change
+-- only. The time to live of a key gets longer if a level is
 -- kept longer, and else does not change.
 -- Complexity: O(hits after it).
 
@@ -22,6 +24,7 @@ local retention, stamp_bytes, cost = tonumber(ARGV[4]), tonumber(ARGV[6]), tonum
 local kept = ARGV[8] ~= '' and cmsgpack.unpack(ARGV[8]) or {}
 --@include log
 --@include level
+--@include reservation
 
 local function open(key)
   local v
@@ -88,7 +91,13 @@ for k, key in ipairs(KEYS) do
   logs[k] = open(key)
   if not logs[k] then return -1 end
 end
-local own = logs[1]
+local own, many, pending = logs[1], #KEYS, nil
+if ARGV[10] then
+  pending, many = logs[many], many - 1
+  logs[many + 1] = nil
+  end_reservations(logs, pending, now)
+  for _, log in ipairs(logs) do log.ended, log.dirty = log.dirty, nil end
+end
 local time = math.max(now, own.floor)
 if stamp <= time - retention then return 0 end
 local given, at = 0, index_of(own, stamp)
@@ -126,8 +135,20 @@ local function settle(more)
       changes[k] = function() amend(log, i, cost) end
     end
   end
-  for k = 1, #KEYS do
+  for k = 1, many do
     if changes[k] then changes[k]() end
+  end
+  return 1
+end
+
+-- Commit the hit. One that is committed already is written again, unchanged, so that a WAIT after this script covers that.
+if ARGV[9] == '2' then
+  if units == 0 then return 0 end
+  local i = index_of(pending, stamp)
+  if i and give_back(pending, i, units_of(pending, i)) then
+    write(KEYS[#KEYS], pending)
+  else
+    call('PEXPIRE', KEYS[1], call('PTTL', KEYS[1]))
   end
   return 1
 end
@@ -144,7 +165,7 @@ elseif storage == -1 then
   elseif at then
     return 0
   end
-  for k = 2, #KEYS do
+  for k = 2, many do
     local grain, most, rise, fall, brim = kept_of(k)
     if give_back_sum(logs[k], grain, most, rise, fall, brim, units > 0 and units or cost) then given = 1 end
   end
@@ -156,7 +177,10 @@ elseif units > 0 then
     if i then give_back(log, i, units) end
   end
 end
-for k, key in ipairs(KEYS) do
-  if logs[k].dirty then write(key, logs[k]) end
+local changed = false
+for _, log in ipairs(logs) do changed = changed or log.dirty end
+for k, log in ipairs(logs) do
+  log.dirty = math.min(log.dirty or math.huge, changed and log.ended or math.huge)
+  if log.dirty < math.huge then write(KEYS[k], log) end
 end
 return given

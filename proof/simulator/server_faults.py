@@ -1,4 +1,4 @@
-"""What befalls servers while callers ask: restarts, failovers, roles that swap, slots that move. One at a time."""
+"""Faults of servers while callers ask: restarts, failovers, roles that swap, slots that move. One at a time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
     from proof.simulator.server import Fleet, Server, Shard
 
-__all__ = ["Trouble"]
+__all__ = ["ServerFaults"]
 
 
-class Trouble:
+class ServerFaults:
     """One of `kinds` after the other, until it is `stopped`. `lost` is how many writes failovers have lost."""
 
     def __init__(self, fleet: Fleet, kinds: Sequence[str], slots: Sequence[int], tell: Callable[[str], None]) -> None:

@@ -1,0 +1,23 @@
+-- Stands before every script.
+--
+-- KEYS   1 run, 2 batches, 3 steps, 4 aside, 5 open campaigns
+-- ARGV   each script names its own; the second is the expiry in ms
+
+local run, batches, steps, aside, open = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+
+-- The server's time in microseconds, as text: a number would be written with an exponent.
+local function now_us()
+  local time = redis.call('TIME')
+  return time[1] .. string.format('%06d', tonumber(time[2]))
+end
+
+local function renew_expiry()
+  for key = 1, 5 do
+    redis.call('PEXPIRE', KEYS[key], ARGV[2])
+  end
+end
+
+-- The pending entry, if this consumer owns it.
+local function owned(consumer, id)
+  return redis.call('XPENDING', batches, 'workers', id, id, 1, consumer)[1]
+end

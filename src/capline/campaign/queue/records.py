@@ -1,0 +1,173 @@
+"""What is in the queue: runs, claimed batches and their recorded steps, as values and as bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from capline.campaign.file import LARGEST_BATCH
+from capline.campaign.ledger.inputs import Input
+from capline.campaign.ledger.ledger import RunFacts
+from capline.campaign.ledger.rows import BatchRows, damaged
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "VERSION",
+    "Claimed",
+    "DeadLetter",
+    "InWork",
+    "Over",
+    "QueuedRun",
+    "State",
+    "Waiting",
+    "read_steps",
+    "step_bytes",
+]
+
+VERSION = b"2"
+"""Of the run's fields; a run of another version is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRun:
+    """What a worker needs of a run.
+
+    `text` is the campaign file, `path` its path. `store` replaces the store in the file, unless it is empty. `columns`
+    and `zones` are the audience's (no zones: it has no such column), `batches` is the number of batches.
+    """
+
+    facts: RunFacts
+    inputs: tuple[Input, ...]
+    text: str
+    path: str
+    store: str
+    policies: bytes
+    columns: tuple[str, ...]
+    zones: tuple[str | None, ...]
+    batches: int
+
+    def texts(self) -> dict[str, object]:
+        """The fields that a repeated `enqueue` replaces."""
+        return {"file": self.text.encode(), "path": self.path, "store": self.store, "policies": self.policies}
+
+    def fields(self) -> dict[str, object]:
+        """All fields of the run's hash."""
+        return {
+            "version": VERSION,
+            "run_id": self.facts.run_id,
+            "facts": msgspec.json.encode(self.facts),
+            "inputs": msgspec.json.encode(self.inputs),
+            "columns": msgspec.json.encode(self.columns),
+            "zones": msgspec.json.encode(self.zones),
+            "batches": self.batches,
+            **self.texts(),
+        }
+
+    @classmethod
+    def of_fields(cls, fields: Mapping[bytes, bytes]) -> QueuedRun:
+        """The run of these fields; KeyError or ValueError where they are damaged."""
+        return cls(
+            msgspec.json.decode(fields[b"facts"], type=RunFacts),
+            msgspec.json.decode(fields[b"inputs"], type=tuple[Input, ...]),
+            fields[b"file"].decode(),
+            fields[b"path"].decode(),
+            fields[b"store"].decode(),
+            fields[b"policies"],
+            msgspec.json.decode(fields[b"columns"], type=tuple[str, ...]),
+            msgspec.json.decode(fields[b"zones"], type=tuple[str | None, ...]),
+            int(fields[b"batches"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A batch that this worker owns. `data` is a packed `Part`; the halves of its step are None until it is decided."""
+
+    campaign: str
+    run_id: str
+    entry: str
+    rows: int
+    data: bytes
+    decided: bytes | None
+    outcome: bytes | None
+
+    @property
+    def number(self) -> int:
+        """The batch's number."""
+        return int(self.entry.partition("-")[2])
+
+    def steps(self) -> BatchRows | None:
+        """The recorded steps; None before it was decided. `CampaignError` where they are damaged."""
+        return None if self.decided is None else read_steps(self.number, self.decided, self.outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A batch that was set aside because no worker could deliver it."""
+
+    number: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """No batch is free now; other workers have `in_work` batches."""
+
+    in_work: int
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The run is finished or expired."""
+
+
+@dataclass(frozen=True, slots=True)
+class InWork:
+    """A claimed batch. `idle_s`: since its lease was last renewed. `claims`: how often it was claimed so far."""
+
+    number: int
+    worker: str
+    since_us: int
+    idle_s: float
+    claims: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A run's progress in batches. `done`: subjects of settled batches; `elapsed_us`: since the first claim."""
+
+    queued: int
+    settled: int
+    done: int
+    finished: bool
+    elapsed_us: int
+    in_work: tuple[InWork, ...]
+    aside: Mapping[int, str]
+
+    @property
+    def waiting(self) -> int:
+        """Batches that are queued and not claimed."""
+        return self.queued - self.settled - len(self.in_work) - len(self.aside)
+
+
+def step_bytes(rows: BatchRows, *, decided: bool) -> tuple[bytes, bytes]:
+    """The two halves of a step to record: the decision, empty unless `decided`, and the outcome."""
+    first = msgspec.msgpack.encode((rows.at_us, len(rows), rows.limits, rows.pack_decided())) if decided else b""
+    return first, msgspec.msgpack.encode((rows.is_done, rows.pack_outcome(), rows.reasons))
+
+
+def read_steps(number: int, decided: bytes, outcome: bytes | None) -> BatchRows:
+    """The rows of a batch from its two recorded halves; `CampaignError` where they are damaged."""
+    try:
+        at_us, rows, limits, first = msgspec.msgpack.decode(decided, type=tuple[int, int, tuple[str, ...], bytes])
+        _, second, reasons = msgspec.msgpack.decode(outcome or b"", type=tuple[bool, bytes, list[str]])
+    except msgspec.DecodeError:
+        raise damaged(number) from None
+    if not 0 < rows <= LARGEST_BATCH:
+        raise damaged(number)
+    return BatchRows.unpack(number, at_us, rows, limits, first, second, reasons)

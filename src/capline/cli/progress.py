@@ -1,0 +1,52 @@
+"""A progress bar on standard error, for people."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from capline.cli.common import note
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+__all__ = ["progress_bar"]
+
+
+@contextmanager
+def progress_bar(
+    doing: str, total: int | None, unit: str = "", *, wanted: bool | None = None, done: int = 0
+) -> Generator[Callable[[int], None]]:
+    """Show a bar within the block; call what it yields with how much is done so far.
+
+    `total` is None if it is not known. `wanted` shows or hides the bar; left out, it is shown on a terminal and
+    removed at the end. `done` was done before.
+    """
+    if not (note.is_terminal if wanted is None else wanted):
+        yield lambda _done: None
+        return
+    from rich.console import Console  # noqa: PLC0415 - slow to import, and most calls show no bar
+    from rich.progress import (  # noqa: PLC0415 - as above
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn(doing),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True, force_terminal=True) if wanted else note
+    with Progress(*columns, console=console, transient=not wanted) as bar:
+        task = bar.add_task("", total=total, completed=done, rate="")
+
+        def advance(completed: int) -> None:
+            speed = bar.tasks[task].finished_speed or bar.tasks[task].speed
+            bar.update(task, completed=completed, rate=f"{speed:,.0f} {unit}".rstrip() + "/s" if speed else "")
+
+        yield advance

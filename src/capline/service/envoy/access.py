@@ -1,0 +1,91 @@
+"""Who may reach the gRPC server from other hosts: certificates, and the tokens that HTTP has.
+
+    authorization: Bearer cap_NAME_…       metadata of each call, on every service of the server
+    UNAUTHENTICATED, PERMISSION_DENIED     what 401 and 403 are over HTTP
+
+The rule: without a good token no message is read. A connection that is open keeps the certificate it was made with.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from capline.model.errors import InvalidValueError
+from capline.service.envoy.messages import SERVICE, part
+from capline.service.problems import Problem
+from capline.service.run.tls import renewed, tls_context
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from capline.service.access.guard import Guard
+    from capline.service.envoy.metrics import EnvoyMetrics
+    from capline.service.run.settings import Tls
+
+__all__ = ["Certificate", "checked_by"]
+
+_CODES = {HTTPStatus.UNAUTHORIZED: "UNAUTHENTICATED", HTTPStatus.FORBIDDEN: "PERMISSION_DENIED"}
+"""What is neither is that too many ask who they are: UNAVAILABLE, as 503 over HTTP."""
+
+_DECIDES, _LOOKS = ("decide",), ("read", "decide")
+
+
+class Certificate:
+    """The files of `tls`, as the server shows them: `reload` takes over those that were renewed, client_ca among them.
+
+    Raises `InvalidValueError` that names the file that is wrong.
+    """
+
+    def __init__(self, tls: Tls) -> None:
+        tls_context(tls)
+        self._tls = tls
+        self._now: Any = None
+        self._use()
+        self.reload = renewed(tls, self._use)
+
+    def _use(self) -> None:
+        try:
+            pair = Path(self._tls.key).read_bytes(), Path(self._tls.certificate).read_bytes()
+            client_ca = None if self._tls.client_ca is None else Path(self._tls.client_ca).read_bytes()
+        except OSError as error:
+            raise InvalidValueError(f"{error.filename}: cannot be read; tls names PEM files") from None
+        self._now = part("grpc").ssl_server_certificate_configuration([pair], client_ca)
+
+    def credentials(self) -> Any:
+        """What grpc listens with; it asks before each handshake for the newest."""
+        return part("grpc").dynamic_ssl_server_credentials(
+            self._now, lambda: self._now, self._tls.client_ca is not None
+        )
+
+
+def checked_by(guard: Guard, metrics: EnvoyMetrics) -> Any:
+    """An interceptor: a call whose token may not ask this ends before its message is read, and is counted."""
+    grpc = part("grpc")
+
+    async def intercept(continuation: Callable[[Any], Any], call: Any) -> Any:
+        shown = [
+            (b"authorization", value.encode("latin-1") if isinstance(value, str) else value)
+            for key, value in call.invocation_metadata
+            if key == "authorization"
+        ]
+        service = call.method.removeprefix("/").partition("/")[0]
+        try:
+            await guard.who(shown, _DECIDES if service == SERVICE else _LOOKS)
+        except Problem as problem:
+            code = _CODES.get(problem.status, "UNAVAILABLE")
+            metrics.turned_away(code.lower())
+            return _ended(getattr(grpc.StatusCode, code), problem.detail)
+        return await continuation(call)
+
+    return type("Checked", (part("grpc.aio").ServerInterceptor,), {"intercept_service": staticmethod(intercept)})()
+
+
+def _ended(code: Any, why: str) -> Any:
+    """A handler that ends a call of any kind at once: of a stream, as nothing is read before."""
+
+    async def end(_messages: Any, context: Any) -> None:
+        await context.abort(code, why)
+
+    return part("grpc").stream_stream_rpc_method_handler(end)

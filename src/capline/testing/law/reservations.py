@@ -1,0 +1,296 @@
+"""Reservations: hits that end by themselves unless they are committed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from capline.model.attempt import Attempt
+from capline.model.errors import IdConflictError, InvalidValueError, UnknownNameError
+from capline.testing.setting import DAY, SECOND, START_US, StoreSetting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["ReservationLaw"]
+
+
+class ReservationLaw(StoreSetting):
+    """The checks."""
+
+    def reserving(self, *limits: str, **options: Any) -> Any:
+        """A limiter of one policy with reservations."""
+        return self.one(*limits, reservations=True, **options)
+
+    def units(self, limiter: Any, subject: str | int = "s", **names: str) -> list[int]:
+        """What each limit of "p" has used."""
+        return [one.used for one in limiter.usage("p", subject, **names)]
+
+    def test_a_reservation_is_answered_and_counts_as_a_hit_does(self) -> None:
+        reserving, deciding = self.reserving("3/10s", "5/min"), self.limiter(self.policy("q", ["3/10s", "5/min"]))
+        for cost in (1, 2, 1):
+            mine, theirs = reserving.reserve("p", "s", cost, ttl=5), deciding.decide("q", "s", cost)
+            assert mine.as_dict() == theirs.as_dict()
+            assert [one.remaining for one in mine.limits] == [one.remaining for one in theirs.limits]
+        assert reserving.peek("p", "s").as_dict() == deciding.peek("q", "s").as_dict()
+
+    def test_a_reservation_ends_to_the_microsecond_in_every_verb_that_looks(self) -> None:
+        limiter = self.reserving("2/h")
+        verbs = "decide", "peek", "look", "usage", "schedule", "explain", "batch", "many", "peek_many", "joint"
+        for verb in verbs:
+            assert limiter.reserve("p", verb, 2, ttl=30)
+        self.clock.advance_us(30 * SECOND - 1)
+        assert [verb for verb in verbs if _has_room(limiter, verb)] == []
+        self.clock.advance_us(1)
+        assert [verb for verb in verbs if not _has_room(limiter, verb)] == []
+
+    def test_a_committed_reservation_is_an_ordinary_hit_at_its_old_stamp(self) -> None:
+        limiter = self.reserving("2/min")
+        hit = limiter.reserve("p", "s", 2, ttl=30).hit
+        self.at(29.999999)
+        assert limiter.commit("p", "s", hit) is True
+        self.at(59.999999)
+        assert limiter.commit("p", "s", hit) is True, "a commit whose answer was lost is asked again"
+        assert self.units(limiter) == [2]
+        assert limiter.decide("p", "s").retry_after_us == 1
+        self.at(60)
+        assert self.units(limiter) == [0]
+        assert limiter.commit("p", "s", hit) is False, "it has left the widest window"
+
+    def test_a_reservation_that_ended_cannot_be_committed(self) -> None:
+        limiter = self.reserving("1/h")
+        hit = limiter.reserve("p", "s", ttl=30).hit
+        self.at(30)
+        assert [limiter.commit("p", "s", hit) for _ in range(2)] == [False, False]
+        other = limiter.decide("p", "s")
+        assert other
+        assert limiter.commit("p", "s", hit) is False
+        assert not limiter.decide("p", "s")
+        assert limiter.commit("p", "s", other.hit) is True, "it counts, reserved or not"
+        assert limiter.commit("p", "s", 12345) is False
+        assert limiter.commit("p", "s", None) is False
+        assert limiter.commit("p", "stranger", other.hit) is False
+
+    def test_a_cancelled_reservation_is_given_back_once(self) -> None:
+        limiter = self.reserving("2/h")
+        hit = limiter.reserve("p", "s", 2, ttl=30).hit
+        assert not limiter.decide("p", "s")
+        assert [limiter.cancel("p", "s", hit) for _ in range(2)] == [True, False]
+        assert limiter.commit("p", "s", hit) is False
+        assert limiter.decide("p", "s", 2)
+        self.at(31)
+        assert self.units(limiter) == [2]
+        late = limiter.cancel("p", "s", limiter.reserve("p", "t", ttl=1).hit)
+        assert late is False, "a hit is its subject's"
+        self.at(33)
+        assert limiter.cancel("p", "t", START_US + 31 * SECOND) is False, "it ended before"
+
+    def test_a_committed_hit_can_be_given_back_and_settled(self) -> None:
+        limiter = self.reserving("9/h")
+        first, second = (limiter.reserve("p", "s", 3, ttl=30).hit for _ in range(2))
+        assert limiter.commit("p", "s", first)
+        assert limiter.commit("p", "s", second)
+        assert limiter.settle("p", "s", first, 5)
+        assert limiter.refund("p", "s", second)
+        self.at(31)
+        assert self.units(limiter) == [5]
+        assert limiter.commit("p", "s", second) is False
+
+    def test_a_settled_reservation_stays_one(self) -> None:
+        limiter = self.reserving("9/h")
+        less, more, none = (limiter.reserve("p", subject, 4, ttl=30).hit for subject in ("a", "b", "c"))
+        assert limiter.settle("p", "a", less, 1)
+        assert limiter.settle("p", "b", more, 20)
+        assert limiter.settle("p", "c", none, 0)
+        assert [self.units(limiter, one) for one in "abc"] == [[1], [20], [0]]
+        assert limiter.commit("p", "b", more)
+        assert limiter.commit("p", "c", none) is False
+        self.at(30)
+        assert [self.units(limiter, one) for one in "abc"] == [[0], [20], [0]]
+        assert limiter.settle("p", "a", less, 2) is False
+        assert limiter.refund("p", "a", less) is False
+
+    def test_the_same_id_is_one_reservation_until_it_ends(self) -> None:
+        limiter = self.reserving("2/h")
+        first = limiter.reserve("p", "s", id="job", ttl=30)
+        self.at(10)
+        again = limiter.reserve("p", "s", id="job", ttl=500)
+        assert (again.allowed, again.hit, again.remaining) == (True, first.hit, first.remaining)
+        assert limiter.decide("p", "s", id="job").hit == first.hit, "an id is one consumption, by whichever verb"
+        assert self.units(limiter) == [1]
+        with pytest.raises(IdConflictError):
+            limiter.reserve("p", "s", 2, id="job")
+        self.at(30)
+        assert self.units(limiter) == [0]
+        renewed = limiter.reserve("p", "s", id="job", ttl=30)
+        assert renewed
+        assert renewed.hit != first.hit
+        decided = limiter.decide("p", "s", id="sent")
+        assert limiter.reserve("p", "s", id="sent", ttl=1).hit == decided.hit
+        self.at(61)
+        assert self.units(limiter) == [1], "what decide recorded holds"
+
+    def test_each_of_many_ends_in_its_own_time(self) -> None:
+        limiter = self.reserving("40/h")
+        spans = [7, 3, 90, 12, 3, 55, 1, 30]
+        hits = [limiter.reserve("p", "s", ttl=span).hit for span in spans]
+        assert len(set(hits)) == len(hits)
+        assert limiter.commit("p", "s", hits[3])
+        for second in (0.5, 2, 4, 8, 13, 31, 56, 91):
+            self.at(second)
+            live = sum(span > second for i, span in enumerate(spans) if i != 3)
+            assert self.units(limiter) == [1 + live]
+            assert limiter.reserve("p", "s", ttl=0.1), "a hit that is recorded takes those that ended along"
+
+    def test_hundreds_of_reservations_on_a_long_log(self) -> None:
+        limiter = self.reserving("1000/h")
+        for _ in range(150):
+            assert limiter.decide("p", "s")
+        hits = [limiter.reserve("p", "s", ttl=20 + 20 * (i % 2)).hit for i in range(200)]
+        assert all(limiter.commit("p", "s", hit) for hit in hits[::10])
+        assert self.units(limiter) == [350]
+        self.at(21)
+        assert self.units(limiter) == [270]
+        assert limiter.decide("p", "s", 730)
+        assert not limiter.decide("p", "s")
+        assert [limiter.commit("p", "s", hit) for hit in (hits[0], hits[2], hits[3])] == [True, False, True]
+        self.at(41)
+        assert self.units(limiter) == [150 + 20 + 730 + 1]
+        assert limiter.reserve("p", "s", 99)
+        self.at(3600)
+        assert limiter.reserve("p", "s")
+
+    def test_a_reservation_is_the_channel_s_too(self) -> None:
+        limiter = self.reserving("9/h", channels={"push": ["2/h"], "mail": ["2/h"]})
+        kept = limiter.reserve("p", "s", channel="push", ttl=10).hit
+        assert limiter.reserve("p", "s", channel="push", ttl=20)
+        assert not limiter.decide("p", "s", channel="push")
+        assert limiter.commit("p", "s", kept)
+        for second in (20, 30, 40):
+            self.at(second)
+            assert limiter.reserve("p", "s", channel="mail", ttl=1), (
+                "recorded on another channel, with what ended on this"
+            )
+            self.at(second + 1)
+            assert self.units(limiter, channel="push") == [1, 1]
+        assert limiter.decide("p", "s", channel="push")
+        assert not limiter.decide("p", "s", channel="push")
+        assert self.units(limiter) == [2]
+
+    def test_policies_that_share_a_log_share_its_reservations(self) -> None:
+        limiter = self.limiter(
+            self.policy("p", ["2/h"], log="both", reservations=True),
+            self.policy("q", ["2/h"], log="both", reservations=True),
+        )
+        hit = limiter.reserve("p", "s", 2, ttl=30).hit
+        assert not limiter.decide("q", "s")
+        assert limiter.commit("q", "s", hit)
+        self.at(30)
+        assert not limiter.decide("q", "s")
+
+    def test_a_slot_is_taken_as_if_the_reservation_stayed(self) -> None:
+        limiter = self.reserving("1/min")
+        hit = limiter.reserve("p", "s", ttl=10).hit
+        assert limiter.decide("p", "s").retry_after == 60.0
+        slot = limiter.schedule("p", "s")
+        assert slot.wait == 60.0
+        self.at(10)
+        assert not limiter.decide("p", "s"), "nobody jumps the queue"
+        assert limiter.commit("p", "s", hit) is False
+        assert limiter.refund("p", "s", slot.hit)
+        assert limiter.decide("p", "s")
+
+    def test_a_time_that_steps_back_ends_nothing_twice(self) -> None:
+        limiter = self.reserving("2/h")
+        hit = limiter.reserve("p", "s", ttl=30).hit
+        self.at(30)
+        assert self.units(limiter) == [0]
+        self.at(20)
+        assert self.units(limiter) == [1], "a look changes nothing"
+        assert limiter.commit("p", "s", hit) is True
+        other = limiter.reserve("p", "t", ttl=30).hit
+        self.at(50)
+        assert limiter.decide("p", "t")
+        self.at(20)
+        assert limiter.commit("p", "t", other) is False, "the time of a log never runs back"
+        assert self.units(limiter, "t") == [1]
+
+    def test_a_refused_reservation_reserves_nothing(self) -> None:
+        limiter = self.reserving("2/h", "3/day")
+        hit = limiter.decide("p", "s").hit
+        refused = limiter.reserve("p", "s", 2, ttl=30)
+        assert (refused.allowed, refused.hit, str(refused.limit)) == (False, None, "2/hour")
+        self.at(31)
+        assert self.units(limiter) == [1, 1]
+        assert limiter.refund("p", "s", hit)
+
+    def test_a_batch_and_a_joint_attempt_see_what_ended_of_each_subject(self) -> None:
+        limiter = self.limiter(self.policy("p", ["1/h"], reservations=True), self.policy("q", ["1/h"]))
+        for subject in range(20):
+            assert limiter.reserve("p", subject, ttl=10 if subject % 2 else 30)
+        self.at(10)
+        assert limiter.decide_many("p", range(20)).allowed.tolist() == [bool(subject % 2) for subject in range(20)]
+        self.at(30)
+        parts = [Attempt("p", "{x}"), Attempt("q", "{x}")]
+        reserved = limiter.reserve("p", "{x}", ttl=5).hit
+        assert not limiter.decide_all(parts)
+        self.at(35)
+        assert limiter.decide_all(parts)
+        assert not limiter.cancel("p", "{x}", reserved)
+        rows = limiter.decide_batch([Attempt("p", 2), Attempt("p", 2), Attempt("q", 2)])
+        assert [bool(row) for row in rows] == [True, False, True]
+
+    def test_erase_and_sweep_forget_reservations(self) -> None:
+        limiter = self.reserving("2/h")
+        hit = limiter.reserve("p", "s", ttl=30).hit
+        assert limiter.erase("s") == 1
+        assert limiter.erase("s") == 0
+        assert limiter.commit("p", "s", hit) is False
+        self.at(1)
+        hit = limiter.reserve("p", "s", ttl=DAY / SECOND).hit
+        self.at(3600)
+        assert limiter.commit("p", "s", hit) is True
+        self.at(3601)
+        assert limiter.sweep()
+        assert limiter.commit("p", "s", hit) is False
+        assert self.units(limiter) == [0]
+
+    def test_calendar_limits_take_reservations(self) -> None:
+        limiter = self.reserving("2/calendar-day", zone="Europe/Berlin")
+        self.when("2026-03-01 23:59", "Europe/Berlin")
+        assert limiter.reserve("p", "s", 2, ttl=30)
+        assert not limiter.decide("p", "s")
+        self.clock.advance_us(30 * SECOND)
+        assert limiter.decide("p", "s", 2)
+
+    def test_what_cannot_be_reserved_says_so(self) -> None:
+        limiter = self.limiter(self.policy("p", ["1/h"], reservations=True), self.policy("q", ["1/h"]))
+        for verb in (limiter.commit, limiter.cancel):
+            with pytest.raises(InvalidValueError, match="'q' has no reservations; give it reservations=True"):
+                verb("q", "s", 1)
+        with pytest.raises(InvalidValueError, match="'q' has no reservations"):
+            limiter.reserve("q", "s")
+        with pytest.raises(UnknownNameError):
+            limiter.reserve("r", "s")
+        for ttl in (0, -1, 86_400.1, float("nan"), "1"):
+            with pytest.raises((InvalidValueError, TypeError), match="ttl is"):
+                limiter.reserve("p", "s", ttl=ttl)
+        assert limiter.reserve("p", "s", ttl=86_400)
+
+
+def _has_room(limiter: Any, verb: str) -> bool:
+    """Whether this verb finds room for both units of the subject of its name."""
+    ways: dict[str, Callable[[], object]] = {
+        "decide": lambda: limiter.decide("p", verb, 2),
+        "peek": lambda: limiter.peek("p", verb, 2),
+        "look": lambda: limiter.peek("p", verb, 0).remaining,
+        "usage": lambda: not limiter.usage("p", verb)[0].used,
+        "schedule": lambda: limiter.schedule("p", verb, 2, max_wait=0),
+        "explain": lambda: not any(hit.units for hit in limiter.explain("p", verb).hits),
+        "batch": lambda: limiter.decide_batch([Attempt("p", verb, 2)])[0],
+        "many": lambda: limiter.decide_many("p", [verb], cost=2).allowed[0],
+        "peek_many": lambda: limiter.peek_many("p", [verb], cost=2).allowed[0],
+        "joint": lambda: limiter.decide_all([Attempt("p", verb, 2)]).allowed,
+    }
+    return bool(ways[verb]())

@@ -1,0 +1,47 @@
+"""What a limiter is made of, given wrongly: one line that says how to write it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from capline import AsyncLimiter, InvalidTypeError, Limiter, Policy, PolicyError
+
+ONE = Policy("promo", ["3/day"])
+LIKE = r"^policies come as a list, like policies=\[Policy\('promo', \['3/day'\]\)\], not [^\n]+$"
+
+
+@pytest.mark.parametrize("wrong", [ONE, {"promo": ["3/day"]}, {"promo": ONE}, "promo", None, 5], ids=repr)
+def test_policies_are_a_list(wrong: Any) -> None:
+    with pytest.raises(InvalidTypeError, match=LIKE):
+        Limiter("memory://", wrong)
+    with Limiter("memory://", [ONE]) as limiter:
+        for verb in (limiter.use, limiter.beside):
+            with pytest.raises(InvalidTypeError, match=LIKE):
+                verb(wrong)
+        assert limiter.decide("promo", "u")
+
+    async def awaited() -> None:
+        AsyncLimiter("memory://", wrong)
+
+    with pytest.raises(InvalidTypeError, match=LIKE):
+        asyncio.run(awaited())
+
+
+def test_what_is_in_the_list_is_a_policy() -> None:
+    wrong: Any = ["promo"]
+    with pytest.raises(PolicyError, match="policies are Policy objects, not str"):
+        Limiter("memory://", wrong)
+    with Limiter("memory://", (policy for policy in [ONE])) as limiter:
+        assert list(limiter.policies) == ["promo"]
+
+
+@pytest.mark.parametrize("wrong", ["5", [5], float("nan")])
+def test_a_timeout_is_a_number_of_seconds_and_one_that_is_over_is_0(wrong: Any) -> None:
+    with Limiter("memory://", [ONE]) as limiter:
+        with pytest.raises((TypeError, ValueError), match="timeout is a number of seconds"):
+            limiter.acquire("promo", "u", timeout=wrong).__enter__()
+        with limiter.acquire("promo", "u", timeout=-1) as slot:
+            assert slot.wait == 0

@@ -1,0 +1,41 @@
+"""A limiter of other policies on the same store, and the question whether a policy is there."""
+
+from __future__ import annotations
+
+import pytest
+
+from capline import Insurance, Limiter, ManualClock, Policy
+from capline.model.errors import StoreClosedError, UnknownNameError
+
+
+def test_both_count_on_one_store_and_each_has_its_own_policies() -> None:
+    with Limiter("memory://", [Policy("mail", ["2/day"])], clock=ManualClock(), namespace="shop") as limiter:
+        other = limiter.beside([Policy("push", ["1/day"], log="mail"), Policy("sms", ["1/day"])])
+        assert limiter.decide("mail", "ann")
+        assert not other.decide("push", "ann")
+        assert other.decide("sms", "ann")
+        assert other.namespace == "shop"
+        with pytest.raises(UnknownNameError, match="sms"):
+            limiter.decide("sms", "ann")
+
+
+def test_it_caches_no_refusal_and_raises_in_an_outage() -> None:
+    with Limiter("memory://", [Policy("mail", ["0/day"])], deny_cache=10, on_store_error=Insurance(hosts=1)) as limiter:
+        other = limiter.beside([Policy("push", ["0/day"])])
+        assert [limiter.decide("mail", "ann").origin for _ in range(2)] == ["store", "deny-cache"]
+        assert [other.decide("push", "ann").origin for _ in range(2)] == ["store", "store"]
+
+
+def test_it_opens_nothing_and_closing_it_closes_the_store_of_both() -> None:
+    limiter = Limiter("memory://", [Policy("mail", ["2/day"])])
+    other = limiter.beside([Policy("push", ["1/day"])])
+    other.close()
+    with pytest.raises(StoreClosedError):
+        other.decide("push", "ann")
+
+
+def test_a_policy_that_is_not_there_is_an_error_that_lists_those_that_are() -> None:
+    with Limiter("memory://", [Policy("mail", ["2/day"]), Policy("push", ["1/day"])]) as limiter:
+        limiter.check_policy("push")
+        with pytest.raises(UnknownNameError, match="mail, push"):
+            limiter.check_policy("sms")

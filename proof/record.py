@@ -165,42 +165,41 @@ class Recorder:
             self.outcome(row, asked_us, answered_us, answers[i] if i < len(answers) else None)
         return answers
 
-    def refund(self, policy: str, subject: str | int, hit: int, ask: Callable[[], bool]) -> bool:
-        """Give back, and record whether it was done."""
-        row, asked_us = self._begin(policy, subject, 0, None, {"verb": "refund", "hit": hit})
+    def refund(self, policy: str, subject: str | int, hit: int, ask: Callable[[], bool], verb: str = "refund") -> bool:
+        """Give a hit back, or `commit` it, and record whether it was done."""
+        row, asked_us = self._begin(policy, subject, 0, None, {"verb": verb, "hit": hit})
         try:
             done = ask()
         except BaseException:
-            self._given_back(row, asked_us, None)
+            self._was_done(row, asked_us, None)
             raise
-        self._given_back(row, asked_us, bool(done))
+        self._was_done(row, asked_us, bool(done))
         return done
 
-    async def refund_later(self, policy: str, subject: str | int, hit: int, ask: Callable[[], Awaitable[bool]]) -> bool:
+    async def refund_later(
+        self, policy: str, subject: str | int, hit: int, ask: Callable[[], Awaitable[bool]], verb: str = "refund"
+    ) -> bool:
         """`refund` for an answer that is awaited."""
-        row, asked_us = self._begin(policy, subject, 0, None, {"verb": "refund", "hit": hit})
+        row, asked_us = self._begin(policy, subject, 0, None, {"verb": verb, "hit": hit})
         try:
             done = await ask()
         except BaseException:
-            self._given_back(row, asked_us, None)
+            self._was_done(row, asked_us, None)
             raise
-        self._given_back(row, asked_us, bool(done))
+        self._was_done(row, asked_us, bool(done))
         return done
 
     def final(self, policy: str, subject: str | int, ask: Callable[[], Iterable[tuple[int, int]]]) -> None:
-        """What the store holds of this log."""
+        """What the store holds of this log: the stamp and the units of each hit."""
         asked_us = self._now_us()
-        hits = [list(hit) for hit in ask()]
-        self._tell(
-            {
-                "event": "final",
-                "policy": policy,
-                "subject": subject,
-                "asked_us": asked_us,
-                "answered_us": self._now_us(),
-                "hits": hits,
-            }
-        )
+        self._stored(policy, subject, asked_us, ask())
+
+    async def final_later(
+        self, policy: str, subject: str | int, ask: Callable[[], Awaitable[Iterable[tuple[int, int]]]]
+    ) -> None:
+        """`final` for an answer that is awaited."""
+        asked_us = self._now_us()
+        self._stored(policy, subject, asked_us, await ask())
 
     def outcome(
         self,
@@ -225,6 +224,11 @@ class Recorder:
                 row.pop("remaining", None)
         self._tell(row)
 
+    def _stored(self, policy: str, subject: str | int, asked_us: int, found: Iterable[tuple[int, int]]) -> None:
+        hits = [list(hit) for hit in found]
+        row = {"event": "final", "policy": policy, "subject": subject, "hits": hits}
+        self._tell(row | {"asked_us": asked_us, "answered_us": self._now_us()})
+
     def _begin_joint(self, parts: Sequence[Part], more: dict[str, object]) -> list[tuple[dict[str, Any], int]]:
         named = {"joint": secrets.token_hex(8), **more}
         return [self._begin(policy, subject, cost, one, named) for policy, subject, cost, one in parts]
@@ -241,8 +245,8 @@ class Recorder:
                 part = _Part(answer.allowed, hit, answer.retry_after_us, getattr(answer, "wait_us", 0))
             self.outcome(row, asked_us, answered_us, part, error)
 
-    def _given_back(self, row: dict[str, Any], asked_us: int, done: bool | None) -> None:
-        self._tell(row | {"event": "refund", "asked_us": asked_us, "answered_us": self._now_us(), "done": done})
+    def _was_done(self, row: dict[str, Any], asked_us: int, done: bool | None) -> None:
+        self._tell(row | {"event": row["verb"], "asked_us": asked_us, "answered_us": self._now_us(), "done": done})
 
     def _begin(
         self, policy: str, subject: str | int, cost: int, attempt_id: str | None, more: dict[str, object]

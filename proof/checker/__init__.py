@@ -13,7 +13,8 @@ Where two calls overlap, either may have been first. The checker accuses only wh
 is a fault, whatever the machine did meanwhile.
 
     events.py    the records: their form, and how they are read
-    hits.py      answers -> hits: whose stamp is whose, ids, calls without an answer, what the store holds at the end
+    hits.py      answers -> hits: whose stamp is whose, ids, reservations, calls without an answer, what the store
+                 holds at the end
     timeline.py  one log as it grew, and the one look at it: from when on a cost would fit
     windows.py   no window over its quota, by stamps and by wall time alone; stamps within their calls, and in order
     refusals.py  every refusal and its retry_after, by replay in order

@@ -5,17 +5,19 @@
     {"event": "attempt", "call": "w1-17", "policy": "p", "subject": "s", "cost": 1, "id": null, "asked_us": 5,
                          "answered_us": 9, "allowed": true, "hit": 7, "retry_after_us": 0, "joint": "w1-4"}
     {"event": "refund",  "policy": "p", "subject": "s", "hit": 7, "asked_us": 11, "answered_us": 12, "done": true}
+    {"event": "commit",  "policy": "p", "subject": "s", "hit": 7, "asked_us": 10, "answered_us": 11, "done": true}
     {"event": "final",   "policy": "p", "subject": "s", "asked_us": 20, "answered_us": 21, "hits": [[7, 1], ...]}
 
 `log`      the log that the policy's hits are in (default: its own name); policies may share one
 `retention_us`  how long an id is honoured and a hit can be given back (default: the widest window on that log)
 `asked`    written before the call by a caller that may be killed: without an answer of the same `call` nobody knows;
-           before a refund it has "verb": "refund", and the hit
+           before a refund or a commit it has that as its verb, and the hit
 `allowed`  true, false, or null: an error that leaves open whether it was recorded
-`done`     of a refund: true, false, or null likewise
+`done`     of a refund or a commit: true, false, or null likewise
 `verb`     of an attempt: "decide" (default), "peek" (consumes nothing), "schedule" (with `wait_us`, `max_wait_us`,
            `not_before_us`), "charge" (recorded whatever the limits say; not in a log with slots in the future, as it
-           is stamped before them)
+           is stamped before them), "reserve" (with `ttl_us`: gives itself back so long after its stamp, unless it
+           was committed by then)
 `joint`    of an attempt: the name of the one attempt over several subjects that it is a part of: each part is a row
            with the answer to all, allowed in every row or in none, and the `retry_after_us` of all
 `origin`   "store" (default), or what answered in its place: then the answer is counted, and not judged
@@ -34,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["FOREVER_US", "UNTOLD", "Attempt", "Final", "Limits", "Policy", "Records", "RecordsError", "Refund", "read"]
+__all__ = ["FOREVER_US", "UNTOLD", "Attempt", "Final", "HitCall", "Limits", "Policy", "Records", "RecordsError", "read"]
 
 FOREVER_US = 1 << 62
 """When a call that was never answered was answered."""
@@ -42,7 +44,8 @@ UNTOLD = -1
 """The `retry_after_us` of a limiter that tells none."""
 LONGEST_LINE = 64 << 20
 LARGEST_NUMBER = 1 << 62
-VERBS = ("decide", "peek", "schedule", "charge")
+VERBS = ("decide", "peek", "schedule", "charge", "reserve")
+ABOUT_HITS = ("refund", "commit")
 
 Limits = tuple[tuple[int, int], ...]
 """(quota, window_us) of each limit."""
@@ -80,11 +83,12 @@ class Attempt:
     not_before_us: int = 0
     remaining: int | None = None
     joint: str | None = None
+    ttl_us: int | None = None
 
 
 @dataclass(slots=True, eq=False)
-class Refund:
-    """One hit given back, or not, or (`done` None) nobody knows."""
+class HitCall:
+    """A refund or a commit of one hit: it was done, or not, or (`done` None) nobody knows."""
 
     line: int
     hit: int
@@ -111,7 +115,8 @@ class LogRecords:
     subject: str | int
     retention_us: int = 0
     attempts: list[Attempt] = field(default_factory=list[Attempt])
-    refunds: list[Refund] = field(default_factory=list[Refund])
+    refunds: list[HitCall] = field(default_factory=list[HitCall])
+    commits: list[HitCall] = field(default_factory=list[HitCall])
     final: Final | None = None
 
     def finish(self, final: Final) -> None:
@@ -172,7 +177,7 @@ class _Reader:
                 self._answered.add(row["call"])
         elif kind == "asked":
             self._open[row["call"]] = line, row
-        elif kind in ("refund", "final"):
+        elif kind in (*ABOUT_HITS, "final"):
             self._rest.append((line, row))
             if "call" in row:
                 self._answered.add(row["call"])
@@ -193,8 +198,12 @@ class _Reader:
             widest[policy.log] = max(widest.get(policy.log, 0), retention_us)
         never = [(row, line) for call, (line, row) in self._open.items() if call not in self._answered]
         records.unanswered = len(never)
-        attempts = [*self._attempts, *((line, row | _NEVER) for row, line in never if row.get("verb") != "refund")]
-        self._rest += [(line, row | _NEVER_BACK) for row, line in never if row.get("verb") == "refund"]
+        attempts = list(self._attempts)
+        for row, line in never:
+            if row.get("verb") in ABOUT_HITS:
+                self._rest.append((line, row | _NEVER | {"event": row["verb"]}))
+            else:
+                attempts.append((line, row | _NEVER))
         records.attempts = len(attempts)
         try:
             for line, row in attempts:
@@ -205,11 +214,12 @@ class _Reader:
                 self._log(records, widest, row).attempts.append(_attempt(line, row, policy.limits))
             for line, row in self._rest:
                 log, times = self._log(records, widest, row), (_number(row["asked_us"]), _number(row["answered_us"]))
-                if row["event"] == "refund":
-                    log.refunds.append(Refund(line, _number(row["hit"]), *times, row["done"]))
-                else:
+                if row["event"] == "final":
                     hits = [(_number(stamp_us), _number(units)) for stamp_us, units in row["hits"]]
                     log.finish(Final(line, *times, hits))
+                else:
+                    calls = log.refunds if row["event"] == "refund" else log.commits
+                    calls.append(HitCall(line, _number(row["hit"]), *times, row["done"]))
         except KeyError as error:
             raise RecordsError(f"line {line}: {error} is missing, or no policy") from None
         except (TypeError, ValueError) as error:
@@ -224,8 +234,7 @@ class _Reader:
         return log
 
 
-_NEVER: dict[str, Any] = {"answered_us": FOREVER_US, "allowed": None}
-_NEVER_BACK: dict[str, Any] = {"event": "refund", "answered_us": FOREVER_US, "done": None}
+_NEVER: dict[str, Any] = {"answered_us": FOREVER_US, "allowed": None, "done": None}
 
 
 def _attempt(line: int, row: dict[str, Any], limits: Limits) -> Attempt:
@@ -235,6 +244,7 @@ def _attempt(line: int, row: dict[str, Any], limits: Limits) -> Attempt:
     verb = row.get("verb", "decide")
     if verb not in VERBS:
         raise ValueError(f"verb {verb!r} is not known")
+    ttl_us = _number(row["ttl_us"]) if verb == "reserve" else None
     asked_us, answered_us = _number(row["asked_us"]), _number(row["answered_us"])
     if answered_us < asked_us:
         raise ValueError("answered before it was asked: the caller's clock went back, and nothing can be told")
@@ -255,6 +265,7 @@ def _attempt(line: int, row: dict[str, Any], limits: Limits) -> Attempt:
         row.get("not_before_us", 0),
         row.get("remaining"),
         row.get("joint"),
+        ttl_us,
     )
 
 

@@ -1,9 +1,9 @@
 """From answers to hits: whose stamp is whose, what one id consumed, and what the store holds when all is over.
 
-A hit is known by its stamp. Each is given to one attempt, or to several of one id; a refund names it. A call without an
-answer may have left a hit: if the store holds one at the end that nobody was granted, and it fits such a call, it is
-that call's; a call that fits none consumed nothing. Where the store's content is not told, or the hit would be too old
-to be in it, nobody knows, and refusals that such a hit may explain are excused.
+A hit is known by its stamp. Each is given to one attempt, or to several of one id; a refund and a commit name it. A
+call without an answer may have left a hit: if the store holds one at the end that nobody was granted, and it fits such
+a call, it is that call's; a call that fits none consumed nothing. Where the store's content is not told, or the hit
+would not be in it any more, nobody knows, and refusals that such a hit may explain are excused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from proof.checker.events import FOREVER_US
 
 if TYPE_CHECKING:
-    from proof.checker.events import Attempt, LogRecords, Refund
+    from proof.checker.events import Attempt, HitCall, LogRecords
     from proof.checker.report import Report
 
 __all__ = ["Hit", "LogHistory", "gather"]
@@ -39,6 +39,10 @@ class Hit:
     late_us: int = 0
     refund_from_us: int = FOREVER_US
     refund_by_us: int = FOREVER_US
+    ends_us: int = FOREVER_US
+    """When a reservation gives itself back, unless it is committed by then."""
+    ended_by_us: int = FOREVER_US
+    """When it certainly had, as nobody committed it."""
     is_ahead: bool = False
     """A slot in the future, behind which everybody waits; `timeline` tells."""
     is_sure: bool = True
@@ -75,6 +79,7 @@ class _Gatherer:
         for attempt in self._log.attempts:
             self._take(attempt)
         self._hear_of_unknown_calls()
+        self._commit()
         self._give_back()
         self._compare_with_store()
         self._check_ids()
@@ -103,8 +108,7 @@ class _Gatherer:
     def _grant(self, attempt: Attempt, stamp_us: int) -> None:
         known = self._by_stamp.get(stamp_us)
         if known is None:
-            times = attempt.asked_us, attempt.answered_us
-            self._by_stamp[stamp_us] = Hit(stamp_us, attempt.cost, *times, attempt, attempt.wait_us)
+            self._record(attempt, stamp_us)
             return
         if attempt.id is None or attempt.id != known.attempt.id:
             line = known.attempt.line
@@ -119,6 +123,13 @@ class _Gatherer:
             attempt, known.attempt = known.attempt, attempt
             known.answered_us, known.wait_us = known.attempt.answered_us, known.attempt.wait_us
         self._retries.append((attempt, known))
+
+    def _record(self, attempt: Attempt, stamp_us: int) -> Hit:
+        times = attempt.asked_us, attempt.answered_us
+        hit = self._by_stamp[stamp_us] = Hit(stamp_us, attempt.cost, *times, attempt, attempt.wait_us)
+        if attempt.ttl_us is not None:
+            hit.ends_us = stamp_us + attempt.ttl_us
+        return hit
 
     def _hear_of_unknown_calls(self) -> None:
         """A hit may have been asked for by a call of its id that was never answered."""
@@ -136,9 +147,24 @@ class _Gatherer:
                     heard.add(attempt)
         self._unknown = [attempt for attempt in self._unknown if attempt not in heard]
 
+    def _commit(self) -> None:
+        """A reservation that was not committed before its end gave itself back then, by the clock of the stamps."""
+        certainly, perhaps = set[int](), set[int]()
+        for commit in self._log.commits:
+            hit = self._by_stamp.get(commit.hit)
+            if hit is None or commit.done is False or commit.asked_us - self._tolerance_us >= hit.ends_us:
+                continue
+            (certainly if commit.done else perhaps).add(commit.hit)
+        for stamp_us, hit in self._by_stamp.items():
+            if hit.ends_us == FOREVER_US or stamp_us in certainly:
+                continue
+            hit.refund_from_us = hit.ends_us - self._tolerance_us
+            if stamp_us not in perhaps:
+                hit.refund_by_us = hit.ended_by_us = hit.ends_us + self._tolerance_us
+
     def _give_back(self) -> None:
         """What the refunds say, in the order of their answers."""
-        done: dict[int, Refund] = {}
+        done: dict[int, HitCall] = {}
         stored = {} if self._log.final is None else dict(self._log.final.hits)
         for refund in self._log.refunds:
             # A refund without an answer did not happen where the hit is there at the end.
@@ -157,16 +183,30 @@ class _Gatherer:
                 hit.refund_by_us = min(hit.refund_by_us, refund.answered_us)
             elif not self._unknown:
                 self._report.add("refund-of-nothing", refund.line, f"no attempt was answered by {refund.hit}")
-        self._check_not_given_back()
+        self._check_what_was_told()
 
-    def _check_not_given_back(self) -> None:
+    def _check_what_was_told(self) -> None:
+        """Refunds and commits: False of a hit that was there, True of one that counted no more."""
         for refund in self._log.refunds:
             hit = self._by_stamp.get(refund.hit)
-            if refund.done is not False or hit is None or hit.answered_us >= refund.asked_us:
-                continue
-            kept = hit.stamp_us > refund.answered_us + self._tolerance_us - self._log.retention_us
-            if kept and hit.refund_from_us > refund.answered_us:
-                self._report.add("refund-refused", refund.line, f"{hit.stamp_us} was granted and never given back")
+            if self._was_there(refund):
+                self._report.add("refund-refused", refund.line, f"{refund.hit} was granted and never given back")
+            elif refund.done and hit is not None and hit.ended_by_us < refund.asked_us:
+                self._report.add("refund-twice", refund.line, f"{refund.hit} had given itself back")
+        for commit in self._log.commits:
+            hit = self._by_stamp.get(commit.hit)
+            if self._was_there(commit):
+                self._report.add("commit-refused", commit.line, f"{commit.hit} was granted, and had not ended")
+            elif commit.done and hit is not None and hit.refund_by_us < commit.asked_us:
+                self._report.add("commit-too-late", commit.line, f"{commit.hit} counted no more")
+
+    def _was_there(self, call: HitCall) -> bool:
+        """Whether the call was told False, and the hit was there all the time."""
+        hit = self._by_stamp.get(call.hit)
+        if call.done is not False or hit is None or hit.answered_us >= call.asked_us:
+            return False
+        kept = hit.stamp_us > call.answered_us + self._tolerance_us - self._log.retention_us
+        return kept and hit.refund_from_us > call.answered_us
 
     def _compare_with_store(self) -> None:
         final = self._log.final
@@ -179,7 +219,8 @@ class _Gatherer:
         if len(stored) < len(final.hits):
             self._report.add("one-stamp-twice", final.line, "the store holds two hits of one stamp")
         self._match_unknown(sorted((stamp_us, units) for stamp_us, units in stored.items() if units), final.line)
-        self._doubt([one for one in self._unknown if one.asked_us <= oldest_us])
+        # A reservation may have ended before the store was asked.
+        self._doubt([one for one in self._unknown if one.asked_us <= oldest_us or one.ttl_us is not None])
         for hit in self._by_stamp.values():
             units = stored.get(hit.stamp_us)
             if units and hit.refund_by_us < final.asked_us:
@@ -204,9 +245,7 @@ class _Gatherer:
             attempt = fitting[0]
             unknown.remove(attempt)
             self._report.resolved += 1
-            hit = Hit(stamp_us, units, attempt.asked_us, attempt.answered_us, attempt)
-            hit.is_sure = len({one.limits for one in fitting}) == 1
-            self._by_stamp[stamp_us] = hit
+            self._record(attempt, stamp_us).is_sure = len({one.limits for one in fitting}) == 1
         self._unknown = unknown
 
     def _may_be(self, attempt: Attempt, stamp_us: int) -> bool:

@@ -30,6 +30,8 @@ KINDS = {
     "refund-twice": "a hit was given back twice",
     "refund-of-nothing": "a hit that nobody was given was given back",
     "refund-refused": "a hit was there, and was not given back",
+    "commit-refused": "a reservation was there, and was not committed",
+    "commit-too-late": "a reservation that had ended, or was given back, was committed",
     "final-lost": "the store has lost a hit",
     "final-extra": "the store holds a hit that nobody was granted",
     "final-units": "the store holds a hit with other units",

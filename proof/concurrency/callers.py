@@ -15,6 +15,9 @@ share a slot of a cluster, so that this is one step there as well.
 
 In cases with charges units are recorded now and then whatever the limit says, so that the quota is passed and everybody
 waits for longer.
+
+In cases with reservations every third attempt is one. Some are committed in time, some late, some given back; others
+are left to end by themselves.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import secrets
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +39,7 @@ from proof.concurrency.cases import LIMITS, SUBJECTS
 from proof.record import Recorder
 
 if TYPE_CHECKING:
+    from capline.limiter.explain import Explanation
     from proof.checker import Report
     from proof.concurrency.calls import Call
     from proof.concurrency.cases import Case
@@ -60,13 +65,17 @@ def run(case: Case, url: str) -> tuple[Report, list[str]]:
 
 def _policies(case: Case) -> list[Policy]:
     """The policy that is asked; and one that nobody asks, for which the log keeps every hit until the end."""
-    return [Policy("p", [Limit(*LIMITS[case.limit])]), Policy("all", [KEEP], log="p")]
+    asked = Policy("p", [Limit(*LIMITS[case.limit])], reservations=case.reservations)
+    return [asked, Policy("all", [KEEP], log="p", reservations=case.reservations)]
 
 
 def _tell_final(case: Case, recorder: Recorder, limiter: Limiter) -> None:
     for subject in case.subjects:
-        hits = limiter.explain("p", subject).hits
-        recorder.final("p", subject, lambda hits=hits: [(hit.stamp_us, hit.units) for hit in hits])
+        recorder.final("p", subject, lambda subject=subject: _stored(limiter.explain("p", subject)))
+
+
+def _stored(found: Explanation) -> list[tuple[int, int]]:
+    return [(hit.stamp_us, hit.units) for hit in found.hits]
 
 
 def _ask(case: Case, number: int, limiter: Limiter, recorder: Recorder) -> None:
@@ -83,9 +92,10 @@ def _ask(case: Case, number: int, limiter: Limiter, recorder: Recorder) -> None:
             answer = recorder.joint(call.parts(), sent, **call.record())
         else:
             answer = recorder.attempt("p", call.subjects[0], sent, **call.record())
-        back = caller.back(call.hits(answer))
-        if back is not None:
-            recorder.refund("p", *back, lambda back=back: limiter.refund("p", *back))
+        then = caller.after(call.hits(answer))
+        if then is not None:
+            verb, subject, hit = then
+            recorder.refund("p", subject, hit, partial(getattr(limiter, verb), "p", subject, hit), verb)
 
 
 def _process(case: Case, number: int, url: str, namespace: str, begin: Any, directory: str) -> None:
@@ -157,16 +167,20 @@ def _tasks(case: Case, url: str, limiter: Limiter) -> list[str]:
                 answer = await recorder.joint_later(call.parts(), sent, **call.record())
             else:
                 answer = await recorder.attempt_later("p", call.subjects[0], sent, **call.record())
-            back = caller.back(call.hits(answer))
-            if back is not None:
-                await recorder.refund_later("p", *back, lambda back=back: on.refund("p", *back))
+            then = caller.after(call.hits(answer))
+            if then is not None:
+                verb, subject, hit = then
+                await recorder.refund_later("p", subject, hit, partial(getattr(on, verb), "p", subject, hit), verb)
 
     async def whole() -> None:
         async with AsyncLimiter(url, _policies(case), namespace=limiter.namespace) as on:
             await asyncio.gather(*(work(number, on) for number in range(case.callers)))
             for subject in case.subjects if case.store == "memory" else ():
-                hits = (await on.explain("p", subject)).hits
-                recorders[0].final("p", subject, lambda hits=hits: [(hit.stamp_us, hit.units) for hit in hits])
+
+                async def stored(subject: str = subject) -> list[tuple[int, int]]:
+                    return _stored(await on.explain("p", subject))
+
+                await recorders[0].final_later("p", subject, stored)
 
     asyncio.run(whole())
     return [line for recorder in recorders for line in recorder.lines]

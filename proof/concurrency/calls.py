@@ -29,16 +29,27 @@ LAST_SHARE = 0.2
 """The last part of a caller's time, in which some slots may be any distance ahead."""
 CHARGES = 12
 """Charges of all callers of a case, two in a window: so the quota is passed, and there is room again."""
+RESERVES = 0.3
+"""Share of the attempts that are reservations."""
+TTLS = (2, 8, 50)
+"""A reservation holds for the window divided by one of these."""
+COMMITS = 0.25
+COMMITS_LATE = 0.02
+"""Share of the grants, and of the refusals, after which one of the last hits is committed: in time, late, or twice."""
 
 
 class Call(NamedTuple):
-    """One attempt on one subject or several; with `slot_bounds` (max_wait_us, not_before_us) a slot; or a charge."""
+    """One attempt on one subject or several, a slot, a charge or a reservation.
+
+    `slot_bounds` are a slot's max_wait_us and not_before_us, `ttl_us` is how long a reservation holds.
+    """
 
     cost: int = 1
     id: str | None = None
     slot_bounds: tuple[int | None, int] | None = None
     subjects: tuple[str, ...] = SUBJECTS[:1]
     charge: bool = False
+    ttl_us: int | None = None
 
     @property
     def is_joint(self) -> bool:
@@ -49,6 +60,8 @@ class Call(NamedTuple):
         """Make it; what an `AsyncLimiter` returns is to be awaited."""
         if self.charge:
             return limiter.charge("p", self.subjects[0], self.cost)
+        if self.ttl_us is not None:
+            return limiter.reserve("p", self.subjects[0], self.cost, self.id, ttl=self.ttl_us / 1e6)
         parts = [Attempt(*part) for part in self.parts()]
         if self.slot_bounds is None:
             if self.is_joint:
@@ -74,6 +87,8 @@ class Call(NamedTuple):
         row: dict[str, Any] = {} if self.is_joint else {"cost": self.cost, "id": self.id}
         if self.slot_bounds is not None:
             row |= {"verb": "schedule", "max_wait_us": self.slot_bounds[0], "not_before_us": self.slot_bounds[1]}
+        if self.ttl_us is not None:
+            row |= {"verb": "reserve", "ttl_us": self.ttl_us}
         return row | {"verb": "charge"} if self.charge else row
 
 
@@ -84,6 +99,7 @@ class Caller:
         self._draw = random.Random(secrets.randbits(64))
         self._quota, self._window_us = LIMITS[case.limit]
         self._slots = case.slots
+        self._reservations = case.reservations
         self._subjects = case.subjects
         self._number = number
         self._made = 0
@@ -113,7 +129,8 @@ class Caller:
         cost = self._draw.choice((1, 1, 2, 3)) if chance > 0.9 and self._quota > 1 else 1
         attempt_id = f"{self._number}-{self._made}" if 0.04 <= chance < 0.12 else None
         many = self._draw.randint(1, len(self._subjects))
-        call = Call(cost, attempt_id, self._slot_bounds(), tuple(self._draw.sample(self._subjects, many)))
+        subjects = tuple(self._draw.sample(self._subjects, many))
+        call = Call(cost, attempt_id, self._slot_bounds(), subjects, ttl_us=self._ttl_us())
         if attempt_id is not None:
             self._last = call
         return call
@@ -132,9 +149,19 @@ class Caller:
         max_wait_us = window_us // part if part > 1 else part
         return max_wait_us, draw.randrange(window_us // 8) if draw.random() < 0.1 else 0
 
-    def back(self, hits: list[tuple[str, int]]) -> tuple[str, int] | None:
-        """The hit to give back after this answer, if any, and whose it is."""
-        if not hits or self._slots:
+    def _ttl_us(self) -> int | None:
+        """How long a reservation holds; None for a hit that stays."""
+        if not self._reservations or self._draw.random() > RESERVES:
             return None
+        return self._window_us // self._draw.choice(TTLS)
+
+    def after(self, hits: list[tuple[str, int]]) -> tuple[str, str, int] | None:
+        """What to do after this answer, if anything: a verb, a subject and its hit."""
         self._held += hits
-        return self._draw.choice(self._held[-3:]) if self._draw.random() < 0.05 else None
+        if self._slots or not self._held:
+            return None
+        if hits and self._draw.random() < 0.05:
+            return "refund", *self._draw.choice(self._held[-3:])
+        if self._reservations and self._draw.random() < (COMMITS if hits else COMMITS_LATE):
+            return "commit", *self._draw.choice(self._held[-3:])
+        return None

@@ -32,6 +32,14 @@ CHARGES = (
     ("redis cluster", "processes"),
     ("valkey cluster", "tasks"),
 )
+RESERVATIONS = (
+    ("memory", "tasks"),
+    ("lmdb", "threads"),
+    ("redis", "processes"),
+    ("valkey", "tasks"),
+    ("redis cluster", "threads"),
+    ("valkey cluster", "processes"),
+)
 
 
 @dataclass(frozen=True)
@@ -46,11 +54,12 @@ class Case:
     slots: bool = False
     joint: bool = False
     charges: bool = False
+    reservations: bool = False
 
     @property
     def name(self) -> str:
         """For people."""
-        more = [word for word in ("slots", "joint", "charges") if getattr(self, word)]
+        more = [word for word in ("slots", "joint", "charges", "reservations") if getattr(self, word)]
         return ", ".join([self.store, f"{self.callers} {self.kind}", self.limit, *more])
 
     @property
@@ -77,5 +86,5 @@ def cases() -> Iterator[Case]:
             yield Case(store, limit, "processes", 8, seconds, joint=True)
         for store, kind, slots in JOINT:
             yield Case(store, limit, kind, 64, seconds, slots=slots, joint=True)
-        for store, kind in CHARGES:
-            yield Case(store, limit, kind, 8, seconds, charges=True)
+        yield from (Case(store, limit, kind, 8, seconds, charges=True) for store, kind in CHARGES)
+        yield from (Case(store, limit, kind, 8, seconds, reservations=True) for store, kind in RESERVATIONS)

@@ -28,7 +28,7 @@ from capline.model.errors import StoreUnavailableError, StoreUnknownError
 from capline.store.redis.scripting import parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.alone
 
@@ -89,6 +89,38 @@ def test_with_an_id_it_is_one_consumption_and_the_first_answer(proxy: Proxy, lim
     assert stamps(direct, "s")[-1] == answer.hit
     assert units(direct, "s") == 3
     assert not limiter.decide("p", "s", id="y")
+
+
+@pytest.mark.parametrize(
+    "fate", ["reset", pytest.param("hang", marks=pytest.mark.deep), pytest.param("cut", marks=pytest.mark.deep)]
+)
+def test_a_reservation_whose_replies_are_lost_is_held_and_committed_once(
+    proxy: Proxy, limiters: Limiters, fate: str
+) -> None:
+    policy = Policy("p", ["3/day"], reservations=True)
+    limiter, direct = limiters(proxy.url(SHORT), policy), limiters(proxy.server, policy)
+    warm(limiter)
+
+    def asked_once_more(ask: Callable[[], Any]) -> Any:
+        once(proxy, fate)
+        try:
+            return ask()  # sent again by itself where the deadline leaves time for it
+        except StoreUnknownError:
+            assert fate == "hang"
+            return ask()
+
+    once(proxy, fate)
+    with pytest.raises(StoreUnknownError):
+        limiter.reserve("p", "s")
+    assert units(direct, "s") == 1
+    reserved = asked_once_more(lambda: limiter.reserve("p", "s", id="x"))
+    assert (reserved.allowed, reserved.remaining, units(direct, "s")) == (True, 1, 2)
+    assert stamps(direct, "s")[-1] == reserved.hit
+    assert asked_once_more(lambda: limiter.commit("p", "s", reserved.hit))
+    once(proxy, fate)
+    with pytest.raises(StoreUnknownError):
+        limiter.cancel("p", "s", reserved.hit)
+    assert (limiter.cancel("p", "s", reserved.hit), units(direct, "s")) == (False, 1)
 
 
 @each_pair

@@ -43,6 +43,14 @@ def refund(at: int, stamp: int, *, done: bool | None, to: int | None = None) -> 
     return row | {"asked_us": at, "answered_us": at if to is None else to}
 
 
+def reserved(at: int, ttl: int, **more: Any) -> dict[str, Any]:
+    return hit(at, verb="reserve", ttl_us=ttl, **more)
+
+
+def commit(at: int, stamp: int, *, done: bool | None, to: int | None = None) -> dict[str, Any]:
+    return refund(at, stamp, done=done, to=to) | {"event": "commit"}
+
+
 def final(at: int, *hits: tuple[int, int]) -> dict[str, Any]:
     return {"event": "final", "policy": "p", "subject": "s", "asked_us": at, "answered_us": at, "hits": hits}
 
@@ -168,6 +176,50 @@ KEPT = {
     ),
     "a charge within it": (hit(1000, verb="charge", remaining=1), hit(1010), refused(1050, 50)),
     "a charge that was given back": (hit(1000, verb="charge", cost=5), refund(1010, 1000, done=True), *FULL[1:]),
+    "a reservation that ends": (reserved(1000, 20), hit(1010), refused(1019, 81), hit(1020), refused(1030, 80)),
+    "one that is committed": (
+        reserved(1000, 20),
+        commit(1019, 1000, done=True),
+        commit(1040, 1000, done=True),
+        hit(1041),
+        refused(1050, 50),
+        final(1060, (1000, 1), (1041, 1)),
+    ),
+    "one that is committed too late": (reserved(1000, 20), commit(1021, 1000, done=False), *FULL[1:], hit(1022)),
+    "one that is committed at its end": (
+        reserved(1000, 20),
+        hit(1010),
+        commit(1019, 1000, done=False, to=1021),
+        hit(1022),
+    ),
+    "one of which nobody knows whether it was committed": (
+        reserved(1000, 20),
+        commit(1019, 1000, done=None),
+        hit(1030),
+        hit(1040),
+        refused(1041, 89),
+    ),
+    "one that may have been": (reserved(1000, 20), commit(1019, 1000, done=None), hit(1030), refused(1041, 59)),
+    "one that may have been, and was given back": (
+        reserved(1000, 20),
+        commit(1019, 1000, done=None),
+        refund(1030, 1000, done=True),
+    ),
+    "one that is cancelled": (
+        reserved(1000, 20),
+        hit(1001),
+        refund(1002, 1000, done=True),
+        commit(1003, 1000, done=False),
+        hit(1004),
+    ),
+    "one that nobody was told of": (
+        attempt(1000, allowed=None, to=1005, verb="reserve", ttl_us=20),
+        hit(1010),
+        refused(1015, 88),
+        hit(1030),
+        final(1040, (1010, 1), (1030, 1)),
+    ),
+    "an id whose reservation has ended": (reserved(1000, 20, id="x"), reserved(1030, 20, id="x")),
     "an answer of another": (attempt(1000, allowed=True, origin="fallback"), hit(1001), hit(1002)),
 }
 
@@ -292,6 +344,29 @@ BROKEN: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
         "over-quota-by-stamps",
         (*FULL, refund(1020, 1000, done=True), hit(1021), hit(1022)),
     ),
+    "a reservation that ends too early": ("over-quota-by-stamps", (reserved(1000, 20), *FULL[1:], hit(1019))),
+    "a reservation that never ends": ("refusal-unjustified", (reserved(1000, 20), hit(1010), refused(1030, 70))),
+    "a reservation that the store keeps": ("final-extra", (reserved(1000, 20), final(1030, (1000, 1)))),
+    "a committed reservation that ends": (
+        "final-lost",
+        (reserved(1000, 20), commit(1010, 1000, done=True), final(1030)),
+    ),
+    "a reservation that is not committed": (
+        "commit-refused",
+        (reserved(1000, 20), commit(1010, 1000, done=False)),
+    ),
+    "a reservation that is committed when it has ended": (
+        "commit-too-late",
+        (reserved(1000, 20), commit(1021, 1000, done=True)),
+    ),
+    "a reservation that is committed when it was given back": (
+        "commit-too-late",
+        (reserved(1000, 20), refund(1010, 1000, done=True), commit(1011, 1000, done=True)),
+    ),
+    "a reservation that is given back when it has ended": (
+        "refund-twice",
+        (reserved(1000, 20), refund(1021, 1000, done=True)),
+    ),
     "a hit lost": ("final-lost", (*FULL, final(1050, (1000, 1)))),
     "a hit of nobody": ("final-extra", (*FULL, final(1050, (1000, 1), (1010, 1), (1050, 1)))),
     "a hit that was given back": (
@@ -382,6 +457,7 @@ def test_clocks_that_differ_are_forgiven_up_to_the_tolerance() -> None:
         (json.dumps(hit(1000) | {"allowed": 2}), "true, false or null"),
         (json.dumps(hit(1000) | {"cost": 1.5}), "whole number"),
         (json.dumps(hit(1000) | {"verb": "ask"}), "'ask'"),
+        (json.dumps(hit(1000) | {"verb": "reserve"}), "'ttl_us' is missing"),
     ],
 )
 def test_a_line_that_is_no_record_is_named(line: str, says: str) -> None:

@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from proof.concurrency.callers import run
 from proof.concurrency.cases import LIMITS, STORES, SUBJECTS, Case, cases
-from tests.conformance.test_oracle import consumes_part_by_part, records_only_the_first
+from tests.conformance.test_oracle import (
+    commits_what_has_ended,
+    consumes_part_by_part,
+    forgets_commits,
+    records_only_the_first,
+)
 from tests.kit.server import SLOW
 from tests.kit.servers import shared
 
 from capline.store.local import operations as local
+from capline.store.local import reservations
+from capline.window import reservation
 from capline.window.charge import charge
 from capline.window.rule import attempt
 
@@ -21,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from capline import Decision
-    from capline.window.bound_log import BoundLog
+    from capline.window.bound_log import BoundLog, OpenLog
 
 pytestmark = pytest.mark.alone
 
@@ -55,6 +62,13 @@ CHARGES = [
     Case("redis", "1/50ms", "tasks", 8, 0.4, charges=True),
     pytest.param(Case("lmdb", "1/50ms", "processes", 2, 0.5, charges=True), marks=pytest.mark.deep),
     pytest.param(Case("redis cluster", "10/s", "threads", 8, 1.3, charges=True), marks=pytest.mark.deep),
+]
+RESERVATIONS = [
+    Case("redis", "1/50ms", "tasks", 4, 0.5, reservations=True),
+    Case("lmdb", "1/50ms", "processes", 2, 0.5, reservations=True),
+    pytest.param(Case("memory", "10/s", "threads", 4, 1.3, reservations=True), marks=pytest.mark.deep),
+    pytest.param(Case("valkey", "1000/5s", "processes", 2, 0.8, reservations=True), marks=pytest.mark.deep),
+    pytest.param(Case("redis cluster", "10/s", "threads", 8, 1.3, reservations=True), marks=pytest.mark.deep),
 ]
 MOST_RUNS = 5
 SLOTS = [
@@ -158,6 +172,41 @@ def test_an_engine_that_is_wrong_about_charges_is_found(
     assert any(kind in run(case, "memory://")[0].kinds() for _ in range(MOST_RUNS))
 
 
+@pytest.mark.parametrize("case", RESERVATIONS, ids=lambda case: case.name)
+def test_so_do_those_who_reserve_and_commit_in_time_or_late(case: Case, tmp_path: Path) -> None:
+    for _ in range(MOST_RUNS):
+        report, lines = run(case, url_of(case.store, tmp_path))
+        assert report, report.text()
+        assert report.finals == 1
+        rows = [json.loads(line) for line in lines]
+        committed = {row["hit"] for row in rows if row["event"] == "commit" and row["done"]}
+        reserved = {row["hit"] for row in rows if row.get("ttl_us") and row["allowed"]}
+        if committed & reserved and reserved - committed and report.excused < 0.1 * report.attempts:
+            return
+    pytest.fail(f"{MOST_RUNS} runs without both ends of a reservation, or of which a tenth could not be judged")
+
+
+def never_ends(record: OpenLog, time_us: int) -> list[int]:
+    """An engine to which a reservation is a hit like any other."""
+    return []
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "engine", "kind"),
+    [
+        pytest.param(reservation, "ended", never_ends, "refusal-unjustified", id="never_ends"),
+        pytest.param(reservations, "commit", commits_what_has_ended, "commit-too-late", id="commits_what_has_ended"),
+        pytest.param(reservations, "commit", forgets_commits, "final-lost", id="forgets_commits"),
+    ],
+)
+def test_an_engine_that_is_wrong_about_reservations_is_found(
+    module: Any, name: str, engine: Callable[..., Any], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, name, engine)
+    case = Case("memory", "1/50ms", "threads", 4, 0.5, reservations=True)
+    assert any(kind in run(case, "memory://")[0].kinds() for _ in range(MOST_RUNS))
+
+
 def met(case: Case, lines: list[str]) -> bool:
     """Whether there was what such a case is for; of a short one on a busy machine, chance may bring about nothing."""
     rows = [row for row in map(json.loads, lines) if row["event"] == "attempt" and row["allowed"]]
@@ -167,18 +216,12 @@ def met(case: Case, lines: list[str]) -> bool:
     return len(slots) > 2 and any("verb" not in row and row["hit"] > min(slots) for row in rows)
 
 
-def test_the_long_form_has_charges_on_every_store() -> None:
-    charged = [case for case in cases() if case.charges]
-    assert {case.store for case in charged} == {"memory", *STORES}
-    assert {case.kind for case in charged} == {"processes", "threads", "tasks"}
-    assert {case.limit for case in charged} == set(LIMITS)
-
-
-def test_the_long_form_has_joint_attempts_on_every_store() -> None:
-    joint = [case for case in cases() if case.joint]
-    assert {case.store for case in joint} == {"memory", "lmdb", "redis", "valkey", "redis cluster", "valkey cluster"}
-    assert {case.kind for case in joint} == {"processes", "threads", "tasks"}
-    assert {case.limit for case in joint} == set(LIMITS)
+@pytest.mark.parametrize("of", ["charges", "joint", "reservations"])
+def test_the_long_form_has_each_kind_of_case_on_every_store(of: str) -> None:
+    chosen = [case for case in cases() if getattr(case, of)]
+    assert {case.store for case in chosen} == {"memory", *STORES}
+    assert {case.kind for case in chosen} == {"processes", "threads", "tasks"}
+    assert {case.limit for case in chosen} == set(LIMITS)
 
 
 def test_the_long_form_has_every_size_on_every_store_under_every_limit() -> None:

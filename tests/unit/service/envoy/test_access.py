@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -61,15 +62,20 @@ def code(service: EnvoyService, credentials: Any = None, token: str | None = Non
     metadata = [] if token is None else [("authorization", token)]
     request = rls.RateLimitRequest(domain="edge", descriptors=[descriptor("path=/a")]).SerializeToString()
 
+    def streamed() -> str:
+        # grpc's own thread: `grpc.aio` calls it INTERNAL where a stream ends while its first message is sent.
+        with grpc.insecure_channel(address) as channel:
+            calls = channel.stream_stream(f"/{name}/ServerReflectionInfo")
+            call = calls(iter([b":\0"]), metadata=metadata, timeout=60)  # list_services: ""
+            with suppress(grpc.RpcError):
+                next(call)
+            return call.code().name
+
     async def asked() -> str:
+        if name == REFLECTION:
+            return await asyncio.to_thread(streamed)
         made = aio.insecure_channel(address) if credentials is None else aio.secure_channel(address, credentials)
         async with made as channel:
-            if name == REFLECTION:
-                calls = channel.stream_stream(f"/{name}/ServerReflectionInfo")
-                call = calls(iter([b":\0"]), metadata=metadata, timeout=60)  # list_services: ""
-                with suppress(aio.AioRpcError):
-                    await call.read()
-                return (await call.code()).name
             call = channel.unary_unary(f"/{name}/{'Check' if name == HEALTH else 'ShouldRateLimit'}")
             answer = call(request if name == SERVICE else b"", metadata=metadata, timeout=60)
             return (await answer.code()).name

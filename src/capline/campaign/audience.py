@@ -104,16 +104,17 @@ def _read_columns(
     zones = None if source.zone_column is None else _Zones(source.zone_column)
     names = tuple(dict.fromkeys((*source.columns, *(() if zones is None else (zones.column,)))))
     for path in expand(source.paths):
-        for batch in table.read_columns(path, (source.column, *names)):
-            found.append(table.numbers(batch.arrays[0]))
-            for name, array in zip(names, batch.arrays[1:], strict=True):
-                if name in parts:
-                    parts[name].append(_as_text(pa, array, path, name))
-                if zones is not None and name == zones.column:
-                    is_encoded = pa.types.is_dictionary(array.type)
-                    encoded = array if is_encoded else _as_text(pa, array, path, name).dictionary_encode()
-                    points = encoded.indices.cast(pa.int32()).fill_null(-1).to_numpy(zero_copy_only=False)
-                    zones.add(points, encoded.dictionary.to_pylist(), path, batch.first_row)
+        with table.read_columns(path, (source.column, *names)) as batches:
+            for batch in batches:
+                found.append(table.numbers(batch.arrays[0]))
+                for name, array in zip(names, batch.arrays[1:], strict=True):
+                    if name in parts:
+                        parts[name].append(_as_text(pa, array, path, name))
+                    if zones is not None and name == zones.column:
+                        is_encoded = pa.types.is_dictionary(array.type)
+                        encoded = array if is_encoded else _as_text(pa, array, path, name).dictionary_encode()
+                        points = encoded.indices.cast(pa.int32()).fill_null(-1).to_numpy(zero_copy_only=False)
+                        zones.add(points, encoded.dictionary.to_pylist(), path, batch.first_row)
     unique, first = np.unique(np.concatenate(found), return_index=True)
     if not np.array_equal(unique, ids):
         raise CampaignError(f"{', '.join(source.paths)}: changed while it was read; run again when it is at rest")

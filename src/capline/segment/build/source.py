@@ -131,10 +131,11 @@ def read_rows(
     """
     total = 0
     for path in expand_inputs(paths):
-        for columns in table.read_columns(path, (id_column, segment_column)):
-            ids = _ids(columns, path, id_column, set_type(kind))
-            yield Rows(ids, *_segments(columns, path, segment_column))
-            total += ids.size
+        with table.read_columns(path, (id_column, segment_column)) as batches:
+            for columns in batches:
+                ids = _ids(columns, path, id_column, set_type(kind))
+                yield Rows(ids, *_segments(columns, path, segment_column))
+                total += ids.size
     if not total:
         raise SegmentError(f"{_shown(paths)}: no rows; a set of segments needs at least one")
 
@@ -143,10 +144,11 @@ def read_text_rows(paths: Paths, id_column: str = "id", segment_column: str = "s
     """`read_rows` for text ids: 1 to 512 bytes of UTF-8, taken as they are; case and blanks count."""
     total = 0
     for path in expand_inputs(paths):
-        for columns in table.read_columns(path, (id_column, segment_column)):
-            groups = _texts(columns, path, id_column)
-            yield TextRows(groups, *_segments(columns, path, segment_column))
-            total += sum(group.places.size for group in groups)
+        with table.read_columns(path, (id_column, segment_column)) as batches:
+            for columns in batches:
+                groups = _texts(columns, path, id_column)
+                yield TextRows(groups, *_segments(columns, path, segment_column))
+                total += sum(group.places.size for group in groups)
     if not total:
         raise SegmentError(f"{_shown(paths)}: no rows; a set of segments needs at least one")
 
@@ -154,8 +156,9 @@ def read_text_rows(paths: Paths, id_column: str = "id", segment_column: str = "s
 def read_texts(paths: Paths, id_column: str = "id") -> Iterator[list[Group]]:
     """The text ids of an audience, batch by batch, by groups of one length; see `Dictionary.find`."""
     for path in expand_inputs(paths):
-        for columns in table.read_columns(path, (id_column,)):
-            yield _texts(columns, path, id_column)
+        with table.read_columns(path, (id_column,)) as batches:
+            for columns in batches:
+                yield _texts(columns, path, id_column)
 
 
 def find_audience(paths: Paths, id_column: str, texts: Dictionary) -> tuple[IdSet, int]:
@@ -214,8 +217,9 @@ def _audience_ids(path: Input, id_column: str, kind: type[IdSet]) -> Iterator[Id
     if path.suffix in BITMAP_SUFFIXES and isinstance(path, Path):
         yield kind.from_file(path)
         return
-    for columns in table.read_columns(path, (id_column,)):
-        yield _ids(columns, path, id_column, kind)
+    with table.read_columns(path, (id_column,)) as batches:
+        for columns in batches:
+            yield _ids(columns, path, id_column, kind)
 
 
 def _to_bitmap(waiting: list[IdArray], parts: list[IdSet], repeated: list[IdSet], kind: type[IdSet]) -> None:

@@ -12,8 +12,10 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import threading
+import weakref
 import zlib
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -56,6 +58,8 @@ _CSV_SUFFIXES = (".csv", ".csv.gz")
 _PARQUET_SUFFIXES = (".parquet", ".pq")
 _BLOCK_BYTES = 4 << 20
 _BATCH_ROWS = 1 << 17
+_LET_GO_S = 5.0
+"""The longest that the end of a file waits for Arrow."""
 
 
 class TableColumns(NamedTuple):
@@ -77,17 +81,24 @@ def parquet_rows(path: Input) -> int:
         return int(file.metadata.num_rows)
 
 
-def read_columns(path: Input, names: tuple[str, ...]) -> Iterator[TableColumns]:
-    """Read these columns, batch by batch; `SegmentError` for a damaged file or a missing column."""
+@contextmanager
+def read_columns(path: Input, names: tuple[str, ...]) -> Generator[Iterator[TableColumns]]:
+    """These columns, batch by batch, in a block at whose end the file is closed.
+
+    Raises `SegmentError` for a damaged file or a missing column.
+    """
     if is_parquet(path):
-        return _read_parquet(path, names)
-    if path.name.endswith(_CSV_SUFFIXES):
-        return _read_csv(path, names)
-    known = ", ".join((*_CSV_SUFFIXES, *_PARQUET_SUFFIXES))
-    raise SegmentError(f"{path}: its name does not say what it is; files of rows end in {known}")
+        read = _read_parquet
+    elif path.name.endswith(_CSV_SUFFIXES):
+        read = _read_csv
+    else:
+        known = ", ".join((*_CSV_SUFFIXES, *_PARQUET_SUFFIXES))
+        raise SegmentError(f"{path}: its name does not say what it is; files of rows end in {known}")
+    with closing(read(path, names)) as batches:
+        yield batches
 
 
-def _read_parquet(path: Input, names: tuple[str, ...]) -> Iterator[TableColumns]:
+def _read_parquet(path: Input, names: tuple[str, ...]) -> Generator[TableColumns]:
     with _arrow_errors(path):
         with _parquet.ParquetFile(_opened(path)) as header:
             _check_columns(path, names, header.schema_arrow.names)
@@ -101,31 +112,69 @@ def _read_parquet(path: Input, names: tuple[str, ...]) -> Iterator[TableColumns]
                 row += batch.num_rows
 
 
-def _read_csv(path: Input, names: tuple[str, ...]) -> Iterator[TableColumns]:
-    def keep_invalid(found: Any) -> str:
-        invalid.append(found)
-        return "error"
-
+def _read_csv(path: Input, names: tuple[str, ...]) -> Generator[TableColumns]:
     invalid: list[Any] = []
-    # With one thread Arrow knows the number of a bad row, and is as fast.
-    options = _csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)
-    rules = _csv.ParseOptions(invalid_row_handler=keep_invalid)
     row = 1
     with _arrow_errors(path, invalid):
         there = _header(path)
         _check_columns(path, names, there)
         text = dict.fromkeys(there, _pa.string())
         text.update(dict.fromkeys(names[1:], _pa.dictionary(_pa.int32(), _pa.string())))
-        with _csv.open_csv(
-            _unpacked(path),
-            read_options=options,
-            parse_options=rules,
-            convert_options=_csv.ConvertOptions(column_types=text, strings_can_be_null=False),
-        ) as reader:
-            for batch in reader:
+        with closing(_csv_batches(path, text, invalid)) as batches:
+            for batch in batches:
                 _check_line_breaks(path, there, batch, row)
                 yield TableColumns(tuple(batch.column(there.index(name)) for name in names), row, is_text=True)
                 row += batch.num_rows
+
+
+def _csv_batches(path: Input, types: dict[str, Any], invalid: list[Any]) -> Generator[Any]:
+    """The batches of a CSV file; of a bad row `invalid` gets what Arrow says.
+
+    Arrow reads ahead in a thread, which outlives its reader by a moment, and needs the interpreter once more to let go
+    of what it was given. A program that ends just then is aborted (before Python 3.14). So the end waits for that.
+    """
+    held: list[Any] = [_unpacked(path), _BadRows(invalid)]
+    lent = [_Lent(one) for one in held if not isinstance(one, Path)]
+    # With one thread Arrow knows the number of a bad row, and is as fast.
+    options = _csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)
+    try:
+        held.append(
+            _csv.open_csv(
+                held[0],
+                read_options=options,
+                parse_options=_csv.ParseOptions(invalid_row_handler=held[1]),
+                convert_options=_csv.ConvertOptions(column_types=types, strings_can_be_null=False),
+            )
+        )
+        with held[-1]:
+            yield from held[-1]
+    finally:
+        held.clear()  # the traceback of an error has this frame
+        for one in lent:
+            one.wait()
+
+
+class _BadRows:
+    """Arrow tells it of bad rows."""
+
+    def __init__(self, found: list[Any]) -> None:
+        self._found = found
+
+    def __call__(self, row: Any) -> str:
+        self._found.append(row)
+        return "error"
+
+
+class _Lent:
+    """Whether anybody still holds this object."""
+
+    def __init__(self, lent: object) -> None:
+        self._let_go = threading.Event()
+        self._reference = weakref.ref(lent, lambda _: self._let_go.set())
+
+    def wait(self) -> None:
+        """Until nobody does, for a while at most."""
+        self._let_go.wait(_LET_GO_S)
 
 
 def _opened(path: Input) -> Any:
@@ -142,10 +191,7 @@ def _unpacked(path: Input) -> Any:
 
 
 def _header(path: Input) -> list[str]:
-    """The names in the first row.
-
-    Not by Arrow: its reader reads ahead in a thread, which aborted some programs that ended over a missing column.
-    """
+    """The names in the first row. Not by Arrow, which is to be told the types of these columns before it begins."""
     raw = path.open("rb") if isinstance(path, Path) else inputs.open_input(path.url)
     plain: Any = gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw
     with raw, io.TextIOWrapper(plain, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:

@@ -73,7 +73,7 @@ class _Gatherer:
         self._by_stamp: dict[int, Hit] = {}
         self._unknown: list[Attempt] = []
         self._retries: list[tuple[Attempt, Hit]] = []
-        self._book = LogHistory()
+        self._history = LogHistory()
 
     def history(self) -> LogHistory:
         for attempt in self._log.attempts:
@@ -83,11 +83,11 @@ class _Gatherer:
         self._give_back()
         self._compare_with_store()
         self._check_ids()
-        self._book.hits = list(self._by_stamp.values())
-        return self._book
+        self._history.hits = list(self._by_stamp.values())
+        return self._history
 
     def _take(self, attempt: Attempt) -> None:
-        history, report = self._book, self._report
+        history, report = self._history, self._report
         if attempt.allowed is None:
             if attempt.verb != "peek":
                 self._unknown.append(attempt)
@@ -254,7 +254,7 @@ class _Gatherer:
         return begun and (stamp_us <= attempt.answered_us + self._tolerance_us or attempt.verb == "schedule")
 
     def _doubt(self, unknown: list[Attempt]) -> None:
-        self._book.doubts_us = [
+        self._history.doubts_us = [
             (one.asked_us - self._tolerance_us, one.answered_us + self._tolerance_us + self._log.retention_us)
             for one in unknown
         ]
@@ -271,7 +271,7 @@ class _Gatherer:
                 if not over and first.refund_from_us > second.answered_us:
                     detail = f"id {first.attempt.id!r} has {first.stamp_us} and {second.stamp_us}"
                     self._report.add("id-twice", second.attempt.line, detail)
-        for attempt in self._book.refused:
+        for attempt in self._history.refused:
             if attempt.joint is not None:  # refused for another part
                 continue
             for hit in by_id.get(attempt.id or "", ()):

@@ -74,8 +74,8 @@ def wall_us() -> int:
 class Recorder:
     """Collects the lines of one caller; `write` gets each as it is made, or they are kept in `lines`.
 
-    With `write` a call is told before it is made as well, so that the records of a caller that is killed say what it
-    was at.
+    With `write` a call is also recorded before it is made, so that the records of a killed caller say what it was
+    doing.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class Recorder:
     def _together(
         self, rows: list[tuple[dict[str, Any], int]], answer: Any | None, error: BaseException | None = None
     ) -> None:
-        """What remains is that of another part, perhaps: it is not recorded."""
+        """Record each part. `remaining` is left out, as it may be that of another part."""
         answered_us = self._now_us()
         for number, (row, asked_us) in enumerate(rows):
             part = None

@@ -1,4 +1,4 @@
-"""A far side that takes each key once: prints the messages of `webhook.yaml` as they come. Ctrl-C ends it."""
+"""A receiver that takes each key once: prints the messages of `webhook.yaml` as they come. Ctrl-C ends it."""
 
 from __future__ import annotations
 

@@ -4,11 +4,11 @@
     python -m proof.chaos --only wait_replicas  runs whose name holds this text
     python -m proof.chaos --short               the runs of the tests, sixty seconds of load
 
-A cluster of three primaries with a replica each, on loopback; four processes that ask at random instants, whatever
-became of what they asked before (open loop); 30 hot subjects and 10,000 cold ones; one attempt in twenty is made a
-second time under its id, one hit in twenty is given back. A fault at every so many seconds, drawn by the seed. Every
-call is recorded by who made it, and in the end what the servers hold is compared with what was acknowledged. The same
-load, drawn by the same seed, on two limiters that are published, as control.
+A cluster of three primaries with a replica each, on loopback. Four processes make attempts at random instants, without
+waiting for earlier answers (open loop), on 30 hot subjects and 10,000 cold ones. One attempt in twenty is made a second
+time under its id, one hit in twenty is given back. Every few seconds there is a fault, drawn from the seed. Each
+process records its calls; at the end the servers' content is compared with what was acknowledged. Two published
+limiters get the same load as a control.
 
     callers.py   what is asked, and capline
     controls.py  the published sorted set, the package limits

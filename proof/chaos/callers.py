@@ -1,7 +1,7 @@
-"""What is asked, behind the same verbs each: decide, give back, and what the servers hold at the end. And capline.
+"""The verbs that every limiter of the experiment has: decide, refund, and its content at the end. And capline's.
 
-All keep the same limit. Where a limiter can, it also keeps what has left the window, under a second limit that never
-binds: so that at the end every hit that was acknowledged can be looked for, and not only those of the last seconds.
+All keep the same limit. Where a limiter can, a second limit that never binds keeps the hits that left the window: so at
+the end every acknowledged hit can be looked up, not only those of the last seconds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Content = dict[str, list[tuple[int, int]]]
 
 @dataclass(frozen=True)
 class Place:
-    """A cluster, the name under which a run keeps its logs on it, the quota that it keeps, and each call's deadline."""
+    """A cluster, and a run's namespace on it, its quota, and the deadline of each call."""
 
     addresses: str
     namespace: str
@@ -37,7 +37,7 @@ class Place:
 
     @property
     def nodes(self) -> list[tuple[str, int]]:
-        """Host and port of each node to begin with."""
+        """Host and port of each seed node."""
         return [(host, int(port)) for host, _, port in (one.partition(":") for one in self.addresses.split(","))]
 
 
@@ -69,7 +69,7 @@ class Caller(Protocol):
 
 
 class Capline:
-    """capline, its replication asynchronous, as it is by default."""
+    """capline with asynchronous replication, the default."""
 
     tells_stamps = True
     replicas = 0
@@ -105,7 +105,7 @@ class Capline:
 
 
 class Replicated(Capline):
-    """capline, where a hit counts as allowed when a replica has it."""
+    """capline with `wait_replicas=1`: a hit is allowed once a replica has it."""
 
     replicas = 1
 

@@ -29,7 +29,7 @@ SORTED_SET = Path(__file__).parents[2] / "bench" / "sorted_set.lua"
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a limiter answers that is not capline."""
+    """A control's answer."""
 
     allowed: bool
     hit: int | None
@@ -48,7 +48,7 @@ class SortedSet:
         self._client: Any = AsyncRedisCluster(host=host, port=port, socket_timeout=place.deadline_s)
 
     async def decide(self, subject: str, id: str | None) -> Told:
-        """The script, sent whole: after a failover the new primary does not know it by its hash."""
+        """Sends the script whole: after a failover the new primary does not know its hash."""
         del id  # it has none
         now_us = time.time_ns() // 1000
         words = (KEEP_US // 1_000_000, self._place.quota, now_us - WINDOW_US, NEVER_BINDS, now_us - KEEP_US)
@@ -79,7 +79,7 @@ class SortedSet:
 
 
 class Limits:
-    """The package limits, its moving window; a hit is an entry of a list, cut to the quota: none can be found again."""
+    """The package `limits` with its moving window: a list cut to the quota, so that no hit can be found again."""
 
     tells_stamps = False
 
@@ -104,7 +104,7 @@ class Limits:
 
     @classmethod
     def content(cls, place: Place, subjects: Iterable[str]) -> Content | None:
-        """It tells nothing: older hits are cut off."""
+        """None: older hits are cut off."""
         del place, subjects
 
     @staticmethod

@@ -1,10 +1,10 @@
-"""What is done to a cluster: each returns when it is done and the cluster is whole again.
+"""The faults of a cluster: each returns when the cluster is whole again.
 
     planned    what an operator does: nothing acknowledged may be lost
     rough      servers that die, hang, or fall behind before they die
 
-A server that was killed comes back empty, and only once its replica has taken its place: back earlier, it would be the
-primary still, and its replica would copy its emptiness. That is what persistence is for, not replication.
+A killed server comes back empty, and only after its replica was promoted. Back earlier, it would still be the primary,
+and its replica would copy the empty data: against that only persistence helps, not replication.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Scene:
     slots: tuple[int, ...]
 
     def shard(self) -> tuple[Server, Server]:
-        """A primary with its replica, by chance."""
+        """A random primary and its replica."""
         primary = self.draw.choice([one for one in self.cluster.primaries if one.runs])
         for one in self.cluster.servers:
             role = one.command("ROLE")
@@ -83,16 +83,16 @@ def clients_cut(scene: Scene) -> None:
 
 
 def primary_killed(scene: Scene) -> None:
-    """A primary is killed by kill -9; its replica is voted into its place."""
+    """A primary is killed by kill -9; its replica is elected."""
     primary, replica = scene.shard()
     primary.kill()
     _come_back(scene, primary, replica)
 
 
 def lagging_primary_killed(scene: Scene) -> None:
-    """As `primary_killed`, where the replica had got nothing for half a second: asynchronous replication at its worst.
+    """As `primary_killed`, with a replica half a second behind: asynchronous replication at its worst.
 
-    The link is cut while the replica stands still: what the kernel holds for it would be read all the same.
+    The link is cut while the replica is paused; else it would still read what its socket holds.
     """
     primary, replica = scene.shard()
     replica.pause()
@@ -106,7 +106,7 @@ def lagging_primary_killed(scene: Scene) -> None:
 
 
 def primary_stopped(scene: Scene) -> None:
-    """SIGSTOP of a primary for so long that it is replaced, and then goes on as if nothing had been."""
+    """SIGSTOP of a primary until it is replaced; then it continues."""
     primary, replica = scene.shard()
     begun = time.monotonic()
     primary.pause()
@@ -119,7 +119,7 @@ def primary_stopped(scene: Scene) -> None:
 
 
 def primary_hiccup(scene: Scene) -> None:
-    """SIGSTOP of a primary, too short for anybody to take its place."""
+    """SIGSTOP of a primary, too short for a failover."""
     primary, _ = scene.shard()
     primary.pause()
     try:
@@ -146,7 +146,7 @@ def _come_back(scene: Scene, primary: Server, replica: Server) -> None:
 
 
 def _until_primary(server: Server) -> None:
-    """Until it is a primary, and says that the cluster is well."""
+    """Wait until it is a primary and reports cluster_state:ok."""
     until = time.monotonic() + MOST_WAIT_S
     while True:
         try:

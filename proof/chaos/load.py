@@ -1,10 +1,10 @@
-"""One process of the load: attempts at random instants, whatever became of those before them, each recorded.
+"""One process of the load: attempts at random instants, without waiting for earlier answers, each recorded.
 
     python -m proof.chaos.load '{"limiter": ..., ...}'
 
-What is asked and when is drawn before the answer is known, so that every limiter gets the same load from the same
-seed. An attempt with an id is made twice, and again when it has no answer, as callers with ids do. The records go to a
-file when the time is over.
+What is asked and when is drawn before any answer is known, so that every limiter gets the same load from the same seed.
+An attempt with an id is made twice, and retried where it has no answer, as callers with ids do. The records are written
+to a file at the end.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Intent:
 
 
 async def run(load: Load) -> list[str]:
-    """The records of one process. It says when it is connected, and is told when to begin."""
+    """Make one process's calls; returns the records. It prints READY once connected, then reads when to begin."""
     draw = random.Random(f"{load.seed} {load.number}")
     asked = caller(load.limiter)(Place(load.addresses, load.namespace, load.quota, load.deadline_s))
     recorder = Recorder()
@@ -96,7 +96,7 @@ async def run(load: Load) -> list[str]:
 
 
 async def _meet(caller: Caller, number: int) -> None:
-    """Connect, before anything is measured: to every server by a few subjects that nobody else asks for."""
+    """Connect to every server before anything is measured, by a few subjects that nobody else uses."""
     until = time.monotonic() + WAIT_FOR_ANSWERS_S
     while True:
         try:
@@ -110,7 +110,7 @@ async def _meet(caller: Caller, number: int) -> None:
 
 
 async def _attempt(caller: Caller, recorder: Recorder, intent: Intent, due_us: int, after_s: float) -> None:
-    """One attempt, its refund, and where it has an id and no answer, the attempt once more."""
+    """One attempt and its refund; retried where it has an id and no answer came."""
     for retry in range(1 + RETRIES if intent.id else 1):
         wait_s = after_s if not retry else RETRY_S
         await asyncio.sleep(wait_s)
@@ -139,7 +139,7 @@ async def _give_back(caller: Caller, recorder: Recorder, subject: str, hit: int)
 
 def main() -> None:
     """Run, and write the records."""
-    # The cluster is made without persistence, and that is said once by who makes it.
+    # The warning about missing persistence is logged once, by the parent.
     logging.disable(logging.WARNING)
     load = Load(**json.loads(sys.argv[1]))
     lines = asyncio.run(run(load))

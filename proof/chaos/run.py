@@ -32,10 +32,10 @@ __all__ = ["Outcome", "Plan", "run"]
 
 SLOTS = 16_384
 START_S = 0.3
-"""From the last process that is ready to the first attempt."""
+"""From when all processes are ready to the first attempt."""
 GRACE_S = 90
 MORTAL = ("setpriv", "--pdeathsig", "KILL", "--")
-"""The kernel ends a process of the load when this one ends, however that does."""
+"""The kernel kills a load process when this one ends, for whatever reason."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -69,7 +69,7 @@ class Outcome:
     done: list[str] = field(default_factory=list[str])
     """The faults, in order."""
     promises: str = ""
-    """What proof.checker says; empty where it was not asked, or had nothing to say against it."""
+    """The faults that proof.checker found; empty where it found none, or was not asked."""
     lines: list[str] = field(default_factory=list[str], repr=False)
     """The records."""
 
@@ -158,7 +158,7 @@ def _load(plan: Plan, place: Place, directory: Path) -> Generator[tuple[list[sub
 
 
 def _faults(plan: Plan, scene: Scene, begin_us: int, say: Callable[[str], None]) -> list[str]:
-    """One fault every so often, until the load ends; one that takes longer leaves the next ones out."""
+    """A fault every `every_s` until the load ends; one that takes longer skips the next ones."""
     done: list[str] = []
     left: list[str] = []
     turn = 1
@@ -178,7 +178,7 @@ def _faults(plan: Plan, scene: Scene, begin_us: int, say: Callable[[str], None])
 
 
 def _place(cluster: Cluster, namespace: str, plan: Plan) -> Place:
-    """By servers that are primaries now."""
+    """The addresses of the servers that are primaries now."""
     return Place(",".join(server.address for server in cluster.primaries), namespace, plan.quota, plan.deadline_s)
 
 
@@ -189,7 +189,7 @@ def _subject(line: str) -> str:
 
 
 def _promises(plan: Plan, lines: list[str], content: Content) -> str:
-    """What proof.checker has to say against it."""
+    """The faults that proof.checker finds."""
     head = Recorder()
     head.policy(POLICY, [(plan.quota, WINDOW_US)], retention_us=KEEP_US)
     for subject, hits in content.items():

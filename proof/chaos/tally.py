@@ -1,15 +1,15 @@
 """From records and content to figures.
 
     lost          hits that were acknowledged and not given back, and that the servers do not hold in the end
-    over          hits by which windows are over their quota: as few as would have to go, for none to be over any more
+    over          the fewest hits to remove so that no window is over its quota
     duplicates    hits of one id beyond its first, and hits that nobody asked for; a hit that was lost is no duplicate
-    back          refunds that were acknowledged, of hits that the servers hold all the same: they err towards refusing
-    down          by shard, tenths of a second in which attempts fell due and none was answered by the deadline
-    latency       from the instant that an attempt was due; and, told apart, from when it was sent
-    late          answers, be they errors, that came later after the sending than the deadline and a quarter of it
+    back          acknowledged refunds whose hits the servers still hold: they err towards refusing
+    down          by shard, tenths of a second with due attempts of which none was answered by the deadline
+    latency       from the instant that an attempt was due; and, separately, from when it was sent
+    late          answers, errors included, that took more than 1.25 deadlines from sending
 
-With every hit that was lost taken out, no window is over: a limiter that loses nothing admits nothing too many, and one
-that does admits at most what it lost. So `over` above `lost` is a fault of the limiter, not of replication.
+Without the lost hits no window is over its quota, so `over` is at most `lost`: above it is a fault of the limiter, not
+of replication.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FEW = 3
 
 @dataclass
 class Figures:
-    """What one run shows. None: the limiter does not let it be told."""
+    """The figures of one run. None where the limiter's content does not tell."""
 
     attempts: int = 0
     allowed: int = 0
@@ -130,7 +130,7 @@ def _beyond_first(ids: Iterable[str | None]) -> int:
 
 
 def _unasked(stamps: list[int], log: _Log) -> int:
-    """Hits that no call without an answer can have left. Calls of one id can have left one, and none where it was told.
+    """Count hits that no unanswered call can have left. Calls of one id leave one hit, or none if it was acknowledged.
 
     Such a call may run long after its caller has given up: on a server that was stopped, when it goes on.
     """
@@ -153,7 +153,7 @@ def _unasked(stamps: list[int], log: _Log) -> int:
 
 
 def over_by_stamps(stamps: Iterable[int], quota: int, window_us: int) -> int:
-    """Of these hits, in order, how few have to go so that no window holds more than the quota: each time the newest."""
+    """The fewest of these ordered hits to remove so that no window is over the quota: each time the newest."""
     kept, over = deque[int](), 0
     for stamp in stamps:
         while kept and kept[0] <= stamp - window_us:
@@ -166,7 +166,7 @@ def over_by_stamps(stamps: Iterable[int], quota: int, window_us: int) -> int:
 
 
 def over_by_wall(calls: list[tuple[int, int]], quota: int, window_us: int) -> int:
-    """The same for hits without stamps, each somewhere between its asking and its answer: those that are certain."""
+    """A lower bound of the same for hits without stamps, each somewhere between its call and its answer."""
     kept, over = list[int](), 0
     for asked_us, answered_us in sorted(calls, key=lambda call: call[1]):
         kept = [one for one in kept if one > answered_us - window_us]

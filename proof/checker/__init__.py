@@ -2,15 +2,14 @@
 
     python -m proof.checker RECORDS.jsonl ...        exit 0: kept; 1: broken, with each fault's line; 2: unreadable
 
-It takes the callers' word for what they asked and were told and when, and nobody's word for anything else: the logs are
-built again from the answers, in the order of the stamps, and every answer is judged by the rule, written here a second
-time:
+It trusts the callers' records (what they asked, what they were told, and when) and nothing else. It rebuilds the logs
+from the answers, in the order of the stamps, and judges every answer by the rule, written here a second time:
 
     at t an attempt of cost c is allowed if and only if, for every limit (quota q, window W),
     (units of hits with a stamp in (t - W, t])  +  c  <=  q
 
-Where two calls overlap, either may have been first. The checker accuses only where no order at all would do: so a fault
-is a fault, whatever the machine did meanwhile.
+Where two calls overlap, either may have been first. The checker reports a fault only where no order explains the
+answers, so a slow machine causes no false alarm.
 
     events.py    the records: their form, and how they are read
     hits.py      answers -> hits: whose stamp is whose, ids, reservations, calls without an answer, what the store

@@ -1,6 +1,7 @@
 """The records: one JSON object a line, of any number of callers in any order.
 
-    {"event": "policy",  "policy": "p", "limits": [[quota, window_us], ...], "log": "p", "keep_us": 604800000000}
+    {"event": "policy",  "policy": "p", "limits": [[quota, window_us], ...], "log": "p",
+                         "retention_us": 604800000000}
     {"event": "asked",   "call": "w1-17", "policy": "p", "subject": "s", "cost": 1, "id": null, "asked_us": 5}
     {"event": "attempt", "call": "w1-17", "policy": "p", "subject": "s", "cost": 1, "id": null, "asked_us": 5,
                          "answered_us": 9, "allowed": true, "hit": 7, "retry_after_us": 0, "joint": "w1-4"}

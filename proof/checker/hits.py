@@ -1,9 +1,9 @@
 """From answers to hits: whose stamp is whose, what one id consumed, and what the store holds when all is over.
 
 A hit is known by its stamp. Each is given to one attempt, or to several of one id; a refund and a commit name it. A
-call without an answer may have left a hit: if the store holds one at the end that nobody was granted, and it fits such
-a call, it is that call's; a call that fits none consumed nothing. Where the store's content is not told, or the hit
-would not be in it any more, nobody knows, and refusals that such a hit may explain are excused.
+call without an answer may have left a hit: a hit in the store at the end that nobody was granted is assigned to such a
+call that fits it, and a call that gets none consumed nothing. Where the store's content is not given, or the hit would
+have left it by then, it is unknown, and refusals that such a hit may explain are excused.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LogHistory:
     refused: list[Attempt] = field(default_factory=list["Attempt"])
     peeked: list[Attempt] = field(default_factory=list["Attempt"])
     doubts_us: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """From when to when a hit may have counted of which nobody knows."""
+    """From when to when an unknown hit may have counted."""
 
 
 def gather(log: LogRecords, tolerance_us: int, report: Report) -> LogHistory:
@@ -132,7 +132,7 @@ class _Gatherer:
         return hit
 
     def _hear_of_unknown_calls(self) -> None:
-        """A hit may have been asked for by a call of its id that was never answered."""
+        """Match unanswered calls to known hits of their id: the hit may be theirs."""
         by_id: dict[str, list[Attempt]] = {}
         for attempt in self._unknown:
             if attempt.id is not None:
@@ -233,7 +233,7 @@ class _Gatherer:
                 )
 
     def _match_unknown(self, stored: list[tuple[int, int]], line: int) -> None:
-        """Give each hit that nobody was granted to a call that fits: the one that ended first, or began last."""
+        """Assign each hit that nobody was granted to a call that fits: the one that ended first, or began last."""
         unknown = sorted(self._unknown, key=lambda one: (one.answered_us, -one.asked_us))
         for stamp_us, units in stored:
             if stamp_us in self._by_stamp:

@@ -1,8 +1,8 @@
-"""Attempts over several subjects: all or nothing, and a refusal that one part at least was due for.
+"""Attempts over several subjects: all or nothing, and a refusal that is justified by one part at least.
 
-A part that was allowed is judged as any attempt on its log. A refusal is the answer to all parts, and told the time of
-the one that holds longest: so one log at least has to say that it was due, and one that it was told the right time.
-A slot is one instant in all logs, and the first that was free in one of them.
+A part that was allowed is judged as any attempt on its log. A refusal is the answer to all parts, with the retry_after
+of the part that is blocked longest: so at least one log must justify it, and at least one its retry_after. A slot is
+one instant in all logs, and the first free one in at least one of them.
 """
 
 from __future__ import annotations

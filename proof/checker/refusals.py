@@ -1,9 +1,9 @@
 """Every refusal, by replay in order: at some instant of the call the log has to have been as full as the answer says.
 
-A refusal tells its `retry_after_us`, so the instant that it was decided at can be told to the microsecond: the log at
-some point of its growth, and the instant from which the cost fits beside it, less `retry_after_us`. One such point
-within the call is asked for. That is both promises at once: the window was full, and the cost would have been refused
-one microsecond before the time it was told, and allowed at it.
+`retry_after_us` tells to the microsecond when a refusal was decided: at some point of the log's growth, the instant
+from which the cost fits, less `retry_after_us`. The check looks for one such point within the call. That covers both
+promises: the window was full, and the cost would have been refused one microsecond before its retry_after, and allowed
+at it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["check_refusals"]
 
 MOST_OPEN = 8
-"""Refunds that overlap one refusal: each may have been before or after it. With more of them only this is asked: was
-the window full as long as none of them was done?"""
+"""Refunds that overlap one refusal: each may have been before or after it. With more, the check is only whether the
+window was full with none of them done."""
 
 
 def check_refusals(history: LogHistory, line: Timeline, tolerance_us: int, joints: Joints, report: Report) -> None:

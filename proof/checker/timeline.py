@@ -78,7 +78,7 @@ class Timeline:
         return from_us, to_us
 
     def fits_at(self, m: int, cost: int, limits: Limits) -> int | None:
-        """From when on the cost fits every limit; None: it never does; `NEVER`: nothing is in its way."""
+        """From when on the cost fits every limit; None: it never does; `NEVER`: it always did."""
         at_us = NEVER
         for quota, window_us in limits:
             if cost > quota:

@@ -3,9 +3,8 @@
 First come, first served: who was decided later is stamped later, so nobody is given an instant before a slot that is
 taken.
 
-By wall time: where more than the quota was asked for and granted within less than one window, it was granted within one
-window, wherever the stamps are. It is a weaker look than the one at the stamps, and the only one that no stamp can
-deceive.
+By wall time: more than the quota asked for and granted within less than one window is too much, wherever the stamps
+are. This check is weaker than the one by stamps, and the only one that wrong stamps cannot deceive.
 """
 
 from __future__ import annotations

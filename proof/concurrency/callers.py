@@ -1,9 +1,8 @@
 """Many callers on one key, at the same time: processes, threads or tasks, on one store under one limit.
 
-Callers ask for a unit as fast as they can, and now and then for more, with an id, once more with the same id, or give
-back what they got; and between making an attempt and sending it they sleep for a random time, so that attempts arrive
-in another order than they were made in. Every call is recorded, and at the end what the store holds; proof.checker
-decides.
+Callers ask for a unit as fast as they can; now and then for more units, with an id, again with the same id, or they
+give a hit back. Between making an attempt and sending it some sleep for a random time, so that attempts arrive in
+another order than they were made in. Every call and the store's final content are recorded; proof.checker judges them.
 
 In cases with slots nothing is given back, so that every slot can be judged to the microsecond: it is the first that is
 free behind those taken. For a while callers ask and take slots, near ones and ones they want later; for twice as long

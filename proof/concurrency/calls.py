@@ -1,4 +1,4 @@
-"""What one caller does next, by chance; callers that block and callers that are awaited do the same."""
+"""What one caller does next, at random; shared by blocking and awaited callers."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class Caller:
             return None
         if time.monotonic() > self._last_from and draw.random() < 0.01:
             return draw.choice((None, 3 * window_us)), 0
-        # No whole number of windows, or what is free would always be found in the same part.
+        # Not a whole number of windows: else the free part would always be the same.
         if wall_us() * 10 // (7 * window_us) % 3 or draw.random() < 0.5:
             return None
         part = draw.choice(NEAR)

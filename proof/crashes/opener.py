@@ -1,6 +1,6 @@
-"""One process that opens the store and is killed while it does: before the n-th line that looks after its files.
+"""One process that opens the store and is killed meanwhile: before the n-th line of code that handles its files.
 
-So with every n there is a kill at every line of the opening. Who comes to the end says how many lines there were.
+So over all n there is a kill at every line of the opening. A process that comes to the end writes how many there were.
 """
 
 from __future__ import annotations

@@ -5,13 +5,13 @@ A kill: one of four writers ends by SIGKILL at a random instant; the others go o
 A kill while opening: beside the writers a process opens the store and is killed at each line of the opening in turn.
 What it leaves behind, a reader's slot for one, must not make the file grow.
 
-A loss of power: all writers end, one of them perhaps at one of its syncs; then the store's file is what had been
-synced, and, for a kernel that was writing back meanwhile, any of the other pages as well, by chance. The writers go on
-from there. What had been synced is known from `synced.c`, which follows every sync of every writer. A file whose name
-nobody had synced, in its directory and that in the one above it, is gone.
+A loss of power: all writers end, one of them perhaps at one of its syncs. The store's file then holds what was synced,
+and random other pages, as a kernel may have written any of them back. The writers continue from there. `synced.c`
+follows every sync of every writer and so knows what was synced. A file is gone unless its name was synced, in its
+directory and the directory's in the one above.
 
-At the end the records of all writers, and what the store holds, go to the checker: every hit that was acknowledged has
-to be there, every other one has to be explained by a call that was cut off, and no window, refusal or id may be wrong.
+At the end the checker gets the records of all writers and the store's content: every acknowledged hit must be there,
+every other one must belong to a call that was cut off, and no window, refusal or id may be wrong.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ NEWS_BYTES = 4000
 LONGEST_WAIT_S = 10
 MOST_LINES = 10_000
 PAUSE_S = 0.004
-"""The longest pause between calls before a loss of power, so that some losses find the store idle: in a busy one the
-next writer soon syncs what the last one did not."""
+"""The longest pause between calls before a loss of power, so that some losses find the store idle: in a busy store the
+next writer soon syncs what the last one wrote."""
 
 
 @dataclass

@@ -1,9 +1,9 @@
 """One writer: asks without end, and records every call before it is made and after it was answered, until it is killed.
 
-Its records go to a file by one `write` each, so what it was told before it was killed is there. A kill may end a write
-between two pages: a line without its end counts as never written, which is what it tells of. For either the call was
-not made yet, or its answer was not recorded. Whoever comes after it, under the same number, first asks once more what
-it was asking with an id, and gives back once more what it was giving back.
+Each record is one `write` to a file, so whatever it was told before it was killed is there. A kill may cut a write
+between two pages: a line without its end counts as never written, since then either the call was not made yet, or its
+answer was not recorded. Its successor, under the same number, first repeats its last attempt if that had an id, or its
+last refund.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def write(url: str, directory: Path, number: int, life: int, pause_s: float) -> 
 
 
 def cut_torn_line(path: Path) -> None:
-    """Cut off what a killed writer did not write to its end."""
+    """Cut off the incomplete last line of a killed writer."""
     if path.exists():
         with path.open("rb+") as file:
             file.truncate(file.read().rfind(b"\n") + 1)

@@ -42,7 +42,7 @@ class JointRule(Rule):
     """`capline.window` for attempts over two logs."""
 
     def decide_all(self, logs: Pair, parts: Sequence[int], ids: Sequence[str], now_us: int) -> tuple[Pair, list[int]]:
-        """One unit of each of these logs, or of none; the hit of each, none where it was refused."""
+        """One unit of each of these logs, or of none; the hits, empty if refused."""
         opened = {part: self._bound_logs(logs[part], 1) for part in parts}
         marks = [int(one[2:]) + 1 if one else 0 for one in ids]
         _, hits = joint([opened[part][1] for part in parts], now_us, marks)

@@ -1,4 +1,4 @@
-"""What an answer has to be, by what the callers were told before: the log is not asked.
+"""What an answer must be, by what the callers were told before, without reading the log.
 
 The promises are DESIGN's, by number: 1 no window over its quota; 2 refusals are justified, and a charge is never
 refused; 3 a refusal changes nothing; 4 one id, one consumption; 5 a refund gives back that hit, once, and a settlement

@@ -1,8 +1,8 @@
 """Limiters that are wrong on purpose, and right ones beside them: the checker has to tell which is which.
 
 right.py      a right limiter, written to be read
-in_memory.py  what becomes of it by one mistake each; those about slots and several subjects in in_memory_slots.py
-on_redis.py   the mistakes that need a server and callers at the same time, as they are published
+in_memory.py  the same with one mistake each; those about slots and several subjects are in in_memory_slots.py
+on_redis.py   published mistakes that need a server and concurrent callers
 of_code       mistakes in capline's own code, one at a time, each with the test that has to catch it
-history.py    what is asked of those in memory: the same history for all, on a clock that is told the time
+history.py    what those in memory are asked: the same history for all, on a manual clock
 """

@@ -36,7 +36,7 @@ class JumpsTheQueue(Right):
 
 
 class SlotIsOnlyTold(Right):
-    """Who waits is told when to come, and nobody is told of who waits."""
+    """A waiter is told when to come, but its slot is not recorded."""
 
     def schedule(self, policy: str, subject: str, cost: int, max_wait_us: int | None, not_before_us: int) -> Answer:
         answer = super().schedule(policy, subject, cost, max_wait_us, not_before_us)
@@ -57,7 +57,7 @@ class SlotTooLate(Right):
 
 
 class SlotHoweverFar(Right):
-    """How long somebody would wait is not looked at."""
+    """`max_wait` is ignored."""
 
     def schedule(self, policy: str, subject: str, cost: int, max_wait_us: int | None, not_before_us: int) -> Answer:
         return super().schedule(policy, subject, cost, None, not_before_us)

@@ -1,8 +1,8 @@
 """What callers ask, by the seed, and what is recorded of it for `proof.checker`.
 
-An answer is recorded as it came. Of a call that ends with `StoreUnknownError` nobody knows whether it ran, or will, as
-its bytes may be on their way. One that ends with `StoreUnavailableError` says that nothing was recorded: it leaves no
-record, so that a hit of it is one that nobody was granted.
+An answer is recorded as it came. A call that ends with `StoreUnknownError` may have run, or may run yet, as its bytes
+may be on their way. `StoreUnavailableError` promises that nothing was recorded: such a call leaves no record, so a hit
+of it shows as one that nobody was granted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An event loop whose clock jumps to the next thing that is to happen; a run of minutes takes milliseconds."""
+"""An event loop whose clock jumps to its next timer: a run of minutes takes milliseconds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ START_US = 1_700_000_000_000_000
 
 
 class _Jumps(selectors.SelectSelector):
-    """Waits for nothing: time goes on by as much as was to be waited."""
+    """Never waits: the clock advances by the timeout instead."""
 
     passed_s = 0.0
 

@@ -1,6 +1,6 @@
-"""The synchronous store's way to ask, for some of the hosts: one command at once, the router only where that failed.
+"""How the synchronous store asks, for some of the hosts: one command first, the router only where that failed.
 
-It is `RedisStore._ask` over the simulated loop, which only what is awaited can run on.
+It is `RedisStore._ask` as a coroutine, since the simulated loop runs nothing else.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _ResumingStore(AsyncRedisStore):
 
 
 class ResumingLimiter(AsyncLimiter):
-    """Asks so."""
+    """A limiter on such a store."""
 
     @staticmethod
     def _open(url: str, clock: Clock | None, *, create: bool) -> AsyncRedisStore:

@@ -34,9 +34,9 @@ SETTLED_S = 30.0
 """Longer than any message takes."""
 KINDS = ("single", "slots", "together", "across", "failover")
 EXCUSED = frozenset(("refusal-unjustified", "retry-after-wrong", "remaining-wrong"))
-"""Kinds that the checker cannot judge in some runs. Others are refused because of hits that it does not know: hits that
-a joint attempt takes in one cluster slot and gives back, hits that a failover loses, and slots of calls that got no
-answer, of which nobody can tell when they were taken."""
+"""Kinds that the checker cannot judge in some runs. There, refusals may be due to hits that it does not know: hits that
+a joint attempt takes in one cluster slot and gives back, hits that a failover loses, and slots of unanswered calls,
+whose time of taking is unknown."""
 BEHIND_SLOTS = frozenset(("slot-not-first", "over-quota-by-stamps"))
 """The same for slots of calls without an answer. `Outcome.over` still checks every window, by what the servers hold."""
 

@@ -49,7 +49,7 @@ class Server:
 
 
 class Shard:
-    """A primary and what its replica will have: writes by when they arrive there."""
+    """A primary, its replica, and the writes on their way to that, with their times of arrival."""
 
     def __init__(self) -> None:
         self.primary: Server
@@ -76,7 +76,7 @@ class Shard:
                 self.replica.logs[key] = held
 
     def replicated_at(self, offset: int) -> float | None:
-        """When the primary knows that the replica has so much; None: not while things are as they are."""
+        """When the primary knows that the replica has so much; None while it has no live replica."""
         if self.replica is None or not self.replica.alive:
             return None
         return next((arrives + LAG_S for arrives, at, *_ in self._on_the_way if at >= offset), 0.0)
@@ -110,9 +110,9 @@ class Fleet:
             shard.primary, shard.replica = (Server((f"s{number}{role}", 7000), shard) for role in "ab")
             self.servers |= {one.address: one for one in (shard.primary, shard.replica)}
         self.owners: dict[int, Shard] = {}
-        """Slots that are not where they were at first."""
+        """Slots that have moved, and their owners."""
         self.moving: dict[int, Shard] = {}
-        """Slots on their way, and whereto."""
+        """Slots that are being moved, and their targets."""
         self.master_told: Server = self.shards[0].primary
         """Whom the sentinel names."""
 

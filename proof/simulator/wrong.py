@@ -1,7 +1,7 @@
 """Engines that are wrong on purpose: each a patch of the real one, with the broken promises that must give it away.
 
-To give the same hit back twice is no fault that can show: the stamp is the hit's identity, so the second time finds
-nothing. What can go wrong there is to give back what an earlier attempt was granted, or nothing.
+Refunding the same hit twice is no fault that can show: the stamp is the hit's identity, so the second refund finds
+nothing. What can go wrong is to refund what an earlier attempt was granted, or to refund nothing.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ def kept_in_doubt(killed: Stored, unkilled: Stored) -> set[int]:
 
 @dataclass
 class Receiver:
-    """Takes webhooks and keeps keys, as a good far side does. `status(id, tries)` says how it answers."""
+    """Takes webhooks and keeps keys, as a good receiver does. `status(id, tries)` says how it answers."""
 
     status: Callable[[int, int], int]
     headers: dict[str, str] = field(default_factory=dict[str, str])
@@ -325,7 +325,7 @@ _WHY = {PERMANENT: "gone", TRANSIENT: "busy", UNKNOWN: "no answer"}
 
 @dataclass
 class Far:
-    """A sender for tests in one process: keeps keys as a good far side does. `said(id, tries)` is an outcome's code."""
+    """A sender for tests in one process: keeps keys as a good receiver does. `said(id, tries)` is an outcome's code."""
 
     said: Callable[[int, int], int] = lambda _id, _tries: DELIVERED
     most: int | None = None

@@ -69,7 +69,7 @@ class Program:
 
 
 def ended(process: subprocess.Popen[str] | subprocess.Popen[bytes], signum: int = signal.SIGTERM) -> None:
-    """End the process, at once where it does not hear of it."""
+    """End the process; kill it if it does not end in time."""
     process.send_signal(signum)
     try:
         process.wait(WITHIN_S)

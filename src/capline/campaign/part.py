@@ -1,12 +1,12 @@
 """A part of an audience: the subjects of one batch, with their segments and columns, in memory and as bytes.
 
-    ids      u32 * rows     ascending, each less the one before it: neighbours are near, so this deflates well
+    ids      u32 * rows     ascending, delta-coded: each minus the one before it, so dense ids deflate well
     codes    u16 * rows     segment: 0 for none, i for the i-th one
     zones    u16 * rows     where the audience has a column of them: 0 for the policy's own, i for the i-th one
     columns  for each       u32 * rows, the lengths in bytes of its texts; then the texts, UTF-8, one after the other
 
-One after the other, little-endian, deflated; zlib's checksum (Adler-32) detects damage. Dense ids
-without columns take less than a byte a subject.
+One after the other, little-endian, deflated; zlib's checksum (Adler-32) detects damage. Dense ids without columns take
+less than a byte a subject.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Subjects as they are typed: one, or further ones of the same attempt (`--and`)."""
+"""Parses `--and`: the further subjects of a joint attempt."""
 
 from __future__ import annotations
 

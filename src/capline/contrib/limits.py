@@ -4,8 +4,8 @@
     Limiter(key_func, app=app, storage_uri="capline+lmdb:///var/lib/app/limits")
 
 `capline+` stands before any store URL: memory, lmdb, redis, redis+cluster and so on. `moving-window` and the default
-`fixed-window` are one here: exact, by a window that moves. A window that is fixed admits twice its quota around its
-end; and a storage learns of the strategy with the first request alone, which is too late to refuse it.
+`fixed-window` are both an exact rolling window here: a fixed window admits twice its quota around its end, and a
+storage learns the strategy only with the first request, too late to refuse it.
 
 Each key is a subject, each (amount, period) a set of limits that comes with the call; `limits` itself still asks one
 limit at a time, so a refusal by the second has used up the first. Only capline's own verbs decide all at once.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["BOOLEANS", "WHOLE", "Fields", "misshapen"]
 
 WHOLE = re.compile(r"(?:[0-9]_?){0,31}[0-9]", re.ASCII)
-"""A whole number as a form has it. Not more digits than this: the time to read one grows with their square."""
+"""A whole number in a form. Its length is bounded, since parsing takes time quadratic in it."""
 
 BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _HERE = Path()
@@ -186,7 +186,7 @@ class Fields:
         return None if node is None else Fields(node, where, self.faults, self.base, like)
 
     def checked(self, key: str, check: Callable[[str], object], default: str | None = None) -> str:
-        """One text that the model's own check takes; what that says against it becomes the fault."""
+        """One text that the model's own check accepts; its error message becomes the fault."""
         word = self.text(key, default)
         try:
             if self.has(key) and word:

@@ -105,7 +105,7 @@ def shown(text: str) -> str:
 
 
 def clipped(text: str) -> str:
-    """Cut a text that is too long to be right; the mark at its end keeps the rest from being right by accident."""
+    """Cut a text that is too long to be valid; the mark at its end keeps the rest from being valid by accident."""
     return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
 
 
@@ -121,9 +121,9 @@ def in_one_line(name: str, faults: Sequence[Fault]) -> str:
 
 
 def read_tree(text: str, most_nodes: int = MOST_NODES, *, aliases: bool = False) -> tuple[Node | None, list[Fault]]:
-    """Read one YAML document: its root (None when there is none, or no end of it) and every fault. Never raises.
+    """Read one YAML document: its root (None if it is empty or could not be read to its end) and every fault.
 
-    With `aliases` it takes anchors, aliases and merge keys.
+    With `aliases` it takes anchors, aliases and merge keys. Never raises.
     """
     unreadable = _UNREADABLE.search(text)
     if unreadable:
@@ -168,7 +168,7 @@ class _Anchored(NamedTuple):
 
 
 class _Builder:
-    """Makes the tree from events with a stack of its own, so depth is a number and not the interpreter's recursion."""
+    """Makes the tree from events, with its own stack instead of recursion."""
 
     def __init__(self, most_nodes: int, *, aliases: bool) -> None:
         self._most_nodes = most_nodes
@@ -265,7 +265,7 @@ class _Builder:
         return Table(done.line, tuple(entries))
 
     def _to_merge(self, value: Node, line: int) -> list[Table]:
-        """The mappings whose entries a mapping takes over, where it has none of its own: the first of them wins."""
+        """The mappings that a merge key adds. A key of the mapping's own wins, then that of the first of these."""
         tables = list(value.items) if isinstance(value, Items) else [value]
         if not all(isinstance(table, Table | Unusable) for table in tables):
             self.faults.append((line, "merge key '<<' takes a mapping, or a list of them"))

@@ -41,11 +41,11 @@ MANY = ROWS_ON_THE_LOOP + 1
 
 
 class AsyncLimiter(AsyncReservations):
-    """`Limiter` says what each verb and option does; this one is awaited, and closed by `async with` or `close`.
+    """`Limiter` with awaited verbs; it says what each verb and option does. Close it by `async with` or `close`.
 
-    It belongs to one event loop. On a store of this machine a decision runs where it is awaited, as it takes
-    microseconds; large batches run in a thread. With `segments` as the address of a publication, making it waits for
-    the first fetch: on a loop that serves already, start a `SegmentWatch` in a thread and give it that.
+    It belongs to one event loop. On a local store a decision runs on the loop, since it takes microseconds; large
+    batches run in a thread. With `segments` as a publication's address the constructor blocks until the first fetch:
+    on a running loop, start a `SegmentWatch` in a thread and pass that.
     """
 
     async def decide(  # noqa: C901, PLR0911 - the fast paths, one after the other
@@ -295,5 +295,5 @@ class AsyncLimiter(AsyncReservations):
 
 
 async def _aside(rows: int, work: Callable[[], T]) -> T:
-    """Do the work on so many rows; in a thread if they are many, so that the loop goes on."""
+    """Do work over so many rows; in a thread above `ROWS_ON_THE_LOOP`, so that the loop is not blocked."""
     return work() if rows <= ROWS_ON_THE_LOOP else await asyncio.to_thread(work)

@@ -26,7 +26,7 @@ Slot = TypeVar("Slot", "Decision", "Joint")
 
 
 class AsyncSlots(AsyncUpkeep):
-    """A limiter's verbs that take an instant to come, or give a hit back."""
+    """A limiter's verbs that take a slot in the future, or give a hit back."""
 
     async def refund(
         self,
@@ -190,7 +190,7 @@ async def _slept(
     take: Callable[[], Coroutine[Any, Any, Slot]],
     give_back: Callable[[Slot], Coroutine[Any, Any, object]],
 ) -> Slot:
-    """The slot that `take` takes, once it has come; given back where the wait is cancelled, or it was missed."""
+    """Take a slot and sleep until it. It is given back if the wait is cancelled, or if it was missed: then another."""
 
     async def undo(slot: Slot) -> None:
         if patience.is_free(slot):
@@ -218,7 +218,7 @@ async def _slept(
 
 
 async def _patiently(patience: Patience, take: Callable[[], Coroutine[Any, Any, Slot]]) -> Slot:
-    """What `take` returns, once the store answers."""
+    """Call `take` until the store answers; return its slot."""
     while True:
         patience.asks()
         try:

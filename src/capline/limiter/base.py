@@ -2,7 +2,7 @@
 
     CompiledRules  names to compiled rules
     Configured     where the policies come from
-    Prepared       arguments to a store's, a store's answers to the caller's
+    Prepared       the caller's arguments for the store, the store's answers for the caller
     LimiterBase    made and closed, with its options
 
 The rule: the two differ only in calling a store or awaiting it. Each of their verbs is a few lines: check the arguments
@@ -57,7 +57,7 @@ LONG_SUBJECTS = ("refuse", "hash")
 
 
 class LimiterBase(Prepared[S]):
-    """A limiter but for its verbs; see the module's text. `_open` says which kind of store it has."""
+    """A limiter without its verbs; see the module's docstring. `_open` opens its kind of store."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class LimiterBase(Prepared[S]):
         """A limiter of the policies and overrides in a configuration store; docs/configuration.md.
 
         `config` is its URL, or a `Configuration` that several limiters share and that its maker closes. A change is in
-        force within two seconds. Raises `StoreError` where it does not answer now; later on what is known serves.
+        force within two seconds. Raises `StoreError` if it does not answer now; in a later outage what is known serves.
         """
         return cls(
             url,
@@ -249,8 +249,7 @@ class LimiterBase(Prepared[S]):
     def beside(self, policies: Iterable[Policy]) -> Self:
         """Another limiter of these policies on the same store, in the same namespace, with the same observers.
 
-        It raises in an outage, and keeps no refusals. It opens nothing: it ends when this one is closed, and closing
-        it closes the store of both.
+        In an outage it raises, and it has no deny cache. It opens nothing: closing either closes the store of both.
         """
         rules = Rules(policies, self.namespace)
         return self._view(rules, OutagePolicy("raise", rules, None))

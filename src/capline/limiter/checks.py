@@ -41,7 +41,7 @@ __all__ = [
 
 T = TypeVar("T")
 MOST_CODES = 1 << 16
-"""Segments in one batch: a row names its by 16 bits."""
+"""Segments in one batch: a row's code has 16 bits."""
 
 
 def refusal_text(policy: str, subject: Subject, decision: Decision) -> str:
@@ -172,9 +172,9 @@ def check_kinds(
     codes: Sequence[int] | NDArray[np.integer[Any]] | None,
     rows: int,
 ) -> tuple[tuple[str | None, ...], tuple[str | None, ...], NDArray[np.uint16] | None]:
-    """The segments and the zones that codes point into, as many of each, and the codes; or one of each for all rows.
+    """Segments and zones, as many of each, and the codes that index both; without codes, one of each for all rows.
 
-    Lists of names are pointed into by `codes`; without these they have one name for each row.
+    `codes` index lists of names; without `codes` a list has one name for each row.
     """
     listed = {
         what: None if name is None or isinstance(name, str) else _names(name, what)
@@ -212,7 +212,7 @@ def _names(names: Sequence[str | None], what: str) -> tuple[str | None, ...]:
 def _coded(
     listed: dict[str, tuple[str | None, ...] | None], rows: int
 ) -> tuple[dict[str, tuple[str | None, ...] | None], NDArray[np.uint16]]:
-    """One name for each row, as names and codes."""
+    """Lists with one name for each row, as distinct names and codes."""
     for what, names in listed.items():
         if names is not None and len(names) != rows:
             raise InvalidValueError(

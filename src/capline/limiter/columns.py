@@ -25,7 +25,7 @@ __all__ = ["AttemptColumns", "columns_of", "spread"]
 
 
 class AttemptColumns(msgspec.Struct, frozen=True):
-    """The valid rows, numbered `good` among all `rows` (None: all are valid), and the errors of the others by row.
+    """The valid rows of a batch: `good` are their indices among all `rows` (None: all). `errors` has the other rows.
 
     `segments[codes[i]]` is the segment of `subjects[i]`, and `zones[codes[i]]` its zone; without codes the first of
     each is for all rows. Names that came one for each row are turned into codes.

@@ -47,7 +47,7 @@ S = TypeVar("S", bound=Binder)
 class CompiledRules(ABC, Generic[S]):
     """The compiled rules of a limiter; `_fast_rules`, `_fast_paths` and `_fast_by_policy` have those with a fast path.
 
-    `_own_rules` finds that of a subject where some have limits of their own.
+    `_own_rules` finds a subject's rule under a policy with overrides.
     """
 
     _store: S
@@ -59,7 +59,7 @@ class CompiledRules(ABC, Generic[S]):
     _overridden: frozenset[str]
     """Policies that have overrides."""
     _turning: frozenset[str]
-    """Policies that are to change at an instant: until then they have no fast path."""
+    """Policies with a scheduled change: until its instant they have no fast path."""
     _hashes_long: bool
     _keyed: Callable[[Subject], Subject] | None
     _has_fast_path: bool
@@ -117,7 +117,7 @@ class CompiledRules(ABC, Generic[S]):
             self._lookup.check(rules.policies.values())
 
     def _stop_following(self) -> None:
-        """Stop what follows a publication for this limiter; may wait for a request that is under way."""
+        """Stop following the segments' publication; may wait for a request that is under way."""
         if self._lookup is not None:
             self._lookup.close()
 
@@ -173,18 +173,18 @@ class CompiledRules(ABC, Generic[S]):
         return self._bound(*self._rules.any_names(policy))
 
     def _needs_each(self, policy: str) -> bool:
-        """Whether a refund has to know whose it is: numbers are kept by limit, and subjects have their own."""
+        """Whether a refund needs its subject's own rule: the policy has overrides, and a log for each limit."""
         return policy in self._overridden and not self._rules.policy(policy).keeps_log
 
     def _rule_of_hits(self, policy: str, subject: Subject) -> CompiledRule:
-        """A compiled rule that names the logs that this checked subject's hits are in."""
+        """A compiled rule over the logs of this checked subject's hits."""
         own = None
         if policy in self._overridden and self._overrides is not None:
             own = self._overrides.compiled(self._rules.any_names(policy), subject)
         return own or self._any_rule(policy)
 
     def _with_own_logs(self, policy: str) -> list[Subject]:
-        """The subjects whose limits of their own have logs of their own. Reads all overrides of the policy."""
+        """The subjects whose overrides have logs of their own. Reads all overrides of the policy."""
         if self._config is None or not self._needs_each(policy):
             return []
         return [subject for subject, _ in self._config.overrides(policy)]
@@ -207,7 +207,7 @@ class CompiledRules(ABC, Generic[S]):
         return [self._any_rule(name) for name in policies]
 
     def _all_rules(self, subject: Subject | None = None) -> list[CompiledRule]:
-        """A compiled rule of every policy: together they name all logs, and those of a subject's own limits."""
+        """A compiled rule of every policy: together they name all logs, those of the subject's overrides included."""
         compiled = [self._any_rule(policy) for policy in self._rules.policies]
         if subject is not None:
             # Where an algorithm keeps numbers each limit has a log; elsewhere an override has the policy's.
@@ -216,7 +216,7 @@ class CompiledRules(ABC, Generic[S]):
         return compiled
 
     def _short(self, subject: Subject) -> Subject:
-        """The subject, not yet checked, or its hash where it is too long and the caller chose that."""
+        """The unchecked subject; its hash if it is too long and `long_subjects` is "hash"."""
         return short_subject(subject) if self._hashes_long else subject
 
     def _all_short(self, subjects: Any) -> Any:

@@ -113,7 +113,7 @@ class Configured(CompiledRules[S]):
         config.follow()
 
     def _configured(self) -> None:
-        """The configuration changed: take over what of it is other rules; an override alone is none."""
+        """Take over a changed configuration. A further override within the known window and quota changes no rule."""
         config = self._config
         if config is None:
             return
@@ -139,7 +139,7 @@ class Configured(CompiledRules[S]):
             self._take(rules)
 
     def _plan_turn(self, now_us: int, totals: Mapping[str, Totals]) -> None:
-        """Prepare the rules of the next instant at which a policy changes; until then it has no fast path."""
+        """Prepare the rules from the next scheduled change on; until then that policy has no fast path."""
         config = self._config
         turns = config.view.turns(now_us) if config is not None and self._follows_policies else {}
         self._turning = frozenset(turns)
@@ -149,7 +149,7 @@ class Configured(CompiledRules[S]):
             self._next = next_us, Rules(config.view.policies_at(next_us), self._rules.namespace, totals)
 
     def _turn(self) -> None:
-        """Policies whose instant has come are in force from now on."""
+        """Put scheduled changes in force whose instant has come."""
         config = self._config
         with self._configuring:
             while (due := self._next) is not None and config is not None and config.view.now_us() >= due[0]:

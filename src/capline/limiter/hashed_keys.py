@@ -28,7 +28,7 @@ _INTEGER = struct.Struct(">cQ")
 
 
 def keyed_hash(key: bytes) -> Callable[[Subject], Subject]:
-    """What a checked subject is called in the store under this key of 16 to 1024 bytes; raises for another."""
+    """A function from a checked subject to its keyed hash; raises unless the key is 16 to 1024 bytes."""
     if not isinstance(key, bytes):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
         raise InvalidTypeError(f"subject_key is bytes, not {type(key).__name__}")
     if not LEAST_KEY_BYTES <= len(key) <= MOST_KEY_BYTES:

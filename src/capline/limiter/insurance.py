@@ -41,7 +41,7 @@ __all__ = ["Insurance", "Insurer"]
 MOST_HOSTS = 1_000_000
 EXACT = 1 << 53
 _PRIMES = (2, 3, 5, 7)
-"""What windows are made of."""
+"""The prime factors of usual windows."""
 
 
 class Insurance(msgspec.Struct, frozen=True):
@@ -149,7 +149,7 @@ class Insurer:
         return compiled, attempt.subject, attempt.cost, fingerprint(attempt.id)
 
     def _own(self, names: Names, subject: Subject) -> LocalRule | None:
-        """The rule of a subject that has limits of its own."""
+        """The compiled rule of the subject's override, if it has one."""
         if self._overrides is None or names[0] not in self._overrides.policies:
             return None
         own: LocalRule | None = self._overrides.compiled(self._rules.known(*names), subject)  # pyright: ignore[reportAssignmentType] - of the store in memory
@@ -169,7 +169,7 @@ def _shares_of(policy: Policy, limits: Iterable[Limit], hosts: int) -> tuple[Lim
 
 
 def _divided(policy: Policy, hosts: int) -> Policy:
-    """The policy with a share of each quota; where a server would keep its logs is no matter here."""
+    """The policy with a share of each quota; layout and replicas mean nothing in memory."""
 
     def share(limits: Iterable[Limit]) -> tuple[Limit, ...]:
         return _shares_of(policy, limits, hosts)
@@ -188,9 +188,9 @@ def _share(limit: Limit, hosts: int) -> int:
 
 
 def _round_share(limit: Limit, hosts: int) -> int:
-    """A share that gcra can keep exactly, as it can the quota: rounded down to what still divides the window.
+    """A share that gcra can keep exactly, rounded down to a multiple of a step.
 
-    The common divisor of quota and window would do, and so does each part of it that leaves their multiple small.
+    gcd(quota, window) is such a step; so is each divisor of it for which share * window / step stays below 2^53.
     """
     share, step = limit.quota // hosts, gcd(limit.quota, limit.window_us)
     for prime in _PRIMES:

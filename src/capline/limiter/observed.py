@@ -46,7 +46,7 @@ MANY_ROWS = 4096
 """Up to so many rows are counted on the event loop; more are counted in the thread that builds the answers."""
 
 FEW_KINDS = 1 << 16
-"""Kinds of rows that are counted in an array with a place for each."""
+"""Up to so many kinds of rows are counted in an array with a cell for each."""
 
 VERDICTS = ("refused", "allowed", "error")
 ERROR = VERDICTS.index("error")
@@ -78,7 +78,7 @@ class Unseen:
         return answer
 
     def since(self, began: float) -> Self:  # noqa: ARG002 - there is no stopwatch
-        """Let the stopwatch have started then."""
+        """Set the stopwatch's start to then."""
         return self
 
     def store_answered(self) -> None:

@@ -1,4 +1,4 @@
-"""What a limiter makes of a configuration: the limits that single subjects have of their own, compiled.
+"""Overrides, compiled: the limits that single subjects have in place of their policy's.
 
     decide("promo", "user:42")  ->  a policy without overrides: the fast path, as ever; nothing here is called
                                 ->  one with overrides: one look into a dict by the subject, then a fast path
@@ -38,14 +38,14 @@ else:
 __all__ = ["Overridden"]
 
 MOST_COMPILED = 4096
-"""Compiled rules of overrides, by limits and names; past it all are made anew."""
+"""Compiled rules of overrides that are kept; when there are more, all are dropped."""
 MOST_CODES = 1 << 16
 
 
 class Overridden:
     """The overrides of one configuration under one set of rules; `policies` has those that have any.
 
-    `share` makes of limits of a policy those that hold here: smaller ones, where a store is insured.
+    `share` maps a policy's limits to those in force here: `Insurance` divides them among its hosts.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Overridden:
         self._view.own(policy, subject)
 
     def fast_path(self, names: Names, common: Callable[[Subject], Decision]) -> Callable[[Subject], Decision]:
-        """A fast path for a policy with overrides: `common` for who has none, one of their own for the others."""
+        """A fast path for a policy with overrides: the override's own, or `common` for a subject without one."""
         recent = self._view.recent(names[0])
         fast_paths: dict[Any, Callable[[Subject], Decision]] = {}
 
@@ -110,7 +110,7 @@ class Overridden:
         return decide_one
 
     def fast_rule(self, names: Names, common: CompiledRule) -> Callable[[Subject], CompiledRule | None]:
-        """`fast_path` for who calls the store himself: the compiled rule of a subject, None where it is to be asked."""
+        """`fast_path` for `AsyncLimiter`, which calls the store itself: a subject's rule, None if not cached."""
         recent = self._view.recent(names[0])
 
         def rule_of(subject: Subject) -> CompiledRule | None:
@@ -125,7 +125,7 @@ class Overridden:
         return rule_of
 
     def batch(self, columns: AttemptColumns, common: tuple[CompiledRule, ...], names: list[Names]) -> Batch:
-        """A store's batch: to the rules of all, those of the rows that have limits of their own are added."""
+        """A store's batch: the common rules, then one for each override among the rows."""
         owns = self._view.owns(columns.policy, plain(columns.subjects))
         rows = [row for row, own in enumerate(owns) if own is not None]
         if not rows:
@@ -165,4 +165,4 @@ class Overridden:
         except UnknownNameError:
             raise
         except PolicyError:
-            return None  # the policy became one that cannot have them: its own limits hold
+            return None  # the policy changed and cannot have them any more: its own limits hold

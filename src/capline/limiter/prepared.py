@@ -1,4 +1,6 @@
-"""What becomes of a verb's arguments before a store is asked, and of its answers after: nothing here does I/O.
+"""Turns a verb's arguments into a store's, and the store's answers into the caller's.
+
+No I/O, but for reading an override that is not cached.
 
 loose values  ->  checked, with a compiled rule  ->  [the store]  ->  answers in order
 """
@@ -62,7 +64,7 @@ class PendingBatch(msgspec.Struct):
 
 
 class Prepared(Configured[S]):
-    """A limiter's attempts on their way to a store, and the answers on their way back."""
+    """Checks and compiles attempts for a store, and puts its answers in the caller's order."""
 
     _observers: Observers
 
@@ -71,7 +73,7 @@ class Prepared(Configured[S]):
         """A limiter of this one policy, of limits that came with the call, on the same store."""
 
     def _checked(self, attempt: Attempt) -> Attempt:
-        """A caller's attempt, checked as `_asked` does."""
+        """A caller's attempt, checked as `_attempt` does."""
         attempt = check_attempt(attempt)
         if attempt.limits is None:
             return self._attempt(*_fields(attempt))
@@ -169,9 +171,9 @@ class Prepared(Configured[S]):
         return explain(rule, check_subject(self._short(subject)), now_us, decision, logs, ids)
 
     def _note(self, attempt: Attempt, decision: Decision, denied: DenyCache, epoch: tuple[int, int]) -> None:
-        """Cache a refusal, unless refusals count: then the store must record each one; or reservations may end before.
+        """Cache a refusal that cannot end early and need not be recorded.
 
-        Nor is one cached that a change of limits may end: where subjects have limits of their own, or a change is near.
+        So none under `limits=`, an override or a scheduled change, under reservations, or where refusals count.
         """
         if attempt.limits is not None or attempt.policy in self._overridden or attempt.policy in self._turning:
             return
@@ -281,7 +283,7 @@ class Prepared(Configured[S]):
         return self._observers.many("decide_many" if consume else "peek_many", columns, self._defined)
 
     def _defined(self, policy: str, segment: str | None, channel: str | None) -> tuple[str, str | None, str | None]:
-        """These names without those that make no difference; raises if they are not defined. Calls no store."""
+        """These names without those that make no difference; raises if they are not defined."""
         try:
             names = self._rules.known(policy, segment, channel)
             if names not in self._rules_by_names:

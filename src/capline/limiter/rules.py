@@ -27,7 +27,7 @@ __all__ = ["DEFAULT_NAMESPACE", "Names", "Rules"]
 DEFAULT_NAMESPACE = "capline"
 
 RESERVED = "+reserved"
-"""What stands behind a log's name for its record of reservations: no channel is named so."""
+"""Suffix of the log that records pending reservations; no channel can have this name."""
 
 _NO_OVERRIDES = Totals()
 
@@ -36,7 +36,7 @@ Names = tuple[str, str | None, str | None, str | None]
 
 
 class _LogFacts(NamedTuple):
-    """Of one log: how long it keeps hits, the largest quota on it, and the names of its other logs."""
+    """Of one log: how long it keeps hits, the largest quota on it, and the names of the logs beside it."""
 
     retention_us: int
     largest: int
@@ -47,7 +47,7 @@ class _LogFacts(NamedTuple):
 class Rules:
     """An immutable set of policies, and the rule of each for every segment and channel.
 
-    `overrides` has for a policy what the limits of single subjects reach: its logs are kept for those as well.
+    `overrides` has by policy the widest window and largest quota of its overrides: its logs are kept for those too.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Rules:
                 check_shared_log(policy, sharing[0])
 
     def _of_log(self, log: str) -> _LogFacts:
-        """What all policies of a log make of it; put together when it is first needed, as there may be many logs."""
+        """The facts of a log, from all policies on it; computed when first needed, as there may be many logs."""
         facts = self._facts.get(log)
         if facts is None:
             facts = self._facts[log] = self._put_together(log)

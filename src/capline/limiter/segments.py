@@ -108,9 +108,9 @@ class SegmentLookup:
         zones: tuple[str | None, ...],
         points: NDArray[np.uint16] | None,
     ) -> tuple[tuple[str | None, ...], tuple[str | None, ...], NDArray[np.uint16], dict[int, CaplineError]]:
-        """The kinds of a batch with the segment looked up where none is named, but for the rows to `skip`.
+        """Segments, zones, codes and errors of a batch, its unnamed segments looked up except in the rows to `skip`.
 
-        The same segments of the same subjects give the same kinds, whatever the snapshot: a receipt goes by them.
+        Equal segments of equal subjects give equal codes under any snapshot, since a receipt compares them.
         """
         kinds = np.zeros(len(subjects), np.int64) if points is None else points.astype(np.int64)
         unnamed = np.array([name is None for name in segments], np.bool_)[kinds]
@@ -156,7 +156,7 @@ def segment_codes(
 
 
 def _source(segments: str | Path | SegmentSource | Snapshot) -> tuple[SegmentSource, Any]:
-    """What has the segments, and what is to be stopped of it."""
+    """The source of segments, and what to stop when the limiter is closed."""
     from capline.segment import FixedSegments, Snapshot, open_segments  # noqa: PLC0415 - brings roaring bitmaps
 
     if isinstance(segments, (str, Path)):

@@ -26,7 +26,7 @@ Slot = TypeVar("Slot", "Decision", "Joint")
 
 
 class Slots(Upkeep):
-    """A limiter's verbs that take an instant to come, or give a hit back."""
+    """A limiter's verbs that take a slot in the future, or give a hit back."""
 
     def refund(
         self,
@@ -215,7 +215,7 @@ def _slot_in_time(
     give_back: Callable[[Slot], object],
     refusal: Callable[[Slot], LimitExceeded],
 ) -> Slot:
-    """The slot that `take` takes, once it has come."""
+    """Take a slot and sleep until it; take another if it was missed by more than the slack."""
 
     def undo(slot: Slot) -> None:
         if patience.is_free(slot):
@@ -232,7 +232,7 @@ def _slot_in_time(
 
 
 def _patiently(patience: Patience, take: Callable[[], Slot]) -> Slot:
-    """What `take` returns, once the store answers."""
+    """Call `take` until the store answers; return its slot."""
     while True:
         patience.asks()
         try:

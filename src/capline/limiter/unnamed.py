@@ -38,7 +38,7 @@ def unnamed_policy(name: str, limits: Sequence[Limit | str]) -> Policy:
 
 
 class UnnamedPolicies(Generic[L]):
-    """What was made for each name and limits; the one that was asked for longest ago goes first. Threads share it."""
+    """What was made for each name and limits, as an LRU cache. Threads share it."""
 
     def __init__(self, make: Callable[[Policy], L]) -> None:
         self._make = make

@@ -5,7 +5,7 @@
     def pay(self, order): ...
 
 A task whose slot is further away than `early` is sent back with `retry(countdown=...)`, and sleeps the rest when it
-returns. These retries are not counted: `self.request.retries` and `max_retries` are of the task's own, each of which
+returns. These retries are not counted: `self.request.retries` and `max_retries` count the task's own, each of which
 takes a slot of its own.
 """
 

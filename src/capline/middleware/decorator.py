@@ -24,13 +24,13 @@ _T = TypeVar("_T")
 
 
 class _Kept(Protocol):
-    """Makes of a function one of the same kind: what a `Limiter` gives."""
+    """The decorator that a `Limiter` gives: the function stays sync or async."""
 
     def __call__(self, function: Callable[_P, _T], /) -> Callable[_P, _T]: ...
 
 
 class _Awaited(Protocol):
-    """Makes of any function one that is awaited: what an `AsyncLimiter` gives."""
+    """The decorator that an `AsyncLimiter` gives: the function becomes one that is awaited."""
 
     @overload
     def __call__(self, function: Callable[_P, Coroutine[Any, Any, _T]], /) -> Callable[_P, Coroutine[Any, Any, _T]]: ...

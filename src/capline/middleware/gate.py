@@ -1,4 +1,4 @@
-"""What the transports and the adapter share: everything about a limited call except the call and the waiting.
+"""What the limited clients share: everything about a call except sending it and the waiting.
 
     subject of the request  ->  [acquire a slot, call]  ->  answer  ->  done | the same again, later | hold back, done
 

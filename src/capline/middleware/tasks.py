@@ -79,7 +79,7 @@ class TaskSlots:
             goes_late = missed == MOST_MISSED or slot.origin != "store"
             if slot.late <= self._late or goes_late:
                 self._sleep(limiter, subject, cost, slot)
-                # Counted from before the store was asked, and how late that was by the store's clock: none is compared.
+                # Time that passed here, plus `late` by the store's clock: the two clocks are not compared.
                 if time.monotonic() - asked - slot.wait + slot.late <= self._late or goes_late:
                     break
             if may_have_run and slot.late:

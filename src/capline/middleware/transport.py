@@ -1,4 +1,4 @@
-"""What the transports of httpx and httpx2 share, which are two packages of one shape: all but the package itself."""
+"""What the transports of httpx and httpx2 share: all but the package, as the two have the same interface."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ L = TypeVar("L", "Limiter", "AsyncLimiter")
 
 
 class _Transport(Generic[L]):
-    """A transport of either package, by what the class below names: the package's own transport, and a body at hand."""
+    """A transport of either package; a subclass names its own transport (`own`) and the type of a body in memory."""
 
     own: ClassVar[Any]
     whole_body: ClassVar[type]

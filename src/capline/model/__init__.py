@@ -1,1 +1,1 @@
-"""Frozen values, units, errors and clocks: the words that every folder speaks. Standard library and msgspec only."""
+"""Frozen values, units, errors and clocks: the vocabulary of every folder. Standard library and msgspec only."""

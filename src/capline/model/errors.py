@@ -64,7 +64,7 @@ class InvalidTypeError(CaplineError, TypeError):
 
 
 class UnknownNameError(InvalidValueError):
-    """A policy, segment or channel that nobody defined; the message lists those that exist."""
+    """A policy, segment, channel or time zone that is not known."""
 
 
 class PolicyError(InvalidValueError):

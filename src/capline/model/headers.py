@@ -1,4 +1,4 @@
-"""Rate-limit headers of an HTTP response, so that a client knows when to come again.
+"""Rate-limit headers of an HTTP response, so that a client knows when to retry.
 
     draft-11  RateLimit-Policy: "api-minute";q=60;w=60     draft-ietf-httpapi-ratelimit-headers-11: every limit,
               RateLimit: "api-minute";r=3;t=7              units left, seconds until there are more
@@ -47,7 +47,7 @@ def headers_of(
 
 @lru_cache(1024)
 def string_item(text: str) -> str:
-    """A string of a structured field; what its characters cannot say is percent-encoded, as UTF-8."""
+    """A string of a structured field (RFC 9651); all but printable ASCII is percent-encoded UTF-8."""
     said = "".join(one if " " <= one <= "~" else "".join(f"%{byte:02X}" for byte in one.encode()) for one in text)
     return '"' + said.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
@@ -81,19 +81,19 @@ def _fixed(limits: tuple[tuple[str, Limit], ...]) -> tuple[tuple[str, ...], str]
     items = tuple(string_item(name) for name in _unlike(limits))
     policies: list[str] = []
     for item, (_, limit) in zip(items, limits, strict=True):
-        # A calendar's day or week is no window that slides: it has no length that holds.
+        # A calendar day or week has no fixed length.
         window = "" if isinstance(limit, CalendarLimit) else f";w={_seconds(limit.window_us)}"
         policies.append(f"{item};q={min(limit.quota, LARGEST_INTEGER)}{window}")
     return items, ", ".join(policies)
 
 
 def limit_names(states: Iterable[LimitStatus]) -> list[str]:
-    """A name for each limit, as in the header `RateLimit`, but for its quotes."""
+    """A name for each limit, as in the header `RateLimit` but without quotes."""
     return _unlike((state.name, state.limit) for state in states)
 
 
 def _unlike(limits: Iterable[tuple[str, Limit]]) -> list[str]:
-    """No two alike: what a limit is called by and its window, and a number where that comes again."""
+    """Distinct names: the policy's and the window, then a number where that repeats."""
     seen: dict[str, int] = {}
     names: list[str] = []
     for called, limit in limits:

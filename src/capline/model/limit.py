@@ -147,13 +147,12 @@ class Limit(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def margin(cls, text: str, *, jitter: str, cost: int = 1) -> tuple[Limit, ...]:
-        """The limits that keep a provider of this rolling limit from refusing, where the way there differs by `jitter`.
+        """The limits that keep a provider with this rolling limit from refusing, if the delay varies by up to `jitter`.
 
-        Calls are counted here when they leave, there when they arrive. So the window is wider by what the way may
-        differ, and a second limit spreads the calls, at nine tenths of their even distance. It costs the share of the
-        quota that the jitter is of the window. `cost` is the most units that one call takes, as of tokens: the second
-        limit then takes twice as many at once, since calls of several costs do not fill a step. See docs/waiting.md.
-        Raises as `parse` does.
+        Calls are counted here when they leave and there when they arrive. So the window is widened by the jitter, and a
+        second limit spaces the calls, at nine tenths of their even distance. The price is the jitter's share of the
+        window. `cost` is the most units of one call, as of tokens: the second limit then lets twice as many pass at
+        once, since calls of different costs do not fill a step. See docs/waiting.md. Raises as `parse` does.
 
         >>> Limit.margin("20/s", jitter="30ms")
         (Limit.parse('20/1030ms'), Limit.parse('1/45ms'))
@@ -320,7 +319,7 @@ def _clock_text(time_us: int) -> str:
 
 
 def duration_text(span_us: int) -> str:
-    """A span for people: `0.25 s`, `40 s`, `2 h 14 min`, `13 d 5 h`; never shorter than it is."""
+    """A span for people: `0.25 s`, `40 s`, `2 h 14 min`, `13 d 5 h`; rounded up from two minutes on."""
     if span_us < 120 * _UNITS_US["second"]:
         return f"{span_us / 1e6:.6g} s"
     minutes = -(-span_us // _UNITS_US["minute"])

@@ -1,4 +1,4 @@
-"""`override`: a method that says nothing of its own does what its base says. Python has it from 3.12 on.
+"""`typing.override`, which Python has from 3.12 on: a method without a docstring does what its base's docstring says.
 
 Ruff takes it for `typing.override` by its setting `typing-modules`, and pyright sees the real one.
 """

@@ -60,10 +60,10 @@ _INSTEAD = {
 """What to take instead of algorithms that go by other names here; without case, spaces, `-` and `_`."""
 
 LARGEST_DENIED = 1 << 40
-"""The largest quota beside `count_denied`."""
+"""The largest quota with `count_denied`."""
 
 MOST_COUNTED = 1 << 32
-"""The largest quota of a `sliding_counter`: its units by the steps of a window's age stay below 2^53."""
+"""The largest quota of a `sliding_counter`: units times the steps of a window's age stay below 2^53."""
 
 GRAINS = 60
 """Buckets in the narrowest window, unless the policy says otherwise."""

@@ -1,4 +1,4 @@
-"""What a problem document calls its status: the words of RFC 9110, which Python's own are from 3.13 on only."""
+"""The title of a status in a problem document: RFC 9110's words, which Python itself has from 3.13 on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RENAMED = {
 
 
 def status_title(status: int) -> str:
-    """The title of a status from 100 to 599; one that nobody knows is that of its class, as 499 of 400."""
+    """The title of a status from 100 to 599; an unknown one gets that of its class: 499 that of 400."""
     if status in _RENAMED:
         return _RENAMED[status]
     try:

@@ -2,7 +2,7 @@
 
     (from_us, offset_us, from_us, offset_us, ...)      from each instant on, local time is that much ahead of UTC
 
-A table covers some years around one instant; before and after it the first and the last offset apply. Scripts on a
+A table covers a few years around one instant; before and after it the first and the last offset apply. Scripts on a
 server get the same table, so every store has the same midnight.
 """
 
@@ -22,7 +22,7 @@ ZoneTable = tuple[int, ...]
 
 _BLOCK_US = 366 * 86_400_000_000
 _BEFORE, _AFTER = 1, 5
-"""How many blocks of some years a table covers, before and after the one of the instant."""
+"""How many blocks of a year a table covers before the instant's own, and from it on."""
 _LONGEST_NAME = 64
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STEP = timedelta(days=2)
@@ -39,7 +39,7 @@ def check_zone(name: str) -> str:
 
 
 def zone_table(name: str, near_us: int) -> ZoneTable:
-    """The table of a zone for instants about `near_us`: from a year before to five years after; 2 ms, then kept."""
+    """The table of a zone around `near_us`: from a year before to at least four years after; 2 ms, then cached."""
     return _table(name, min(max(near_us, 0), _LATEST_US) // _BLOCK_US)
 
 

@@ -1,6 +1,7 @@
 """What an observer receives: one `Decided` for each call of a verb, however many attempts are in it.
 
-The rule: it has no subjects, and every name in it is defined by a policy. So the policies bound the figures by name.
+The rule: it has no subjects, only names of policies, segments and channels (under `limits=` the caller's own name). So
+these bound the figures by name.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ class Outcome(NamedTuple):
 class Decided(msgspec.Struct):
     """The answers of one call.
 
-    `verb`     `"decide"`, `"decide_all"`, `"decide_batch"`, `"decide_many"`, `"charge"`, `"schedule"` and
-               `"schedule_all"` (also for `acquire` and `acquire_all`), and the peeks, which decide nothing: `"peek"`,
-               `"peek_all"`, `"peek_many"`
+    `verb`     `"decide"`, `"decide_all"`, `"decide_batch"`, `"decide_many"`, `"charge"`, `"reserve"`, `"schedule"`
+               and `"schedule_all"` (also for `acquire` and `acquire_all`), and the peeks, which decide nothing:
+               `"peek"`, `"peek_all"`, `"peek_many"`
     `policy`, `segment`, `channel`  what all its attempts share; None where mixed, or not named
     `size`     attempts in it; each is allowed, refused or an error (or would be, for a peek)
     `seconds`  duration of the store's call, with the fallback in an outage; None where no store was asked

@@ -25,7 +25,7 @@ __all__ = ["CampaignFigures", "QueueFigures", "WorkedFigures", "WorkerMetrics"]
 
 
 class WorkedFigures(Protocol):
-    """What a worker did; `capline.campaign.queue.worker.Worked` is one."""
+    """What a worker did; `capline.campaign.queue.worked.Worked` is one."""
 
     settled: int
     lost: int

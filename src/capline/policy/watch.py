@@ -1,7 +1,7 @@
 """Follows a policy file: call `poll` now and then, read `current` at any time.
 
-The rule: `current` is always a whole, good file. A new version is read and validated first, then one
-reference is switched, so a reader never sees half of one. A version that is broken, or gone, changes only `error`.
+The rule: `current` is always a whole, good file. A new version is read and validated first, then one reference is
+swapped, so a reader never sees half of one. A version that is broken, or gone, changes only `error`.
 
 A poll compares the file's state (device, inode, size, mtime, ctime), by one `stat`. File systems have coarse clocks: a
 second write in the same tick leaves the state the same. So a state is trusted only when it is older than two seconds;

@@ -55,7 +55,7 @@ _ZONED = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6
 
 
 class Block(NamedTuple):
-    """Some rows in the order of the file: codes of subjects and of kinds, and the instants between them.
+    """Some rows in order: each one's codes of its subject and its kind (segment and zone), and its instant.
 
     `row` rows came before; `at_bytes` is how far the file has been read.
     """

@@ -46,7 +46,7 @@ __all__ = [
 
 _SECONDS = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,6})0*)?")
 _HOUR_24 = re.compile(r"[^\d:.+W-]24")
-"""Midnight as Python reads it from 3.14 on; the same file is to mean the same everywhere."""
+"""24:00, which only Python 3.14 and later read: refused, so that a file means the same everywhere."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _LONGEST_SHOWN = 40

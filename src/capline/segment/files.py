@@ -86,7 +86,7 @@ def map_file(
 
 
 def open_directory(path: str | Path) -> int:
-    """Open a directory, to read files of this very directory even if its name is given to another one meanwhile."""
+    """Open a directory, so that files are read from it even if another one gets its name meanwhile."""
     with os_errors("open it as a directory", path):
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
@@ -123,7 +123,7 @@ def replacing(final: Path, opener: Callable[[str, int], int] | None = None) -> G
 
 
 def beside(final: Path) -> Path:
-    """A free hidden name in the same directory. Files of such names that killed writers left may be deleted."""
+    """An unused hidden name in the same directory. Files with such names, left by killed writers, may be deleted."""
     return final.with_name(f".{final.name}.{secrets.token_hex(6)}.tmp")
 
 

@@ -66,7 +66,7 @@ MOST_SEGMENTS = 1024
 """As many as one policy may have. With more, the columns are probably mixed up."""
 
 MOST_PAIRED = 32
-"""Up to so many segments, the manifest has `pairs`."""
+"""The most segments for which the manifest has `pairs`."""
 
 MOST_IDS = 1 << 48
 """The most ids that a manifest may state for a segment, far above what fits a machine."""

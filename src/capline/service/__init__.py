@@ -1,6 +1,6 @@
 """The decision service: the limiter's verbs over HTTP, for programs in any language.
 
-    bytes -> http (routes, bounds)  ->  api (a verb a handler)  ->  AsyncLimiter  ->  forms (answers)  ->  bytes
+    bytes -> http (routes, bounds)  ->  api (forms in, AsyncLimiter, answers out)  ->  bytes
 
-`problems` turns every error into one document, `probes` answers who watches the service, `server` listens and stops.
+`problems` turns errors into problem documents, `probes` answers health checks, `server` starts and stops it all.
 """

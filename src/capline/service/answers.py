@@ -1,7 +1,7 @@
 """What the service answers: decisions as JSON, in rows and in columns.
 
-`segment` is the one that was named, or looked up: whose limits bind. An answer that the store did not give says so in
-`origin`.
+`segment` is the one whose limits bind, named or looked up. Durations are in seconds; `retry_after` null is never. An
+answer that the store did not give says so in `origin`.
 """
 
 from __future__ import annotations

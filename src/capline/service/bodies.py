@@ -1,4 +1,4 @@
-"""Bodies of requests, within bounds of size and time; the head of a request says whether it is worth reading one."""
+"""Reads the bodies of requests, within bounds of size and time; what the head rules out is refused unread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PACKED = (MSGPACK.encode(), b"application/x-msgpack")
 
 
 def check_head(headers: list[tuple[bytes, bytes]], most_bytes: int, *, any_type: bool) -> bool:
-    """Refuse what needs no reading to be refused; whether the body is msgpack."""
+    """Raise for a body that the head alone rules out, by size or type; returns whether it is msgpack."""
     kind = b""
     for name, value in headers:
         if name == b"content-type":
@@ -31,7 +31,7 @@ def check_head(headers: list[tuple[bytes, bytes]], most_bytes: int, *, any_type:
     kind = kind.partition(b";")[0].strip().lower()
     if kind in _PACKED:
         return True
-    # A page in a browser may send forms and text to any address without asking; JSON it may not.
+    # A web page may send forms and text to another site without a preflight, but not JSON.
     if not any_type and kind != _JSON:
         raise Problem(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
@@ -48,7 +48,7 @@ def check_size(size_bytes: int, most_bytes: int) -> None:
 
 async def body_of(receive: Receive, most_bytes: int, within_s: float) -> bytes | None:
     """The whole body; None where the client went away before its end."""
-    # uvicorn's cycle knows whether the body has come whole, as it nearly always has: then nothing is waited for.
+    # uvicorn's cycle knows whether the whole body is there, as it nearly always is: then no timeout is needed.
     whole = getattr(getattr(receive, "__self__", None), "more_body", True) is False
     message = await receive() if whole else await _piece(receive, within_s)
     if message["type"] == "http.disconnect":

@@ -36,7 +36,7 @@ _LONGEST_COST = 16
 
 
 def check_route(limiter: AsyncLimiter) -> dict[str, Route]:
-    """The path that answers, to GET and HEAD."""
+    """The route of `/check`, for GET and HEAD."""
 
     async def check(request: Request) -> Reply:
         """May this request go on? 204 or 403, for gateways that ask by a subrequest."""
@@ -52,7 +52,7 @@ def check_route(limiter: AsyncLimiter) -> dict[str, Route]:
 
 
 async def decide(limiter: AsyncLimiter, named: dict[str, str]) -> Decision:
-    """The decision that these words ask for; raises `CaplineError` where there is none, in an outage too."""
+    """The decision that these parameters ask for; raises `CaplineError` if there is none, also in an outage."""
     decision = await limiter.decide(
         _needed(named, "policy"),
         _subject(_needed(named, "subject")),

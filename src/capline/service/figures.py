@@ -1,12 +1,12 @@
 """Counters and histograms as plain numbers: adding to one costs a tenth of what prometheus-client's own do.
 
-Of one process they are in a list, and written out when somebody asks. Of several they are in files as those of
-prometheus-client's multiprocess mode, which whoever is asked adds up: a worker that was killed keeps what it counted.
+With one process they are in a list, collected at a scrape. With several they are in files, in the format of
+prometheus-client's multiprocess mode, and a scrape adds them up: what a killed worker counted is kept.
 
-    used    i, and 4 bytes               bytes of the file that are used, with these 8
+    used    i, and 4 bytes               bytes of the file that are used, these 8 included
     each    length i, name, value d, d   the name is JSON; 1 to 8 spaces follow it, up to a multiple of 8
 
-The rule: one thread adds, the event loop's.
+The rule: only the event loop's thread adds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TOTAL = "_total"
 
 @dataclass
 class _Kept:
-    """One metric: `bounds` of its buckets, none for a counter; of each label set the numbers, and where they are."""
+    """One metric: the `bounds` of its buckets, none for a counter; `places` of its numbers, by label values."""
 
     name: str
     text: str
@@ -53,7 +53,7 @@ class _Kept:
 
 
 class Figures:
-    """A collector for a registry; with a folder, files in it instead, and nothing to collect here."""
+    """A collector for a registry. With a folder, the numbers are in files there, and it collects nothing."""
 
     def __init__(self, folder: str | None = None) -> None:
         self._folder = folder
@@ -62,7 +62,7 @@ class Figures:
         self._files: dict[str, _File] = {}
 
     def counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Callable[[tuple[str, ...]], Figure]:
-        """Makes what adds to the counter of these values of its labels; its name ends in `_total`."""
+        """A counter, whose name ends in `_total`: takes values of the labels, and returns the function that adds."""
         kept = _Kept(name.removesuffix(_TOTAL), text, labels)
         self._kept.append(kept)
 
@@ -79,7 +79,7 @@ class Figures:
     def histogram(
         self, name: str, text: str, bounds: tuple[float, ...], labels: tuple[str, ...] = ()
     ) -> Callable[[tuple[str, ...]], Figure]:
-        """The same of a histogram; what is above all bounds has a bucket of its own."""
+        """The same for a histogram; values above all bounds have a bucket of their own."""
         kept = _Kept(name, text, labels, bounds)
         self._kept.append(kept)
 
@@ -95,7 +95,7 @@ class Figures:
         return figure
 
     def _places(self, kept: _Kept, values: tuple[str, ...]) -> tuple[_Numbers, list[int]]:
-        """Where the numbers of these labels are: of a counter one, of a histogram the sum, then each bucket's."""
+        """Where the numbers of these label values are: a counter's one; a histogram's sum, then each bucket."""
         found = kept.places.get(values)
         if found is not None:
             return found
@@ -116,7 +116,7 @@ class Figures:
         return [] if self._folder is not None else [_family(kept) for kept in self._kept]
 
     def describe(self) -> Iterable[Metric]:
-        """As none is there yet when it is registered."""
+        """Nothing: there are no metrics yet when it is registered."""
         return ()
 
 
@@ -148,7 +148,7 @@ def _family(kept: _Kept) -> Metric:
 
 
 class _File:
-    """Grows as numbers are placed; those placed before stay where they are, in the same bytes mapped once more."""
+    """A file that grows as numbers are added. Older mappings stay valid: all of them show the same bytes."""
 
     def __init__(self, folder: str, kind: str) -> None:
         self._number, _ = tempfile.mkstemp(".db", f"{kind}_", folder)
@@ -162,7 +162,7 @@ class _File:
         self._numbers = memoryview(self._mapped).cast("d")
 
     def place(self, names: list[str]) -> tuple[_Numbers, list[int]]:
-        """Give each name a number, 0 so far, and say where."""
+        """Add a number, 0, for each name; returns where they are."""
         places: list[int] = []
         entries: list[bytes] = []
         end = self._used
@@ -176,5 +176,5 @@ class _File:
             self._map(max(end, 2 * len(self._mapped)))
         self._mapped[self._used : end] = b"".join(entries)
         self._used = end
-        _USED.pack_into(self._mapped, 0, end)  # last: who reads meanwhile finds whole entries
+        _USED.pack_into(self._mapped, 0, end)  # last, so that a reader finds whole entries
         return self._numbers, places

@@ -1,7 +1,7 @@
 """Plain ASGI: routes, bodies within bounds, replies; every error a problem document.
 
-The rule: nothing is decided for a request whose body has not come whole. One that is too large, too slow or cut off
-ends before its handler; a client that leaves after that changes nothing, its decision counts once.
+The rule: a handler runs only when the whole body has arrived. A body that is too large, too slow or cut off is refused
+before it; a client that disconnects after it changes nothing: its decision counts once.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 ONE_BODY_BYTES = Bounds().body_bytes
-"""The largest body of one attempt, unless `bounds` say another: a hundred times what the longest names take."""
+"""The default bound of a body with one attempt: a hundred times what the longest names take."""
 
 BATCH_BYTES = Bounds().batch_bytes
-"""The same of many attempts."""
+"""The same for a batch."""
 
 WITH_BODY = ("POST", "PUT")
 
@@ -41,11 +41,11 @@ log = logging.getLogger("capline.service")
 
 
 class Request:
-    """One request: its method, its path and query as they were sent, its headers; its body, b"" until that is read.
+    """One request: method, headers, path and query as they were sent; the body, b"" until it is read.
 
-    `route` is the path with its names as the routes have it, "" before one is found; `names` is what stands for them.
-    `packed` says that the body is msgpack; `who` is the name of its token, "" where there are none; `client` is the
-    address that it came from, by as many X-Forwarded-For as proxies are trusted.
+    `route` is the path's template, like /v1/policies/{name}, "" before one is found; `names` is what stands for its
+    names. `packed` says that the body is msgpack; `who` is the name of its token, "" without tokens; `client` is the
+    client's address, by X-Forwarded-For where proxies are trusted.
     """
 
     __slots__ = ("body", "client", "headers", "method", "names", "packed", "path", "query", "route", "who")
@@ -61,9 +61,9 @@ class Request:
 
 
 class Reply:
-    """What a handler answers: a body and its status; `headers` beside type and length.
+    """What a handler returns: a body and its status; `headers` besides type and length.
 
-    What is not bytes is encoded as the request was.
+    A body that is not bytes is encoded as the request was, in JSON or msgpack.
     """
 
     __slots__ = ("body", "headers", "status", "type")
@@ -91,10 +91,10 @@ _ROLES = {"GET": ("read",), "POST": ("decide",)}
 
 
 class Route:
-    """Who answers at a path, by method; bodies of at most `body_bytes`. `{name}` in a path is any one part.
+    """The handlers of a path, by method; bodies of at most `body_bytes`. `{name}` in a path matches any one part.
 
     `any_type` where the body's Content-Type does not matter
-    `roles`   whose tokens may: by default read for GET, decide for POST; an admin may all. () is anybody
+    `roles`   that may call it: by default read for GET, decide for POST, else admin, who may call all; () is anybody
     `direct`  whether its POST may be answered without ASGI: `run.connection` says when
     `takes`   the form of the body, `gives` that of the answer, `query` the parameters by method, `also` what
               other statuses mean: for OpenAPI
@@ -123,12 +123,12 @@ class Route:
         self.also = also or {}
 
     def roles_of(self, method: str) -> tuple[str, ...]:
-        """Whose tokens may use the method here, beside an admin's; () is anybody."""
+        """The roles that may use the method, besides admin; () is anybody."""
         return _ROLES.get(method, ("admin",)) if self.roles is None else self.roles
 
 
 class Answered(NamedTuple):
-    """A request that was answered: the path of its route, not what stands behind it, which may be a subject."""
+    """A request that was answered. `route` is the path's template; `path` is as it was sent, and may name a subject."""
 
     method: str
     route: str
@@ -145,14 +145,14 @@ class Observer(Protocol):
     """Told of every request that was answered."""
 
     def answered(self, request: Answered) -> None:
-        """This was."""
+        """Called after each answer."""
         ...
 
 
 class App:
     """The application over these routes: by ASGI, and for connections that ask it directly.
 
-    `count` is told the status and the seconds of every request.
+    `count` is called with the status and the seconds of every request.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class App:
         self._observers, self._guard, self._trusted, self._count = observers, guard, trusted_proxies, count
         self._under_way = 0
         self.direct = frozenset(path.encode() for path, route in routes.items() if route.direct)
-        """Paths whose POST may be asked directly."""
+        """Paths whose POST may be answered without ASGI."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -193,9 +193,9 @@ class App:
         self.answered(request, reply.status, len(body), perf_counter() - began)
 
     async def answer(self, request: Request, receive: Receive | None = None) -> tuple[Reply, bytes] | None:
-        """The reply and its body, whatever comes; None where the client went away before its request had ended.
+        """The reply and its body, for an error too; None if the client left before its request was complete.
 
-        Without `receive` the request's body is there already, and there is an answer.
+        Without `receive` the request has its body already, and the result is never None.
         """
         self._under_way += 1
         try:
@@ -216,7 +216,7 @@ class App:
         if found is None:
             raise Problem(HTTPStatus.NOT_FOUND, "there is nothing at this path; docs/service.md lists those there are")
         route, request.route, request.names = found
-        if self._under_way > self._bounds.requests and route.roles != ():  # a probe says that it lives
+        if self._under_way > self._bounds.requests and route.roles != ():  # probes are always answered
             raise Problem(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 f"{self._bounds.requests} requests are under way, and no more are taken",
@@ -261,7 +261,7 @@ class App:
                 observer.answered(told)
 
     def client(self, peer: tuple[str, int] | None, headers: list[tuple[bytes, bytes]]) -> str:
-        """The address that a request came from: the last that was written by a proxy that is trusted."""
+        """The client's address: the peer's, or by X-Forwarded-For as many from the right as proxies are trusted."""
         near = peer[0] if peer else ""
         if not self._trusted:
             return near
@@ -272,7 +272,7 @@ class App:
 
 @lru_cache(256)
 def _header_name(name: str) -> bytes:
-    """Small letters, as ASGI has them; there are few names, and they come again."""
+    """In lower case, as ASGI requires; cached, since the same few names recur."""
     return name.lower().encode()
 
 

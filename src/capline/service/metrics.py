@@ -1,6 +1,6 @@
-"""The metrics of the service: of one process in its own registry, of several by prometheus-client's multiprocess mode.
+"""The service's metrics: one process has its own registry, several use prometheus-client's multiprocess mode.
 
-What each request adds to is in `figures`. Memory and processor time are given for each process.
+The metrics that every request adds to are in `figures`. Memory and processor time are by process.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["Metrics"]
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""The variable that turns the multiprocess mode on, when prometheus-client is loaded."""
+"""The variable that turns the multiprocess mode on; prometheus-client reads it when it is imported."""
 
 
 STORE_EVERY_S, STORE_WITHIN_S = 2.0, 5.0
@@ -103,7 +103,7 @@ class Metrics:
         self.servers = ServerMetrics(self.asked, own)
 
     def add(self, limiter: AsyncLimiter, segments: SegmentSource | None = None) -> None:
-        """Tell of its store, too, and of its segments."""
+        """Export its store, too, its segments and its configuration."""
         self._stores.add("main", limiter)
         if segments is not None:
             self._segments.add("main", segments)
@@ -111,13 +111,13 @@ class Metrics:
             ConfigurationMetrics(self.asked, limiter.configuration)
 
     def reloaded(self, what: str, *, refused: bool, changed: bool) -> None:
-        """This changed, and was taken over or refused."""
+        """Record that a change was taken over or refused."""
         self._refused.labels(what).set(refused)
         if changed:
             (self._failures if refused else self._reloads).labels(what).inc()
 
     async def watch(self, limiter: AsyncLimiter) -> None:
-        """Ask the store for its time now and then, until this is cancelled."""
+        """Ask the store for its time every two seconds, until this is cancelled."""
         while True:
             try:
                 async with asyncio.timeout(STORE_WITHIN_S):
@@ -128,7 +128,7 @@ class Metrics:
             await asyncio.sleep(STORE_EVERY_S)
 
     def answered(self, status: int, seconds: float) -> None:
-        """A request was, with this status."""
+        """Count a request that was answered with this status."""
         count = self._by_status.get(status)
         if count is None:
             count = self._by_status[status] = self._requests((str(status),))
@@ -136,7 +136,7 @@ class Metrics:
         self._seconds(seconds)
 
     def routes(self) -> dict[str, Route]:
-        """Where they are read."""
+        """The route where they are read."""
         return {"/metrics": Route({"GET": self._answer})}
 
     async def _answer(self, _request: Request) -> Reply:

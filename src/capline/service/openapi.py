@@ -1,6 +1,6 @@
 """The service's own description: OpenAPI 3.1 made from the routes and their forms, and a page of it.
 
-The page is HTML without a script and without anything from elsewhere: it is readable where there is no internet.
+The page is HTML without scripts and without outside resources, so it works offline.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the service stands on beside the library: an extra, not always there."""
+"""The packages that the service needs: an extra, not always installed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _PARTS = ("uvicorn", "httptools", "uvloop", "prometheus_client")
 
 
 def check_service_parts() -> None:
-    """Raise the `CaplineError` that says what to install, where a package is missing.
+    """Raise the `CaplineError` that says what to install, if a package is missing.
 
-    They are looked for, not loaded: with several workers the parent must not load what these set up for themselves.
+    They are found, not imported: with several workers each worker imports them, and the parent must not.
     """
     for name in _PARTS:
         try:

@@ -1,4 +1,4 @@
-"""Paths and their names: `/v1/segments/{name}/count` has one, and whatever stands there is it."""
+"""Matches paths to templates such as `/v1/segments/{name}/count`, where `{name}` is any one part."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _T = TypeVar("_T")
 
 
 class Paths(Generic[_T]):
-    """Who is found at a path, the path as it was given, and what stands for its names, as it was sent.
+    """Finds the value at a path, its template, and what stands for the template's names, as it was sent.
 
-    A path without names comes before one with names; a name is one part of a path, and not empty. Cost: a dictionary
-    look-up without names, else one for each path of as many parts.
+    A template without names wins; a name stands for one part that is not empty. Cost: a dictionary look-up, and with
+    names a comparison for each template of as many parts.
     """
 
     def __init__(self, paths: Mapping[str, _T]) -> None:

@@ -1,4 +1,4 @@
-"""What asks after the service itself: is the process alive, can it decide.
+"""Health checks: is the process alive, and can it decide?
 
 `/readyz` asks the store for its time at each call, so it says what a decision would meet.
 """
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["probes"]
 
 READY_WITHIN_S = 5.0
-"""Longer than any store's own deadline: who asks gives up before."""
+"""Longer than a store's usual deadline."""
 
 OK = b'{"status":"ok"}'
 
 
 def probes(limiter: AsyncLimiter, segments: SegmentSource | None = None) -> dict[str, Route]:
-    """Alive and ready. Old segments are no reason not to be: the last good ones serve, and it says how old they are."""
+    """`/healthz` and `/readyz`. Old segments do not make it unready: the last good ones serve, and it says how old."""
 
     async def alive(_request: Request) -> Reply:
         """The process answers."""

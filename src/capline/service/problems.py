@@ -26,11 +26,11 @@ from capline.model.status_title import status_title
 __all__ = ["RETRY_AFTER_S", "Problem", "document", "problem_of"]
 
 RETRY_AFTER_S = 1
-"""What an outage says: nobody knows when the store answers again."""
+"""Of an outage: nobody knows when the store answers again."""
 
 
 class Problem(Exception):  # noqa: N818 - the word of RFC 9457
-    """A request that gets no answer: its status, why, and headers beside these."""
+    """An error answer: its status, its detail, and further headers."""
 
     def __init__(self, status: HTTPStatus, detail: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(detail)
@@ -40,7 +40,7 @@ class Problem(Exception):  # noqa: N818 - the word of RFC 9457
 
 
 def problem_of(error: CaplineError) -> Problem:
-    """What this error is to who asked."""
+    """The answer to a request that raised this error."""
     detail = " ".join(str(error).split("\n"))
     if isinstance(error, (StoreDamagedError, StoreVersionError)):
         return Problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail)

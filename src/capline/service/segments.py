@@ -1,9 +1,9 @@
-"""Segments over HTTP: who is in which, how many, page by page; and the segments that a service opens for its decisions.
+"""Segments over HTTP: membership, counts, pages of ids; and opening the segments that decisions use.
 
 An id is text or an integer, as the segments have it: in JSON by its type, in a query by the segments' own kind (`i:42`
 and `s:42` say it, and are refused where the segments have the other). Every answer names the version that gave it.
 
-What takes long on large segments runs in a thread; roaring itself holds the interpreter for some 10 ms an operator of a
+Slow calls on large segments run in a thread; roaring holds the GIL there, some 10 ms per operator on segments of a
 country's size, so an expression has a bound.
 """
 
@@ -38,7 +38,7 @@ MOST_IDS = 100_000
 MOST_MEMBERS = 10_000
 MEMBERS = 1_000
 MOST_NAMES = 32
-"""Ids in a page, at most and unless said; names in an expression."""
+"""The most ids in a page, and the default; the most names in an expression."""
 
 _READ = ("read", "decide")
 
@@ -57,7 +57,7 @@ class Evaluate(msgspec.Struct, forbid_unknown_fields=True):
 
 @asynccontextmanager
 async def opened(address: str | None) -> AsyncGenerator[SegmentSource | None]:
-    """The segments at this address, fetched in a thread, followed until the end; `SegmentError` where none are good."""
+    """The segments at this address, fetched in a thread, followed while the block lasts; may raise `SegmentError`."""
     if address is None:
         yield None
         return
@@ -71,7 +71,7 @@ async def opened(address: str | None) -> AsyncGenerator[SegmentSource | None]:
 
 
 def check_address(address: str) -> str | None:
-    """Raise for an address that cannot be one; the directory to read, None for a publication, which is not asked."""
+    """Raise for an invalid address; returns a snapshot's directory, None for a publication, which is not contacted."""
     from capline.segment import is_publication  # noqa: PLC0415 - an extra, as above
     from capline.segment.objects.address import open_objects  # noqa: PLC0415 - as above
 
@@ -82,7 +82,7 @@ def check_address(address: str) -> str | None:
 
 
 def figures(source: SegmentSource) -> dict[str, object]:
-    """What is served and how old it is, for probes: seconds since it was built, and since it was known to be newest."""
+    """The version served, for probes: seconds since it was built, and since it was last known to be the newest."""
     status = source.status
     return {
         "version": status.version,
@@ -93,7 +93,7 @@ def figures(source: SegmentSource) -> dict[str, object]:
 
 
 def routes(source: SegmentSource | None) -> dict[str, Route]:
-    """What is asked of these segments, by path; without segments each path says so."""
+    """The routes of these segments; without segments each answers 404."""
     asked = _Segments(source) if source is not None else _None()
     return {
         "/v1/segments": Route({"GET": asked.list}),
@@ -173,7 +173,7 @@ class _Segments:
 
 
 class _None:
-    """Of no segments."""
+    """The handlers where there are no segments."""
 
     async def refuse(self, _request: Request) -> NoReturn:
         """There are no segments here."""
@@ -220,7 +220,7 @@ def _id(snapshot: Snapshot, word: str, parameter: str) -> Any:
 
 
 def _word(one: Any) -> Any:
-    """What `_id` reads as this id."""
+    """The word that `_id` reads as this id."""
     return f"s:{one}" if isinstance(one, str) and one.startswith(("i:", "s:")) else one
 
 

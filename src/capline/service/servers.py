@@ -1,4 +1,4 @@
-"""Asks the servers of the stores how they are, for the metrics: now and then, never because somebody reads these."""
+"""Polls the servers of the stores for the metrics, by a timer: a scrape asks no server."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 __all__ = ["EVERY_S", "watch_servers"]
 
 EVERY_S = 10.0
-"""Each process asks each server so often; one INFO costs a server some 0.1 ms."""
+"""How often a process asks each server; one INFO costs a server some 0.1 ms."""
 
 
 async def watch_servers(limiter: AsyncLimiter, metrics: ServerMetrics) -> None:
     """Show the servers of the limiter's stores in these metrics, until this is cancelled."""
-    async with asyncio.TaskGroup() as group:  # each by itself: one that is slow holds up its own figures alone
+    async with asyncio.TaskGroup() as group:  # apart: a slow store delays its own figures only
         group.create_task(_watch_logs(limiter, metrics))
         if limiter.configuration is not None:
             group.create_task(_watch_configuration(limiter.configuration, metrics))

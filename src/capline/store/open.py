@@ -63,7 +63,7 @@ def open_async_store(url: str, clock: Clock | None = None, *, create: bool = Tru
 
 
 def _server(url: str) -> Settings | None:
-    """What the URL of a store on a server says; None for any other."""
+    """The settings in the URL of a store on a server; None for any other store."""
     if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
         return None
     kind, named, _ = url.partition("://")

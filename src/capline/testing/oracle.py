@@ -75,7 +75,7 @@ class _Account:
         return max(now_us, self.seen_us)
 
     def pass_to(self, now_us: int) -> None:
-        """Tell which reservations have ended now; one that a clock stepped back before has not."""
+        """Mark the reservations that have ended by now; where the clock stepped back, unmark them."""
         time_us = self.time_us(now_us)
         for hit in self.hits:
             hit.over = hit.ends_us is not None and hit.ends_us <= time_us
@@ -260,7 +260,7 @@ class Oracle:
             del self._accounts[key]
 
     def swept(self, now_us: int) -> None:
-        """`sweep` was called: a log that is out of every window is forgotten, and with it what time it knew of."""
+        """`sweep` was called: a log that is out of every window is forgotten, and with it the time that it had seen."""
         for key, account in list(self._accounts.items()):
             last_us = max([account.seen_us, *(hit.stamp_us for hit in account.hits)])
             if last_us + account.retention_us <= now_us:
@@ -279,7 +279,7 @@ class Oracle:
     # --- what is counted ------------------------------------------------------------------------------------------
 
     def _took_along(self, account: _Account, *, changed: bool) -> None:
-        """A log that was changed has let go of what had ended, for good."""
+        """A change to a log drops its ended reservations for good."""
         for hit in account.hits if changed else ():
             hit.kept = hit.live
 

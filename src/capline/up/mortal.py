@@ -1,9 +1,9 @@
-"""Becomes another program that ends when `capline up` does, however that ends.
+"""Replaces itself by a program that is killed when `capline up` ends, however that ends.
 
     python mortal.py PARENT PROGRAM WORDS…
 
-The kernel is asked to kill this process when its parent ends; a parent that had ended before it was asked is no longer
-our parent, and nothing is started. Linux only: elsewhere the program is started all the same.
+The kernel is asked to kill this process when its parent ends. If the parent ended before that, it is no longer our
+parent, and nothing is started. Linux only: elsewhere the program is started all the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Become the program; 1 where nobody is there any more who wants it."""
+    """Become the program; exit with 1 if the parent is gone."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(sys.argv[1]):

@@ -1,4 +1,4 @@
-"""What `capline up` starts, with which words and after what: a pure function of what is installed here.
+"""What `capline up` starts, by which commands and in which order: a pure function of what is installed here.
 
     Redis Cluster 3+3, its slots and replicas   Redis (the queue)        S3 server
     the policies, set in the configuration store
@@ -6,9 +6,9 @@
     receiver           ->  worker           ->  the campaign, queued once
     Prometheus
 
-Parts start in this order, each when the one before it answers. What is missing is named with what to install, and what
-stands on it takes the next best: an embedded store for the cluster, a directory for the S3 server, the first service
-for nginx. Without the queue there is no campaign.
+Parts start in this order, each when the one before it answers. What is missing is named with what to install, and has a
+replacement: an embedded store for the cluster, a directory for the S3 server, the first service for nginx. Without the
+queue there is no campaign.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ PORTS = 20
 """How many ports a plan may need."""
 NODES, REPLICAS = 6, 1
 RATE = 20
-"""Requests a second that play by themselves."""
+"""Requests a second of `traffic`."""
 TAKEOVER_S = 5
-"""A batch of a worker that died is taken over as soon as that."""
+"""How soon the batch of a dead worker is taken over."""
 SERVER_PAUSE_S = 10.0
-"""Before a server that died is started again: by then its replica serves, or it comes back with what it had on disk."""
+"""The pause before a dead server is restarted, with what it had on disk: by then its replica, if any, serves."""
 
 _CLI = (sys.executable, "-m", "capline.cli")
 _HAVE_REPLICAS = f'for port; do test "$("$0" -p "$port" WAIT {REPLICAS} 1000)" -ge {REPLICAS} || exit 1; done'
@@ -207,7 +207,7 @@ class _Maker:
         return port
 
     def _campaign(self, queue: str, store: str, segments: str) -> tuple[int, list[int]]:
-        """The port where messages arrive, and those where workers tell their metrics."""
+        """The port where messages arrive, and those of the workers' metrics."""
         port, metrics = next(self._ports), next(self._ports)
         self._files["campaign.yaml"] = files.campaign_yaml(store, segments, port)
         self._files["users.csv"] = files.users_csv()

@@ -1,4 +1,4 @@
-"""Free ports of loopback, below those that the kernel gives to outgoing connections: none of these can take one.
+"""Free ports of loopback, below the ephemeral range, so that no outgoing connection takes one.
 
 A server of a Redis Cluster also has a bus, 10,000 above its port.
 """

@@ -1,8 +1,8 @@
-"""Starts the parts, waits until each answers, starts again who died, and ends them all.
+"""Starts the parts, waits until each answers, restarts those that died, and ends them all.
 
 Each part has a session of its own: Ctrl-C in a terminal is for us alone, and at the end all that a part started goes
-with it. The kernel ends a part when we are killed (`mortal`). What a part says is in NAME.log, which
-begins anew when it has grown too long and the part is started again.
+with it. The kernel ends a part when we are killed (`mortal`). A part's output is in NAME.log, which is truncated at a
+restart if it has grown too long.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LARGEST_LOG_BYTES = 10 << 20
 
 
 class _Child:
-    """A part, and whoever takes its place."""
+    """A part's process, and those that take its place."""
 
     def __init__(self, part: Part, folder: Path) -> None:
         self.part = part
@@ -78,7 +78,7 @@ class _Child:
 
 
 class Processes:
-    """The parts that were started. `say` is told of who died, `stopped` whether all are to end."""
+    """The parts that were started. `say` reports which died; `stopped` returns whether all are to end."""
 
     def __init__(self, folder: Path, say: Callable[[str], object], stopped: Callable[[], bool]) -> None:
         self._folder, self._say, self._stopped = folder, say, stopped
@@ -115,7 +115,7 @@ class Processes:
         return False
 
     def look(self) -> None:
-        """Name who died, and start again whose pause is over."""
+        """Report the parts that died, and restart those whose pause is over."""
         for child in self._children:
             status = child.process.poll()
             if child.part.once or status is None:
@@ -130,7 +130,7 @@ class Processes:
                 self._say(f"{child.part.name} started again, pid {child.process.pid}")
 
     def stop(self) -> None:
-        """End all of them, those that ask before those that answer; who has not ended in time is killed."""
+        """End all of them, callers before those that they call; what has not ended in time is killed."""
         for child in reversed(self._children):
             child.tell(signal.SIGTERM)
         deadline = time.monotonic() + STOP_WITHIN_S

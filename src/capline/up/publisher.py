@@ -30,7 +30,7 @@ _KEPT = 10
 
 
 def main() -> None:
-    """Publish until it is ended; what failed is said and tried again."""
+    """Publish until it is ended; a failure is reported, and tried again."""
     url, ready = sys.argv[1:]
     moved = 0
     while True:
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _make_bucket(url: str) -> None:
-    """On a server of our own, which may have come back empty; one that is there already is fine."""
+    """Make the bucket on our own server, which may have come back empty; one that is there already is fine."""
     endpoint, parts = os.environ.get("AWS_ENDPOINT_URL"), urlsplit(url)
     if parts.scheme != "s3" or endpoint is None:
         return

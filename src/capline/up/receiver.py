@@ -2,8 +2,8 @@
 
     python -m capline.up.receiver PORT
 
-POST /message is a message, a key that came before is answered as it was and counted once; GET / is how many arrived
-and the last of them, as JSON. A line of each message goes to standard error.
+POST /message takes a message: one with a known Idempotency-Key gets the same answer and is not counted again. GET /
+says how many arrived, and shows the last of them, as JSON. Each message is a line on standard error.
 """
 
 from __future__ import annotations

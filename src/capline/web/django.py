@@ -10,8 +10,8 @@
         policy, key = "burst", "user"
 
 The middleware decides when Django has found the view: all rules of the project and of the view are one decision.
-Sessions and users are known then, wherever in `MIDDLEWARE` it stands. What no view answers (404, redirects of other
-middleware) is decided with its answer.
+Sessions and users are known then, wherever in `MIDDLEWARE` it stands. A request that reaches no view (404, a redirect
+of other middleware) is decided when it is answered.
 
 The rule: one `Limiter` for sync and async views, so that both count together. Async views call it in a thread.
 """

@@ -4,8 +4,8 @@
     @app.get("/search", dependencies=[Depends(Limited("search", key=current_user))])
 
 The middleware has decided already when a route is known. So a route's rule is decided after it, and where it refuses,
-what the middleware consumed is given back. There is one answer and one set of headers for both. A rule that cannot be
-decided is told when the server starts, which needs the middleware of this module.
+what the middleware consumed is given back. There is one answer and one set of headers for both. The middleware of this
+module reports a route's rule that cannot be decided when the server starts.
 """
 
 from __future__ import annotations

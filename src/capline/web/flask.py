@@ -6,7 +6,7 @@
     @cap.limit("login", key=lambda request: request.form.get("username"))
 
 A request's view is known before it is decided, so the rules of the app and of the view are one decision. It is decided
-before all other functions of `before_request` that are registered later.
+before functions of `before_request` that are registered later.
 """
 
 from __future__ import annotations

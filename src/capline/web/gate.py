@@ -1,4 +1,4 @@
-"""The settings of an app, checked, and one visit for each request: everything but the framework and the waiting.
+"""An app's settings, checked, and a visit for each request: all that depends on no framework, sync or async.
 
     visit = gate.visit()
     refusal = run(visit.enter(request, rules))    None: let it through; else this is the answer
@@ -6,12 +6,11 @@
     run(visit.leave(answer))                      gives back what an answer should not count (`refund_if`)
     visit.headers()                               for whatever is answered
 
-`enter` and `leave` are generators that yield what the limiter returned: a decision of a `Limiter`, or what has to be
-awaited of an `AsyncLimiter`. So both are one code; `run` and `awaited` are the two ways through it.
+`enter` and `leave` are generators that yield what the limiter returned: a `Limiter`'s decision, or an `AsyncLimiter`'s
+awaitable. So sync and async are one code; `run` and `awaited` drive it.
 
 The rule: the rules of one `enter` are one attempt, and a refusal by a later one gives back what was consumed before.
-So a request that is refused has consumed of no limit. An outage is the caller's choice, 503 or let through, and never
-429.
+So a refused request has consumed nothing. An outage is answered by the caller's choice, 503 or let through, never 429.
 """
 
 from __future__ import annotations
@@ -121,7 +120,7 @@ class Gate:
         return check_rules(rules, self.limiter, may_await=self.may_await, beside=len(self.rules))
 
     def visit(self) -> Visit:
-        """A request comes."""
+        """Begin a request."""
         return Visit(self)
 
     def note(self, outcome: Outcome) -> None:
@@ -290,7 +289,7 @@ def _states(part: _Part) -> Iterable[LimitStatus]:
 
 
 def run(steps: Generator[Any, Any, T]) -> T:
-    """Go through with a `Limiter`: what is yielded is the answer already."""
+    """Drive the steps with a `Limiter`: what they yield is the answer already."""
     try:
         answer = next(steps)
         while True:
@@ -300,7 +299,7 @@ def run(steps: Generator[Any, Any, T]) -> T:
 
 
 async def awaited(steps: Generator[Any, Any, T]) -> T:
-    """Go through with an `AsyncLimiter`: what is yielded is awaited."""
+    """Drive the steps with an `AsyncLimiter`: what they yield is awaited."""
     try:
         waiting = next(steps)
         while True:

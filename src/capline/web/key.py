@@ -3,8 +3,8 @@
 A key reads one of two forms that all frameworks share: the scope of ASGI (Starlette, FastAPI, Litestar), or the environ
 of WSGI (Flask, and Django's META). So it works with any of them, and can be called inside a function of your own.
 
-The rule: a request says what it likes, so bytes are read as Latin-1, which has a character for each of them; an address
-is believed only where a proxy of yours has written it. None means that there is no such key, and the rule is skipped.
+The rule: requests are untrusted. Headers are read as Latin-1, which decodes any bytes; an address is believed only
+where a proxy of yours wrote it. None means that there is no such key, and the rule is skipped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_PROXIES = 16
 IPV6_BITS = 128
 LONGEST_ADDRESS = 100
 UNKNOWN = "unknown"
-"""The address of who came without one: a Unix socket has none. All of them share it, as none of them is let past."""
+"""The subject of all clients without an address, as on a Unix socket: they share it, since unlimited is worse."""
 
 
 def header(name: str) -> Callable[[Any], str | None]:
@@ -58,7 +58,7 @@ def ip(trusted: int = 0, ipv6: int = 64) -> Callable[[Any], str]:
         # A client may send thousands of them; only the last few are looked at.
         chain = [*(forwarded.rsplit(",", trusted)[-trusted:] if forwarded else ()), peer]
         for text in chain:
-            # One that is no address was not written by a proxy of ours: the next to the right is who passed it on.
+            # Our proxies write addresses. Other text is the client's, and the next to the right is who passed it on.
             if known := _address(text.strip(), ipv6):
                 return known
         return peer or UNKNOWN

@@ -117,7 +117,7 @@ class Rule:
 
 
 def check_made(key: Any) -> None:
-    """Raise for a function of `capline.web.key` itself, which makes a key and is none."""
+    """Raise for `key.ip` and its kin themselves: each makes a key, so it must be called."""
     for maker, made in ((keys.ip, "ip()"), (keys.header, "header('X-Api-Key')"), (keys.joined, "joined(key.ip(), …)")):
         if key is maker:
             raise InvalidTypeError(f"key.{maker.__name__} makes a key: call it, like key.{made}")

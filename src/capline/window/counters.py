@@ -126,7 +126,7 @@ class FixedReader(_NumberReader, frozen=True):
 
 
 class LevelReader(_NumberReader, frozen=True):
-    """The generic cell rate algorithm: a unit raises the level by `rise`, each microsecond lowers it by `fall`."""
+    """GCRA: a unit raises the level by `rise`, each microsecond lowers it by `fall`; `brim` is a full quota."""
 
     rise: int
     fall: int

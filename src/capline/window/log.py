@@ -1,4 +1,4 @@
-"""The log of one subject as a plain value: the specification's own, written to be read rather than to be fast.
+"""The log of one subject as a plain value: the specification's own form, written for reading, not for speed.
 
 A log is its hits in the order of their stamps, and a high-water mark: the latest instant that the log has seen. Its
 time never falls below that. A refunded hit stays, with 0 units, until it is trimmed by age like any other: its stamp is
@@ -36,11 +36,11 @@ NEVER = -1
 
 
 class LogView(Protocol):
-    """What the rule reads of a log. `high_water_us` is the latest instant that the log has seen (0: none)."""
+    """What the rule reads of a log."""
 
     @property
     def high_water_us(self) -> int:
-        """The latest instant that the log has seen."""
+        """The latest instant that the log has seen; 0 for none."""
         ...
 
     def newest_us(self) -> int:
@@ -170,7 +170,7 @@ def forget(log: Log, cutoff_us: int) -> Log:
 
 
 class Draft:
-    """A log that can be changed, for the rule to be run on plain values: `log` is what it is now."""
+    """A mutable log over a plain one, so that the rule can run on plain values; `log` is its current value."""
 
     def __init__(self, log: Log) -> None:
         self.log = log

@@ -70,7 +70,7 @@ def fits_all(logs: Sequence[BoundLog], time_us: int) -> tuple[int | None, int, B
 
 
 MOST_TURNS = 64
-"""Quiet hours that follow each other so often leave no free instant."""
+"""After so many quiet hours in a row the answer is that there is no free instant."""
 
 
 def opens_from(stamped: Stamped, at_us: int = NEVER) -> tuple[int | None, Binding | None]:

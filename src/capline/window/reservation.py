@@ -7,9 +7,8 @@ itself kept as a log:
     units    how long it holds, in microseconds from its stamp on; 0 once it is committed
 
 The rule: a log is read as it is at the attempt's time, without the hits whose reservation has ended by then. So every
-verb begins with `end_all`, whatever was called in between, and from there on is what it is without reservations.
-Nothing is written for that alone: the next hit that is recorded takes the ended ones along, and raises the log's time
-past them.
+verb begins with `end_all`, and then does what it does without reservations. Nothing is written for that alone: the next
+hit that is recorded also removes the ended ones, and raises the log's time past them.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def end_all(logs: Sequence[BoundLog], record: OpenLog, now_us: int, copy: Callab
 
 
 def take_along(logs: Sequence[BoundLog]) -> None:
-    """After a refund or a settlement: what has ended goes from all logs where it goes from one."""
+    """After a refund or settlement that changes one log: remove what has ended from all of them."""
     for bound in logs if any(bound.changed for bound in logs) else ():
         bound.changed = bound.changed or bound.rewrites
 
@@ -64,9 +63,9 @@ def reserve(
 ) -> Decision:
     """Decide one attempt; a hit that is recorded holds for `ttl_us` from its stamp on, unless it is committed.
 
-    An id that is known gets its first answer, and what it names stays as it is, reserved or not. `alone`: the policy
-    has no logs but these, so what has ended goes from all of them. Raises `InvalidValueError`, and records nothing,
-    where more is pending than the record can count: 100,000 hits that are reserved for a day.
+    An id that is known gets its first answer, and its hit stays as it is, reserved or not. `alone`: the policy has no
+    other logs, so what has ended is removed everywhere. Raises `InvalidValueError`, and records nothing, where more is
+    pending than the record can count: 100,000 hits that are reserved for a day.
     """
     if record.units_after(NEVER) + ttl_us > LARGEST_QUOTA:
         raise too_many(logs[0].cost)
@@ -79,7 +78,7 @@ def reserve(
 
 
 def commit(own: BoundLog, record: OpenLog, stamp_us: int, now_us: int) -> bool:
-    """Make the reserved hit with this stamp an ordinary one; whether it counts, which is so for one committed before.
+    """Make the reserved hit with this stamp an ordinary one; True if it counts, also when it was committed before.
 
     False, and nothing changed, if its reservation has ended, or it was given back or is older than the widest window.
     """

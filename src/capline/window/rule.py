@@ -105,7 +105,7 @@ class _Verdict(NamedTuple):
 
 def _verdict(logs: Sequence[BoundLog], now_us: int) -> _Verdict:
     time_us, newest_us = time_of(logs, now_us), newest_of(logs)
-    # A look, of no cost, is at what is left now.
+    # A peek of cost 0 takes no new stamp: it reads what is left now.
     stamp_us = stamp_from(logs, time_us, newest_us) if logs[0].cost else time_us
     fits_us, early_us, binding = fits_all(logs, time_us)
     if fits_us is None:
@@ -114,7 +114,6 @@ def _verdict(logs: Sequence[BoundLog], now_us: int) -> _Verdict:
     if early_us > stamp_us or queued:
         return _Verdict(logs, stamp_us, _held_until(early_us, newest_us if queued else NEVER), binding)
     hit_us = max(stamp_us, fits_us)
-    # A peek of cost 0 has no stamp of its own, one behind the newest: it is about now.
     return _Verdict(logs, stamp_us, NEVER, None, stamp_from(logs, hit_us, newest_us) if logs[0].cost else hit_us)
 
 

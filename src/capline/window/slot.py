@@ -21,7 +21,7 @@ __all__ = ["Slot", "take_slot"]
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """The attempt takes the next free instant, at most (None: no bound) and at least so far from now."""
+    """Ask for the next free instant, at most `max_wait_us` (None: no bound) and at least `not_before_us` from now."""
 
     max_wait_us: int | None = None
     not_before_us: int = 0

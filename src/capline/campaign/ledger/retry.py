@@ -1,8 +1,8 @@
 """Further batches of a run, for those that failed: `capline campaign run --retry-failed`.
 
-The rows that failed and were given back (REFUNDED) become RETRIED, and a row of the ledger's table `retry` says which
-batches of such rows make a further batch: both in one step, so that a kill leaves either no further batch or all of
-them. Its subjects are not written a second time; they are the rows RETRIED of its sources.
+Rows that failed and were refunded (REFUNDED) become RETRIED, and a row of the table `retry` names the batches whose
+RETRIED rows make a further batch. Both in one transaction, so that a kill leaves no further batch or all of them. The
+subjects are not stored again.
 
 A further batch is a batch like any other: decided under the limits as they then are, with a receipt of its own number,
 so that nobody is counted twice. A batch has rows REFUNDED only until the next retry takes them all, so each is the

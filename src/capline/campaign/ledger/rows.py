@@ -9,9 +9,8 @@
 
     REFUSED                                      the limiter said no
     PENDING ──> UNSURE ─┬─> DELIVERED            allowed; being sent; the receiver has it
-      ┌───────────^     ├─> UNSURE ─> NOT_KNOWN  perhaps accepted: sent again until the attempts are used up; the hit
-      stays
-    RETRY <─────────────┤                        surely not accepted: sent again until the attempts are used up
+      ┌───────────^     ├─> UNSURE ─> NOT_KNOWN  perhaps accepted: sent again while attempts are left; the hit stays
+    RETRY <─────────────┤                        surely not accepted: sent again while attempts are left
                         └─> FAILED ─> REFUNDED   surely not accepted, for good: the hit is refunded next; it was
                                       └> RETRIED the row is decided again, and counted, in a later batch
 

@@ -1,4 +1,4 @@
-"""A batch's lease, renewed beside the work, however long a step of it takes."""
+"""Renews a batch's lease in the background, however long a step takes."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Queue:
         return [name.decode() for name in self.server.call("ZRANGE", _OPEN, 0, -1)]
 
     def ages_s(self) -> dict[str, float]:
-        """The same, with the seconds since each was first enqueued."""
+        """These campaigns, each with the seconds since it was first enqueued."""
         flat, (seconds, micros) = self.server.calls([("ZRANGE", _OPEN, 0, -1, "WITHSCORES"), ("TIME",)])
         now_us = int(seconds) * 1_000_000 + int(micros)
         return {name.decode(): max(now_us - float(begun), 0) / 1e6 for name, begun in _pairs(flat).items()}

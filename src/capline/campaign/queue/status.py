@@ -72,7 +72,7 @@ class QueueStatus:
     def report(self) -> QueueReport:
         """The progress now."""
         name = self._run.facts.campaign
-        # State first, then steps: a batch that moves in between is reported as less far, never as further.
+        # State before steps: where the run moves on in between, the state lags behind the counts, never ahead of them.
         state = self._queue.state(name)
         under_way = OutcomeCounts(self._run.facts.segments)
         for rows in self._queue.steps(name, sorted(self._not_done)):

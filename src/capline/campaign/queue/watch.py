@@ -26,7 +26,7 @@ MOST_CAMPAIGNS = 100
 
 
 class CampaignDepth(msgspec.Struct, frozen=True):
-    """A campaign that is not finished, in batches; `silent_s` since the lease was renewed that has waited longest."""
+    """A campaign that is not finished, in batches; `silent_s`: how long ago the stalest lease was renewed."""
 
     campaign: str
     age_s: float

@@ -68,7 +68,7 @@ _POLL_S = 0.5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _LONGEST_RENEWAL_S = 1.0
 _RENEWALS = 4
-"""Renewals in the time of one lease; at least one a second, since other workers may take over sooner."""
+"""Renewals per lease, and at least one a second, since other workers may have a shorter `takeover_s`."""
 
 
 class Worker:

@@ -26,7 +26,7 @@ _LABEL = re.compile(r"(?!-)(?:[A-Za-z0-9-]|[^\x00-\x9f])+(?<!-)")
 
 
 def parse_address(text: str) -> Address:
-    """The address; `ValueError` in a few words, without the text itself, where it is none."""
+    """The address; `ValueError` with a short reason, without the text itself, where it is invalid."""
     if not text:
         raise ValueError("the address is empty")
     if not text.isprintable():

@@ -2,8 +2,8 @@
 
     out/
     ├── .capline-run            the run whose parts these are
-    ├── part-000000.parquet     the allowed of batch 0: id, segment, key, then the audience's further columns
-    └── part-000001.parquet     …; a batch of which nobody is allowed has no part
+    ├── part-000000.parquet     batch 0, those allowed: id, segment, key, then the audience's further columns
+    └── part-000001.parquet     …; a batch without anybody allowed has no part
 
 The rule: a part is complete or not there, under the name of its batch: written to a temporary file, forced to disk,
 renamed. A batch that is sent again replaces its own part with the same bytes, so a resumed campaign, or a late worker,

@@ -4,11 +4,10 @@
     Message-ID  <run id.subject id@domain of `from`>: the same each time a message is sent
     X-Capline-Key  the message's key
 
-    250                                   delivered: the server has accepted it
-    4xx, no connection, no answer before  transient: the server cannot have the whole mail
-    the last line of the mail
-    5xx                                   permanent; so is an address that is none
-    no answer, or half of one, after it   not known: the server may have accepted it
+    250                                         delivered: the server has accepted it
+    4xx, no connection, lost before last line   transient: the server cannot have the whole mail
+    5xx, an invalid address                     permanent
+    no answer to the last line, or half of one  not known: the server may have accepted it
 
 The rule: SMTP has no idempotency, so a mail whose outcome is not known is sent again only with `again: true`, with the
 same Message-ID, by which some mailboxes drop duplicates. At most `most` mails are sent between two entries in the
@@ -138,7 +137,7 @@ class SmtpSender:
         return outcomes
 
     def close(self) -> None:
-        """Say goodbye."""
+        """Send QUIT and close the connection."""
         if self._smtp is not None:
             with contextlib.suppress(OSError):
                 self._smtp.quit()

@@ -54,7 +54,7 @@ def answers_of(answer: Answer, keys: Sequence[str]) -> list[Answer]:
         return [Answer(UNKNOWN, "the answer is no array of results")] * len(keys)
     statuses: dict[str, int | None] = {}
     for result in results:
-        # Two that contradict each other are none.
+        # Two that contradict each other count as none.
         same = statuses.get(result.key, result.status) == result.status
         statuses[result.key] = result.status if same else None
     return [_answer(statuses.get(key), answer.wait_s) for key in keys]

@@ -1,8 +1,7 @@
 """The result as charts: plain descriptions in Plotly's JSON form, without colours.
 
-Colours are named by role, `@sent` or `@refused2`; the page's style sheet says what they are, so one description serves
-light and dark. The palette there is Okabe and Ito's, which colour-blind readers can tell
-apart.
+Colours are named by role, `@sent` or `@refused2`; the page's style sheet defines them, so one description serves light
+and dark. The palette is Okabe and Ito's, which colour-blind readers can tell apart.
 
 Plain data keeps this module free of Plotly: its Python package is needed only for the script that the report carries.
 """

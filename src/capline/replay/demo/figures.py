@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["NO_SEGMENT", "Figures", "Line", "Week", "by_window", "day_text", "figures_of", "limit_name"]
 
 NO_SEGMENT = "(none yet)"
-"""How those are called who have no segment: customers on the day of their first purchase."""
+"""The name for those in no segment: customers on the day of their first purchase."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class Week(msgspec.Struct, frozen=True):
 class Figures(msgspec.Struct, frozen=True):
     """What the demo shows. `without_caps` and `with_caps`: messages a customer-week -> how many customer-weeks.
 
-    `windows` are the limits but for their quotas: `day`, `calendar-day`; of quiet hours the hours.
+    `windows` are the limits without their quotas: `day`, `calendar-day`; for quiet hours, the hours.
     """
 
     segments: tuple[Line, ...]

@@ -1,7 +1,4 @@
-"""Midnights and times of day for the recount, by the standard library alone and not by capline's own tables.
-
-So the limiter's midnights are compared with independent ones.
-"""
+"""Midnights and times of day for the recount, by the standard library alone: a check on capline's own tables."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ __all__ = ["is_quiet", "midnights_us"]
 
 _SECOND_US = 1_000_000
 _BEFORE = 8
-"""Days before the first that is asked for, so that there is a Monday among them."""
+"""Days before the first one asked for, so that a Monday is among them."""
 
 
 def midnights_us(zone: str, first_us: int, last_us: int, *, mondays: bool = False) -> NDArray[np.int64]:
@@ -48,5 +45,5 @@ def is_quiet(at_us: NDArray[np.int64], hours: QuietHours, zone: str) -> NDArray[
 
 
 def _midnight_us(day: date, where: ZoneInfo) -> int:
-    """The first of two midnights; of one that is skipped the instant of the change, as of a day that is."""
+    """The day's first midnight; the instant of the change where the zone skips midnight, or the whole day."""
     return round(datetime(day.year, day.month, day.day, tzinfo=where).astimezone(UTC).timestamp()) * _SECOND_US

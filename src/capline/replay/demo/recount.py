@@ -3,9 +3,9 @@
 The limiter decides by position, looking at one stamp per limit. Here every window is counted, for every decision:
 
     a send at t      under each of its limits (q, W), that subject's sends in (t - W, t], itself included, are at most q
-    a refusal at t   under the limit it names, that subject's sends in (t - W, t] are q or more: the window really was
-    full calendar limits  the same from the midnight, or the Monday, before t on, where the policy says the subjects are
-    quiet hours      no send in them; a refusal by them at t in them
+    a refusal at t   under the limit it names, that subject's sends in (t - W, t] are q or more: the window was full
+    calendar limits  the same, counted from the last midnight, or Monday, in the policy's time zone
+    quiet hours      no send in them; a refusal by them only in them
 
 A window that is over its quota at any instant is over it at the send that filled it: checking the sends finds every
 one.
@@ -101,9 +101,9 @@ def recount(record: Record, limits_of: Sequence[Sequence[Limit]], zone: str = UT
 
 
 class _Rows(NamedTuple):
-    """The decisions in the order of subjects, each with `sent_before`: how many sends, of all, are before it.
+    """The decisions by subject; `sent_before` is how many of all sends precede each.
 
-    A send, or an instant, of a row's subject stands on one line of numbers at `base` and its time.
+    All subjects are on one number line: instant t of a row's subject is at `base + t`. `sends` are places on it.
     """
 
     allowed: NDArray[np.bool_]

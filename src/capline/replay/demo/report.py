@@ -1,11 +1,11 @@
 """The result as one HTML page that loads nothing from elsewhere.
 
-Charts are drawn by Plotly, whose script the page contains: 4.8 MB, the price of interactive charts that can be read on
-a phone and mailed as one file, from a well kept library. Nothing but that script comes from its Python package, so it
-is imported here alone, and only when a report is written.
+Charts are drawn by Plotly, a well maintained library, whose script the page contains: 4.8 MB, the price of interactive
+charts that can be read on a phone and mailed as one file. Only that script is taken from its Python package, so it is
+imported here alone, and only for a report.
 
-Two safeguards hold by themselves. Whatever is put into the page is escaped unless it is `Html`, which only this module
-makes; and a Content-Security-Policy in the page forbids every request, so that a slip cannot become one.
+Two safeguards: whatever is put into the page is escaped unless it is `Html`, which only this module makes; and a
+Content-Security-Policy in the page forbids every request.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def _policy(path: Path | None) -> tuple[str, Policy]:
 
 
 def _make_room(out: Path, store: Path) -> None:
-    """Have `out`, without a store in it; refuse to remove anything that is not an earlier store."""
+    """Create `out`, and remove an earlier store from it; refuse to remove anything else."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         if store.is_symlink() or (

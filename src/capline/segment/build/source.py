@@ -59,7 +59,7 @@ _GATHERED = 4_000_000
 _NEGATIVE = re.compile(r"-[0-9]+")
 _FRACTION = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _DIGITS = 19
-"""Any number of so many digits fits uint64."""
+"""Any number of 19 digits fits uint64."""
 
 
 class Rows(NamedTuple):

@@ -59,7 +59,7 @@ _PARQUET_SUFFIXES = (".parquet", ".pq")
 _BLOCK_BYTES = 4 << 20
 _BATCH_ROWS = 1 << 17
 _LET_GO_S = 5.0
-"""The longest that the end of a file waits for Arrow."""
+"""The longest that closing a CSV file waits for Arrow's reading thread."""
 
 
 class TableColumns(NamedTuple):
@@ -128,10 +128,10 @@ def _read_csv(path: Input, names: tuple[str, ...]) -> Generator[TableColumns]:
 
 
 def _csv_batches(path: Input, types: dict[str, Any], invalid: list[Any]) -> Generator[Any]:
-    """The batches of a CSV file; of a bad row `invalid` gets what Arrow says.
+    """The batches of a CSV file; Arrow's description of a bad row is added to `invalid`.
 
-    Arrow reads ahead in a thread, which outlives its reader by a moment, and needs the interpreter once more to let go
-    of what it was given. A program that ends just then is aborted (before Python 3.14). So the end waits for that.
+    Arrow's reading thread outlives the reader for a moment, and takes the interpreter's lock once more to release the
+    objects that it was given. An interpreter that exits just then aborts (before Python 3.14), so closing waits here.
     """
     held: list[Any] = [_unpacked(path), _BadRows(invalid)]
     lent = [_Lent(one) for one in held if not isinstance(one, Path)]
@@ -149,13 +149,13 @@ def _csv_batches(path: Input, types: dict[str, Any], invalid: list[Any]) -> Gene
         with held[-1]:
             yield from held[-1]
     finally:
-        held.clear()  # the traceback of an error has this frame
+        held.clear()  # an error's traceback would keep this frame, and these objects with it
         for one in lent:
             one.wait()
 
 
 class _BadRows:
-    """Arrow tells it of bad rows."""
+    """Arrow's handler for invalid rows: collects them."""
 
     def __init__(self, found: list[Any]) -> None:
         self._found = found
@@ -173,7 +173,7 @@ class _Lent:
         self._reference = weakref.ref(lent, lambda _: self._let_go.set())
 
     def wait(self) -> None:
-        """Until nobody does, for a while at most."""
+        """Wait until nobody does, 5 s at most."""
         self._let_go.wait(_LET_GO_S)
 
 
@@ -191,7 +191,7 @@ def _unpacked(path: Input) -> Any:
 
 
 def _header(path: Input) -> list[str]:
-    """The names in the first row. Not by Arrow, which is to be told the types of these columns before it begins."""
+    """The names in the first row, read without Arrow, which must know the columns' types before it opens the file."""
     raw = path.open("rb") if isinstance(path, Path) else inputs.open_input(path.url)
     plain: Any = gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw
     with raw, io.TextIOWrapper(plain, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:

@@ -7,8 +7,8 @@
     └── .lock                             held by the process that fetches
 
 The rule: a directory gets its name by a rename, after all its files were checked and the snapshot was loaded once. So a
-process that finds the name needs no network, and never sees half of a snapshot. The lock only saves double work: a
-process that cannot get it in two minutes fetches too, and one of the two renames wins.
+process that finds the name needs no network, and never sees half of a snapshot. The lock only avoids duplicate work:
+a process that cannot get it in two minutes fetches too, and one of the two renames wins.
 
 Files of earlier snapshots are linked instead of fetched. Snapshots that were not used for ten minutes are deleted,
 except the newest two; a process that has one open can still use it.
@@ -106,7 +106,7 @@ class Last(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cache:
-    """The cache in this directory, shared by any number of threads and processes of one host."""
+    """The cache in this directory, which all processes of a host share; each thread needs a `Cache` of its own."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()

@@ -1,12 +1,12 @@
 """Segment codes of an array of ids: 0 for none, i for the i-th set.
 
-For uint32 ids, a window of 2^22 to 2^26 ids at a time: the ids asked are marked in a table as wide as the window and
-read off it in order, which sorts them; the sorted ids are intersected with each set; the codes are written into a
-table, which is then read at the ids asked. So an id costs some 40 ns, in any order.
+uint32 ids are looked up by windows of 2^22 to 2^26 consecutive ids, with a table of one cell an id. First the ids asked
+are marked in it; reading the marks in order sorts them. The sorted ids are intersected with each set, the codes are
+written into the table, and the table is read at the ids asked. Some 40 ns an id, in any order.
 
-The ids are dealt to their windows in runs, each small enough for the processor's cache: `order` deals a run, `cuts`
-says where each window's share of it begins, and the same two lead the codes back. Memory: 14 bytes an id asked, and one
-table, which is small enough for the cache where many ids are asked.
+Before that the ids are partitioned by window, in runs that fit the processor's cache: `order` sorts a run by window,
+`cuts` is where each window's share begins, and both put the codes back in place. Memory: 14 bytes an id asked, and one
+table, which fits the cache where many ids are asked.
 
 Ids of 64 bits may lie anywhere, so those are sorted, and codes are found by position among them.
 """
@@ -33,19 +33,19 @@ _NARROW_BITS, _WIDE_BITS, _MOST_WINDOWS_BITS = 22, 26, 8
 """A table is for 2^22 to 2^26 ids, 4 to 64 MiB (twice that for uint16); a window's number is one byte."""
 
 _SMALL = 1 << 25
-"""Ids that lie so close together have one table: dealing them costs more than the cache misses that it saves."""
+"""Ids within this range share one table: partitioning them costs more than the cache misses that it saves."""
 
 _SHARE_BITS = 14
-"""Some 2^14 ids asked pay for a window of their own: each costs a tenth of a millisecond before the first id."""
+"""A window pays off from some 2^14 ids asked: it costs 0.1 ms before the first id."""
 
 _RUN = 1 << 18
-"""Ids that are dealt at once: with their places, what a core's own cache holds."""
+"""Ids partitioned at once: they and their places fit a core's own cache."""
 
 _DENSE = 2
-"""Ids in a window for each id asked, above which it pays to sort what was asked and look at those alone."""
+"""With more members in the window than this per id asked, intersecting the sorted ids asked is faster."""
 
 _SPARSE = 64
-"""Places in a window for each id asked, above which sorting the ids beats reading marks off a table."""
+"""With more cells in the window than this per id asked, sorting the ids beats marking them in a table."""
 
 
 def codes_of(sets: Sequence[IdSet], wanted: IdArray, dtype: type[np.uint8 | np.uint16]) -> Codes:
@@ -77,7 +77,7 @@ def codes_of(sets: Sequence[IdSet], wanted: IdArray, dtype: type[np.uint8 | np.u
 
 
 class _Run(NamedTuple):
-    """Some of the ids asked, dealt to windows: `ids` are those at `order`, window by window, each from its cut on."""
+    """Some of the ids asked, by window: `ids[i]` came from place `order[i]`; window k is `ids[cuts[k]:cuts[k + 1]]`."""
 
     order: npt.NDArray[np.intp]
     ids: IdArray
@@ -85,7 +85,7 @@ class _Run(NamedTuple):
 
 
 def _dealt(some: IdArray, bits: int, first: int, last: int) -> _Run:
-    # Of bytes, NumPy's stable sort is by counting: one pass.
+    # NumPy's stable sort of bytes is a radix sort: one pass.
     order = np.argsort(((some >> np.uint32(bits)) - np.uint32(first)).astype(np.uint8), kind="stable")
     ids = some[order]
     edges = np.arange(first + 1, last + 1, dtype=np.uint32) << np.uint32(bits)
@@ -97,7 +97,7 @@ def _look_up(sets: Sequence[IdSet], wanted: IdArray, dtype: type[np.uint8 | np.u
     low, high = int(wanted.min()), int(wanted.max())
     # As NumPy's own index type, once: it would convert them at every use.
     base = (wanted - np.uint32(low)).astype(np.intp)
-    # One code more than there are sets: the mark of what was asked, and of no set.
+    # One code more than there are sets: the mark of an id that was asked and is in no set.
     table = np.zeros(high - low + 1, dtype=dtype if len(sets) < np.iinfo(dtype).max else np.uint16)
     near, mark = IdSet.from_range(low, high), 0
     if sum(ids.overlap(near) for ids in sets) > _DENSE * wanted.size:

@@ -37,7 +37,7 @@ __all__ = ["Codes", "Id", "Snapshot", "describe_overlap"]
 Id = SupportsIndex | str
 
 _FEW = 256
-"""Below so many ids, looking each up beats setting up a table."""
+"""For up to this many ids, single look-ups beat setting up a table."""
 
 _UNROLLED = 4
 
@@ -55,7 +55,7 @@ class Snapshot:
     that are in two of the other sets.
 
     `segment_of(id)` names the exclusive segment that the id is in, None for none: 100 to 400 ns, a look at each segment
-    (some µs for text). An id that cannot be one raises, and is never "in no segment": it cannot have been classified.
+    (some µs for text). An invalid id raises; it is never "in no segment".
     """
 
     __slots__ = ("_numbered", "_sets", "created_us", "ids", "kind", "names", "overlapping", "segment_of", "version")
@@ -234,13 +234,13 @@ class Snapshot:
 
 
 def _asker(pairs: Sequence[tuple[IdSet, str]], kind: type[IdSet]) -> Callable[[Id], str | None]:
-    """Which of the sets an id is in. Four are asked by their own names: a loop over them costs 40 ns more."""
+    """Return a function that names the set an id is in. The first four are unrolled: a loop costs 40 ns more."""
     padded = [(ids.probe(), name) for ids, name in pairs]
     padded += [(frozenset[int](), "")] * (_UNROLLED - len(padded))
     (a, a_name), (b, b_name), (c, c_name), (d, d_name) = padded[:_UNROLLED]
     others = tuple(padded[_UNROLLED:])
 
-    def segment_of(id: Id) -> str | None:  # noqa: PLR0911 - one for each set that is asked by its own name
+    def segment_of(id: Id) -> str | None:  # noqa: PLR0911 - one for each unrolled set
         # Nothing between an int and the sets: every step here is a tenth of the answer's time.
         if type(id) is not int:
             return segment_of(kind.check(id))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - checked there

@@ -1,15 +1,15 @@
 """Records that this machine has verified a snapshot: a stamp, and bitmaps that can be mapped into memory.
 
     segments/2025-03-01/.verified/
-    ├── stamp.json                      sealed: the manifest's SHA-256; of every file inode, size and time of change;
+    ├── stamp.json                      sealed: the manifest's SHA-256; of each file inode, size, mtime;
     │                                   the bitmaps' layout (`frozen.identity`)
     ├── active-60303ae22b998861.frozen  the segment in roaring's frozen format, mapped by each process
     └── new-9f86d081884c7d65.frozen
 
 The rule: a stamp is valid for exactly the files that were verified. A file that was replaced, cut or written to has
-another inode, size or time of change; the stamp is then ignored and everything is verified again. It is written last,
-after its files are forced to disk, so a crash leaves none. It does not protect against someone who can write to the
-directory, nor against bits that rot on the disk later.
+another inode, size or modification time; the stamp is then ignored and everything is verified again. It is written
+last, after its files are forced to disk, so a crash leaves none. It does not protect against someone who can write to
+the directory, nor against bits that rot on the disk later.
 
 Small snapshots (below 1 MiB) are verified every time: that takes less than a millisecond and writes nothing.
 uint64 ids have no frozen file: their stamp saves the hashing and checking, but they are read and copied.
@@ -65,7 +65,7 @@ class _Verified(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def open_sets(directory: int, manifest: Manifest, data: bytes) -> dict[str, IdSet] | None:
     """The sets of the snapshot in this open directory, unverified; None where there is no valid stamp.
 
-    `data` is the manifest's file.
+    `data` is the manifest's bytes.
     """
     try:
         home = os.open(VERIFIED, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=directory)

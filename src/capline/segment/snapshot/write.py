@@ -67,7 +67,7 @@ def write_snapshot(snapshot: Snapshot, path: str | Path, *, replace: bool = Fals
             manifest = _fill(temporary, snapshot, partial)
             _rename(temporary, final, replace)
         finally:
-            # What it now holds is the unfinished new snapshot, or the old one that was replaced; or it is gone.
+            # By now this is the unfinished new snapshot, the replaced old one, or gone.
             shutil.rmtree(temporary, ignore_errors=True)
         files.fsync_directory(final.parent)
     return manifest
@@ -121,7 +121,7 @@ def _pairs(snapshot: Snapshot) -> tuple[tuple[int, int, int], ...]:
 
 def _rename(temporary: Path, final: Path, replace: bool) -> None:
     try:
-        # Onto a directory that holds anything, or onto a file, this fails: no moment between a check and the act.
+        # Fails onto a file or a directory that is not empty, so there is no race between a check and the rename.
         os.rename(temporary, final)  # noqa: PTH104 - Path.rename says the same with the direction hidden
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):

@@ -1,1 +1,1 @@
-"""Who may ask, and what is told of who asked: tokens, the guard before each handler, the access log, traces."""
+"""Access: tokens, the guard before each handler, the bound on new subjects, the access log, traces."""

@@ -1,10 +1,10 @@
-"""Stands before every handler: who asks, and may they?
+"""Authentication and roles, before every handler.
 
     Authorization: Bearer cap_NAME_…         a generated token: SHA-256, a microsecond
     Authorization: Basic name:secret         a chosen one: scrypt, some 80 ms once; then a keyed hash
 
-The rule: without a good token nothing is read of a body, and an answer does not tell a wrong name from a wrong secret.
-scrypt runs one at a time beside the loop, and few wait for it: guessing takes processor time from nobody else.
+The rule: without a good token no body is read, and an answer does not tell a wrong name from a wrong secret. scrypt
+runs in a thread, one at a time, with a short queue: guessing secrets slows nobody else.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NOBODY = Token("", (), f"scrypt:{'00' * 16}:", "")
 
 
 class Guard:
-    """Knows the tokens of a file, as it is now."""
+    """Checks tokens against those of a file, as last reloaded."""
 
     def __init__(self, file: TokenFile) -> None:
         self._file = file
@@ -44,7 +44,7 @@ class Guard:
         self._waiting = 0
 
     async def who(self, headers: list[tuple[bytes, bytes]], roles: tuple[str, ...]) -> str:
-        """The name of who asks, "" where anybody may; raises the `Problem` that says why not."""
+        """The name of the caller's token, "" where anybody may call; raises the `Problem` that says why not."""
         if not roles:
             return ""
         shown = next((value for name, value in headers if name == b"authorization"), b"")

@@ -1,9 +1,10 @@
 """The access log: a JSON line for a sample of the requests, and for every one that failed here (5xx).
 
-    {"at":"2026-11-22T16:00:00.000Z","method":"GET","route":"/v1/subjects/","status":200,"ms":0.41,"bytes":512,"who":"billing","client":"10.0.0.7"}
+    {"at":"2026-11-22T16:00:00.000Z","method":"GET","route":"/v1/subjects/{subject}","status":200,"ms":0.41,"bytes":512,
+     "who":"billing","client":"10.0.0.7"}
 
-The rule: no body, no query, no secret; and of a path only its route, as what stands behind it may be a subject, unless
-subjects are asked for. A line that cannot be written is lost, and the service goes on.
+The rule: no body, no query, no secret. The path, which may name a subject, is only there with `subjects`. A line that
+cannot be written is dropped.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class AccessLog:
             self._file.flush()
 
     def reopen(self) -> bool:
-        """Open the file again where it was moved away; whether it was."""
+        """Open the file again if it was moved away; returns whether it was."""
         if self._path == "-":
             return False
         with suppress(OSError):

@@ -1,10 +1,9 @@
-"""The tokens file: who may ask, each by a name, with roles, and a hash of what they show.
+"""The tokens file: a name, roles and the hash of a secret for each caller.
 
     {"tokens": [{"name": "billing", "roles": ["decide"], "hash": "sha256:…", "created": "2026-11-22T16:00:00Z"}]}
 
-A token that is generated is `cap_NAME_` and 256 random bits; of it SHA-256 is enough. One that a person chose is shown
-as HTTP Basic, name and secret, and kept by scrypt. The rule: the file is replaced whole, with mode 0600; it holds no
-secret.
+A generated token is `cap_NAME_` and 256 random bits, so SHA-256 is enough. A secret that a person chose is sent as HTTP
+Basic with its name, and kept by scrypt. The rule: the file is replaced whole, with mode 0600, and holds no secret.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class TokenFile:
             self.reload()
 
     def reload(self) -> bool:
-        """Read it again if it changed, and return whether it did; raises where it is not good, and changes nothing."""
+        """Read it again if it changed, and return whether it did; if it is not good, raises and changes nothing."""
         try:
             state = self.path.stat()
         except OSError as error:
@@ -179,7 +178,7 @@ def name_of(shown: str) -> str:
 
 
 def is_of(token: Token | None, shown: str) -> bool:
-    """Whether this is what the token's holder shows; takes as long for one that is unknown. scrypt takes some 80 ms."""
+    """Whether this is the token's secret, in constant time, for an unknown token too. scrypt takes some 80 ms."""
     kept = "sha256:" if token is None else token.hash
     kind, _, rest = kept.partition(":")
     if kind == "sha256":

@@ -1,4 +1,4 @@
-"""Who may reach the gRPC server from other hosts: certificates, and the tokens that HTTP has.
+"""Access to the gRPC server from other hosts: certificates, and the same tokens as over HTTP.
 
     authorization: Bearer cap_NAME_…       metadata of each call, on every service of the server
     UNAUTHENTICATED, PERMISSION_DENIED     what 401 and 403 are over HTTP
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 __all__ = ["Certificate", "checked_by"]
 
 _CODES = {HTTPStatus.UNAUTHORIZED: "UNAUTHENTICATED", HTTPStatus.FORBIDDEN: "PERMISSION_DENIED"}
-"""What is neither is that too many ask who they are: UNAVAILABLE, as 503 over HTTP."""
+"""The other problem is that too many secrets wait to be checked: UNAVAILABLE, as 503 over HTTP."""
 
 _DECIDES, _LOOKS = ("decide",), ("read", "decide")
 
 
 class Certificate:
-    """The files of `tls`, as the server shows them: `reload` takes over those that were renewed, client_ca among them.
+    """The files of `tls` that the server uses; `reload` takes over renewed ones, client_ca among them.
 
     Raises `InvalidValueError` that names the file that is wrong.
     """
@@ -54,7 +54,7 @@ class Certificate:
         self._now = part("grpc").ssl_server_certificate_configuration([pair], client_ca)
 
     def credentials(self) -> Any:
-        """What grpc listens with; it asks before each handshake for the newest."""
+        """What grpc listens with: before each handshake it asks for the newest files."""
         return part("grpc").dynamic_ssl_server_credentials(
             self._now, lambda: self._now, self._tls.client_ca is not None
         )
@@ -83,7 +83,7 @@ def checked_by(guard: Guard, metrics: EnvoyMetrics) -> Any:
 
 
 def _ended(code: Any, why: str) -> Any:
-    """A handler that ends a call of any kind at once: of a stream, as nothing is read before."""
+    """A handler that ends a call at once; a stream's fits any kind of call, and reads no message first."""
 
     async def end(_messages: Any, context: Any) -> None:
         await context.abort(code, why)

@@ -1,11 +1,11 @@
 """The files of a configuration, read whole and followed.
 
-Any number of paths: files, and folders of which every `.yaml` and `.yml` file counts, in the order of their names,
-but for those that begin with a dot. The rule: `current` is always a whole, good configuration. A change of any file, a
-new one or one that is gone is a new configuration; one that has a fault anywhere changes only `error`.
+Any number of paths: files, and folders, whose `.yaml` and `.yml` files count in the order of their names, but for those
+that begin with a dot. The rule: `current` is always a whole, good configuration. A file that is changed, new or gone
+makes a new configuration; if that has a fault anywhere, only `error` changes.
 
-Files whose state (inode, size, times) was seen are read again only where it changed, or is younger than two seconds: a
-file system's clock ticks coarsely.
+Files are read again only if their state (inode, size, times) changed, or is younger than two seconds, since the clocks
+of file systems are coarse.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _names(paths: Sequence[Path]) -> list[Path]:
 
 
 def _state(paths: Sequence[Path]) -> tuple[object, int]:
-    """What changes when any file does, and when the newest did."""
+    """A value that differs once any file changed, and when the newest file did."""
     states: list[tuple[str, int, int, int]] = []
     newest_ns = 0
     for one in _names(paths):

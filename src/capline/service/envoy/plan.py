@@ -29,7 +29,7 @@ MOST_ENTRIES = 64
 LARGEST_REMAINING = (1 << 32) - 1
 
 _SURELY_SHORT = LONGEST_TEXT_BYTES // 4
-"""Characters that are never too many bytes."""
+"""A text of at most so many characters has no more than `LONGEST_TEXT_BYTES` in UTF-8."""
 
 
 class Descriptor(msgspec.Struct, frozen=True, gc=False):

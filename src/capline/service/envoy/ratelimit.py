@@ -1,8 +1,8 @@
 """Decides one request of Envoy: which limits its descriptors have, and whether all of them have room.
 
-The rule: a request that is refused consumes nothing, of none of its descriptors. Those that refuse are one joint
-attempt, all or nothing. What does not refuse by itself comes after it: descriptors in quota mode, of which all must be
-over to refuse, and those in shadow mode. Once a request is refused, what is left is only looked at.
+The rule: a request that is refused consumes nothing. The descriptors that refuse by themselves are one joint attempt,
+all or nothing. After it come those in quota mode, which refuse only if all of them are over, and those in shadow mode,
+which never do. Once a request is refused, the rest is only looked at.
 
 A descriptor that brings its own addend above 0 is a debit: it counts whatever the limit says, as upstream counts. One
 with its own addend 0 is only looked at.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["RateLimit"]
 
 MOST_OVERRIDES = 1000
-"""Limits that requests brought along and that are kept; the oldest goes for a new one."""
+"""The most limits that are kept of those that requests brought along; the least recently planned goes first."""
 
 _Limit = tuple[int, str]
 
@@ -36,7 +36,7 @@ _Limit = tuple[int, str]
 class RateLimit:
     """Decides by a configuration, on the store of a limiter; `use` replaces the configuration at once.
 
-    `changes` goes up whenever a plan that was made before may no longer be the one to go by.
+    `changes` goes up whenever plans that were made before are no longer valid.
     """
 
     def __init__(self, limiter: AsyncLimiter, configuration: Configuration, metrics: EnvoyMetrics) -> None:
@@ -68,7 +68,7 @@ class RateLimit:
         for part in plan.parts:
             limit = part.rule.quota, part.rule.unit
             if limit in self._overrides:
-                self._overrides[limit] = self._overrides.pop(limit)  # the last to go
+                self._overrides[limit] = self._overrides.pop(limit)  # now the last to go
             elif part.attempt.policy not in self._known:  # the request brought it along
                 if len(self._overrides) == MOST_OVERRIDES:
                     del self._overrides[next(iter(self._overrides))]
@@ -85,7 +85,7 @@ class RateLimit:
             self._metrics.descriptor(*labels)
         statuses = list(plan.statuses)
         part = plan.alone
-        if part is not None:  # nearly every request; written out, as each call of a function counts here
+        if part is not None:  # nearly every request; inlined, as function calls cost here
             attempt = part.attempt
             decision = await self._limiter.decide(attempt.policy, attempt.subject, attempt.cost)
             over = not decision.allowed

@@ -1,8 +1,8 @@
 """Envoy's messages in and out: `ShouldRateLimit` of the request and response of `envoy.service.ratelimit.v3`.
 
-The rule: the same bytes are the same request. Its plan is kept by these bytes until the configuration changes; what is
-decided is not kept. Envoy asks the same of a route again and again, and reading a message costs more than deciding it.
-So does making one: a response in which all that stays is filled in serves all requests under the same rules.
+The rule: the same bytes are the same request. Its plan is cached by these bytes until the configuration changes;
+decisions are not cached. Envoy repeats its request for a route, and parsing a message costs more than deciding it. So
+does building one: a prefilled response serves all requests under the same rules.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = ["Response", "Service"]
 
 MOST_KEPT = 4096
 LONGEST_KEPT_BYTES = 512
-"""Requests that are kept, past which all go, and how long one may be: some 5 MB. As many forms of responses."""
+"""The most requests in the cache, which is then cleared, and the longest one: some 5 MB. As many responses."""
 
 
 class Response:
-    """A response but for what is decided: that of all plans with the same rules at the same places."""
+    """A prefilled response, without what is decided: for all plans with the same rules at the same places."""
 
     def __init__(self, plan: Plan) -> None:
         self._response = rls.RateLimitResponse(statuses=[_constant(status) for status in plan.statuses])
@@ -41,7 +41,7 @@ class Response:
             self._parts.append((part.place, status, status.duration_until_reset))
 
     def of(self, statuses: Sequence[Status], *, over: bool) -> Any:
-        """The response; it is written over by the next one, so it is used before anything is awaited."""
+        """The response; the next call overwrites it, so use it before anything is awaited."""
         response = self._response
         response.overall_code = OVER_LIMIT if over else OK
         for place, message, duration in self._parts:

@@ -1,4 +1,4 @@
-"""What of Envoy's service can be chosen; needs none of its packages."""
+"""The settings of Envoy's service; imports none of its packages."""
 
 from __future__ import annotations
 

@@ -3,18 +3,18 @@
     a head that is larger than `header_bytes`, or does not come within `header_within`     431, or the end
     more connections than `connections`                                                    closed at once
 
-The rule: a client that sends nothing, or little by little, holds a connection for a stated time and no more. All
-connections are looked at once a second, so that a request costs nothing for it.
+The rule: a client that sends nothing, or sends slowly, holds a connection for a bounded time. All connections are
+checked once a second, so that no request needs a timer.
 
-**Directly.** A decision takes two microseconds, the scope, task and cycle that ASGI has for a request ten. So a POST to
-one of `App.direct` that comes whole, head and body in what is received at once, on a connection that has nothing else
-to do, is answered by the connection itself: it asks `App.answer`, as ASGI's side of `App` does, and writes the same
-bytes. Anything else about a request is left to uvicorn, which is told of it as if it came then.
+**Directly.** A decision takes two microseconds, the scope, task and cycle that ASGI makes for a request ten. So a POST
+to one of `App.direct` whose head and body arrive in one read, on an idle connection, is answered by the connection
+itself: it asks `App.answer`, as ASGI's side of `App` does, and writes the same bytes. Any other request is handed to
+uvicorn, as if it came only then.
 
-**Heads seen before.** A client's heads are the same bytes each time, but for the length of the body. So what parsing
-gave is kept by a head's bytes, once it was answered directly: the parse alone, never who asks or what they may. Where
-the next head is one of these, and exactly its body follows, it is not parsed: the same bytes at the same place mean the
-same. That place is where a request begins, and the parser has read nothing of it.
+**Heads seen before.** A client's heads are the same bytes each time, but for the length of the body. So the parse of a
+head that was answered directly is cached by its bytes: the parse alone, never who asks or what they may. If a later
+head is one of these and exactly its body follows, it is not parsed again. That holds only where a request begins and
+the parser has read nothing of it.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ __all__ = ["Connection", "Head"]
 
 _HEAD_END = b"\r\n\r\n"
 _HEADS, _HEAD_BYTES = 1024, 1024
-"""So many heads are kept, each of at most so many bytes; when there are more, all are forgotten."""
+"""The most heads in the cache, which is then cleared, and the longest one."""
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class Head(NamedTuple):
-    """What a head says that was seen before, and how long the body is that follows it."""
+    """A head that was seen before, parsed; and the length of the body that follows it."""
 
     url: bytes
     headers: list[tuple[bytes, bytes]]
@@ -53,27 +53,27 @@ class Head(NamedTuple):
 
 
 class Connection(HttpToolsProtocol):
-    """Of one `service`, which waits for a server, or answers as it is asked."""
+    """A connection to `service`; `waits` says that its store is on a server, so that every answer is awaited."""
 
     bounds: Bounds
     service: App
     waits: bool
     heads: dict[bytes, Head]
-    """Those seen before, on any connection of this listener."""
+    """The heads seen before, on any connection of this listener."""
     head_since: float | None = None
-    """When the head that has not ended began."""
+    """When the head began that has not ended; else None."""
     idle_since: float | None = None
     """When the last request was answered directly, if nothing came since."""
     _in_head = True
     _head_bytes = 0
     _default: tuple[list[tuple[bytes, bytes]], bytes] = [], b""
-    """uvicorn's headers of every answer, which it makes anew each second, and how they are sent."""
+    """uvicorn's headers of every answer, which it makes anew each second, and their bytes."""
     _held: list[bytes] | None = None
     """The pieces of the body of a request that may be answered directly; else None."""
     _at_start = False
     """Whether the parser is where a request begins: all that it has read was answered directly."""
     _received = b""
-    """What is being read, where it began at the start of a request."""
+    """The data being read, if it began with a request; else b""."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """A client came."""
@@ -253,7 +253,7 @@ class Connection(HttpToolsProtocol):
 
 
 class _Cycle(RequestResponseCycle):
-    """What uvicorn looks at while a request is answered directly: it keeps the next ones waiting, and notes an end."""
+    """Stands for uvicorn's cycle while a request is answered directly: later ones wait, and a disconnect is noted."""
 
     message_event = asyncio.Event()
 
@@ -264,7 +264,7 @@ class _Cycle(RequestResponseCycle):
 
 @coroutine
 def _rest_of(answering: Coroutine[Any, Any, Any], waited_for: Any) -> Generator[Any, Any, Any]:
-    """Go on with what has begun, in a task: it is waiting for this."""
+    """Finish, in a task, a coroutine that has begun and waits for `waited_for`."""
     try:
         while True:
             try:

@@ -276,7 +276,7 @@ class _Reader:
             return usual
 
     def _base(self, node: Node | None) -> Path:
-        """Where a relative path starts: what stands in the file at its folder."""
+        """Where a relative path starts: the file's folder for one in the file, else the working directory."""
         return Path() if node is None or node.line < 0 else self._folder
 
     def _path(self, fields: Fields, key: str, default: str | None = None, like: str = "") -> str | None:

@@ -1,6 +1,7 @@
 """Takes over what changed while the service runs: policies, tokens, certificates, each whole or not at all.
 
-Looked at every second, and at once on SIGHUP. What is refused is logged once, counted, and the last good one goes on.
+They are checked every second, and at once on SIGHUP. A refused change is logged once and counted, and the last good one
+stays in force.
 """
 
 from __future__ import annotations

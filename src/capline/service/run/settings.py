@@ -1,4 +1,4 @@
-"""What `capline serve` is told: frozen values, checked when they are read, handed to every worker as JSON."""
+"""The settings of `capline serve`: frozen values, checked when they are read, handed to every worker as JSON."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Grpc(msgspec.Struct, frozen=True):
 
 
 class Observers(msgspec.Struct, frozen=True):
-    """What is told of requests. `access_log` is a path, or "-" for standard error; of `access_sample` of them."""
+    """`access_log` is a path, or "-" for standard error; `access_sample` is the share of the requests in it."""
 
     access_log: str | None = None
     access_sample: float = 1.0
@@ -82,7 +82,7 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """All of it. `policies` is a file; `config` a configuration store: of overrides, without a file of policies too."""
+    """All settings. `policies` is a file; `config` a store of overrides, and of policies too if there is no file."""
 
     store: str = DEFAULT_URL
     policies: str | None = "policies.yaml"

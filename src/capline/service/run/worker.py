@@ -1,4 +1,4 @@
-"""A process of several: `workers` starts this module, and tells it its job on standard input."""
+"""One worker process: `workers` starts this module, and sends its job on standard input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STDIN, STDOUT = 0, 1
 def main() -> None:
     """Serve until it is told to end, or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # What `workers` blocked until this is set.
+    # `workers` blocked these until SIGINT is ignored.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD})
     with os.fdopen(STDIN, "rb", buffering=0, closefd=False) as told:
         job = msgspec.json.decode(told.readline(), type=Job)

@@ -1,10 +1,10 @@
-"""Several processes on one port: a parent that starts them, starts again who died, and ends them all.
+"""Several processes on one port: a parent starts them, restarts those that died, and ends them all.
 
     parent    listens, decides nothing     worker 1…n    accept from the parent's socket     admin    metrics, probes
 
-The socket is one, shared: when a worker is killed, the connections that wait to be accepted go to the others (with a
-socket each, SO_REUSEPORT, they would be lost with its own). A child is told its settings on standard input, which stays
-open: where it closes, the parent is gone, and the child ends. It answers one line: ready, or why it cannot start.
+The workers share one socket: when one is killed, connections that wait to be accepted go to the others (with a socket
+each, SO_REUSEPORT, they would be lost). A child reads its settings from standard input, which stays open: when it
+closes, the parent is gone, and the child ends. It answers one line: ready, or why it cannot start.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ENDING = {signal.SIGTERM, signal.SIGINT}
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0
 _LONGEST_WAIT_S = 3600.0
 _SETTLED_S = 10.0
-"""A child that lived so long is started again at once; before that the pause doubles."""
+"""A child that lived so long restarts after the first pause; else the pause doubles."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ class Job(msgspec.Struct, frozen=True):
 class _Signals:
     """The signals of this process, one after the other, whichever of its threads the kernel gives them to.
 
-    A mask with `sigtimedwait` would not do: a thread that numpy began has none, takes the signal, and it ends us.
+    Blocking them for `sigtimedwait` would not do: threads that numpy started do not block them, and one would kill us.
     """
 
     def __enter__(self) -> Self:
@@ -80,11 +80,11 @@ class _Signals:
 
 
 def _leave(_signum: int, _frame: FrameType | None) -> None:
-    """Its number is in the pipe by now."""
+    """Do nothing: the signal's number is in the pipe by now."""
 
 
 class _Child:
-    """One process, and whoever takes its place."""
+    """One process, and those that take its place."""
 
     def __init__(self, job: Job, folder: str) -> None:
         self._job = job
@@ -97,8 +97,8 @@ class _Child:
         """Start it; it is not ready yet."""
         self.due = None
         self.began = time.monotonic()
-        # Its mask is inherited: SIGINT of a terminal is for the parent alone; the child is ended by SIGTERM or by its
-        # input, once it listens to them.
+        # The child inherits the mask: a terminal's SIGINT is for the parent alone, and SIGTERM waits until the child is
+        # ready for it.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             self.process = subprocess.Popen(
@@ -131,7 +131,7 @@ class _Child:
         return f"worker {self.process.pid} ended with status {self.process.returncode}{said and ': ' + said}"
 
     def died(self) -> bool:
-        """Whether it has ended since it was looked at; then it is due to be started again."""
+        """Whether it has ended since the last look; if so, its restart is due after a pause."""
         if self.due is not None or self.process.poll() is None:
             return False
         now = time.monotonic()
@@ -148,7 +148,7 @@ class _Child:
                 pipe.close()
 
     def tell(self, signum: int) -> None:
-        """Send it a signal, where it lives."""
+        """Send it a signal, if it lives."""
         if self.process.poll() is None:
             self.process.send_signal(signum)
 
@@ -160,7 +160,7 @@ def serve_by_workers(
     started: Callable[[], object],
     note: Callable[[str], object],
 ) -> None:
-    """Serve by processes until a signal: `settings.http.workers` on the one, one on the other.
+    """Serve until a signal: `settings.http.workers` processes on the sockets of `workers`, one on those of `admin`.
 
     Raises `CaplineError` where a first one cannot start; `note` hears of those that died later.
     """
@@ -186,7 +186,7 @@ def _job(settings: Settings, sockets: Mapping[str, socket.socket]) -> Job:
 
 
 def _keep(children: list[_Child], signals: _Signals, note: Callable[[str], object], folder: str) -> None:
-    """Start again who dies, until a signal says to end."""
+    """Restart children that die, until a signal says to end."""
     told = None
     while told not in _ENDING:
         if told == signal.SIGHUP:
@@ -204,7 +204,7 @@ def _keep(children: list[_Child], signals: _Signals, note: Callable[[str], objec
 
 
 def _forget(folder: str, pid: int) -> None:
-    """Its gauges are no more; what it had counted stays."""
+    """Remove a dead child's gauges; what it counted stays."""
     for entry in os.scandir(folder):
         if entry.name.startswith("gauge_live") and entry.name.endswith(f"_{pid}.db"):
             with suppress(OSError):
@@ -212,7 +212,7 @@ def _forget(folder: str, pid: int) -> None:
 
 
 def _end(children: list[_Child], signals: _Signals, within_s: float) -> None:
-    """End all of them; who has not ended within the bound is killed, and at once after a second signal."""
+    """End all of them; those that have not ended in time, or at a second signal, are killed."""
     for child in children:
         child.tell(signal.SIGTERM)
     deadline = time.monotonic() + within_s

@@ -2,7 +2,7 @@
 
     load every log of the attempt  ->  end its reservations  ->  `capline.window`  ->  save the logs that changed
 
-The rule: an operation changes logs through its transaction alone, so one that does not end has changed nothing.
+The rule: an operation changes logs through its transaction alone, so one that is aborted changes nothing.
 """
 
 from __future__ import annotations

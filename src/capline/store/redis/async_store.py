@@ -1,4 +1,4 @@
-"""`redis://` and its kin, awaited: the verbs and `Maintenance`, driven by the asynchronous transport.
+"""`redis://` and the other server URLs, awaited: the verbs, driven by the asynchronous transport.
 
 Decisions of one turn of the event loop are sent as one batch. The first one schedules the send for the end of the turn,
 which costs no latency: an idle loop gets there at once. A decision that is alone in its turn is sent alone.
@@ -235,7 +235,7 @@ class AsyncRedisStore(AsyncStore):
 
     @override
     def stats(self) -> dict[str, int]:
-        """A server has its own."""
+        """Empty: a server has its own figures."""
         return {}
 
     @override

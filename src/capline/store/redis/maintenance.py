@@ -184,7 +184,7 @@ class Maintenance:
 def _found(
     log: str, compiled: RedisRule, tag: bytes, kept: Iterable[tuple[bytes | None, Reply]], now_us: int
 ) -> Iterator[ScannedLog]:
-    """The logs that these values are, by their fields (None: a key of its own), those that have no hit left out."""
+    """The logs in these values, by field (None: a key of its own); logs without hits are left out."""
     for field, value in kept:
         subject = None
         try:

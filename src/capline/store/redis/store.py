@@ -1,4 +1,4 @@
-"""`redis://` and its kin: the verbs and `Maintenance`, driven by the synchronous transport; one unit's fast path."""
+"""`redis://` and the other server URLs: the verbs, driven by the synchronous transport; the fast path of one unit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 
 
 class _Unit(Protocol):
-    """`wish` is how far a slot may be (-1: no bound), and how near, in microseconds; None: to be decided now."""
+    """`wish` asks for a slot, at most (-1: no bound) and at least so many us away; None: decide now."""
 
     def __call__(self, subject: Subject, wish: tuple[int, int] | None = None) -> Decision: ...
 
@@ -233,7 +233,7 @@ class RedisStore(Store):
 
     @override
     def stats(self) -> dict[str, int]:
-        """A server has its own."""
+        """Empty: a server has its own figures."""
         return {}
 
     @override

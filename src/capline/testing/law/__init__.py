@@ -1,1 +1,1 @@
-"""The law, by what it is about: each module a class of checks, which `capline.testing.conformance` joins."""
+"""The conformance checks by topic: a class in each module, which `capline.testing.conformance` joins."""

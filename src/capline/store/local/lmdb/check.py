@@ -55,7 +55,7 @@ class StoreReport(msgspec.Struct):
     faults: list[str] = msgspec.field(default_factory=list[str])
 
     def fault(self, what: str) -> None:
-        """One more."""
+        """Add one fault."""
         self.faults_found += 1
         if len(self.faults) < MOST_FAULTS:
             self.faults.append(what)

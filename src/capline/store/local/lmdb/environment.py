@@ -9,16 +9,15 @@ What LMDB leaves to its user:
   gigabyte.
 - **Sharing.** Another process may have grown it: the new size is taken over. Threads take turns, as writers do anyway.
 - **Readers.** A process that is killed while it opens the file leaves a reader's slot, which keeps every later page
-from
-  being reused. Such slots are cleared at opening, every 1,024 transactions, and before the map grows.
+  from being reused. Such slots are cleared at opening, every 1,024 transactions, and before the map grows.
 - **Locks.** Nobody opens the file while its `lock.mdb` is missing and others use it (`capline.store.local.lmdb.lock`).
 - **Forks.** A child must not use its parent's environment: it is closed there, and opened again when used.
 
 Durability: `relaxed` leaves writing to the kernel. A killed process loses nothing. After a power loss, what the kernel
 had not written is gone (Linux: by default what is younger than some 30 s), and as pages reach the disk in any order the
-file may be damaged. `full` syncs at each transaction and loses nothing that was answered: nor what another process had
-committed in memory when it was killed, before it could sync, and an answer of this one rests upon (a retry of an id);
-nor the file itself, whose name is synced with its directory before anything is answered.
+file may be damaged. `full` syncs at each transaction and loses nothing that was answered. That includes what an answer
+rests on: where another process was killed between its commit and its sync, a retry of its id is synced before it is
+answered. The file's name is synced with its directory first.
 """
 
 from __future__ import annotations
@@ -156,7 +155,7 @@ class Environment:
         """Make sure that all that this transaction has read is on disk; what it wrote is there already."""
         last: int = env.info()["last_txnid"]
         if last >= number:
-            # This one wrote, or one after it: whose sync covers all that this one has read, but perhaps not itself.
+            # This one wrote, or a later one did: its sync covers all that this one has read, but perhaps not itself.
             self._synced = number - 1
         elif last > self._synced:
             env.sync(True)
@@ -185,7 +184,7 @@ class Environment:
         """Figures of the file; some twenty microseconds.
 
         `logs` are subjects with a log; `begun_us` is when the store was made, and `identity` a number drawn then.
-        `readers` have a snapshot now and keep what is younger from being used again; `oldest_reader` is how many
+        `readers` hold a snapshot now, which keeps younger pages from being reused; `oldest_reader` is how many
         transactions ago its snapshot was taken. `free_pages` are used before the file grows.
         """
 

@@ -1,4 +1,4 @@
-"""The keys of logs in the file: the log's number, then the subject; the text of `store.py` has the table."""
+"""The keys of logs in the file: the log's number, then the subject; `store.py` has the table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONGEST_PLAIN_BYTES = 400
 
 
 def subject_key(subject: Subject) -> bytes:
-    """A subject as the tail of a key; see the module's text."""
+    """A subject as the tail of a key."""
     if isinstance(subject, int):
         return _INTEGER.pack(b"i", subject)
     text = subject.encode()

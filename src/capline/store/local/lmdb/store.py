@@ -4,8 +4,7 @@
     meta      "format"                                         which layout this is
               "begun"                                          u64 when the store was made (us), u64 drawn then
               "log:" + name                                    u32 number of that log, u64 longest window on it (us)
-    logs      u32 log, subject                                 a packed log (`log_bytes`), or the head of a
-    paged one
+    logs      u32 log, subject                                 a packed log (`log_bytes`), or the head of a paged one
     pages     u32 log, subject, u32 page                       sealed pages of long logs (`log_pages`)
     receipts  16-byte hash of the receipt's name               u64 expiry, then the answers
 

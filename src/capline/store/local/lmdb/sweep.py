@@ -1,4 +1,4 @@
-"""What no window reaches any more is removed: a few logs at a time, as new ones come, or all at once."""
+"""Removes what is out of every window: a few logs at a time, as new ones come, or all at once."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ SWEEP_ROWS = 4096
 
 
 class Sweeper:
-    """Goes through the logs in turn. `fresh` are the subjects that came since it last was due."""
+    """Goes through the logs in turn. `fresh` counts the new subjects since it last was due."""
 
     def __init__(self) -> None:
         self.fresh = 0
         self._from = b""
 
     def due_rows(self) -> int:
-        """How many logs to check for those that came; they count as checked for."""
+        """How many logs to check for the new subjects; their count begins again."""
         rows = min(self.fresh // 2, SWEEP_ROWS)
         self.fresh = 0
         return rows
 
     def restart(self) -> None:
-        """Go on from the first log."""
+        """Begin at the first log."""
         self._from = b""
 
     def sweep(self, transaction: LmdbTransaction, now_us: int, rows: int, windows: int = 1) -> tuple[int, bool]:

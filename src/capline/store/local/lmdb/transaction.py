@@ -106,7 +106,7 @@ class LmdbPages(Pages):
         self.within(txn, table)
 
     def within(self, txn: Transaction, table: Any) -> None:
-        """Go on in this transaction."""
+        """Read and write in this transaction from now on."""
         self._txn = txn
         self._table = table
 

@@ -40,7 +40,7 @@ __all__ = ["AsyncTransport"]
 _T = TypeVar("_T")
 _ERRORS = (RedisError, OSError, ValueError, asyncio.IncompleteReadError)
 _inherited: list[object] = []
-"""The parent's connections, in a forked child: were they let go, their end would take them out of the epoll that both
+"""In a forked child, the parent's connections, kept alive: closing them would remove them from the epoll that both
 processes share, and the parent would wait for ever."""
 
 
@@ -97,7 +97,7 @@ class AsyncTransport:
             self._home, self._idle, self._room = home, {}, {}
 
     async def _take(self, node: Address, until: float) -> Connection:
-        """A connection of the server's, fresh from the pool or new; raises what kept it from being one."""
+        """A usable connection to the server, from the pool or new; raises why there is none."""
         if self.closed:
             raise StoreUnavailableError("the store is closed; make a new limiter")
         room = self._room.setdefault(node, asyncio.Semaphore(self._settings.max_connections))
@@ -161,7 +161,7 @@ class AsyncTransport:
         connection._reader = connection._writer = None  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - so that it is not used again
 
     def _clear_after_loop(self) -> None:
-        """Close the connections of a loop that is closed itself, as those of test clients are, and closes no more."""
+        """Close the connections of a closed loop, which cannot close them any more; test clients leave such loops."""
         if self._home is not None and self._home[0] == os.getpid() and self._home[1].is_closed():
             for idle in self._idle.values():
                 while idle:
@@ -182,7 +182,7 @@ class AsyncTransport:
 
 
 async def _can_read(connection: Connection) -> bool:
-    """Whether bytes wait that nobody read. To see, redis-py before 8 takes them out; such a connection is closed."""
+    """Whether unread bytes wait. redis-py before 8 consumes them to find out; such a connection is closed."""
     look: Any = getattr(connection, "can_read", None) or connection.can_read_destructive
     return await look()
 
@@ -203,7 +203,7 @@ def _close_without_loop(connection: Connection) -> None:
 
 
 async def _usable(connection: Connection) -> bool:
-    """Whether nothing waits on it: neither its end nor a reply that nobody read."""
+    """Whether it is still open and has no unread reply."""
     try:
         writer = connection._writer  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - no public way to the socket
         if writer is None or await _can_read(connection):
@@ -220,7 +220,7 @@ async def _read(connection: Connection, many: int, until: float) -> list[Reply]:
     """This many replies; after the first that does not come, all others are lost too."""
     replies: list[Reply] = []
     try:
-        # Not by redis-py's own timeout, which is off: its answer to that is None, which is an answer.
+        # redis-py's own timeout is off: it would return None, which is also a reply.
         async with asyncio.timeout(max(LATE_S, until - time.monotonic())):
             while len(replies) < many:
                 try:

@@ -46,7 +46,7 @@ OLDEST, NEWEST = (5, 2), 8
 """The first release of redis-py and the last major one that this package is tested with."""
 _VERSION = re.compile(r"(\d+)\.(\d+)")
 
-# Before 7.4 an exception of redis-py does not say which first word of the reply it stands for. More special ones first.
+# An exception of redis-py before 7.4 has a class, but not the first word of the error reply. Subclasses come first.
 _WORDS: tuple[tuple[type[Exception], str], ...] = (
     (exceptions.MovedError, "MOVED"),
     (exceptions.AskError, "ASK"),

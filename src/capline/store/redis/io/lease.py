@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 
 class Take(msgspec.Struct, gc=False):
-    """Take a connection of this server's. Yields it, or the exception that kept it from being one."""
+    """Take a connection to this server. Yields it, or the exception that says why there is none."""
 
     node: Address
     until: float

@@ -142,7 +142,7 @@ class Transport:
     # --- connections ----------------------------------------------------------------------------------------------
 
     def _take(self, node: Address, until: float) -> Connection:
-        """A connection of the server's, fresh from the pool or new; raises what kept it from being one."""
+        """A usable connection to the server, from the pool or new; raises why there is none."""
         if self.closed:
             raise StoreUnavailableError("the store is closed; make a new limiter")
         while True:
@@ -213,7 +213,7 @@ class Transport:
 
 
 def _usable(connection: Connection) -> bool:
-    """Whether nothing waits on it: neither its end nor a reply that nobody read."""
+    """Whether it is still open and has no unread reply."""
     try:
         return not connection.can_read()
     except _ERRORS:

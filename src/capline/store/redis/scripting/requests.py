@@ -45,7 +45,7 @@ REFUNDS, SETTLES, COMMITS = b"", b"1", b"2"
 """What becomes of a hit, as refund.lua takes it."""
 
 PLAIN_ROWS = 256
-"""Rows of one unit without an id in one call: 0.4 ms; 5 ms were each log of them in the general form."""
+"""Rows of one unit without an id in one call: 0.4 ms, or 5 ms if every log is in the general form."""
 OTHER_ROWS = 64
 """Rows in one call that need the general rule, some 20 us each."""
 
@@ -169,7 +169,7 @@ def joint_call(attempts: Sequence[StoreAttempt], mode: int, now: bytes, slot_us:
 def hit_call(
     compiled: RedisRule, subject: Subject, stamp_us: int, cost: int, now: bytes, verb: bytes = REFUNDS
 ) -> Call:
-    """Refund one hit, settle it at this cost, or commit it: these two may be sent again, but not a settlement at 0."""
+    """Refund one hit, settle it at this cost, or commit it. Commits, and settlements above 0, may be sent again."""
     family = compiled.family
     tag = tag_of(subject, family.buckets)
     keys = keys_of((*compiled.refund_logs, *family.records), tag)

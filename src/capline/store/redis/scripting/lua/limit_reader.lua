@@ -140,8 +140,8 @@ local function limit_fits(bound, quota, by)
   return fades_at(by, start + window, own, quota - cost)
 end
 
--- How many us before `fits` an attempt is already allowed; its hit is stamped `fits`. Refusals that count share an
--- instant with hits and push their stamps apart by a us each; this takes that shift back.
+-- How many us before `fits` an attempt is already allowed; its hit is stamped `fits`. Refusals that count push the
+-- stamps of hits of the same instant apart by a us each; this undoes that shift.
 local function limit_shift(bound, by, fits)
   if bound.denied == 0 or kind_of(by) ~= ROLLING or fits == -1 then return 0 end
   local last = fits - by

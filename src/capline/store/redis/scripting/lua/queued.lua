@@ -1,5 +1,5 @@
 -- The fast path to a slot after others: one unit on a log whose newest hit is a slot in the future. Such a log is in
--- the general form (see log.lua); this serves those of single units without ids. Included by one.lua after unit.lua.
+-- the general form (see log.lua); this is for logs of single units without ids. Included by one.lua after unit.lua.
 -- Invariant: the answers are those of rule.lua. Complexity: O(1) a limit for the slot, O(log hits) for `remaining`.
 
 -- As `unit` in unit.lua, for the first free instant after the slots that are taken. False also where the slot is more

@@ -1,9 +1,8 @@
--- Reservations: capline.window.reservation in Lua. Included after log.lua; runs nothing by itself. Here `pending` is
--- that record.
+-- Reservations: capline.window.reservation in Lua. Included after log.lua; runs nothing by itself.
 --
--- Where a policy has reservations, the last of its keys is the record of what is pending, kept as a log: the stamp of a
--- reserved hit, and in the place of units the us that it holds from there on; 0 once it is committed. Its
--- `storage` (rule.lua) is -2; -3 if the policy has more logs than those that are read, for its channels.
+-- Where a policy has reservations, the last of its keys is the record of what is pending (`pending`), kept as a log:
+-- the stamp of a reserved hit, and in place of its units for how many us it holds; 0 once it is committed. Its `storage`
+-- (rule.lua) is -2; -3 if the policy has more logs than those that are read, for its channels.
 -- Invariant: a log is read as it is at its time, without the hits whose reservation has ended. Complexity: O(pending).
 
 -- Take the hits whose reservation has ended out of these logs, the policy's own first.

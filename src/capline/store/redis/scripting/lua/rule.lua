@@ -2,8 +2,8 @@
 -- log.lua and limit_reader.lua (which has the fields of a bound log); runs nothing by itself.
 --
 -- Two fields of a bound log: `retention` is how long its hits are kept, in us. `storage` is what a hit leaves behind:
--- 0 the hit; -1 the hit if it has an id, else nothing; n > 0 one sum for all hits of a span of n us. Below -1 it
--- is no log of hits but the record of reservations, which the scripts take off: reservation.lua.
+-- 0 the hit; -1 the hit if it has an id, else nothing; n > 0 one sum for all hits of a span of n us. Below -1 it is no
+-- log of hits but the record of reservations: reservation.lua.
 -- Limits are numbered from 0 through all bound logs of an attempt.
 -- An answer is {kind, limit, remaining, x, reset_after in us}; x is retry_after in us + 1 (0: never), or the hit's
 -- stamp. If the including script sets `with_states`, each bound log gets `states`: for each limit 24 bytes, units
@@ -158,7 +158,7 @@ end
 -- (nil: for ever, -1: not at all), the limit that blocks it, and the stamp to record it under.
 local function verdict(logs, now)
   local time, last = time_and_newest(logs, now)
-  -- A look, of no cost, is at what is left now.
+  -- A peek of cost 0 takes no new stamp: it reads what is left now.
   local stamp = logs[1].cost > 0 and free_stamp(logs, time, last) or time
   local fits, binding, early = fits_at(logs, time)
   if not fits then return stamp, nil, binding end
@@ -167,8 +167,7 @@ local function verdict(logs, now)
   return stamp, -1, nil, logs[1].cost > 0 and free_stamp(logs, fits, last) or fits
 end
 
--- Would all of these parts, each a list of bound logs, be allowed now? The answer, and the stamp to record each part
--- under.
+-- Whether all parts, each a list of bound logs, are allowed now: the answer, and the stamp to record each part under.
 local function judge(parts, now)
   local stamped, hits, never, holds, binding, longest, before, number = {}, {}, nil, -1, nil, nil, 0, 0
   for p, logs in ipairs(parts) do
@@ -250,7 +249,7 @@ local function first_answer(logs, id, time)
   return {ALLOWED, binding, math.max(0, left), stamp, reset}
 end
 
--- Put a hit into the log, as its algorithm keeps it.
+-- Record a hit in the log, as its algorithm keeps it.
 local function put(bound, time, stamp, id, units)
   local log, storage, by = bound.log, bound.storage, bound.limits[2]
   if storage == -1 and not id then return end

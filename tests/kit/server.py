@@ -29,22 +29,6 @@ SLOW = "deadline=10s&bulk_deadline=30s"
 """For tests of what is answered, not of when: the machine does other things too."""
 
 
-def hurry(deadline_ms: int, bulk_ms: int) -> str:
-    """Deadlines that are short and that this machine, as busy as it is now, keeps all the same."""
-    factor = busyness()
-    return f"deadline={deadline_ms * factor:.0f}ms&bulk_deadline={bulk_ms * factor:.0f}ms"
-
-
-def busyness() -> float:
-    """1 on a machine that does nothing else; else twice how much longer it takes for a program, up to 6."""
-    work_s = 0.1
-    begun, used = time.monotonic(), time.thread_time()
-    while time.thread_time() < used + work_s:
-        pass
-    ratio = (time.monotonic() - begun) / work_s
-    return 1.0 if ratio < 1.3 else min(2 * ratio, 6.0)
-
-
 each_kind = pytest.mark.parametrize("kind", KINDS)
 each_layout = pytest.mark.parametrize("layout", ["subject", "bucket"])
 each_pair = pytest.mark.parametrize(

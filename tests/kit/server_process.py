@@ -154,6 +154,11 @@ class Server:
         lines = self.command("INFO", section).decode().splitlines()
         return dict(line.split(":", 1) for line in lines if ":" in line)
 
+    def is_replicated(self) -> bool:
+        """Whether a replica has acknowledged all that was written until now."""
+        told = self.info("replication")
+        return any(f",offset={told['master_repl_offset']}," in replica for replica in told.values())
+
     def kill(self) -> None:
         """SIGKILL: nothing in it gets to run any more. Its directory stays, for `restart`."""
         process = self._started_one()

@@ -70,9 +70,8 @@ def refused(limiter: Any, kind: type[StoreError], text: str) -> None:
 
 
 def errors_of(ask: Callable[[], Any]) -> list[Any]:
-    """What it ends with. What was sent just before its deadline may be answered after it, and is unknown, rightly: it is
-    asked again, some times.
-    """
+    """What it ends with. What is sent just before its deadline may be answered after it: unknown, and asked again."""
+    errors: list[Any] = []
     for _ in range(MOST_TRIES):
         try:
             errors = ask()

@@ -595,6 +595,20 @@ def test_secrets_stay_in_the_environment(redis_server: Server, site: Site) -> No
     assert (site.path / "elsewhere" / "data.mdb").exists()
 
 
+def test_a_campaign_of_another_version_stops_no_other(redis_server: Server, site: Site) -> None:
+    site.audience(range(3))
+    with receiver() as far:
+        site.write(sender=f"{{webhook: {{url: '{far.url}'}}}}")
+        enqueue(site, redis_server)
+        [run] = [key for key in redis_server.command("KEYS", "*") if redis_server.command("TYPE", key) == b"hash"]
+        redis_server.command("HSET", run.replace(b"summer-sale", b"spring"), "version", "99")
+        redis_server.command("ZADD", "capline:campaigns", "0", "spring")
+        _, told = ended(start(redis_server), 2)
+    assert "spring cannot be worked on here" in told
+    assert "another version of capline" in told
+    assert finished(redis_server)["total"]["sent"] == 3
+
+
 def test_a_store_below_the_working_directory_is_the_same_for_workers_elsewhere(
     redis_server: Server, tmp_path: Path
 ) -> None:

@@ -11,10 +11,11 @@ import pytest
 from tests.kit.segments import Site, directory_site, file_of, make, make_text, s3_site
 
 from capline.model.errors import SegmentConflictError, SegmentError
-from capline.segment.publish import extends
+from capline.segment.publish import extends, versions
 from capline.segment.publish import publish as publish_module
 from capline.segment.publish.fetch import download, read_manifest_of
 from capline.segment.publish.publish import Publisher
+from capline.segment.publish.versions import read_pointer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,6 +75,36 @@ def test_only_what_changed_is_sent(site: Site, tmp_path: Path) -> None:
         mended = publisher.publish(second, resend=True)
         assert (mended.flipped, mended.sent_files, mended.sequence) == (True, 2, 3)
     assert [each.version for each in site.pointer().versions] == ["v1", "v2"]
+
+
+def test_a_repair_keeps_a_list_that_could_not_be_read_once(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of the network is no damage: the versions before stay, and so do their pins."""
+    publish(site, tmp_path, "v1", new=[1])
+    failures = [SegmentError("no answer in time")]
+
+    def fails_once(*asked: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return read_pointer(*asked)
+
+    monkeypatch.setattr(versions, "read_pointer", fails_once)
+    with site.publisher() as publisher:
+        publisher.publish(make(tmp_path, "v2", new=[1, 2]), resend=True)
+    assert not failures
+    assert [each.version for each in site.pointer().versions] == ["v1", "v2"]
+
+
+def test_a_repair_does_not_replace_a_list_of_another_format(site: Site, tmp_path: Path) -> None:
+    publish(site, tmp_path, "v1", new=[1])
+    body = site.read("pointer.json").replace(b'"format_version": 1', b'"format_version": 2')
+    body = body[: body.rindex(b',\n  "sha256"')]
+    newer = body + b',\n  "sha256": "' + hashlib.sha256(body).hexdigest().encode() + b'"\n}\n'
+    site.write("pointer.json", newer)
+    with site.publisher() as publisher, pytest.raises(SegmentError, match="format version 2"):
+        publisher.publish(make(tmp_path, "v2", new=[1, 2]), resend=True)
+    assert site.read("pointer.json") == newer
 
 
 def test_what_is_there_with_another_size_is_sent_again(site: Site, tmp_path: Path) -> None:

@@ -74,6 +74,24 @@ def test_what_is_under_way_is_finished(tmp_path: Path) -> None:
         assert service.process.wait(WITHIN_S) == 0
 
 
+def test_no_listener_takes_a_new_connection_while_one_ends(tmp_path: Path) -> None:
+    (tmp_path / "edge.yaml").write_text("domain: edge\ndescriptors: []\n", encoding="utf-8")
+    haproxy, envoy = (("127.0.0.1", servers.free_port()) for _ in range(2))
+    words = ["--spoe", f"127.0.0.1:{haproxy[1]}", "--grpc", f"127.0.0.1:{envoy[1]}", "--envoy", "edge.yaml"]
+    with Serving(tmp_path, *words) as service:
+        address = (service.client.base_url.host, service.client.base_url.port or 0)
+        with socket.create_connection(address, WITHIN_S) as slow:
+            slow.sendall(HEAD % (2, b"") + b"{")
+            assert service.client.get("/healthz").status_code == 200  # by now it has read the other's first bytes
+            assert not _refuses(haproxy)
+            service.process.send_signal(signal.SIGTERM)
+            assert soon(lambda: _refuses(haproxy) and _refuses(envoy), WITHIN_S)
+            slow.sendall(b"}")
+            answer = b"".join(iter(lambda: slow.recv(65_536), b""))
+        assert answer.startswith(b"HTTP/1.1 422"), "the one under way was waited for"
+        assert service.process.wait(WITHIN_S) == 0
+
+
 def test_two_requests_of_one_packet_are_answered_in_turn(tmp_path: Path) -> None:
     body = b'{"policy":"promo","subject":"u"}'
     with Serving(tmp_path) as service:

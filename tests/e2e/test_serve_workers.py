@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -82,6 +83,18 @@ def test_workers_count_together_and_one_that_is_killed_is_replaced(tmp_path: Pat
         found = workers(service)
         assert service.stop() == 0
         assert soon(lambda: not any(_lives(pid) for pid in found), WITHIN_S)
+
+
+@pytest.mark.deep
+def test_workers_answer_haproxy_on_one_port(tmp_path: Path) -> None:
+    port = servers.free_port()
+    hello = b"\0\0\0\7\1\0\0\0\1\0\0"
+    with Serving(tmp_path, "--workers", "2", "--spoe", f"127.0.0.1:{port}") as service:
+        for _ in range(10):
+            with socket.create_connection(("127.0.0.1", port), WITHIN_S) as client:
+                client.sendall(hello)
+                assert client.recv(5)[4] == 101, "the agent's hello"
+        assert service.stop() == 0
 
 
 @pytest.mark.deep

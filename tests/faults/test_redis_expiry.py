@@ -149,3 +149,45 @@ def test_with_a_caller_s_clock_keys_end_too(server: Server, sync_limiters: Limit
     for key, ttl in ttls(server).items():
         assert 0 < ttl <= 1000 + 2 * GRACE_MS + 3000, key
     assert soon(lambda: server.command("DBSIZE") == 0)
+
+
+@each_pair
+def test_a_sweep_reaches_logs_that_its_limiter_has_not_used_and_passes_over_foreign_keys(
+    server: Server, limiters: Limiters, layout: str
+) -> None:
+    clock = ManualClock(5_000_000_000)
+    policy = Policy("p", ["3/day"], layout=layout, population=64)
+    used = limiters(server, policy, clock=clock)
+    assert used.decide("p", 1)
+    clock.advance_us(3 * 86_400_000_000)
+    assert used.decide("p", 2)
+    assert limiters(server, policy, clock=clock).sweep() == 1
+    assert used.peek("p", 2).remaining == 1
+    server.command("SET", b"\x80x:{y}", b"of another application")
+    assert limiters(server, policy, clock=clock).sweep() == 0
+
+
+@each_layout
+def test_a_retry_on_a_key_without_an_end_keeps_the_log_and_gives_it_an_end(
+    server: Server, sync_limiters: Limiters, layout: str
+) -> None:
+    """PERSIST, or RESTORE with a ttl of 0, takes the end away; what is written again unchanged must not delete it."""
+    limiter = sync_limiters(server, Policy("p", ["9/day"], layout=layout, population=64, reservations=True))
+    held = limiter.reserve("p", 1, ttl=3600).hit
+    assert limiter.commit("p", 1, held)
+    ways: list[Any] = [
+        lambda: limiter.decide("p", 1, id="x"),
+        lambda: limiter.decide_all([Attempt("p", 1, id="x"), Attempt("p", 2, id="y")]),
+        lambda: limiter.commit("p", 1, held),
+        lambda: limiter.decide_many("p", [1], receipt="r").allowed[0],
+    ]
+    for way in ways:
+        assert way()
+        left = limiter.peek("p", 1).remaining
+        keys = server.command("KEYS", "*")
+        for key in keys:
+            server.command("PERSIST", key)
+        assert way()
+        assert sorted(server.command("KEYS", "*")) == sorted(keys)
+        assert limiter.peek("p", 1).remaining == left
+        assert any(86_300_000 < server.command("PTTL", key) <= 86_400_000 + 2 * GRACE_MS for key in keys)

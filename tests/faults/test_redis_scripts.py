@@ -12,7 +12,7 @@ import pytest
 from tests.kit.server import Limiters, each_kind, each_layout, soon, units, warm
 from tests.kit.servers import KINDS, cluster, sentinel, single
 
-from capline import Attempt, Decision, Policy, StoreError
+from capline import Attempt, Decision, IdConflictError, Policy, StoreError
 from capline.store.redis.scripting import parts
 from capline.store.redis.scripting.requests import OTHER_ROWS, PLAIN_ROWS
 from capline.store.redis.scripting.scripts import ATTEMPT, LOOK, ONE, REFUND, SWEEP
@@ -176,3 +176,19 @@ def test_the_scripts_say_before_they_begin_what_they_do() -> None:
         assert script.text.startswith(b"#!lua\n")
     assert LOOK.text.startswith(b"#!lua flags=no-writes\n")
     assert LOOK.text.partition(b"\n")[2] == ATTEMPT.text.partition(b"\n")[2]
+
+
+@each_layout
+def test_a_receipt_whose_claim_was_lost_is_a_conflict_of_each_row_that_it_was_given_for(
+    server: Server, limiters: Limiters, layout: str
+) -> None:
+    """The claim of its name was evicted or deleted: the receipts beside the logs still say what was asked."""
+    limiter = limiters(server, *policies(layout))
+    assert limiter.decide_many("p", [1, 2, 1], receipt="r").allowed.all()
+    [claim] = server.command("KEYS", f"{limiters.namespace}:/receipt:*")
+    server.command("DEL", claim)
+    answers = limiter.decide_many("p", [1, 2, 2, 2], receipt="r")
+    assert [type(answers.errors[row]) for row in range(4)] == [IdConflictError] * 4
+    assert "'r'" in str(answers.errors[0])
+    assert not answers.allowed.any()
+    assert limiter.peek("p", 2).remaining == 1

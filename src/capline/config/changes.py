@@ -9,8 +9,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
 from capline.config.document import limit_texts
 from capline.config.records import (
     OVERRIDES,
@@ -25,6 +23,7 @@ from capline.config.records import (
     names_of,
     past_bytes,
     read_past,
+    read_totals,
 )
 from capline.model.errors import (
     ConfigConflictError,
@@ -59,6 +58,8 @@ LEAD_US = 3_000_000
 MOST_PAST = {POLICIES: 100, OVERRIDES: 16}
 """Versions that are kept before the last."""
 _PAST = {POLICIES: PAST_POLICIES, OVERRIDES: PAST_OVERRIDES}
+_LAST_US = 253_402_300_799_000_000
+"""9999-12-31T23:59:59Z: a later instant could not be shown."""
 LONGEST_WHO = 64
 _US = 1_000_000
 
@@ -131,7 +132,7 @@ def _totals(moved: Iterable[tuple[bytes, Entry, Entry | None]], backend: Backend
     held = backend.totals(list(by_policy))
     totals: dict[str, Totals] = {}
     for policy, pairs in by_policy.items():
-        before = msgspec.msgpack.decode(held[policy], type=Totals) if policy in held else Totals()
+        before = read_totals(held[policy]) if policy in held else Totals()
         limits = [Limit.parse(text) for text in {text for entry, _ in pairs for text in entry.value or ()}]
         count = before.count + sum(_counts(entry) - _counts(old) for entry, old in pairs)
         totals[policy] = (
@@ -173,7 +174,7 @@ def check_together(entries: Mapping[str, Entry], policies: Iterable[Policy]) -> 
 
 
 def instant_us(effective_at: str | datetime, now_us: int) -> int:
-    """A later instant, in microseconds since 1970; raises `InvalidValueError` if it is too soon."""
+    """A later instant, in microseconds since 1970; raises `InvalidValueError` if it is too soon or past year 9999."""
     at: Any = effective_at
     if isinstance(at, str):
         try:
@@ -193,6 +194,10 @@ def instant_us(effective_at: str | datetime, now_us: int) -> int:
         raise InvalidValueError(
             f"effective_at {quoted(effective_at)} is too soon for others to know of it; name {soonest} or later, "
             "or leave it out for at once"
+        )
+    if effective_us > _LAST_US:
+        raise InvalidValueError(
+            f"effective_at {quoted(effective_at)} is later than year 9999 of UTC; name an earlier one"
         )
     return effective_us
 

@@ -43,6 +43,7 @@ __all__ = [
     "read_entry",
     "read_past",
     "read_pending",
+    "read_totals",
     "totals_bytes",
     "version_of",
 ]
@@ -181,6 +182,14 @@ def read_pending(told: bytes) -> tuple[int, list[Row]]:
 def totals_bytes(totals: Totals) -> bytes:
     """The totals of one policy."""
     return _pack(totals)
+
+
+def read_totals(row: bytes) -> Totals:
+    """The totals of these bytes."""
+    try:
+        return msgspec.msgpack.decode(row, type=Totals)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise _damaged() from None
 
 
 def _versioned(version: int, value: object) -> bytes:

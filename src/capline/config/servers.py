@@ -61,6 +61,8 @@ class ServerBackend(Backend):
             self._redis: Any = import_module("redis")
         except ModuleNotFoundError:
             raise StoreError(NO_CLIENT) from None
+        errors = self._redis.exceptions
+        self._failures = (errors.RedisError, errors.RedisClusterException)  # the latter is no RedisError
         folder = resources.files("capline.config") / "lua"
         self._scripts = {
             name: (folder / f"{name}.lua").read_text(encoding="utf-8") for name in ("head", "commit", "put")
@@ -135,7 +137,7 @@ class ServerBackend(Backend):
         try:
             client = self._connected()
             named = list(self._named(client))
-        except (self._redis.exceptions.RedisError, OSError):
+        except (*self._failures, OSError):
             return [ServerState(f"{host}:{port}", False, None) for host, port in self._settings.seeds]
         return [self._state(name, server) for name, server in named]
 
@@ -213,7 +215,7 @@ class ServerBackend(Backend):
                 return ask(self._connected())
             except (errors.ConnectionError, errors.TimeoutError):
                 return ask(self._connected())
-        except errors.RedisError as error:
+        except self._failures as error:
             said = " ".join(str(error).split()) or type(error).__name__
             raise StoreUnavailableError(f"configuration store {self._shown!r}: {said}") from None
         except OSError as error:

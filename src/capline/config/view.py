@@ -23,12 +23,12 @@ from capline.config.document import policy_of
 from capline.config.records import (
     OVERRIDES,
     POLICIES,
-    Totals,
     name_of,
     names_of,
     read_commit,
     read_entry,
     read_pending,
+    read_totals,
     version_of,
 )
 from capline.model.errors import CaplineError, StoreDamagedError, StoreError
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from capline.config.backend import Backend, Head
     from capline.config.cache import Recent
-    from capline.config.records import Entry
+    from capline.config.records import Entry, Totals
     from capline.model.clock import Clock
     from capline.model.policy import Policy
     from capline.model.subject import Subject
@@ -239,7 +239,7 @@ class View:
 
     def _load(self) -> None:
         """Read everything but overrides. The next poll reads what is committed meanwhile."""
-        totals = {policy: msgspec.msgpack.decode(row, type=Totals) for policy, row in self._backend.totals().items()}
+        totals = {policy: read_totals(row) for policy, row in self._backend.totals().items()}
         rows = dict(self._backend.walk(POLICIES))
         for (table, name), row in self._overlay.items():
             if table == POLICIES and (name not in rows or version_of(row) > version_of(rows[name])):

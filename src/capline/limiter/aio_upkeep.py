@@ -95,7 +95,7 @@ class AsyncUpkeep(LimiterBase[AsyncStore]):
         return await asyncio.to_thread(config.override, policy, named, checked, effective_at=effective_at, who=who)
 
     async def _learn(self, policy: str, subject: Subject) -> None:
-        """Have the subject's override at hand, if its policy has any: what asks for it blocks, so in a thread."""
+        """Read the subject's override into the cache, if its policy has any; in a thread, since the read blocks."""
         overrides = self._overrides
         if policy in self._overridden and overrides is not None and not overrides.knows(policy, subject):
             await asyncio.to_thread(overrides.learn, policy, subject)
@@ -151,6 +151,7 @@ class AsyncUpkeep(LimiterBase[AsyncStore]):
     async def sweep(self) -> int:
         """Remove the logs whose every hit is out of every window; returns how many."""
         self._outage.sweep()
+        self._all_rules()  # a server's keys are known by the rules that were compiled
         return await self._store.sweep()
 
     async def close(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from capline.config.records import Totals
-from capline.model.errors import InvalidTypeError, InvalidValueError, PolicyError, UnknownNameError, quoted
+from capline.model.errors import InvalidTypeError, InvalidValueError, PolicyError, UnknownNameError, listed, quoted
 from capline.model.limit import QuietHours
 from capline.model.policy import BoundPolicy, LogLimits, Policy, check_name
 from capline.model.zone import check_zone
@@ -106,8 +106,8 @@ class Rules:
         try:
             return self.policies[name]
         except (KeyError, TypeError):
-            listed = ", ".join(sorted(self.policies)) or "none"
-            raise UnknownNameError(f"no policy {quoted(name)}; there are: {listed}") from None
+            known = listed(sorted(self.policies))
+            raise UnknownNameError(f"no policy {quoted(name)}; there are: {known}") from None
 
     def check_reserves(self, name: str) -> None:
         """Raise `InvalidValueError` for a policy that has no reservations."""
@@ -154,9 +154,7 @@ class Rules:
         if channel is not None:
             logs += (LogLimits(f"{log}/{channel}", policy.limits_on(channel), retention_us, title=f"{name}/{channel}"),)
         elif not in_force:
-            raise UnknownNameError(
-                f"policy {name!r} limits channels only; name one: {', '.join(sorted(policy.channels))}"
-            )
+            raise UnknownNameError(f"policy {name!r} limits channels only; name one: {listed(sorted(policy.channels))}")
         needs_zone = any(limit.needs_zone for log_limits in logs for limit in log_limits.limits)
         return BoundPolicy(
             name,
@@ -177,8 +175,8 @@ class Rules:
         own = log.partition("/")[0]
         policy = self._sharing[own][0] if own in self._sharing else None
         if policy is None or (log != own and full not in self._logs_of(own)):
-            listed = ", ".join(name.partition(":")[2] for name in self.logs()) or "none"
-            raise UnknownNameError(f"no policy has a log {quoted(log)}; there are: {listed}")
+            known = listed(name.partition(":")[2] for name in self.logs())
+            raise UnknownNameError(f"no policy has a log {quoted(log)}; there are: {known}")
         if policy.algorithm != "sliding_log":
             raise PolicyError(
                 f"log {log!r} is of algorithm {policy.algorithm!r}, which does not keep every hit; "

@@ -41,8 +41,16 @@ async def acquired(
     def given_back(slot: Decision) -> Awaitable[bool]:
         return loop.run_in_executor(None, partial(limiter.refund, policy, subject, slot.hit, cost))
 
+    def given_back_late(slot: Decision) -> None:
+        if not slot.allowed:
+            return
+        try:
+            given_back(slot)
+        except RuntimeError:  # the loop ends, and takes no more work for threads
+            limiter.refund(policy, subject, slot.hit, cost)
+
     while True:
-        slot = await _taken(patience, partial(limiter.schedule, policy, subject, cost), given_back)
+        slot = await _taken(patience, partial(limiter.schedule, policy, subject, cost), given_back_late)
         if not slot.allowed:
             raise LimitExceeded(refusal_text(policy, subject, slot), slot)
         try:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from capline.model.decision import Decision
 
 __all__ = [
@@ -31,11 +33,21 @@ __all__ = [
     "StoreUnknownError",
     "StoreVersionError",
     "UnknownNameError",
+    "listed",
     "quoted",
 ]
 
 _LONGEST_QUOTED = 120
 _LONGEST_NUMBER_BITS = 300
+_MOST_LISTED = 20
+
+
+def listed(names: Iterable[str]) -> str:
+    """The names for a message, in this order: all, or where they are many the first and how many more."""
+    named = list(names)
+    more = len(named) - _MOST_LISTED
+    shown = ", ".join(named[:_MOST_LISTED]) or "none"
+    return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def quoted(value: object) -> str:

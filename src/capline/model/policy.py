@@ -24,6 +24,7 @@ from capline.model.errors import (
     InvalidValueError,
     PolicyError,
     UnknownNameError,
+    listed,
     quoted,
 )
 from capline.model.limit import LONGEST_WINDOW_US, CalendarLimit, Limit, QuietHours, parse_span, window_text
@@ -415,5 +416,4 @@ def _zone(zone: str, where: str) -> str:
 
 
 def _unknown(what: str, name: str, policy: str, known: Mapping[str, object]) -> UnknownNameError:
-    listed = ", ".join(sorted(known)) or "none"
-    return UnknownNameError(f"policy {quoted(policy)} has no {what} {quoted(name)}; it has: {listed}")
+    return UnknownNameError(f"policy {quoted(policy)} has no {what} {quoted(name)}; it has: {listed(sorted(known))}")

@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 __all__ = ["MOST_ROWS", "routes"]
 
 MOST_ROWS = 100_000
-"""Rows in one batch: what a store is asked in one call, and others wait for."""
+"""The most rows in one batch: the store is asked in one call, and other requests wait for it."""
 
 
 def routes(limiter: AsyncLimiter, most_rows: int = MOST_ROWS, newcomers: Newcomers | None = None) -> dict[str, Route]:
-    """What is decided by this limiter, by path."""
+    """The routes of this limiter's verbs."""
     verbs = _Verbs(limiter, most_rows, newcomers)
     named = ("policy", "segment", "channel", "zone")
     return {
@@ -144,7 +144,7 @@ class _Verbs:
     async def charge(self, request: Request) -> Reply:
         """Record the cost, whatever the limits say."""
         body: AttemptRequest = self._attempt(request.body, request.packed)
-        return await self._recorded(request, body, self._limiter.charge)
+        return await self._recorded(request, body, self._limiter.charge, charged=True)
 
     async def usage(self, request: Request) -> Reply:
         """What is used and left of each limit now."""
@@ -188,10 +188,12 @@ class _Verbs:
         body: AttemptRequest,
         verb: Callable[..., Awaitable[Decision]],
         answer: Callable[[str, str | None, Decision], answers.Answer] = answers.one,
+        *,
+        charged: bool = False,
     ) -> Reply:
         """The answer of a verb that takes an attempt and may create its subject."""
         segment = self._segment(body)
-        await self._check_new(request, body)
+        await self._check_new(request, body, charged=charged)
         decision = await verb(
             body.policy, body.subject, body.cost, body.id, segment=segment, channel=body.channel, zone=body.zone
         )
@@ -268,8 +270,8 @@ class _Verbs:
             await self._newcomers.created(request.who, count_new(many, batch.cost))
         return Reply(answers.columns_of(many))
 
-    async def _check_new(self, request: Request, body: AttemptRequest) -> None:
-        """Raise where the token may create no new subject now, and this is one."""
+    async def _check_new(self, request: Request, body: AttemptRequest, *, charged: bool = False) -> None:
+        """Raise if this is a new subject and the token may create no more of them now."""
         if self._newcomers is None:
             return
 
@@ -284,7 +286,7 @@ class _Verbs:
                 zone=body.zone,
             )
 
-        await self._newcomers.check(request.who, peek, body.cost)
+        await self._newcomers.check(request.who, peek, body.cost, charged=charged)
 
     def _check_many_new(self, request: Request) -> None:
         if self._newcomers is not None:
@@ -308,7 +310,7 @@ class _Verbs:
         subject = subject_of(request.names[0])
         named = query_of(request.query, ("policy", "segment", "channel", "zone"))
         if "policy" not in named:
-            raise InvalidValueError("explain which policy? add ?policy=… to the path")
+            raise InvalidValueError("explain which policy? add ?policy=… to the query")
         segment = named.get("segment")
         if segment is None:
             segment = self._limiter.segment_of(named["policy"], subject)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["ConfigurationMetrics", "check_address", "configuration_routes", "configuration_state"]
 
 WHO = "http"
-"""Who changes something without saying so."""
+"""The author of a change that names none."""
 ADMIN = ("admin",)
 
 
@@ -70,7 +70,7 @@ class PolicyForm(_Change, forbid_unknown_fields=True, kw_only=True):
     granularity: str | msgspec.UnsetType | None = msgspec.UNSET
 
     def document(self) -> dict[str, Any]:
-        """The policy's part of it."""
+        """The policy itself, without its author and times."""
         every = msgspec.structs.asdict(self)
         apart = _Change.__struct_fields__
         return {key: value for key, value in every.items() if key not in apart and value is not msgspec.UNSET}
@@ -118,7 +118,7 @@ def configuration_routes(limiter: AsyncLimiter) -> dict[str, Route]:
 
 
 def check_address(url: str) -> str:
-    """What `--check` opens for this configuration store: an empty one for a server, or where there is no file yet.
+    """The URL that `--check` opens in place of this one: an empty store for a server, or if there is no file yet.
 
     Asks no server and makes no file. Raises for a URL that names none, and for a file that is damaged.
     """
@@ -162,7 +162,8 @@ class ConfigurationMetrics:
 class _Paths:
     def __init__(self, limiter: AsyncLimiter) -> None:
         self._limiter = limiter
-        self._policy, self._override, self._rollback = Reader(PolicyForm), Reader(OverrideForm), Reader(RollbackForm)
+        self._policy = Reader(PolicyForm, has_maps=True)
+        self._override, self._rollback = Reader(OverrideForm), Reader(RollbackForm)
 
     async def policy(self, request: Request) -> Reply:
         """A policy, its version, and what it will be at an instant to come."""
@@ -205,7 +206,9 @@ class _Paths:
         """Delete a policy; its logs stay until they expire."""
         name = word_of(request.names[0])
         who, if_version = _of_query(request)
-        if name not in self._limiter.policies:
+        configuration = self._limiter.configuration
+        entry = None if configuration is None else configuration.view.entries.get(name)
+        if name not in self._limiter.policies and (entry is None or entry.value is None):
             raise _nothing(f"no policy {quoted(name)}")
         return await self._changed(lambda: self._store().delete_policy(name, who=who, if_version=if_version))
 

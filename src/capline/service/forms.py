@@ -1,7 +1,7 @@
-"""Requests and answers, as JSON has them. Strict: no unknown key, no key twice, no value of another type.
+"""The forms of requests, in JSON or msgpack. Strict: no unknown key, no key twice, no value of another type.
 
-Spans are in seconds; `retry_after` null is never. Stamps (`hit`) are the store's microseconds, to be sent back as they
-came. A subject is text or an integer, and 42 is not "42".
+Durations are in seconds. Stamps (`hit`) are the store's microseconds, to be sent back as they came. A subject is text
+or an integer, and 42 is not "42".
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class AttemptRequest(msgspec.Struct, forbid_unknown_fields=True):
         return Attempt(self.policy, self.subject, self.cost, self.id, self.segment, self.channel, self.zone)
 
     def fewest_quotes(self) -> int:
-        """The quotation marks that these values take at least: two for a key, two for a text."""
+        """The fewest quotation marks that the form takes in JSON: two for each key, two for each text."""
         quotes = 8 if type(self.subject) is str else 6
         if self.cost != 1:
             quotes += 2
@@ -167,18 +167,20 @@ class BatchRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Reader:
-    """Reads bodies of one form."""
+    """Reads bodies of one form; `has_maps` says that it has maps whose keys are the caller's."""
 
-    def __init__(self, form: type[Any]) -> None:
+    def __init__(self, form: type[Any], *, has_maps: bool = False) -> None:
+        self._has_maps = has_maps
         self._decoder = msgspec.json.Decoder(form)
         self._unpacker = msgspec.msgpack.Decoder(form)
-        self._packed_keys = [msgspec.msgpack.encode(name) for name in form.__struct_fields__]
         parts = AttemptRequest.__struct_fields__ if "attempts" in form.__struct_fields__ else ()
-        self._keys = [f'"{name}"'.encode() for name in {*form.__struct_fields__, *parts}]
+        names = {*form.__struct_fields__, *parts}
+        self._packed_keys = [msgspec.msgpack.encode(name) for name in names]
+        self._keys = [f'"{name}"'.encode() for name in names]
         self._is_attempt = issubclass(form, AttemptRequest)
 
     def __call__(self, body: bytes, packed: bool = False) -> Any:
-        """The body, JSON or `packed` as msgpack, in this form; raises the `Problem` that says what is wrong with it."""
+        """Decode a body, JSON or (`packed`) msgpack; raises the `Problem` that says what is wrong with it."""
         if packed:
             return self._unpacked(body)
         try:
@@ -187,9 +189,9 @@ class Reader:
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, _one_line(error)) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Problem(HTTPStatus.BAD_REQUEST, f"the body is not JSON in UTF-8: {_one_line(error)}") from None
-        # The decoder takes the last of two. No key is there twice where the values explain every quotation mark, nor
-        # where each is spelled once; unless in escapes.
-        if b"\\" in body:
+        # The decoder keeps the last of two equal keys, so they are looked for here. There are none if the values
+        # account for every quotation mark, or if each key is spelled once; a key with escapes has other spellings.
+        if self._has_maps or b"\\" in body:
             json.loads(body, object_pairs_hook=_once)
         elif self._is_attempt and body.count(b'"') == form.fewest_quotes():
             return form
@@ -204,11 +206,26 @@ class Reader:
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, _one_line(error)) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Problem(HTTPStatus.BAD_REQUEST, f"the body is not msgpack: {_one_line(error)}") from None
-        # As with JSON the decoder takes the last of two; the map's own count of its keys tells.
-        twice = any(body.count(key) > 1 for key in self._packed_keys)
-        if twice and len(msgspec.msgpack.decode(body)) != _keys_of(body):
+        # As with JSON.
+        may_be = self._has_maps or any(body.count(key) > 1 for key in self._packed_keys)
+        if may_be and _has_twice(body):
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "a key is there twice; give it once")
         return form
+
+
+def _has_twice(value: bytes) -> bool:
+    """Whether a map of msgpack, or one in it, has a key twice: its header says how many keys were sent."""
+    kind = value[0]
+    if kind & 0xF0 == 0x80 or kind in (0xDE, 0xDF):  # noqa: PLR2004 - the format's maps
+        named = _MAP.decode(value)
+        return len(named) != _keys_of(value) or any(_has_twice(bytes(one)) for one in named.values())
+    if kind & 0xF0 == 0x90 or kind in (0xDC, 0xDD):  # noqa: PLR2004 - its arrays
+        return any(_has_twice(bytes(one)) for one in _ARRAY.decode(value))
+    return False
+
+
+_MAP = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
+_ARRAY = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
 def _keys_of(body: bytes) -> int:
@@ -220,13 +237,13 @@ def _keys_of(body: bytes) -> int:
 
 
 def subject_of(rest: bytes) -> Subject:
-    """The subject that a path ends in: `i:42` the integer, `s:42` the text; any other word is text."""
+    """The subject in a path: `i:42` the integer, `s:42` the text; any other word is text."""
     word = word_of(rest)
     return parse_subject(word) if word.startswith(("i:", "s:")) else check_subject(word)
 
 
 def query_of(query: bytes, known: Iterable[str]) -> dict[str, str]:
-    """The parameters behind the path, each known and given once."""
+    """The parameters of the query; raises for one that is unknown or there twice."""
     named: dict[str, str] = {}
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, strict_parsing=bool(query), errors="strict")

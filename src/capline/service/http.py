@@ -214,7 +214,7 @@ class App:
     async def _answer(self, request: Request, receive: Receive | None) -> Reply | None:
         found = self._paths.find(request.path)
         if found is None:
-            raise Problem(HTTPStatus.NOT_FOUND, "there is nothing at this path; docs/service.md lists those there are")
+            raise Problem(HTTPStatus.NOT_FOUND, "there is nothing at this path; /docs lists those there are")
         route, request.route, request.names = found
         if self._under_way > self._bounds.requests and route.roles != ():  # probes are always answered
             raise Problem(

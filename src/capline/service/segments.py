@@ -133,7 +133,7 @@ class _Segments:
         snapshot, version = self._source.served
         name = _name(snapshot, request)
         if "id" not in named:
-            raise InvalidValueError("contains whom? add ?id=… to the path")
+            raise InvalidValueError("contains whom? add ?id=… to the query")
         one = _id(snapshot, named["id"], "id")
         return _reply(version, segment=name, id=one, contains=snapshot.contains(name, one))
 

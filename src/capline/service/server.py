@@ -1,7 +1,7 @@
-"""The service in this process: its parts, its listeners, its end. Several processes are `run.workers`' business.
+"""The service in one process: opens its parts, runs its listeners, shuts down. `run.workers` runs several processes.
 
-The rule: SIGTERM and SIGINT end it within `bounds.stop_within`. It takes no new connection from then on, finishes
-what it has begun, closes the store; a second signal ends it at once. SIGHUP reloads.
+The rule: on SIGTERM or SIGINT it takes no new connections, finishes the requests under way and closes the store, within
+`bounds.stop_within`; a second signal ends it at once. SIGHUP reloads.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,57 +37,57 @@ from capline.service.http import App, Observer, Route
 from capline.service.metrics import Metrics
 from capline.service.openapi import described
 from capline.service.probes import probes
-from capline.service.run.listen import Listener
+from capline.service.run.listen import Listener, drain_s
 from capline.service.run.reload import Followed, follow
 from capline.service.run.settings import Settings
+from capline.service.run.tls import load as load_tls
 from capline.service.run.tls import renewed, tls_context
 from capline.service.servers import watch_servers
 from capline.service.spoe import spoe_server
 
 if TYPE_CHECKING:
     import socket
-    import ssl
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Iterable, Mapping
 
     from capline.limiter.segments import SegmentSource
-    from capline.service.run.settings import Tls
 
 log = logging.getLogger("capline.service")
 
-__all__ = ["ADMIN", "PUBLIC", "Parts", "Settings", "check", "open_parts", "serve_here"]
+__all__ = ["ADMIN", "PUBLIC", "SPOE", "Parts", "Settings", "check", "open_parts", "serve_here"]
 
-PUBLIC, ADMIN = "http", "admin"
-"""The listeners, by their section in the settings. A process has one of them or both."""
+PUBLIC, ADMIN, SPOE = "http", "admin", "spoe"
+"""The sockets, by their section in the settings. A process has PUBLIC or ADMIN or both, and SPOE only with PUBLIC."""
 
 _LOCAL = ("memory:", "lmdb:")
 """Stores of this machine, which answer at once."""
 
 
+_End = Callable[[float], Awaitable[object]]
+
+
 @dataclass(slots=True)
 class Parts:
-    """What is served: `public` and `admin` are routes, beside the probes and the metrics.
+    """What is served: `public` are routes, beside the probes and the metrics.
 
-    `followed` is looked at every second and on SIGHUP; `beside` runs for as long as the listeners (another protocol's
-    server, say) and is cancelled at the end; `stack` closes everything.
+    `followed` is checked for changes every second and on SIGHUP; `ending` are called when the service is
+    told to end: each takes no new connections from then on, and ends what it has within these seconds; `stack` closes
+    everything.
     """
 
     limiter: AsyncLimiter
     public: dict[str, Route]
-    admin: dict[str, Route]
     segments: SegmentSource | None = None
     followed: list[Followed] = field(default_factory=list[Followed])
-    beside: list[Callable[[], Coroutine[object, object, None]]] = field(
-        default_factory=list["Callable[[], Coroutine[object, object, None]]"]
-    )
+    ending: list[_End] = field(default_factory=list[_End])
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
 
 async def open_parts(
     settings: Settings, metrics: Metrics, *, create: bool = True, answers: bool = True, guard: Guard | None = None
 ) -> Parts:
-    """Open all that the settings name; raises what is wrong. Where a new part of the service is joined to it.
+    """Open everything that the settings name; raises what is wrong. A new part of the service is added here.
 
-    Only a process that `answers` decisions listens for Envoy, with the `guard` before it, and HAProxy.
+    Only a process that `answers` decisions listens for Envoy, whose calls pass the `guard`.
     """
     async with AsyncExitStack() as stack:
         source = await stack.enter_async_context(segments.opened(settings.segments))
@@ -109,9 +110,9 @@ async def open_parts(
             newcomers = Newcomers(counting)
         public = routes(limiter, settings.bounds.batch_rows, newcomers) | segments.routes(source)
         public |= check_route(limiter)
-        parts = Parts(limiter, public, {}, source)
+        parts = Parts(limiter, public, source)
         if answers:
-            await _other_protocols(parts, settings, metrics, guard, stack)
+            await _envoy(parts, settings, metrics, guard, stack)
         if settings.policies is not None:
             parts.followed.append(Followed("policies", limiter.reload))
         metrics.add(limiter, source)
@@ -119,14 +120,10 @@ async def open_parts(
     return parts
 
 
-async def _other_protocols(
+async def _envoy(
     parts: Parts, settings: Settings, metrics: Metrics, guard: Guard | None, stack: AsyncExitStack
 ) -> None:
-    """Listen for Envoy and HAProxy where the settings say so, and join what comes with it."""
-    limiter = parts.limiter
-    if settings.spoe is not None:
-        port = await stack.enter_async_context(spoe_server(limiter, *settings.spoe))
-        log.info("HAProxy is answered by SPOE at port %d", port)
+    """Listen for Envoy if the settings say so; add its JSON route and its certificate to the parts."""
     grpc = settings.grpc
     if grpc is None:
         return
@@ -135,15 +132,27 @@ async def _other_protocols(
     from capline.service.envoy.server import envoy_server  # noqa: PLC0415 - as above
 
     chosen = EnvoySettings(str(grpc.listen), tuple(map(Path, grpc.envoy)), grpc.merge_domains, tls=grpc.tls)
-    envoy = await stack.enter_async_context(envoy_server(limiter, chosen, metrics.figures, guard))
+    envoy = await stack.enter_async_context(envoy_server(parts.limiter, chosen, metrics.figures, guard))
     log.info("Envoy is answered by gRPC at port %d", envoy.port)
     if envoy.certificate is not None:
         parts.followed.append(Followed("grpc.tls", envoy.certificate.reload))
+    parts.ending.append(envoy.stop)
     parts.public |= json_route(envoy.ratelimit)
 
 
+async def _haproxy(parts: Parts, listening: socket.socket) -> None:
+    """Answer HAProxy on this socket."""
+    log.info("HAProxy is answered by SPOE at port %d", listening.getsockname()[1])
+    server = await parts.stack.enter_async_context(spoe_server(parts.limiter, listening))
+
+    async def stop(_within_s: float) -> None:
+        server.close()
+
+    parts.ending.append(stop)
+
+
 def check(settings: Settings) -> int:
-    """Look whether it could start, and make no store; the number of policies. Raises what is wrong."""
+    """Check whether it could start, without creating a store; returns the number of policies. Raises what is wrong."""
 
     async def opened() -> int:
         metrics = Metrics()
@@ -178,9 +187,9 @@ def serve_here(
 ) -> None:
     """Serve on these sockets, by the name of their listener, until a signal; `started` is called once it listens.
 
-    A `lifeline` is the end of a pipe: it ends too when the other end is closed, and SIGINT is not its own business.
-    Raises `CaplineError` where it cannot start: bad policies, an embedded store that is damaged. A server that is
-    away is no reason not to start: `/readyz` says so, and decisions are answered once it is back.
+    `lifeline` is the read end of a pipe: the service also stops when the other end is closed, and ignores SIGINT.
+    Raises `CaplineError` where it cannot start: bad policies, a damaged embedded store. It does start while the store's
+    server is away: `/readyz` says so, and decisions are answered once it is back.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, sockets, started, lifeline))
@@ -189,13 +198,16 @@ def serve_here(
 async def _serve(
     settings: Settings, sockets: Mapping[str, socket.socket], started: Callable[[], object], lifeline: int | None
 ) -> None:
-    metrics = Metrics("+".join(sockets))
+    over_http = {name: one for name, one in sockets.items() if name != SPOE}
+    metrics = Metrics("+".join(over_http))
     tokens = None if settings.tokens is None else TokenFile(settings.tokens)
     guard = None if tokens is None else Guard(tokens)
     parts = await open_parts(settings, metrics, answers=PUBLIC in sockets, guard=guard)
     async with parts.stack:
+        if SPOE in sockets:
+            await _haproxy(parts, sockets[SPOE])
         known = probes(parts.limiter, parts.segments)
-        of = {PUBLIC: described(parts.public | known), ADMIN: parts.admin | known | metrics.routes()}
+        of = {PUBLIC: described(parts.public | known), ADMIN: known | metrics.routes()}
         if tokens is not None:
             parts.followed.append(Followed("tokens", tokens.reload))
         observers: tuple[Observer, ...] = ()
@@ -207,11 +219,11 @@ async def _serve(
             observers += (Traces(),)
         tls = {PUBLIC: settings.http.tls, ADMIN: settings.admin.tls}
         listeners: dict[str, Listener] = {}
-        for name in sockets:
+        for name in over_http:
             named = tls[name]
             context = None if named is None else tls_context(named)
             if named is not None and context is not None:
-                parts.followed.append(Followed(f"{name}.tls", renewed(named, partial(_use, named, context))))
+                parts.followed.append(Followed(f"{name}.tls", renewed(named, partial(load_tls, context, named))))
             public = name == PUBLIC
             app = App(
                 of[name],
@@ -225,38 +237,47 @@ async def _serve(
                 app, settings.bounds, context, waits=not settings.store.lower().startswith(_LOCAL)
             )
         reload_now = asyncio.Event()
-        _on_signals(list(listeners.values()), reload_now, lifeline)
+        stop = _Stop(listeners.values(), parts.ending, drain_s(settings.bounds))
+        _on_signals(stop, reload_now, lifeline)
         async with asyncio.TaskGroup() as beside:
             tasks = [
                 beside.create_task(follow(parts.followed, metrics, reload_now)),
                 beside.create_task(metrics.watch(parts.limiter)),
                 beside.create_task(watch_servers(parts.limiter, metrics.servers)),
             ]
-            if PUBLIC in sockets:
-                tasks += [beside.create_task(one()) for one in parts.beside]
             async with asyncio.TaskGroup() as group:
                 for name, listener in listeners.items():
                     group.create_task(listener.serve([sockets[name]]))
                 for listener in listeners.values():
                     await listener.listening.wait()
                 started()
+            await stop.ended()
             for task in tasks:
                 task.cancel()
 
 
-def _use(tls: Tls, context: ssl.SSLContext) -> None:
-    """New connections get the renewed certificate; a client_ca is trusted beside the one before it."""
-    context.load_cert_chain(tls.certificate, tls.key)
-    if tls.client_ca is not None:
-        context.load_verify_locations(tls.client_ca)
+class _Stop:
+    """Called at a signal: the first ends all listeners within some seconds, a second at once."""
 
+    def __init__(self, listeners: Iterable[Listener], others: Iterable[_End], within_s: float) -> None:
+        self._listeners, self._others = [*listeners], [*others]
+        self._within_s = within_s
+        self._ending: list[asyncio.Future[object]] = []
 
-def _on_signals(listeners: list[Listener], reload_now: asyncio.Event, lifeline: int | None) -> None:
-    def stop() -> None:
-        for listener in listeners:
+    def __call__(self) -> None:
+        for listener in self._listeners:
             listener.force_exit = listener.should_exit
             listener.should_exit = True
+        self._ending += [asyncio.ensure_future(end(self._within_s)) for end in self._others]
+        self._within_s = 0
 
+    async def ended(self) -> None:
+        """Wait until the others have ended."""
+        while self._ending:
+            await self._ending.pop(0)
+
+
+def _on_signals(stop: Callable[[], object], reload_now: asyncio.Event, lifeline: int | None) -> None:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop)
     loop.add_signal_handler(signal.SIGHUP, reload_now.set)

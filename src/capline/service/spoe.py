@@ -1,25 +1,24 @@
-"""HAProxy's agent: it asks by SPOE (protocol 2.0) whether a request may go on, over a connection that stays open.
+"""An SPOE agent (protocol 2.0): HAProxy asks it whether a request may go on, over a connection that stays open.
 
     4 bytes length, then type, 4 bytes of flags, stream and frame as varints, then
     HELLO    pairs of a name and a typed value, both ways
     NOTIFY   messages: a name, the number of its arguments, pairs                     from HAProxy
-    ACK      actions: 1 (set-var), 3, scope, name, typed value                        the answer, named as the question
+    ACK      actions: 1 (set-var), 3, scope, name, typed value                        same stream and frame
 
-A message is one attempt: its arguments `policy`, `subject`, `cost`, `segment`, `channel`, `zone` are as in `check`. It
-is answered by variables of the transaction, which HAProxy puts a prefix before:
+A message is one attempt: its arguments `policy`, `subject`, `cost`, `segment`, `channel`, `zone` are as in `check`. The
+answer is variables of the transaction, to which HAProxy adds its prefix:
 
     allowed       true or false; not set in an outage, and where no answer is possible: then `error` says why
     retry_after   seconds, on a refusal             ratelimit, ratelimit_policy      the headers' values
 
-The rule: frames of one connection are answered in turn, and none is longer than `LARGEST_FRAME_BYTES`. What is not of
-the protocol ends its connection, and no other.
+The rule: the frames of a connection are answered in order, and none is longer than `LARGEST_FRAME_BYTES`. A protocol
+error ends its own connection only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import struct
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
@@ -29,6 +28,7 @@ from capline.model.errors import CaplineError, InvalidValueError
 from capline.service.check import decide
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncGenerator
 
     from capline.limiter.aio import AsyncLimiter
@@ -51,8 +51,11 @@ log = logging.getLogger("capline.service")
 
 
 @asynccontextmanager
-async def spoe_server(limiter: AsyncLimiter, host: str, port: int) -> AsyncGenerator[int]:
-    """Answer HAProxy for as long as the block lasts; gives the port, where 0 was any that is free."""
+async def spoe_server(limiter: AsyncLimiter, listening: socket.socket) -> AsyncGenerator[asyncio.Server]:
+    """Answer HAProxy on a socket, which workers may share, for as long as the block lasts.
+
+    Closing the server that it gives ends no connection: the block's end does.
+    """
     open_now: set[asyncio.Task[None]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -70,13 +73,9 @@ async def spoe_server(limiter: AsyncLimiter, host: str, port: int) -> AsyncGener
             open_now.discard(task)
             writer.close()
 
+    server = await asyncio.start_server(connected, sock=listening)
     try:
-        server = await asyncio.start_server(connected, host, port)
-    except OSError as error:
-        reason = os.strerror(error.errno).lower() if error.errno else str(error)
-        raise CaplineError(f"--spoe {host}:{port}: {reason}; name another port") from None
-    try:
-        yield server.sockets[0].getsockname()[1]
+        yield server
     finally:
         server.close()
         for task in open_now:
@@ -136,7 +135,7 @@ async def _variables(limiter: AsyncLimiter, arguments: dict[str, _Value]) -> dic
 
 
 class Data:
-    """Reads a frame from its begin; raises where it ends too early."""
+    """Reads a frame from its start; raises where it ends too early."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
@@ -177,7 +176,7 @@ class Data:
             raise InvalidValueError("a text that is not UTF-8") from None
 
     def pairs(self, most: int = -1) -> list[tuple[str, _Value]]:
-        """So many names and values, or all that are left."""
+        """At most so many names and values, by default all that are left."""
         pairs: list[tuple[str, _Value]] = []
         while self.more() and len(pairs) != most:
             pairs.append((self.text(), self.typed()))

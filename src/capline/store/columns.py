@@ -29,6 +29,8 @@ NO_HIT = -1
 """In `hit`: nothing was recorded (a `Decision` says None)."""
 
 
+_WAS_DAMAGED = "the stored log was damaged when this receipt's batch was decided; nothing was recorded"
+
 _DTYPES = ("bool", "int16", "int64", "int64", "int64", "int64")
 
 
@@ -115,13 +117,16 @@ class Decisions:
         )
 
     def pack(self) -> bytes:
-        """The columns as bytes, for a receipt; limits are left to whoever unpacks."""
+        """The columns as bytes, for a receipt; limits are left to whoever unpacks.
+
+        An error is kept as a refusal without an end, which no answer is.
+        """
         columns = (self.allowed, self.limit_index, self.remaining, self.retry_after_us, self.reset_after_us, self.hit)
         return zlib.compress(b"".join(column.tobytes() for column in columns), level=1)
 
     @classmethod
     def unpack(cls, data: bytes, limits: tuple[Limit, ...]) -> Decisions:
-        """The columns that `pack` wrote; raises `StoreDamagedError` where it did not."""
+        """The columns that `pack` wrote; raises `StoreDamagedError` for anything else."""
         try:
             raw = zlib.decompress(data)
         except zlib.error as error:
@@ -136,7 +141,10 @@ class Decisions:
             columns.append(np.frombuffer(raw, dtype, n, offset).copy())
             offset += columns[-1].nbytes
         allowed, limit_index, remaining, retry_after_us, reset_after_us, hit = columns
-        return cls(limits, allowed, limit_index, remaining, retry_after_us, reset_after_us, hit)
+        errors: dict[int, CaplineError] = dict.fromkeys(
+            np.flatnonzero(~allowed & (reset_after_us == NEVER_US)).tolist(), StoreDamagedError(_WAS_DAMAGED)
+        )
+        return cls(limits, allowed, limit_index, remaining, retry_after_us, reset_after_us, hit, errors)
 
     def __len__(self) -> int:
         return len(self.allowed)
@@ -148,6 +156,7 @@ class Decisions:
         return f"<Decisions of {len(self)} rows: {allowed} allowed, {refused} refused, {errors} without an answer>"
 
     def __getitem__(self, row: int) -> Decision:
+        row = range(len(self))[row]  # from the end too: errors and origins are kept by the row's number
         if row in self.errors:
             raise self.errors[row]
         index, retry, reset, hit = (
@@ -168,5 +177,5 @@ class Decisions:
 
 
 def plain(values: Sequence[Any] | NDArray[Any]) -> list[Any]:
-    """Python's own integers out of NumPy's, at once."""
+    """A list of the values, NumPy's integers converted to Python's in one step."""
     return values.tolist() if isinstance(values, np.ndarray) else list(values)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from capline.model.clock import SystemClock, check_clock
 from capline.model.errors import InvalidTypeError, InvalidValueError
@@ -74,20 +74,31 @@ def _read(url: str) -> tuple[str, dict[str, str]]:
     """The scheme of a store's URL, and its options."""
     if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
         raise InvalidTypeError(f"a store is named by a URL like 'lmdb:///path' or 'memory://', not {url!r}")
+    parts = _split(url)
     try:
-        parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
     except ValueError:
-        raise InvalidValueError(
-            f"store URL {safe_url(url)!r}: cannot be read; write it like 'lmdb:///path?durability=full'"
-        ) from None
+        raise _unreadable(url) from None
     if parts.scheme == "memory" and not url.lower().startswith("memory://"):
         raise InvalidValueError(f"store URL {url!r}: write memory://")
     return parts.scheme, options
 
 
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:
+        raise _unreadable(url) from None
+
+
+def _unreadable(url: str) -> InvalidValueError:
+    return InvalidValueError(
+        f"store URL {safe_url(url)!r}: cannot be read; write it like 'lmdb:///path?durability=full'"
+    )
+
+
 def _open_local(url: str, kind: str, options: dict[str, str], clock: Clock, *, create: bool) -> LocalStore:
-    parts = urlsplit(url)
+    parts = _split(url)
     if kind == "memory":
         _refuse_rest(url, options, ())
         if parts.netloc or parts.path:
@@ -120,7 +131,7 @@ def lmdb_path(url: str) -> Path:
         )
     if "#" in url:
         raise InvalidValueError(f"store URL {url!r}: write a # in a path as %23")
-    parts = urlsplit(url)
+    parts = _split(url)
     path = unquote(parts.netloc + parts.path)
     if not path:
         raise InvalidValueError(f"store URL {url!r}: name a directory, like 'lmdb:///var/lib/capline'")

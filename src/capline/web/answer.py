@@ -76,9 +76,9 @@ def outage() -> Refusal:
     return Refusal(status.value, said, {"Retry-After": str(ASK_AGAIN_US // 1_000_000)})
 
 
-def bad_request(status: int, detail: str) -> Refusal:
+def bad_request(status: int, detail: str, headers: dict[str, str]) -> Refusal:
     """4xx, for what a rule's own function said of the request."""
-    return Refusal(status, _document("about:blank", status_title(status), status, detail, {}))
+    return Refusal(status, _document("about:blank", status_title(status), status, detail, {}), headers)
 
 
 def _document(kind: str, title: str, status: int, detail: str, more: dict[str, Any]) -> bytes:

@@ -5,8 +5,8 @@
 A request is decided before the app sees it; a WebSocket when it connects. A refused WebSocket is answered 429 where the
 server can (the extension `websocket.http.response`), else closed with 1008, which servers answer 403.
 
-Starlette makes its middleware when a server has begun, and an exception would then pass for an app that has no
-lifespan. So settings that are wrong are told by the lifespan, and the server ends with their one line.
+Starlette makes its middleware after the server has started, which takes an exception there for an app without lifespan.
+So the lifespan reports wrong settings, and the server ends with their one line.
 
 The rule: the body is read only if a function of a rule asks for it, at most 1 MiB, and the app gets it all the same.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import parse_qs
 
 import msgspec
@@ -105,7 +105,7 @@ class Request:
         body = await self.body()
         try:
             return msgspec.json.decode(body)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise _NoJSONError(str(error)) from None
 
     @property
@@ -226,7 +226,7 @@ class CaplineMiddleware:
     async def _through(self, scope: Scope, request: Request, send: Send, visit: Visit) -> None:
         began = False
 
-        # No coroutine of its own, as that costs more than what is done here.
+        # Not a coroutine: awaiting one costs more than what is done here.
         def sending(message: Message) -> Awaitable[None]:
             nonlocal began
             if message["type"] not in _BEGINNINGS:
@@ -293,11 +293,15 @@ def _server_has_begun() -> bool:
 
 
 def _of_http_error(error: Exception) -> Refusal | None:
-    """What an exception of HTTP is answered with; None for any other."""
+    """The answer to an exception with a `status_code` of 4xx; None for any other."""
     status = getattr(error, "status_code", None)
     if not isinstance(status, int) or not 400 <= status <= 499:  # noqa: PLR2004 - the client's faults
         return None
-    return bad_request(status, str(getattr(error, "detail", "")))
+    headers = getattr(error, "headers", None)
+    named = cast("Mapping[str, str]", headers if isinstance(headers, Mapping) else {})
+    # Not those of its body: the answer has another.
+    kept = {name: value for name, value in named.items() if not name.lower().startswith("content-")}
+    return bad_request(status, str(getattr(error, "detail", "")), kept)
 
 
 def _fields(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:

@@ -8,6 +8,11 @@ import pytest
 from tests.kit.servers import shared
 from tests.unit.config.law import Law, SharedLaw
 
+from capline.config.configuration import Configuration
+from capline.config.servers import ServerBackend
+from capline.model.errors import StoreUnavailableError
+from capline.store.redis.io.url import parse_url
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -41,3 +46,16 @@ class TestCluster(SharedLaw):
     @pytest.fixture
     def url(self) -> str:
         return shared("redis", "cluster").url + PATIENT
+
+
+NOBODY = "redis+cluster://127.0.0.1:1?deadline=1s"
+
+
+def test_a_cluster_that_cannot_be_reached_is_an_outage() -> None:
+    with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:1.*cannot be connected"):
+        Configuration(NOBODY)
+
+
+def test_a_cluster_that_cannot_be_reached_is_shown_as_away() -> None:
+    (server,) = ServerBackend(parse_url(NOBODY), NOBODY, "capline").servers()
+    assert (server.server, server.up) == ("127.0.0.1:1", False)

@@ -128,6 +128,16 @@ def test_a_policy_that_cannot_be_used_leaves_the_last_good_ones(one: Configurati
     assert one.stats()["up"] == 0
 
 
+@pytest.mark.parametrize("wrong", [b"", b"\xff", b"\x93\1\2\xa13", b"\x81\1\2"])
+def test_damaged_totals_are_said(one: Configuration, wrong: bytes) -> None:
+    one.override("promo", "u", ["5/day"])
+    one._backend._table.put(b"t\0promo", wrong)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - of memory
+    with pytest.raises(StoreDamagedError):
+        one.override("promo", "v", ["5/day"])
+    with pytest.raises(StoreDamagedError):
+        view_of.View(one._backend, None, 8).poll()
+
+
 def bad_policy() -> tuple[bytes, bytes, dict[str, bytes]]:
     from capline.config.records import Commit, Entry, Name, commit_bytes, entry_bytes, pending_bytes  # noqa: PLC0415
 

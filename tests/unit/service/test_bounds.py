@@ -133,6 +133,20 @@ def test_msgpack_that_is_wrong(status: int, body: bytes) -> None:
         assert service.post("/v1/peek", policy="promo", subject="u").json()["remaining"] == 2, "nothing was recorded"
 
 
+@pytest.mark.parametrize("path", ["/v1/decide/all", "/v1/decide/batch"])
+def test_a_key_twice_in_one_of_many_attempts_of_msgpack(path: str) -> None:
+    good = msgspec.msgpack.encode({**ASKED, "id": "policy"})
+    other = msgspec.msgpack.encode({**ASKED, "subject": "subject"})
+    twice = b"\x83\xa6policy\xa5promo\xa7subject\xa1u\xa7subject\xa1v"
+    with Service(POLICIES) as service:
+        for attempts, status in (([good, twice], 422), ([good, other], 200)):
+            body = b"\x81\xa8attempts" + bytes([0x90 + len(attempts)]) + b"".join(attempts)
+            answer = service("POST", path, content=body, headers=PACKED)
+            assert answer.status_code == status, answer.text
+            if status != 200:
+                assert service.post("/v1/peek", policy="promo", subject="user:42").json()["remaining"] == 2
+
+
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
@@ -217,6 +231,26 @@ def test_new_subjects_of_a_batch_count() -> None:
         assert service.post("/v1/decide", policy="promo", subject=1).status_code == 200
         assert service.post("/v1/decide", policy="promo", subject=4).status_code == 200
         assert service.post("/v1/decide", policy="promo", subject=5).status_code == 429
+
+
+def test_new_subjects_that_are_charged_past_their_limits_count() -> None:
+    with Service(POLICIES, new_subjects=2) as service:
+
+        def charge(subject: str, cost: int) -> int:
+            return service.post("/v1/charge", policy="promo", subject=subject, cost=cost).status_code
+
+        assert [charge(subject, 9) for subject in ("a", "a", "b", "a", "c")] == [200] * 5
+        assert [charge("d", 9), charge("d", 1), charge("a", 9)] == [429, 429, 200]
+        answer = service.post("/v1/decide", policy="promo", subject="d", cost=9).json()
+        assert (answer["allowed"], answer["remaining"]) == (False, 3), "what could be refused only creates nobody"
+
+
+def test_a_batch_of_more_new_subjects_than_the_bound_uses_it_up() -> None:
+    clock = ManualClock(1_763_700_000_000_000)
+    with Service(POLICIES, new_subjects=3, clock=clock) as service:
+        assert service.post("/v1/decide/batch", policy="promo", subjects=[1, 2, 3, 4]).status_code == 200
+        refused = service.post("/v1/decide/batch", policy="promo", subjects=[5, 6, 7, 8])
+        assert (refused.status_code, refused.headers["Retry-After"]) == (429, "60")
 
 
 @pytest.mark.parametrize("path", ["/v1/decide/all", "/v1/schedule/all"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from tests.kit.service import Service
 
@@ -110,6 +111,23 @@ def test_an_instant_to_come_is_shown_beside_what_is_in_force(service: Service) -
     assert "too soon" in near.json()["detail"]
 
 
+@pytest.mark.parametrize("at", ["9999-12-31T23:59:59-23:59", "9999-12-31T23:59:59.999999Z"])
+def test_an_instant_past_the_last_year(service: Service, at: str) -> None:
+    put(service, "/v1/policies/promo", limits=["3/day"])
+    far = service("PUT", "/v1/policies/promo", json={"limits": ["5/day"], "effective_at": at})
+    assert (far.status_code, "9999" in far.json()["detail"]) == (422, True)
+    put(service, "/v1/policies/promo", limits=["5/day"], effective_at="9999-12-31T23:59:59Z")
+    assert service("GET", "/v1/policies/promo").json()["effective_at"] == "9999-12-31T23:59:59.000Z"
+
+
+def test_a_policy_that_is_only_scheduled_can_be_withdrawn(service: Service) -> None:
+    put(service, "/v1/policies/promo", limits=["3/day"], effective_at="2027-01-15T08:00:10Z")
+    assert service("GET", "/v1/policies/promo").json()["next"] == {"limits": ["3/day"]}
+    assert service("DELETE", "/v1/policies/promo?who=ann").json() == {"version": 2}
+    assert service("GET", "/v1/policies/promo").status_code == 404
+    assert service("DELETE", "/v1/policies/promo").status_code == 404
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status"),
     [
@@ -117,6 +135,8 @@ def test_an_instant_to_come_is_shown_beside_what_is_in_force(service: Service) -
         ("PUT", "/v1/policies/promo", b'{"limits":["many"]}', 422),
         ("PUT", "/v1/policies/promo", b'{"limits":["1/day"],"limit":1}', 422),
         ("PUT", "/v1/policies/promo", b'{"limits":["1/day"],"limits":["2/day"]}', 422),
+        ("PUT", "/v1/policies/promo", b'{"limits":["1/day"],"by_segment":{"new":["1/day"],"new":["9/day"]}}', 422),
+        ("PUT", "/v1/policies/promo", b'{"limits":["1/day"],"channels":{"push":["1/day"],"push":["9/day"]}}', 422),
         ("PUT", "/v1/policies/a b", b'{"limits":["1/day"]}', 422),
         ("PUT", "/v1/policies/promo", b"{}", 422),
         ("PUT", "/v1/policies/promo/versions", b'{"limits":["1/day"]}', 405),
@@ -144,6 +164,14 @@ def test_what_is_wrong_changes_nothing(service: Service, method: str, path: str,
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     assert service("GET", "/v1/policies/promo").json()["version"] == 1
+
+
+def test_a_key_twice_in_a_map_of_msgpack(service: Service) -> None:
+    segment = msgspec.msgpack.encode("new") + msgspec.msgpack.encode(["9/day"])
+    before = b"\x82\xa6limits\x91\xa51/day\xaaby_segment"
+    for body, status in ((before + b"\x82" + 2 * segment, 422), (before + b"\x81" + segment, 200)):
+        answer = service("PUT", "/v1/policies/promo", content=body, headers={"Content-Type": "application/msgpack"})
+        assert answer.status_code == status, answer.text
 
 
 def test_without_a_configuration_store_policies_are_read_only() -> None:

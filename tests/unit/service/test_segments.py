@@ -186,4 +186,4 @@ def test_without_segments_it_says_so() -> None:
 
 @pytest.mark.parametrize("path", ["/v1/segments/", "/v1/segments//count", "/v1/segments/a/b/count", "/v1/segments/new"])
 def test_paths_that_there_are_not(service: Service, path: str) -> None:
-    assert refused(service, path, 404).startswith("there is nothing at this path")
+    assert refused(service, path, 404).startswith("there is nothing at this path; /docs ")

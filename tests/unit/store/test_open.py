@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from capline import InvalidTypeError, InvalidValueError
-from capline.store.open import open_async_store, open_store
+from capline.store.open import lmdb_path, open_async_store, open_store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,6 +37,12 @@ def test_a_url_that_names_no_store(opened: Any, url: str, said: str) -> None:
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["lmdb://[x", "lmdb://x]", "lmdb://[::1]x"])
+def test_a_path_that_urls_cannot_have_is_refused_where_only_the_path_is_asked_for(url: str) -> None:
+    with pytest.raises(InvalidValueError, match="cannot be read"):
+        lmdb_path(url)
 
 
 @pytest.mark.parametrize("url", [None, 5, b"memory://"])

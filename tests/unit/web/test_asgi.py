@@ -120,8 +120,9 @@ def test_a_cost_by_the_body_leaves_it_to_the_app() -> None:
     answer = asked.post("/", json={"items": [1, 2, 3]})
     assert (answer.text, left(answer.headers)["ip-10s"]) == (f"POST {len(answer.request.content)}", 2)
     assert asked.post("/", json={"items": [1, 2, 3]}).status_code == 429
-    broken = asked.post("/", content=b"{")
-    assert (broken.status_code, broken.json()["title"]) == (400, "Bad Request")
+    for body in (b"{", b'"\xff"', b"[" * 100_000):
+        broken = asked.post("/", content=body)
+        assert (broken.status_code, broken.json()["title"]) == (400, "Bad Request")
     large = asked.post("/", content=b"[" * ((1 << 20) + 1))
     assert (large.status_code, large.json()["title"]) == (413, "Content Too Large")
     assert asked.post("/", json={}).status_code == 500, "the function's own fault"
@@ -145,6 +146,13 @@ def test_an_exception_of_http_is_answered_and_any_other_raised() -> None:
 
     answer = client(Rule("ip", forbidden)).get("/")
     assert (answer.status_code, answer.json()["detail"]) == (403, "no\r\nkey")
+
+    def unauthorized(_: Any) -> str:
+        raise HTTPException(401, headers={"WWW-Authenticate": "Bearer", "content-type": "text/plain"})
+
+    answer = client(Rule("ip", unauthorized)).get("/")
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+    assert answer.headers["content-type"] == "application/problem+json", "of the body, which is ours"
 
     def unknown(_: Any) -> str:
         gone = HTTPException(400)

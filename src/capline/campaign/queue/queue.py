@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from capline.campaign.ledger.rows import BatchRows
     from capline.campaign.queue.server import QueueServer
 
-__all__ = ["MOST_CLAIMS", "Queue"]
+__all__ = ["MOST_CLAIMS", "Queue", "UnreadableRunError"]
 
 EXPIRY_MS = 30 * 86_400_000
 MOST_CLAIMS = 10
@@ -51,6 +51,10 @@ _FLUSH_BYTES = 4 << 20
 _FLUSH_BATCHES = 100
 _READ_BATCHES = 16
 _MOST_IN_WORK = 10_000
+
+
+class UnreadableRunError(CampaignError):
+    """A campaign in the queue that this version cannot read; the others can be worked on."""
 
 
 class Queue:
@@ -162,18 +166,18 @@ class Queue:
     # ---- for `status`
 
     def find(self, campaign: str) -> QueuedRun | None:
-        """A campaign's run; None where there is none. `CampaignError` where it cannot be read."""
+        """A campaign's run; None where there is none. Raises `UnreadableRunError`."""
         fields = _pairs(self.server.call("HGETALL", _keys(campaign)[0]))
         if not fields:
             return None
         if fields.get(b"version") != VERSION:
-            raise CampaignError(
+            raise UnreadableRunError(
                 f"queue {self.server.url}: campaign {campaign!r} was queued by another version of capline"
             )
         try:
             return QueuedRun.of_fields(fields)
         except (KeyError, ValueError):
-            raise CampaignError(
+            raise UnreadableRunError(
                 f"queue {self.server.url}: the run of {campaign!r} is damaged; "
                 "give the campaign another name and enqueue it again"
             ) from None

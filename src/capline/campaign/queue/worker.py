@@ -30,7 +30,7 @@ from capline.campaign.ledger.inputs import changed_inputs
 from capline.campaign.part import Part
 from capline.campaign.prepare import open_limiter, pick_policy
 from capline.campaign.queue.lease_keeper import LeaseKeeper
-from capline.campaign.queue.queue import Queue
+from capline.campaign.queue.queue import Queue, UnreadableRunError
 from capline.campaign.queue.records import Claimed, DeadLetter, Over, QueuedRun, Waiting
 from capline.campaign.queue.server import QueueServer
 from capline.campaign.queue.worked import DeliveredBatch, Worked, delivered_batch
@@ -155,19 +155,25 @@ class Worker:
             return True
         if self._shut_until.get(campaign, 0.0) > time.monotonic():
             return False
-        run = self._queue.find(campaign)
+        try:
+            run = self._queue.find(campaign)
+        except UnreadableRunError as error:
+            return self._shut(campaign, error)
         if run is None:
             return True  # expired: `claim` answers `Over` and removes its name
         try:
             self._runs[campaign] = _Run(run, self._store, self._queue, self._observers)
         except CaplineError as error:
-            # Other campaigns go on; this one is tried again later, since it may be fixed.
-            if campaign not in self._shut_until:
-                self.worked.trouble += 1
-            self._shut_until[campaign] = time.monotonic() + self._takeover_s
-            self._say(f"campaign {campaign} cannot be worked on here: {error}")
-            return False
+            return self._shut(campaign, error)
         return True
+
+    def _shut(self, campaign: str, error: CaplineError) -> bool:
+        """Other campaigns go on; this one is tried again later, since it may be fixed."""
+        if campaign not in self._shut_until:
+            self.worked.trouble += 1
+        self._shut_until[campaign] = time.monotonic() + self._takeover_s
+        self._say(f"campaign {campaign} cannot be worked on here: {error}")
+        return False
 
     def _deliver(self, claimed: Claimed) -> None:
         began = time.monotonic()

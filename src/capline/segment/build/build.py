@@ -147,8 +147,9 @@ def _not_in_order(name: str, order: Sequence[str]) -> SegmentError:
 
 
 def _by_segment(batch: Rows) -> list[tuple[str, IdArray]]:
-    """Split the batch's ids by name, with one stable radix sort of the codes."""
-    ids = batch.ids[np.argsort(batch.codes.astype(np.uint16), kind="stable")]
+    """Split the batch's ids by name, with one stable sort of the codes: a radix sort, if 16 bits hold them."""
+    short = len(batch.names) <= 1 << 16  # a dictionary of Parquet may have more, unused ones
+    ids = batch.ids[np.argsort(batch.codes.astype(np.uint16) if short else batch.codes, kind="stable")]
     ends = np.cumsum(np.bincount(batch.codes, minlength=len(batch.names))).tolist()
     starts = [0, *ends[:-1]]
     return [(name, ids[start:end]) for name, start, end in zip(batch.names, starts, ends, strict=True) if start < end]

@@ -48,6 +48,7 @@ __all__ = [
     "Published",
     "check_version",
     "decode_pointer",
+    "is_of_this_version",
 ]
 
 POINTER = "pointer.json"
@@ -148,6 +149,15 @@ def decode_pointer(data: bytes, where: str) -> Pointer:
     except ValueError as error:
         raise SegmentError(f"{where}: {error}") from None
     return Pointer(**{field: getattr(sealed, field) for field in Pointer.__struct_fields__})
+
+
+def is_of_this_version(data: bytes) -> bool:
+    """Whether the bytes do not say that they are a pointer of another format version."""
+    try:
+        header = msgspec.json.decode(data, type=_Header)
+    except (ValueError, RecursionError):
+        return True
+    return header.format != FORMAT or header.format_version == FORMAT_VERSION
 
 
 def check_version(version: str) -> str:

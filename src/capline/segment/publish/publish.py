@@ -117,7 +117,7 @@ class Publisher:
         directory = Path(snapshot)
         data, manifest, ids = _verified(directory)
         ours = _entry(version, data, manifest, self._clock.now_us())
-        before = self._versions.read(fix=resend)
+        before = self._versions.read(repair=resend)
         began_with = None if before is None else before.pointer.current
         if expected is not None and began_with != expected:
             raise _unexpected(self._objects, began_with, expected)
@@ -135,7 +135,7 @@ class Publisher:
             after = _with(before, ours, writer, self._clock.now_us())
             if self._versions.swapped(after, before):
                 return _outcome(ours, after.sequence, manifest, sent, flipped=True)
-            before, resend = self._versions.read(fix=resend), False
+            before, resend = self._versions.read(repair=resend), False
         raise _lost(self._objects, before, ours.version)
 
     def rollback(self, version: str | None = None) -> Pointer:

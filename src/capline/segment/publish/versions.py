@@ -16,8 +16,9 @@ from capline.segment.publish.pointer import (
     Pointer,
     Published,
     decode_pointer,
+    is_of_this_version,
 )
-from capline.segment.seal import seal
+from capline.segment.seal import is_sealed, seal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,15 +83,26 @@ class Versions:
                 return after
         raise SegmentConflictError(f"{self.objects.where}: others keep changing it; try again later")
 
-    def read(self, *, fix: bool) -> Publication | None:
-        """The pointer; with `fix`, an unreadable one counts as empty."""
+    def read(self, *, repair: bool) -> Publication | None:
+        """The pointer; with `repair`, a damaged one counts as empty. One of another format version is not damaged."""
         try:
             return read_pointer(self.objects)
         except SegmentError:
-            if not fix:
+            if not repair:
                 raise
+        # Judged by its bytes, as the error may have been of the network.
+        try:
             got = self.objects.get(POINTER, _LARGEST_DAMAGE_BYTES)
-            return None if got is None else Publication(NOTHING, got.tag)
+        except ObjectMissingError:
+            return None
+        if got is None:  # pragma: no cover - only an answer to `unless`
+            return None
+        try:
+            return Publication(decode_pointer(got.data, f"{self.objects.where}/{POINTER}"), got.tag)
+        except SegmentError:
+            if is_sealed(got.data) and not is_of_this_version(got.data):
+                raise
+            return Publication(NOTHING, got.tag)
 
     def needed(self) -> Publication:
         """The pointer; `SegmentError` if nothing was published."""

@@ -1,8 +1,8 @@
-"""New subjects that a token may create in a minute: so that nobody fills the store by drawing names.
+"""A bound on the new subjects that a token creates in a minute, so that nobody fills the store with made-up names.
 
-The rule: who has used up the bound is refused new subjects (429, Retry-After), and goes on with those there are. It
-is kept by capline, in the same store, so workers and instances share it. A decision on a subject that there was costs
-nothing more; one on a new subject a second call. What is under way when the bound is reached still passes.
+The rule: past the bound a token is refused new subjects (429, Retry-After); existing ones go on. The bound is a policy
+in the same store, so workers and instances share it. A decision on an existing subject costs nothing more, one on a new
+subject a second call. Requests under way when the bound is reached, batches among them, still pass.
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ class Newcomers:
         self._limiter = limiter
         self._clock = clock
         self._full: dict[str, float] = {}
-        """Until when a token that was refused is not asked for again."""
+        """By token: until when it is known to have used up its bound."""
 
-    async def check(self, who: str, peek: Callable[[], Awaitable[Decision]], cost: int) -> None:
-        """Raise where the token has used up its bound and this would be a new subject; `peek` looks."""
+    async def check(
+        self, who: str, peek: Callable[[], Awaitable[Decision]], cost: int, *, charged: bool = False
+    ) -> None:
+        """Raise if the token has used up its bound and this is a new subject, by what `peek` answers; see `is_new`."""
         wait_s = self._wait_s(who)
-        if wait_s and is_new(await peek(), cost):
+        if wait_s and is_new(await peek(), cost, charged=charged):
             raise _refused(wait_s)
 
     def check_many(self, who: str) -> None:
@@ -52,7 +54,7 @@ class Newcomers:
             raise _refused(wait_s)
 
     async def created(self, who: str, count: int) -> None:
-        """The token created so many."""
+        """Record that the token created so many."""
         if not count:
             return
         quota = self._limiter.policies[POLICY].limits[0].quota  # pyright: ignore[reportAttributeAccessIssue] - a plain limit
@@ -60,10 +62,11 @@ class Newcomers:
             decision = await self._limiter.decide(POLICY, who or _NOBODY, min(count, quota))
         except StoreError:
             return  # the decision has been made: this bound is not worth its answer
-        if not decision.allowed:
+        if not decision.allowed or count > quota:
             if len(self._full) >= _MOST_HELD:
                 self._full.clear()
-            self._full[who] = self._clock() + (decision.retry_after or 0)
+            wait_s = decision.reset_after if decision.allowed else decision.retry_after
+            self._full[who] = self._clock() + (wait_s or 0)
 
     def _wait_s(self, who: str) -> float:
         until = self._full.get(who)
@@ -75,13 +78,18 @@ class Newcomers:
         return max(0, left_s)
 
 
-def is_new(decision: Decision, cost: int) -> bool:
-    """Whether the log was empty before: of every limit nothing but this cost is used."""
-    if not decision.allowed or decision.limit is None:
+def is_new(decision: Decision, cost: int, *, charged: bool = False) -> bool:
+    """Whether the log was empty before: of every limit nothing but this cost is used.
+
+    A refusal records nothing, and so creates nobody, unless the cost is to be `charged` whatever the limits say.
+    """
+    if decision.limit is None:
         return False
-    if decision.remaining != decision.limit.quota - cost:
+    if not decision.allowed:
+        return charged and not any(state.used for state in decision.limits)
+    if decision.remaining != max(0, decision.limit.quota - cost):
         return False
-    return all(state.remaining >= state.limit.quota - cost for state in decision.limits if state.limit.quota)
+    return all(state.used <= cost for state in decision.limits)
 
 
 def new_parts(joint: Joint, costs: Sequence[int]) -> int:

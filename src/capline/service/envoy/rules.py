@@ -7,7 +7,6 @@ of the first. Costs a look-up an entry, and one match for each wildcard of a lev
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,7 +17,7 @@ from capline.model.policy import Policy
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["UNITS_US", "Configuration", "Descriptor", "Match", "Rule", "policy_name", "policy_of"]
+__all__ = ["UNITS_US", "Configuration", "Descriptor", "Match", "Rule", "policies_of", "policy_name"]
 
 UNITS_US = {
     "second": 1_000_000,
@@ -35,7 +34,7 @@ UNITS_US = {
 class Rule(msgspec.Struct, frozen=True):
     """A limit: `quota` requests in each `unit`; neither where it is `unlimited`.
 
-    `name` is what others replace it by, `replaces` are the names that it stands instead of. `shadow` never refuses;
+    `replaces` are the names of the rules that it takes the place of; `name` is its own. `shadow` never refuses;
     `quota_mode` refuses only together with all others of its kind. `detailed` counts by the values of the request.
     """
 
@@ -70,7 +69,7 @@ class Descriptor:
         self.value_to_metric = value_to_metric
         self._exact: dict[tuple[str, str], Descriptor] = {}
         self._by_key: dict[str, Descriptor] = {}
-        self._wild: list[tuple[str, re.Pattern[str], str, Descriptor]] = []
+        self._wild: list[tuple[str, list[str], str, Descriptor]] = []
 
     def has(self, key: str, value: str) -> bool:
         """Whether there is one of this key and value; the value "" is any."""
@@ -83,16 +82,15 @@ class Descriptor:
             return
         self._exact[key, value] = below
         if "*" in value:
-            form = re.compile(".*".join(re.escape(piece) for piece in value.split("*")), re.DOTALL)
-            self._wild.append((key, form, value, below))
+            self._wild.append((key, value.split("*"), value, below))
 
     def below(self, key: str, value: str) -> tuple[Descriptor, str] | None:
         """The one that an entry leads to, and the value that it is written with: "" where it is any."""
         found = self._exact.get((key, value))
         if found is not None:
             return found, value
-        for wild_key, form, written, wild in self._wild:
-            if wild_key == key and form.fullmatch(value):
+        for wild_key, pieces, written, wild in self._wild:
+            if wild_key == key and _fits(value, pieces):
                 return wild, written
         found = self._by_key.get(key)
         return None if found is None else (found, "")
@@ -127,6 +125,20 @@ class Configuration:
         return Match(at.rule, tuple(counted), ".".join(names))
 
 
+def _fits(value: str, pieces: Sequence[str]) -> bool:
+    """Whether a value is these pieces with any text between them. Reads it once: clients choose its length."""
+    first, *between, last = pieces
+    at, end = len(first), len(value) - len(last)
+    if at > end or not (value.startswith(first) and value.endswith(last)):
+        return False
+    for piece in between:
+        found = value.find(piece, at, end)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return True
+
+
 def _metric(key: str, written: str, value: str, *, shown: bool, shared: bool) -> str:
     """What metrics call an entry: as it is written in the file, or by the request's value where that is `shown`."""
     if shown:
@@ -139,11 +151,11 @@ def policy_name(quota: int, unit: str) -> str:
     return f"envoy.{unit}.{quota}"
 
 
-def policy_of(quota: int, unit: str) -> Policy:
+def _policy_of(quota: int, unit: str) -> Policy:
     """The policy of a limit: those of one unit share a log, so a changed quota finds what was counted before."""
     return Policy(policy_name(quota, unit), [Limit(quota, UNITS_US[unit])], log=f"envoy.{unit}")
 
 
 def policies_of(limits: Iterable[tuple[int, str]]) -> list[Policy]:
     """The policies of these limits, each once."""
-    return [policy_of(*limit) for limit in dict.fromkeys(limits)]
+    return [_policy_of(*limit) for limit in dict.fromkeys(limits)]

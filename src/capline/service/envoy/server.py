@@ -4,7 +4,7 @@
     INVALID_ARGUMENT   a request that can have no answer, such as one without a domain
     INTERNAL           the store is damaged, or the service has a fault, which its log tells
 
-The rule: it looks at its files once a second and takes a change whole or not at all; it stops by finishing what it has.
+The rule: it checks its files once a second and takes a change whole or not at all. To stop, it finishes what it has.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from capline.service.envoy.ratelimit import RateLimit
 from capline.service.envoy.service import Service
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from capline.limiter.aio import AsyncLimiter
     from capline.service.access.guard import Guard
@@ -37,6 +37,7 @@ MOST_CALLS = 10_000
 """Calls under way at once; past it a call gets RESOURCE_EXHAUSTED. Counted here: grpc's own bound slows each call."""
 
 STOP_WITHIN_S = 8.0
+"""At the end of the block, for calls that `stop` has not ended."""
 
 log = logging.getLogger("capline.service")
 
@@ -44,12 +45,14 @@ log = logging.getLogger("capline.service")
 class EnvoyServer(NamedTuple):
     """A running server: the port that it listens on, and what it decides with, for `POST /json`.
 
-    `certificate` is what it shows, which may be renewed; None without TLS.
+    `certificate` is what it shows, which may be renewed; None without TLS. `stop` takes no new calls from then on, and
+    returns once those under way have ended, which it cancels after these seconds.
     """
 
     port: int
     ratelimit: RateLimit
     files: Files
+    stop: Callable[[float], Awaitable[None]]
     certificate: Certificate | None = None
 
 
@@ -70,7 +73,7 @@ async def envoy_server(
     )
     following = asyncio.create_task(_follow(files, ratelimit, metrics, settings.look_every_s))
     try:
-        yield EnvoyServer(port, ratelimit, files, certificate)
+        yield EnvoyServer(port, ratelimit, files, server.stop, certificate)
     finally:
         following.cancel()
         with suppress(asyncio.CancelledError):

@@ -181,11 +181,8 @@ class _Reader:
             fields.where = f"{section}: "
             fields.fault("listen", problem)
 
-    def _section(self, name: str) -> Fields | None:
-        return self._top.section(name)
-
     def _http(self, usual: Http, name: str) -> Http:
-        fields = self._section(name)
+        fields = self._top.section(name)
         if fields is None:
             return usual
         listen = self._address(fields, usual.listen)
@@ -208,7 +205,7 @@ class _Reader:
         return tls
 
     def _grpc(self) -> Grpc | None:
-        fields = self._section("grpc")
+        fields = self._top.section("grpc")
         if fields is None:
             return None
         listen = self._address(fields, Address("127.0.0.1", 8082))
@@ -225,7 +222,7 @@ class _Reader:
         return Grpc(listen, tuple(str(base / word) for word in words), merge_domains, tls)
 
     def _spoe(self) -> Address | None:
-        fields = self._section("spoe")
+        fields = self._top.section("spoe")
         if fields is None:
             return None
         listen = self._address(fields, Address("127.0.0.1", 8083))
@@ -233,7 +230,7 @@ class _Reader:
         return listen
 
     def _observers(self, usual: Observers) -> Observers:
-        fields = self._section("observers")
+        fields = self._top.section("observers")
         if fields is None:
             return usual
         log = fields.text("access_log", "") or None
@@ -241,7 +238,7 @@ class _Reader:
             log = self._path(fields, "access_log")
         observers = Observers(
             access_log=log,
-            access_sample=fields.seconds("access_sample", usual.access_sample, 1),
+            access_sample=self._share(fields, "access_sample", usual.access_sample),
             subjects=fields.flag("subjects", default=usual.subjects),
             traces=fields.flag("traces", default=usual.traces),
         )
@@ -249,7 +246,7 @@ class _Reader:
         return observers
 
     def _bounds(self, usual: Bounds) -> Bounds:
-        fields = self._section("bounds")
+        fields = self._top.section("bounds")
         if fields is None:
             return usual
         bounds = Bounds(
@@ -274,6 +271,17 @@ class _Reader:
         except CaplineError as error:
             fields.fault("listen", str(error))
             return usual
+
+    def _share(self, fields: Fields, key: str, usual: float) -> float:
+        word = fields.text(key, f"{usual:g}")
+        try:
+            share = float(word)
+        except ValueError:
+            share = 0.0
+        if 0 < share <= 1:
+            return share
+        fields.fault(key, f"expected a share above 0 and at most 1, found {shown(word)}")
+        return usual
 
     def _base(self, node: Node | None) -> Path:
         """Where a relative path starts: the file's folder for one in the file, else the working directory."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from capline.service.http import App
     from capline.service.run.settings import Address, Bounds
 
-__all__ = ["Listener", "bound"]
+__all__ = ["Listener", "bound", "drain_s"]
 
 _BACKLOG = 2048
 
@@ -35,10 +35,15 @@ def bound(address: Address, option: str) -> socket.socket:
         raise CaplineError(f"{option} {address}: {reason}; name another port, or 0 for any that is free") from None
 
 
+def drain_s(bounds: Bounds) -> int:
+    """How long requests under way may take once the service stops: it needs the rest to close its parts."""
+    return max(1, int(bounds.stop_within) - 1)
+
+
 class Listener(uvicorn.Server):
     """A server among others in one process: signals are not its own.
 
-    `waits` says that handlers wait for a server, rather than answer as they are asked.
+    `waits` says that the store is on a server, so that handlers wait for it.
     """
 
     def __init__(self, app: App, bounds: Bounds, context: ssl.SSLContext | None = None, *, waits: bool = False) -> None:
@@ -53,7 +58,7 @@ class Listener(uvicorn.Server):
             log_config=None,
             server_header=False,
             proxy_headers=False,
-            timeout_graceful_shutdown=max(1, int(bounds.stop_within) - 1),
+            timeout_graceful_shutdown=drain_s(bounds),
         )
         config.load()
         config.ssl = context
@@ -67,7 +72,7 @@ class Listener(uvicorn.Server):
         self.listening.set()
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second; once a second those that are slow are ended."""
+        """Called ten times a second; once a second it ends slow connections."""
         if counter % 10 == 0:
             connections: set[Any] = self.server_state.connections
             for connection in list(connections):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from capline.service.run.listen import bound
@@ -25,23 +26,28 @@ def serve(
 
     Raises `CaplineError` where it cannot start: bad policies, a damaged embedded store, an address in use.
     """
-    with bound(settings.http.listen, "http.listen") as public, bound(settings.admin.listen, "admin.listen") as private:
+    with ExitStack() as stack:
+        public = stack.enter_context(bound(settings.http.listen, "http.listen"))
+        private = stack.enter_context(bound(settings.admin.listen, "admin.listen"))
+        answering = {"http": public}
+        if settings.spoe is not None:
+            answering["spoe"] = stack.enter_context(bound(settings.spoe, "spoe.listen"))
         addresses = [Address(*one.getsockname()[:2]) for one in (public, private)]
 
         def listens() -> None:
             started(*addresses)
 
         if settings.http.workers > 1:
-            serve_by_workers(settings, {"http": public}, {"admin": private}, listens, note)
+            serve_by_workers(settings, answering, {"admin": private}, listens, note)
             return
         from capline.service.server import serve_here  # noqa: PLC0415 - a parent of workers serves nothing itself
 
         log_to_stderr()
-        serve_here(settings, {"http": public, "admin": private}, listens)
+        serve_here(settings, {**answering, "admin": private}, listens)
 
 
 def log_to_stderr() -> None:
-    """What the service itself has to say, a line each."""
+    """Log the service's own messages to standard error, a line each."""
     own = logging.getLogger("capline")
     if own.handlers:
         return

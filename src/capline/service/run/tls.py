@@ -1,4 +1,4 @@
-"""TLS: what the files of a listener make, and what changes when a certificate was renewed."""
+"""TLS of a listener: a context made from files, and following those that are renewed."""
 
 from __future__ import annotations
 
@@ -14,39 +14,45 @@ if TYPE_CHECKING:
 
     from capline.service.run.settings import Tls
 
-__all__ = ["renewed", "tls_context"]
+__all__ = ["load", "renewed", "tls_context"]
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext:
     """TLS 1.2 or newer by these files; raises `InvalidValueError` that names the one that is wrong."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    for path in _paths(tls):
+        if not os.access(path, os.R_OK):
+            raise InvalidValueError(f"{path}: cannot be read; tls names PEM files")
+    load(context, tls)
+    if tls.client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def load(context: ssl.SSLContext, tls: Tls) -> None:
+    """Give a context these files; raises as `tls_context`. A client_ca is trusted in addition to one from before."""
 
     def no_password() -> str:
         raise InvalidValueError(
             f"{tls.key}: the key is encrypted; store one that is not, readable by the service alone"
         )
 
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    for path in _paths(tls):
-        if not os.access(path, os.R_OK):
-            raise InvalidValueError(f"{path}: cannot be read; tls names PEM files")
     try:
         context.load_cert_chain(tls.certificate, tls.key, no_password)
-    except ssl.SSLError as error:
+    except OSError as error:  # SSLError is one
         raise InvalidValueError(
             f"{tls.certificate} with {tls.key}: no PEM certificate with its key ({error})"
         ) from None
     if tls.client_ca is not None:
         try:
             context.load_verify_locations(tls.client_ca)
-        except ssl.SSLError as error:
+        except OSError as error:  # as above
             raise InvalidValueError(f"{tls.client_ca}: no PEM certificates ({error})") from None
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
 
 
 def renewed(tls: Tls, use: Callable[[], None]) -> Callable[[], bool]:
-    """What takes over renewed files, and returns whether they changed: `use` is called once they are found good."""
+    """A function that calls `use` if the files changed and are good, and returns whether they changed."""
     seen = _states(tls)
 
     def reload() -> bool:

@@ -21,7 +21,8 @@ STDIN, STDOUT = 0, 1
 def main() -> None:
     """Serve until it is told to end, or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # `workers` blocked these until SIGINT is ignored.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it serves: it reads what is to be reloaded
+    # `workers` blocked these until two of them are ignored.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD})
     with os.fdopen(STDIN, "rb", buffering=0, closefd=False) as told:
         job = msgspec.json.decode(told.readline(), type=Job)

@@ -1,7 +1,7 @@
 """The verbs of every store on this machine, written once: which operations make one transaction.
 
 A store adds only where logs live. `_transact(work)` runs `work(transaction)` as one atomic step, and may run it
-again after a map has grown. So `work` changes logs through the transaction alone.
+again after LMDB's map has grown. So `work` changes logs through the transaction alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from capline.model.late import LateModule
 from capline.model.override import override
 from capline.model.policy import BoundPolicy, LogLimits
 from capline.model.subject import Subject, check_subject
-from capline.store.local.batches import ROWS_A_TRANSACTION, decided_once, in_parts, rows_of
+from capline.store.local.batches import NO_ANSWER, ROWS_A_TRANSACTION, decided_once, in_parts, rows_of
+from capline.store.local.damage import past_damage
 from capline.store.local.fast_path import FastRule, fast_rule
 from capline.store.local.operations import Operations
 from capline.store.local.reservations import commit_hit
@@ -43,6 +44,7 @@ else:
 __all__ = ["LocalStore"]
 
 _T = TypeVar("_T")
+_Item = TypeVar("_Item")
 
 
 class LocalStore(Store, ABC):
@@ -201,10 +203,7 @@ class LocalStore(Store, ABC):
         """One transaction for every few thousand items."""
         answers: list[Decision | CaplineError] = []
         for first in range(0, len(attempts), ROWS_A_TRANSACTION):
-            part = attempts[first : first + ROWS_A_TRANSACTION]
-            answers += self._transact(
-                lambda transaction, part=part: [self._caught(transaction, attempt) for attempt in part]
-            )
+            answers += self._each(attempts[first : first + ROWS_A_TRANSACTION], self._caught)
         return answers
 
     @override
@@ -213,14 +212,20 @@ class LocalStore(Store, ABC):
         receipt = batch.receipt
         if receipt is None:
             return self._in_parts(batch, record=True)
-        return self._transact(
-            lambda transaction: decided_once(
-                transaction,
-                batch,
-                receipt,
-                self._clock.now_us,
-                lambda part: self._rows(transaction, batch, part, record=True),
-            )
+        return self._sound(
+            batch,
+            slice(0, len(batch.subjects)),
+            lambda damaged: self._transact(
+                lambda transaction: decided_once(
+                    transaction,
+                    batch,
+                    receipt,
+                    self._clock.now_us,
+                    lambda part: self._rows_but(damaged, transaction, batch, part, record=True),
+                    damaged,
+                )
+            ),
+            record=True,
         )
 
     @override
@@ -231,17 +236,15 @@ class LocalStore(Store, ABC):
     def refund_many(
         self, compiled: LocalRule, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
     ) -> NDArray[np.bool_]:
-        """One transaction."""
-        return self._transact(
-            lambda transaction: np.fromiter(
-                (
-                    self._operations.refund(transaction, compiled, subject, stamp, cost)
-                    for subject, stamp in zip(subjects, stamps_us, strict=True)
-                ),
-                np.bool_,
-                len(subjects),
-            ),
+        """One transaction; raises the first error after all were tried."""
+        given = self._each(
+            [*zip(subjects, stamps_us, strict=True)],
+            lambda transaction, hit: self._operations.refund(transaction, compiled, *hit, cost),
         )
+        failed = next((one for one in given if isinstance(one, CaplineError)), None)
+        if failed is not None:
+            raise failed
+        return np.array(given, np.bool_)
 
     @override
     def recorded(self, compiled: LocalRule, subject: Subject) -> list[list[Hit]]:
@@ -298,7 +301,57 @@ class LocalStore(Store, ABC):
 
     def _in_parts(self, batch: Batch, *, record: bool) -> Decisions:
         """A transaction a part."""
-        return in_parts(
-            batch,
-            lambda part: self._transact(lambda transaction: self._rows(transaction, batch, part, record=record)),
+        errors: dict[int, CaplineError] = {}
+
+        def answers(part: slice) -> list[Decision]:
+            def but(damaged: dict[int, CaplineError]) -> list[Decision]:
+                found = self._transact(
+                    lambda transaction: self._rows_but(damaged, transaction, batch, part, record=record)
+                )
+                errors.update(damaged)
+                return found
+
+            return self._sound(batch, part, but, record=record)
+
+        return in_parts(batch, answers, errors)
+
+    def _rows_but(
+        self,
+        damaged: dict[int, CaplineError],
+        transaction: LogTransaction,
+        batch: Batch,
+        rows: slice,
+        *,
+        record: bool,
+    ) -> list[Decision]:
+        """`_rows` without the damaged ones, which have no answer."""
+        answers: list[Decision] = []
+        first = rows.start
+        for row in sorted(row for row in damaged if rows.start <= row < rows.stop):
+            answers += self._rows(transaction, batch, slice(first, row), record=record)
+            answers.append(NO_ANSWER)
+            first = row + 1
+        return answers + self._rows(transaction, batch, slice(first, rows.stop), record=record)
+
+    def _sound(self, batch: Batch, rows: slice, decide: Callable[[dict[int, CaplineError]], _T], *, record: bool) -> _T:
+        """What `decide` answers, given which of these rows of the batch are damaged."""
+        return past_damage(
+            self._transact,
+            decide,
+            range(*rows.indices(len(batch.subjects))),
+            lambda transaction, row: self._rows(transaction, batch, slice(row, row + 1), record=record),
+        )
+
+    def _each(self, items: Sequence[_Item], work: Callable[[LogTransaction, _Item], _T]) -> list[_T | CaplineError]:
+        """One transaction for all items; one whose log is damaged is its error."""
+
+        def but(damaged: dict[int, CaplineError]) -> list[_T | CaplineError]:
+            return self._transact(
+                lambda transaction: [
+                    damaged[row] if row in damaged else work(transaction, item) for row, item in enumerate(items)
+                ]
+            )
+
+        return past_damage(
+            self._transact, but, range(len(items)), lambda transaction, row: work(transaction, items[row])
         )

@@ -5,13 +5,14 @@ from __future__ import annotations
 from itertools import repeat
 from typing import TYPE_CHECKING
 
+from capline.model.decision import Decision
 from capline.store.columns import Decisions, plain
 from capline.store.receipts import batch_digest, receipt_conflict, receipt_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from capline.model.decision import Decision
+    from capline.model.errors import CaplineError
     from capline.model.limit import Limit
     from capline.model.subject import Subject
     from capline.store.local.transaction import LogTransaction
@@ -23,11 +24,20 @@ ROWS_A_TRANSACTION = 8192
 """Rows of a batch in one transaction; other processes get their turn between two."""
 
 
-def in_parts(batch: Batch, answers: Callable[[slice], list[Decision]]) -> Decisions:
-    """The answers part by part, each turned into columns at once: ten million row objects would fill the memory."""
+NO_ANSWER = Decision(False, None, 0, None, None, None)
+"""In place of a row's answer: the row has an error. A refusal says when its log will be empty."""
+
+
+def in_parts(batch: Batch, answers: Callable[[slice], list[Decision]], errors: dict[int, CaplineError]) -> Decisions:
+    """The answers part by part, each turned into columns at once: ten million row objects would fill the memory.
+
+    `errors` has the rows without an answer when all parts are done.
+    """
     limits = _limits_of(batch)
     parts = [slice(first, first + ROWS_A_TRANSACTION) for first in range(0, len(batch.subjects), ROWS_A_TRANSACTION)]
-    return Decisions.joined([Decisions.of(answers(part), limits) for part in parts], limits)
+    decided = Decisions.joined([Decisions.of(answers(part), limits) for part in parts], limits)
+    decided.errors = errors
+    return decided
 
 
 def decided_once(
@@ -36,6 +46,7 @@ def decided_once(
     receipt: str,
     now_us: Callable[[], int],
     answers: Callable[[slice], list[Decision]],
+    errors: dict[int, CaplineError],
 ) -> Decisions:
     """The answers kept under this receipt, or else new ones, which are kept; raises if it was another batch's."""
     name, asked = receipt_name(batch, receipt), batch_digest(batch)
@@ -44,7 +55,7 @@ def decided_once(
         if kept[: len(asked)] != asked:
             raise receipt_conflict(receipt)
         return Decisions.unpack(kept[len(asked) :], _limits_of(batch))
-    decided = in_parts(batch, answers)
+    decided = in_parts(batch, answers, errors)
     retention_us = max(compiled.refs[0].retention_us for compiled in batch.compiled)
     transaction.keep_receipt(name, asked + decided.pack(), now_us() + retention_us)
     return decided

@@ -34,6 +34,8 @@ _T = TypeVar("_T")
 SWEEP_EVERY = 64
 """After so many new subjects a few old ones are checked, and stale logs removed."""
 SWEEP_ROWS = 128
+SWEEP_RECEIPTS = 2
+"""So many receipts are checked for each that comes."""
 
 
 class _LogTable(msgspec.Struct):
@@ -51,6 +53,7 @@ class MemoryStore(LocalStore, LogTransaction):
         super().__init__(clock)
         self._tables: dict[str, _LogTable] = {}
         self._receipts: dict[bytes, tuple[int, bytes]] = {}
+        self._unswept: list[bytes] = []
         self._lock = threading.Lock()
         self._naming = threading.Lock()
         self._fresh = 0
@@ -150,6 +153,7 @@ class MemoryStore(LocalStore, LogTransaction):
     @override
     def keep_receipt(self, name: bytes, value: bytes, expires_us: int) -> None:
         self._receipts[name] = (expires_us, value)
+        self._sweep_receipts(self._clock.now_us())
 
     @override
     def remove(self, ref: LogRef, subject: Subject) -> bool:
@@ -174,6 +178,15 @@ class MemoryStore(LocalStore, LogTransaction):
         del table.unswept[-SWEEP_ROWS:]
         # One more window of grace: a clock that jumps ahead for a moment must not erase a history.
         _drop_stale(table, part, self._clock.now_us() - table.retention_us)
+
+    def _sweep_receipts(self, now_us: int) -> None:
+        """Check a few receipts in turn and drop those that have expired: a batch may come without a new subject."""
+        if not self._unswept:
+            self._unswept = list(self._receipts)
+        for name in self._unswept[-SWEEP_RECEIPTS:]:
+            if self._receipts.get(name, (now_us + 1, b""))[0] <= now_us:
+                del self._receipts[name]
+        del self._unswept[-SWEEP_RECEIPTS:]
 
     def close(self) -> None:
         """Does nothing; the logs live as long as the store object."""

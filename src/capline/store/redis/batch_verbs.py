@@ -67,7 +67,7 @@ class BatchVerbs:
         """Decide, or peek at, many attempts of one policy."""
         compiled: tuple[RedisRule, ...] = batch.compiled
         codes = None if batch.codes is None else np.asarray(batch.codes, np.uint16)
-        columns = ReplyColumns(compiled, codes, len(batch.subjects), peeked=mode == PEEK)
+        columns = ReplyColumns(compiled, codes, len(batch.subjects), peeked=mode == PEEK, receipt=batch.receipt)
         receipt = None
         if batch.receipt is not None:
             receipt = (batch.receipt, batch_digest(batch))

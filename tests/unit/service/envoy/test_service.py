@@ -168,3 +168,26 @@ def test_what_is_no_request_is_an_error_and_the_next_is_answered(tmp_path: Path)
         with pytest.raises(grpc.RpcError, match="domain must not be empty"):
             service.run(send(b""))
         assert service.codes("path=/a") == "++"
+
+
+def test_a_call_under_way_ends_with_the_time_to_stop(tmp_path: Path) -> None:
+    asked = asyncio.Event()
+
+    async def never(_: object) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    (tmp_path / "edge.yaml").write_text(FILE, encoding="utf-8")
+    with EnvoyService(tmp_path / "edge.yaml") as service:
+        service.server.ratelimit.decide = never  # pyright: ignore[reportAttributeAccessIssue] - a store that hangs
+
+        async def stopped() -> None:
+            whole = rls.RateLimitRequest(domain="edge", descriptors=[descriptor("path=/a")])
+            call = service.channel.unary_unary(f"/{SERVICE}/ShouldRateLimit")(whole.SerializeToString())
+            async with asyncio.timeout(60):
+                await asked.wait()
+                await service.server.stop(0)
+            with pytest.raises(grpc.RpcError):
+                await call
+
+        service.run(stopped())

@@ -32,9 +32,25 @@ def test_pauses_double_up_to_the_longest() -> None:
     for _ in range(FAILURES - 1):
         breaker.failed(now, "no answer")
     for _ in range(12):
+        assert not breaker.blocks(now)
         breaker.failed(now, "no answer")
         pauses.append(breaker.open_until - now)
         now += 2 * LONGEST_S
     for number, pause_s in enumerate(pauses):
         longest_s = min(FIRST_S * 2**number, LONGEST_S)
         assert longest_s / 2 <= pause_s <= longest_s
+
+
+def test_calls_that_were_under_way_together_cost_one_pause() -> None:
+    """Nine callers wait on a server that stalls: their failures are one, and only a trial that fails doubles."""
+    breaker = Breaker()
+    for _ in range(9):
+        assert not breaker.blocks(10.0)
+    for _ in range(9):
+        breaker.failed(10.25, "no answer")
+    assert breaker.open_until <= 10.25 + FIRST_S
+    now = 11.0
+    assert not breaker.blocks(now)
+    for _ in range(9):
+        breaker.failed(now, "no answer")
+    assert breaker.open_until <= now + 2 * FIRST_S

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from capline.model.errors import StoreError, StoreFullError, StoreUnavailableError, StoreUnknownError
-from capline.store.redis.cluster.router import Router
+from capline.store.redis.cluster.router import MOST_REDIRECTS, Router
 from capline.store.redis.io.url import parse_url
 from capline.store.redis.io.wire import Exchange, NoReply, Pause, Read, Request, ServerError, Write, pack
 from capline.store.redis.scripting.scripts import ATTEMPT, ONE, Call
@@ -233,6 +233,32 @@ def test_moved_without_a_host_is_the_host_that_said_so() -> None:
             back = replies if isinstance(asked, (Read, Exchange)) else None
     assert ("seed.example", 7001) not in nodes
     assert nodes[-1] == ("10.0.0.9", 7001)
+
+
+@pytest.mark.parametrize("redirects", [15, 16, 17, 40])
+def test_after_any_number_of_redirects_the_answer_is_the_outcome(redirects: int) -> None:
+    servers = Script(*[[error("MOVED 5 127.0.0.1:7001")]] * redirects, [b"reply"])
+    assert run(cluster(), [Call(5, A, ONE)], servers, seconds=60) == [b"reply"]
+    assert len(servers.requests) == redirects + 1
+
+
+def test_servers_that_disagree_are_asked_until_the_deadline_with_pauses() -> None:
+    servers = Script([error("MOVED 5 127.0.0.1:7001")])
+    start = time.monotonic()
+    [outcome] = run(cluster(), [Call(5, A, ONE)], servers, 0.3)
+    assert time.monotonic() - start > 0.15
+    assert isinstance(outcome, StoreUnavailableError)
+    assert MOST_REDIRECTS < len(servers.requests) < 20 * MOST_REDIRECTS
+
+
+@pytest.mark.parametrize("text", ["MOVED 5 127.0.0.1:7001", "ASK 5 127.0.0.1:7001"])
+def test_a_single_server_that_redirects_is_part_of_a_cluster(text: str) -> None:
+    servers = Script([error(text)])
+    [outcome] = run(single(), [Call(5, A, ONE)], servers)
+    assert isinstance(outcome, StoreUnavailableError)
+    assert "redis+cluster://" in str(outcome)
+    assert "nothing was recorded" in str(outcome)
+    assert len(servers.requests) == 1
 
 
 def test_ask_goes_to_the_other_server_this_once_with_asking() -> None:

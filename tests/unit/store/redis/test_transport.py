@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -122,3 +123,26 @@ def test_a_reply_that_nobody_asked_for_is_nobodys_answer(client: Client) -> None
 def test_a_read_ends_by_the_deadline_of_its_verb(client: Client) -> None:
     assert isinstance(client.say(b"hang on", 0.2), NoReply)
     assert client.idle == 0
+
+
+def test_what_a_connection_took_is_taken_off_the_time_for_its_first_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but a tenth of a second of the deadline goes by until there is a connection."""
+    gone_s = 0.0
+    connected = Transport._connect  # pyright: ignore[reportPrivateUsage] - what takes long
+
+    def connect(self: Transport, node: Any, until: float) -> Any:
+        nonlocal gone_s
+        connection = connected(self, node, until)
+        gone_s = 59.9
+        return connection
+
+    monkeypatch.setattr(Transport, "_connect", connect)
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + gone_s, sleep=time.sleep)
+    monkeypatch.setattr("capline.store.redis.io.sync.time", clock)
+    with wire(serve) as far:
+        settings = parse_url(f"redis://127.0.0.1:{far.port}/0?deadline=60s")
+        transport, start = Transport(settings), time.monotonic()
+        lost = transport.ask(settings.seeds[0], pack(b"ECHO", b"hang on"))
+        assert time.monotonic() - start < HANGS_S / 2
+        transport.close()
+    assert lost == NoReply(True, "no answer by the deadline")

@@ -33,6 +33,7 @@ import lmdb
 
 from capline.model.errors import (
     InvalidValueError,
+    StoreClosedError,
     StoreDamagedError,
     StoreError,
     StoreFullError,
@@ -106,7 +107,7 @@ class Environment:
         self._create = create
         self.durability = durability
         self.users = 0
-        self._most_bytes = most_bytes
+        self.most_bytes = most_bytes
         self._lock = threading.Lock()
         self._env: lmdb.Environment | None = None
         self._file_lock: StoreLock | None = None
@@ -214,7 +215,11 @@ class Environment:
 
     def _ready(self) -> lmdb.Environment:
         """The open environment, checked every so often; an error there comes back at the next transaction."""
-        env = self._env or self._enter()
+        env = self._env
+        if env is None:
+            if not self.users:
+                raise StoreClosedError(f"{self.path}: was closed while this call waited; nothing was recorded")
+            env = self._enter()
         self._since_look += 1
         if self._since_look >= LOOK_EVERY:
             if self._file_lock is not None:
@@ -314,8 +319,8 @@ class Environment:
         step = min(now_bytes, MOST_GROWTH_BYTES)
         while True:
             next_bytes = now_bytes + step
-            if self._most_bytes is not None and next_bytes > self._most_bytes:
-                next_bytes = self._most_bytes
+            if self.most_bytes is not None and next_bytes > self.most_bytes:
+                next_bytes = self.most_bytes
             if next_bytes <= now_bytes:
                 raise StoreFullError(
                     f"{self.path}: holds its largest size, {now_bytes} bytes; nothing was recorded; "
@@ -366,6 +371,9 @@ def open_environment(path: Path, durability: str, most_bytes: int | None = None,
             raise InvalidValueError(
                 f"{path} is open in this process with durability {environment.durability!r}; use the same for both",
             )
+        elif environment.most_bytes != most_bytes:
+            said = "without max_bytes" if environment.most_bytes is None else f"with max_bytes {environment.most_bytes}"
+            raise InvalidValueError(f"{path} is open in this process {said}; use the same for both")
         environment.users += 1
         return environment
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from capline.model.errors import CaplineError, StoreError
+from capline.model.errors import CaplineError, StoreClosedError, StoreError
 from capline.model.override import override
 from capline.model.subject import Subject, check_subject
 from capline.store.local.base import LocalStore
@@ -114,8 +114,8 @@ class LmdbStore(LocalStore):
             environment.run(lambda txn: sweeper.sweep(self._logs_in(txn), self._clock.now_us(), rows, windows=2))
         return answer
 
-    def _closed(self) -> StoreError:
-        return StoreError(f"{self._path}: this limiter was closed; make a new one")
+    def _closed(self) -> StoreClosedError:
+        return StoreClosedError(f"{self._path}: this limiter was closed; make a new one")
 
     def _logs_in(self, txn: Transaction) -> LmdbTransaction:
         if self._environment is None:

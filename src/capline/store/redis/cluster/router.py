@@ -6,7 +6,8 @@ gets no ordinary answer:
     answer                                      did it run?      what follows
     ──────────────────────────────────────────  ───────────────  ─────────────────────────────────────────────────────
     NOSCRIPT                                    no               the script is loaded and the call sent again
-    MOVED, ASK                                  no               sent to the server that was named (ASK: this once)
+    MOVED, ASK                                  no               sent to the server that was named (ASK: this once);
+                                                                 by one that is no cluster's: an error
     TRYAGAIN, CLUSTERDOWN, LOADING, BUSY, …     no               sent again after a pause, until the deadline
     READONLY, no connection                     no               the topology is read again, and the call sent again
     OOM, NOPERM, a full connection table, …     no               an error that says so: nothing was recorded
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 __all__ = ["InFlight", "Router", "UnderReplicated"]
 
+_REDIRECTS = ("MOVED", "ASK")
 _LATER = frozenset(("TRYAGAIN", "CLUSTERDOWN", "LOADING", "BUSY", "MASTERDOWN", "NOREPLICAS", "UNKILLABLE"))
 _REFUSED = {
     "OOM": "the server's memory is full; raise maxmemory (with maxmemory-policy noeviction) or add a server",
@@ -65,13 +67,14 @@ _REFUSED = {
     "WRONGPASS": "the server did not take the user name or password of the URL",
     "CROSSSLOT": "keys of one call lie in different slots",
     "WRONGTYPE": "a key is of another kind",
+    **dict.fromkeys(_REDIRECTS, "this server is part of a cluster; write redis+cluster:// for redis:// in the URL"),
 }
 FIRST_PAUSE_S = 0.002
 LONGEST_PAUSE_S = 0.1
 WAIT_MS = 600
 """WAIT gets this share of the remaining deadline; connecting and the reply need the rest."""
 MOST_REDIRECTS = 16
-"""Redirects in a row without a pause; then a pause follows, since servers may redirect a call in circles."""
+"""Resends in a row without a pause; then there is one, since servers may redirect in circles."""
 
 
 class UnderReplicated(msgspec.Struct, frozen=True):
@@ -143,16 +146,17 @@ class Router:
 
     def _go_on(self, flight: InFlight, answers: list[list[Reply]], until: float) -> Steps[list[Reply | CaplineError]]:
         pause_s, redirects, round_trip_s = FIRST_PAUSE_S, 0, 0.0
-        while redirects < MOST_REDIRECTS:
+        while True:
             again, asking, load, wait = self._sort(flight, answers, until)
             if not again:
                 return flight.outcomes
-            redirects = 0 if wait else redirects + 1
-            if wait:
+            redirects += 1
+            if wait or redirects == MOST_REDIRECTS:
+                redirects = 0
                 # A resend too late for its answer would turn "not recorded" into "unknown".
                 left = until - time.monotonic() - 2 * round_trip_s
                 if left <= 0:
-                    break
+                    return flight.outcomes
                 yield Pause(min(pause_s * random.uniform(0.5, 1.0), left))  # noqa: S311 - jitter, not a secret
                 pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
             flight.todo = again
@@ -161,7 +165,6 @@ class Router:
             sent_at = time.monotonic()
             answers = (yield Exchange(requests, until)) if requests else []
             round_trip_s = time.monotonic() - sent_at
-        return flight.outcomes
 
     def _know(self, until: float) -> Steps[None]:
         """Read the topology if it is in doubt; without an answer the known one stays in use."""
@@ -285,7 +288,9 @@ class Router:
             return "later" if call.repeatable else "no"
         if reply.code == "NOSCRIPT":
             return "load"
-        if reply.code in ("MOVED", "ASK"):
+        if reply.code in _REDIRECTS:
+            if not self.topology.by_slot:
+                return "no"
             words = reply.text.split()
             host, _, port = words[2].rpartition(":")
             node = (host or asked[0], int(port))
@@ -335,14 +340,15 @@ class Router:
             return StoreUnavailableError(
                 f"{place}: it refuses the connection ({reply.text}){fix}; nothing was recorded"
             )
+        followed = _REDIRECTS if self.topology.by_slot else ()
+        if reply.code in _LATER or reply.code in ("READONLY", "NOSCRIPT", *followed):
+            return StoreUnavailableError(f"{place}: {reply.text}; nothing was recorded")
         if reply.code in _REFUSED:
             return StoreUnavailableError(f"{place}: {_REFUSED[reply.code]}; nothing was recorded")
         if _no_room(reply):
             return StoreUnavailableError(
                 f"{place}: the server has no connection left (maxclients); nothing was recorded"
             )
-        if reply.code in _LATER or reply.code in ("READONLY", "NOSCRIPT", "MOVED", "ASK"):
-            return StoreUnavailableError(f"{place}: {reply.text}; nothing was recorded")
         return StoreUnknownError(f"{place}: {reply.text}; whether the attempt was recorded is not known")
 
     def _tell_breaker(self, node: Address, replies: list[Reply]) -> None:

@@ -78,7 +78,8 @@ class Transport:
     # --- one command, the fast path -------------------------------------------------------------------------------
 
     def ask(self, node: Address, payload: bytes) -> Reply:
-        """One command, one reply, by the connection's own timeout."""
+        """One command, one reply; by the connection's own timeout where one is idle."""
+        until = None
         try:
             connection = self._idle[node].pop()
         except (KeyError, IndexError):
@@ -87,14 +88,18 @@ class Transport:
             try:
                 if connection is not None:
                     self.discard(node, connection)
-                connection = self._take(node, time.monotonic() + self._settings.deadline_s)
+                until = time.monotonic() + self._settings.deadline_s
+                connection = self._take(node, until)
             except _ERRORS as error:
                 return no_connection(error, tls=self._settings.tls)
         clean = sent = False
         try:
             connection.send_packed_command((payload,), check_health=False)
             sent = True  # a command of which not every byte went out does not run
-            reply = connection.read_response(disable_decoding=True, disconnect_on_error=False)
+            if until is None:
+                reply = connection.read_response(disable_decoding=True, disconnect_on_error=False)
+            else:
+                reply = _read_one(connection, max(LATE_S, until - time.monotonic()))
             clean = True
         except _ERRORS as error:
             reply = server_error(error)

@@ -69,8 +69,8 @@ def slot_of(tag: bytes) -> int:
 
 
 def log_of_key(key: bytes) -> str:
-    """The name of the log that a key belongs to."""
-    return key.partition(b":{")[0].decode()
+    """The name of the log that a key belongs to. Bytes of another application that are no text name none of ours."""
+    return key.partition(b":{")[0].decode(errors="surrogateescape")
 
 
 def tag_of_key(key: bytes) -> bytes | None:

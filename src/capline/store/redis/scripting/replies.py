@@ -12,6 +12,7 @@ from capline.model.decision import Decision, Joint
 from capline.model.errors import IdConflictError, StoreDamagedError, StoreError
 from capline.model.limit_status import states_of
 from capline.store.columns import NEVER_US, NO_HIT, Decisions
+from capline.store.receipts import receipt_conflict
 from capline.store.redis.scripting.compiled_rule import SIMPLE_BYTES, STATE_BYTES
 from capline.window.charge import too_many
 from capline.window.joint import SLOTS_DIFFER
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
 __all__ = ["JointReply", "ReplyColumns", "conflict", "damaged", "decisions", "joint_reply", "one_decision"]
 
 SPECIAL = np.dtype([("kind", "u1"), ("limit", "u1"), ("remaining", ">i8"), ("first", ">i8"), ("reset", ">i8")])
-_REFUSED, _ALLOWED, _CONFLICT, _DAMAGED, _KNOWN, _NO_ROOM = 0, 1, 2, 3, 4, 5
+_REFUSED, _ALLOWED, _CONFLICT, _DAMAGED, _OTHER_BATCH, _NO_ROOM = 0, 1, 2, 3, 4, 5
+_KNOWN = 4
+"""Of joint.lua, as is the next."""
 _SLOTS_DIFFER = 5
-"""Of joint.lua."""
 _FORGOTTEN = 2
 """In place of whether a part's id was known: its slot is older than its log."""
 _JOINT = struct.Struct(">QBBBQQQ")
@@ -74,7 +76,7 @@ def one_decision(reply: bytes, compiled: RedisRule, cost: int, *, slot: bool = F
 def decisions(
     reply: bytes, compiled: Sequence[RedisRule], costs: Sequence[int], *, slot: bool = False, peeked: bool = False
 ) -> list[Decision | CaplineError]:
-    """The answers to the rows of one call; `terms[i]` and `costs[i]` are row i's."""
+    """The answers to the rows of one call; `compiled[i]` and `costs[i]` are row i's."""
     rows = len(compiled)
     now_us = int.from_bytes(reply[:8])
     at = 8 + 2 * rows
@@ -193,9 +195,16 @@ class ReplyColumns:
     """The answers to a batch as they come in, call by call, in any order."""
 
     def __init__(
-        self, compiled: Sequence[RedisRule], codes: NDArray[np.uint16] | None, rows: int, *, peeked: bool
+        self,
+        compiled: Sequence[RedisRule],
+        codes: NDArray[np.uint16] | None,
+        rows: int,
+        *,
+        peeked: bool,
+        receipt: str | None = None,
     ) -> None:
         self._terms = compiled
+        self._receipt = receipt
         self._codes = codes
         self._peeked = peeked
         self._limits, self._index = _limits_of(compiled)
@@ -255,9 +264,16 @@ class ReplyColumns:
         reset_after_us[at] = np.where(answered, records["reset"], NEVER_US)
         hit[at] = np.where(yes & (records["first"] != _NO_STAMP), records["first"], NO_HIT)
         for i in np.flatnonzero(~answered).tolist():
-            row, compiled = int(at[i]), self._terms[int(own[i])]
-            kind = records["kind"][i]
-            self.errors[row] = conflict(int(records["remaining"][i]), cost) if kind == _CONFLICT else damaged(compiled)
+            units, compiled = int(records["remaining"][i]), self._terms[int(own[i])]
+            self.errors[int(at[i])] = self._error(int(records["kind"][i]), units, compiled, cost)
+
+    def _error(self, kind: int, units: int, compiled: RedisRule, cost: int) -> CaplineError:
+        """The error of a row of this kind."""
+        if kind == _CONFLICT:
+            return conflict(units, cost)
+        if kind == _OTHER_BATCH and self._receipt is not None:
+            return receipt_conflict(self._receipt)
+        return damaged(compiled) if kind == _DAMAGED else _strange(kind)
 
     def done(self) -> Decisions:
         """The answers of all rows."""

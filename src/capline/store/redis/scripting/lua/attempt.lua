@@ -1,17 +1,19 @@
 --@head
--- Attempts: decide, peek, take a slot, charge or reserve for each row, in order, and record what is allowed. One atomic step.
+-- Attempts: decide, peek, take a slot, charge or reserve for each row, in order, and record what is allowed. One atomic
+-- step.
 --
 -- KEYS   for each group, the key of each of its logs; a group is one subject, or one bucket of subjects. All in
 --        one slot. After them, with a receipt, the receipt's key.
 -- ARGV   1  msgpack: [mode, hash, retention_us, grace_ms, logs, bytes of a stamp, cost, max_wait_us, terms,
 --             not_before_us, states]
 --             mode: 0 decide, 1 peek, 2 take a slot, 3 charge, 4 reserve. hash: 1 for buckets, hashes of subjects.
---             retention_us: how long hits are kept. grace_ms: how much longer keys live. logs: how many each attempt reads. max_wait_us: -1 for no
---             bound; to reserve, how long in us. not_before_us: a slot is at least so far from now. states: 1 to return the state of each limit.
+--             retention_us: how long hits are kept. grace_ms: how much longer keys live. logs: how many each attempt
+--             reads. max_wait_us: -1 for no bound; to reserve, how long in us. not_before_us: a slot is at least so far
+--             from now. states: 1 to return the state of each limit.
 --             terms: for each code [limits of each log [quota, by, ...], least quota, its number, widest window in us,
 --             1 if the log may be long]; `by` is a window in us, or an array, see limit_reader.lua. A least quota of 0:
---             the fast path does not apply. Where they are needed, then [storage of each log, denied, zone], see rule.lua
---             and limit_reader.lua.
+--             the fast path does not apply. Where they are needed, then [storage of each log, denied, zone], see
+--             rule.lua and limit_reader.lua.
 --        2  now in us; empty: the server's clock
 --        3  rows of each group, 2 bytes each; empty: one row a group
 --        4  code of each row, 2 bytes each; empty: 0 for all
@@ -39,9 +41,12 @@ local now = clock(ARGV[2])
 local counts, codes, fields, asked, receipt = ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local groups = #KEYS / width
 
--- A known id or receipt is written again, unchanged, so that a WAIT after this script covers its first write.
-local function touch(key)
-  call('PEXPIRE', key, call('PTTL', key))
+-- The reply to rows of which none is decided: their receipt was given for another batch.
+local function conflict_of_all()
+  local many = counts == '' and groups or 0
+  for i = 1, #counts, 2 do many = many + struct.unpack('>I2', counts, i) end
+  local each = struct.pack('>BBI8I8I8', 4, 255, 0, 0, 0)
+  return struct.pack('>I8', now) .. string.rep('\255\4', many) .. string.rep(each, many)
 end
 
 if receipt ~= '' then
@@ -49,8 +54,8 @@ if receipt ~= '' then
   groups = (#KEYS - 1) / width
   local kept = call('GET', key)
   if kept and struct.unpack('>I7', kept) > now then
-    if string.sub(kept, 8, 23) ~= receipt then return struct.pack('>I8', now) .. '\255\4' end
-    touch(key)
+    if string.sub(kept, 8, 23) ~= receipt then return conflict_of_all() end
+    touch(key, math.ceil(retention_us / 1000) + grace)
     return string.sub(kept, 24)
   end
 end
@@ -160,7 +165,10 @@ local function general(values, key, keys, term)
   else
     said, again = library.attempt(logs, mode, id, now, max_wait, not_before)
   end
-  if again and mode ~= 1 then touch(key) end
+  if again and mode ~= 1 then
+    local own = logs[1].log
+    touch(key, lifetime(math.max(library.newest(own), own.floor), retention, now, grace))
+  end
   say(said[1], said[2], said[3], said[4], said[5], term[4])
   if said[1] < 2 then add_states(library.states_of(logs)) end
   for k = 1, width do
@@ -181,8 +189,7 @@ local function general(values, key, keys, term)
   if changed then return new end
 end
 
--- Subjects with one row each, read by one MGET. That reads a key of another kind as missing; SET with NX then fails on
--- it.
+-- Subjects with one row each, read by one MGET. A key of another kind reads as missing; SET with NX then fails on it.
 local function distinct_subjects()
   local values = call('MGET', unpack(KEYS, 1, groups))
   local ttl_now = string.format('%d', ttl_ms())

@@ -150,18 +150,13 @@ local function hits()
   return table.concat(all)
 end
 
--- A part whose id is known is written again, unchanged, so that a WAIT after this script covers its first write.
-local function touch(key)
-  call('PEXPIRE', key, call('PTTL', key))
-end
-
 local function save_part(part)
   if part.forgotten then return end
-  if part.known then return touch(part.keys[1]) end
   for k, bound in ipairs(part.logs) do
+    local log, key = bound.log, part.keys[k]
+    local ttl = lifetime(math.max(newest(log), log.floor), bound.retention, now, part.grace)
+    if part.known then return touch(key, ttl) end
     if bound.changed then
-      local log, key = bound.log, part.keys[k]
-      local ttl = lifetime(math.max(newest(log), log.floor), bound.retention, now, part.grace)
       if log.key then
         save(log, ttl)
       else

@@ -22,3 +22,10 @@ end
 local function keep_bucket(key, ttl, grace)
   if call('PTTL', key) < ttl then call('PEXPIRE', key, ttl + math.floor(grace / 2)) end
 end
+
+-- Write a key again, unchanged, so that a WAIT after this script covers its first write. One whose end was taken away
+-- (PERSIST, RESTORE) gets this one, in ms.
+local function touch(key, ttl)
+  local left = call('PTTL', key)
+  call('PEXPIRE', key, left > 0 and left or ttl)
+end

@@ -1,10 +1,10 @@
 --@head
--- Refund one hit, settle it at what it really cost, or commit it if it is reserved: in the policy's own log and in every other log that has it (a
--- channel's, or one of a single limit).
--- One atomic step; capline.window.refund and reservation in Lua.
+-- Refund one hit, settle it at what it really cost, or commit it if it is reserved: in the policy's own log and in
+-- every other log that has it (a channel's, or one of a single limit). One atomic step; capline.window.refund and
+-- reservation in Lua.
 --
--- KEYS   the policy's own log, then the others, of one subject or its bucket; last the record of its reservations, if ARGV 10
---        says so
+-- KEYS   the policy's own log, then the others, of one subject or its bucket; last the record of its reservations, if
+--        ARGV 10 says so
 -- ARGV   1 the hit's stamp in us   2 field in the bucket (empty: keys of their own)
 --        3 now in us (empty: the server's clock)   4 retention_us   5 grace_ms   6 bytes of a plain stamp
 --        7 the hit's cost in units; to refund, used where hits are kept as sums
@@ -14,8 +14,7 @@
 -- Reply: 1 done; 0 no such hit in the widest window, or refunded before; -1 a stored value is not a log; -2 more units
 --        than a log can count.
 -- Invariant: a hit is refunded at most once, and its stamp stays. Reservations that have ended are written with a change
--- only. The time to live of a key gets longer if a level is
--- kept longer, and else does not change.
+-- only. A key's time to live changes only where a level must be kept longer.
 -- Complexity: O(hits after it).
 
 --@include prelude
@@ -141,14 +140,14 @@ local function settle(more)
   return 1
 end
 
--- Commit the hit. One that is committed already is written again, unchanged, so that a WAIT after this script covers that.
+-- Commit the hit. One that is committed already is written again, unchanged, so that a WAIT after this script covers it.
 if ARGV[9] == '2' then
   if units == 0 then return 0 end
   local i = index_of(pending, stamp)
   if i and give_back(pending, i, units_of(pending, i)) then
     write(KEYS[#KEYS], pending)
   else
-    call('PEXPIRE', KEYS[1], call('PTTL', KEYS[1]))
+    touch(KEYS[1], lifetime(math.max(newest(own), own.floor), retention, now, tonumber(ARGV[5])))
   end
   return 1
 end

@@ -206,3 +206,12 @@ def test_classify(built: Path) -> None:
         "none.roaring",
     ]
     assert answer(built, "classify", "snapshots/one", "parts/none.roaring")["in_none"] == 1
+
+
+def test_classify_does_not_write_over_a_segment_called_none(built: Path) -> None:
+    (built / "both.csv").write_text("id,segment\n1,none\n2,new\n")
+    (built / "audience.csv").write_text("id\n1\n9\n")
+    run(built, "build", "both.csv", "--out", "snapshots/odd")
+    assert answer(built, "classify", "snapshots/odd", "audience.csv")["segments"]["none"] == 1
+    assert "called 'none'" in refusal(built, "classify", "snapshots/odd", "audience.csv", "--out", "parts")
+    assert not (built / "parts").exists()

@@ -125,8 +125,9 @@ def _print_now(line: str) -> None:
 
 
 def answer_json(value: object) -> None:
-    """Print one JSON document on one line."""
+    """Print one JSON document on one line, at once: somebody may follow them."""
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.flush()
 
 
 def examples(*lines: str) -> str:

@@ -215,6 +215,8 @@ def _classify(
         ids, unknown = segments.find_audience(audience, id_column, snapshot.ids)
     parts = snapshot.classify(ids)
     if destination is not None:
+        if "none" in parts:
+            raise SegmentError("a segment is called 'none', as the file of the ids in no segment is; leave out --out")
         with files.os_errors("write bitmaps there", destination):
             destination.mkdir(parents=True, exist_ok=True)
         for name, part in parts.items():

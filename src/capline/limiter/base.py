@@ -252,7 +252,10 @@ class LimiterBase(Prepared[S]):
         In an outage it raises, and it has no deny cache. It opens nothing: closing either closes the store of both.
         """
         rules = Rules(policies, self.namespace)
-        return self._view(rules, OutagePolicy("raise", rules, None))
+        other = self._view(rules, OutagePolicy("raise", rules, None))
+        # Limits that come with a call raise in an outage too.
+        other._unnamed = UnnamedPolicies(other._beside)  # noqa: SLF001 - of its kind
+        return other
 
     def _shut(self) -> S | None:
         """Make every verb raise `StoreClosedError`; returns the store to close, or None if it was closed before."""

@@ -33,6 +33,8 @@ class Configured(CompiledRules[S]):
     """A limiter's policies, and the configuration store that it follows."""
 
     _watch: PolicyWatch | None
+    _reload_due: bool = False
+    """Whether a good policy file was read that is not in force: it may not fit the segments yet."""
     _outage: OutagePolicy
     _clock: Clock | None
     _shown_url: str
@@ -65,13 +67,15 @@ class Configured(CompiledRules[S]):
             raise PolicyError("the policies of this limiter are those of its configuration store; change them there")
         rules = Rules(policies, self._rules.namespace, self._rules.overrides)
         self._check_segments(rules)
-        self._outage.use(rules, self._config)
-        self._take(rules)
+        with self._configuring:
+            self._outage.use(rules, self._config)
+            self._take(rules)
 
     def reload(self) -> bool:
         """Take over the policy file if it changed; True when it did.
 
-        A broken or missing file, or one of another namespace, raises its `PolicyError`; the last good policies stay.
+        A broken or missing file, or one of another namespace, raises its `PolicyError`; one that lists a segment which
+        is not served, an `UnknownNameError`. The last good policies stay, and each call tries again.
         """
         if self._config is not None and self._watch is None:
             return self._config.refresh()
@@ -79,11 +83,13 @@ class Configured(CompiledRules[S]):
             raise PolicyError(
                 "this limiter has no policy file to reload; make it with Limiter.from_file, or call use()"
             )
-        changed = self._watch.poll()
+        self._reload_due |= self._watch.poll()
         if self._watch.error is not None:
             raise self._watch.error
+        changed = self._reload_due
         if changed:
             self.use(self._watch.current.policies)
+            self._reload_due = False
         return changed
 
     @property

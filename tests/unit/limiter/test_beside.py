@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from capline import Insurance, Limiter, ManualClock, Policy
-from capline.model.errors import StoreClosedError, UnknownNameError
+from capline.model.errors import StoreClosedError, StoreUnavailableError, UnknownNameError
+from capline.store.local.memory import MemoryStore
 
 
 def test_both_count_on_one_store_and_each_has_its_own_policies() -> None:
@@ -24,6 +25,19 @@ def test_it_caches_no_refusal_and_raises_in_an_outage() -> None:
         other = limiter.beside([Policy("push", ["0/day"])])
         assert [limiter.decide("mail", "ann").origin for _ in range(2)] == ["store", "deny-cache"]
         assert [other.decide("push", "ann").origin for _ in range(2)] == ["store", "store"]
+
+
+def test_limits_that_come_with_the_call_raise_in_an_outage_as_its_policies_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise StoreUnavailableError("away")
+
+    monkeypatch.setattr(MemoryStore, "decide", away)
+    monkeypatch.setattr(MemoryStore, "compiled", away)
+    with Limiter("memory://", [Policy("mail", ["1/day"])], on_store_error="allow") as limiter:
+        other = limiter.beside([Policy("push", ["1/day"])])
+        assert limiter.decide("call", "ann", limits=["1/day"]).origin == "fallback"
+        with pytest.raises(StoreUnavailableError):
+            other.decide("call", "ann", limits=["1/day"])
 
 
 def test_it_opens_nothing_and_closing_it_closes_the_store_of_both() -> None:

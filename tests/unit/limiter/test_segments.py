@@ -167,3 +167,25 @@ def test_a_receipt_knows_a_batch_whose_segments_moved(tmp_path: Path) -> None:
             with pytest.raises(IdConflictError):
                 limiter.decide_many("promo", [1, 3], receipt="r")
             assert limiter.peek("promo", 1).remaining == 3
+
+
+def test_a_policy_file_that_lists_a_segment_too_early_is_tried_again(tmp_path: Path) -> None:
+    site, policies = directory_site(tmp_path), tmp_path / "policies.yaml"
+    form = "namespace: t\npolicies:\n  promo:\n    limits: [3/day]\n    by_segment: {%s: [1/day]}\n"
+    policies.write_text(form % "new", encoding="utf-8")
+    with site.publisher() as publisher:
+        publisher.publish(make(tmp_path, "v1", new=[1]))
+        with (
+            site.watch(tmp_path / "cache") as watch,
+            Limiter.from_file(policies, "memory://", segments=watch) as limiter,
+        ):
+            policies.write_text(form % "later", encoding="utf-8")
+            for _ in range(2):
+                with pytest.raises(UnknownNameError, match="later"):
+                    limiter.reload()
+            assert limits(limiter, 1) == ["1/day"], "the last good policies stay"
+            publisher.publish(make(tmp_path, "v2", later=[1, 2]))
+            watch.poll()
+            assert limiter.reload()
+            assert limits(limiter, 2) == ["1/day"]
+            assert not limiter.reload()

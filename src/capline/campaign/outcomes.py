@@ -21,8 +21,8 @@ import numpy as np
 
 from capline.campaign.csv_cells import csv_cell
 from capline.campaign.ledger.rows import DELIVERED, FAILED, NOT_KNOWN, REFUNDED, REFUSED, RETRIED, STATES
-from capline.campaign.report import instant_text
 from capline.model.errors import CampaignError
+from capline.model.instant import instant_text
 from capline.model.private import private_opener
 from capline.segment.files import replacing
 from capline.store.columns import NEVER_US

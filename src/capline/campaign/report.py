@@ -6,7 +6,6 @@ is counted only from its ledger, so kills do not change it.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,6 +23,7 @@ from capline.campaign.ledger.rows import (
     STATES,
     UNSURE,
 )
+from capline.model.instant import instant_text
 from capline.store.columns import NEVER_US
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from capline.campaign.ledger.ledger import Ledger, RunFacts
     from capline.campaign.ledger.rows import BatchRows
 
-__all__ = ["Eligible", "OutcomeCounts", "Report", "SegmentReport", "StoreFacts", "instant_text", "report_of"]
+__all__ = ["Eligible", "OutcomeCounts", "Report", "SegmentReport", "StoreFacts", "report_of"]
 
 _HOUR_US = 3_600_000_000
 _DAY_US = 24 * _HOUR_US
@@ -244,10 +244,3 @@ def _count_reasons(counts: dict[str, int], rows: BatchRows, where: NDArray[np.bo
 
 def _most_first(counts: dict[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-
-
-def instant_text(instant_us: int) -> str:
-    """An instant as text, in UTC, like 2026-11-21T16:00:00Z."""
-    second, micros = divmod(instant_us, 1_000_000)
-    text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{text}.{micros:06d}Z" if micros else f"{text}Z"

@@ -41,7 +41,7 @@ def open_run(job: Job, directory: Path) -> Generator[tuple[Limiter, Ledger]]:
     """
     with ExitStack() as stack:
         ledger = stack.enter_context(Ledger.begin(directory, job.facts(), job.inputs)) if directory.exists() else None
-        limiter = stack.enter_context(job.open_limiter(create=ledger is None or not ledger.is_fixed))
+        limiter = stack.enter_context(job.open_limiter(create=ledger is None or not ledger.is_frozen))
         yield limiter, ledger or stack.enter_context(Ledger.begin(directory, job.facts(), job.inputs))
 
 
@@ -90,7 +90,7 @@ def run(
     try:
         with as_campaign_errors(job.file.sender.name):
             sender.open(info)
-        ledger.fix_inputs(store_input(limiter))
+        ledger.freeze_inputs(store_input(limiter))
         for number in unknown:
             stop.check()
             rows = ledger.batch(number)

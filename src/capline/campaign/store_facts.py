@@ -10,7 +10,8 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from capline.campaign.ledger.inputs import Input
-from capline.campaign.report import StoreFacts, instant_text
+from capline.campaign.report import StoreFacts
+from capline.model.instant import instant_text
 from capline.store.redis.io.url import safe_url
 
 if TYPE_CHECKING:

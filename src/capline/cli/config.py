@@ -12,8 +12,9 @@ import typer
 from rich.table import Table
 
 from capline.cli.common import JsonOption, answer_json, examples, group, out, plain
-from capline.config.shown import entry_facts, instant_text
+from capline.config.shown import entry_facts
 from capline.model.errors import InvalidValueError, UnknownNameError
+from capline.model.instant import instant_text
 from capline.model.subject import parse_subject, subject_text
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def get(
             return
         table = Table("name", "version", "by", "in force", "from then on", box=None, header_style="bold")
         for name, entry in rows:
-            later = f"{instant_text(entry.effective_us)}: {_shown(entry.value)}" if entry.effective_us > now_us else ""
+            later = f"{_at(entry.effective_us)}: {_shown(entry.value)}" if entry.effective_us > now_us else ""
             table.add_row(
                 plain(name), str(entry.version), plain(entry.who), plain(_shown(entry.at(now_us))), plain(later)
             )
@@ -216,10 +217,8 @@ def history(
             return
         table = Table("version", "at", "by", "in force from", "value", box=None, header_style="bold")
         for entry in entries:
-            since = instant_text(entry.effective_us) if entry.effective_us else "at once"
-            table.add_row(
-                str(entry.version), instant_text(entry.at_us), plain(entry.who), since, plain(_shown(entry.value))
-            )
+            since = _at(entry.effective_us) if entry.effective_us else "at once"
+            table.add_row(str(entry.version), _at(entry.at_us), plain(entry.who), since, plain(_shown(entry.value)))
         out.print(table)
 
 
@@ -265,7 +264,7 @@ def _print_commits(commits: Sequence[Commit], *, as_json: bool) -> None:
             [
                 {
                     "version": one.version,
-                    "at": instant_text(one.at_us),
+                    "at": _at(one.at_us),
                     "who": one.who,
                     "verb": one.verb,
                     "changes": [
@@ -285,9 +284,7 @@ def _print_commits(commits: Sequence[Commit], *, as_json: bool) -> None:
             for name in one.changes[:5]
         ]
         more = f" and {len(one.changes) - 5} more" if len(one.changes) > 5 else ""  # noqa: PLR2004 - as above
-        table.add_row(
-            str(one.version), instant_text(one.at_us), plain(one.who), one.verb, plain(", ".join(named) + more)
-        )
+        table.add_row(str(one.version), _at(one.at_us), plain(one.who), one.verb, plain(", ".join(named) + more))
     out.print(table)
 
 
@@ -303,3 +300,7 @@ def _shown_part(part: Any) -> str:
     if isinstance(part, dict):
         return ", ".join(f"{name}: {_shown_part(one)}" for name, one in part.items())  # pyright: ignore[reportUnknownVariableType] - as above
     return ", ".join(part) if isinstance(part, list) else str(part)  # pyright: ignore[reportUnknownArgumentType] - as above
+
+
+def _at(instant_us: int) -> str:
+    return instant_text(instant_us, "milliseconds")

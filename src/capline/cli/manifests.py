@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from capline.cli.common import answer_json, out
-from capline.segment.manifest import Manifest, instant_text
+from capline.model.instant import instant_text
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from capline.segment.manifest import Manifest
 
 __all__ = ["manifest_facts", "print_table", "show_manifest", "totals"]
 
@@ -20,7 +22,8 @@ def show_manifest(directory: Path, manifest: Manifest, *, as_json: bool, **more:
     if as_json:
         answer_json({"path": str(directory), **more, **manifest_facts(manifest)})
         return
-    out.print(f"{directory}: version {manifest.version}, created {instant_text(manifest.created_us)}", markup=False)
+    created = instant_text(manifest.created_us, "seconds")
+    out.print(f"{directory}: version {manifest.version}, created {created}", markup=False)
     table = Table("segment", box=None, header_style="bold")
     for title in ("ids", "bytes", "sha-256"):
         table.add_column(title, justify="right")
@@ -37,7 +40,7 @@ def manifest_facts(manifest: Manifest) -> dict[str, object]:
     ids, size_bytes = totals(manifest)
     return {
         "version": manifest.version,
-        "created": instant_text(manifest.created_us),
+        "created": instant_text(manifest.created_us, "seconds"),
         "created_us": manifest.created_us,
         "ids": manifest.ids,
         "exclusive": manifest.exclusive,

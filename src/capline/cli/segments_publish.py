@@ -17,8 +17,8 @@ from rich.table import Table
 from capline import segment as segments
 from capline.cli.common import JsonOption, answer_json, examples, note, out
 from capline.cli.manifests import print_table
-from capline.model.errors import SegmentConflictError
-from capline.segment.manifest import instant_text
+from capline.model.errors import InvalidValueError, SegmentConflictError
+from capline.model.instant import instant_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +34,8 @@ LOST = 3
 
 _T = TypeVar("_T")
 _HOUR_US = 3_600_000_000
+_LONGEST_GRACE_HOURS = 876_000
+"""A hundred years."""
 
 Address = Annotated[
     str,
@@ -66,7 +68,8 @@ def list_versions(url: str, *, as_json: bool) -> None:
         marks = " ".join(
             word for word, is_so in (("current", each.version == pointer.current), ("pinned", each.pinned)) if is_so
         )
-        row = (each.version, instant_text(each.published_us), marks, f"{each.cardinality:,}", f"{each.bytes:,}")
+        published = instant_text(each.published_us, "seconds")
+        row = (each.version, published, marks, f"{each.cardinality:,}", f"{each.bytes:,}")
         table.add_row(*row, each.manifest[:12])
     print_table(table)
 
@@ -197,13 +200,13 @@ def _pin(
 def _gc(
     url: Address,
     keep: Annotated[int, typer.Option(min=1, help="How many of the newest versions to keep.")] = 10,
-    grace_hours: Annotated[
-        float, typer.Option(min=0, help="Keep what was published or sent in the last so many hours.")
-    ] = 24,
+    grace_hours: Annotated[float, typer.Option(help="Keep what was published or sent in the last so many hours.")] = 24,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Retire old versions, then delete files that no version needs. Keeps the current and the pinned versions."""
+    if not 0 <= grace_hours <= _LONGEST_GRACE_HOURS:
+        raise InvalidValueError(f"--grace-hours is 0 to {_LONGEST_GRACE_HOURS:,} hours, not {grace_hours:g}")
     with segments.Publisher(url) as publisher:
         done = _or_lost(lambda: publisher.collect(keep=keep, grace_us=int(grace_hours * _HOUR_US), dry_run=dry_run))
     if as_json:
@@ -280,7 +283,7 @@ def _or_lost(work: Callable[[], _T]) -> _T:
 
 
 def _facts(pointer: Pointer, each: Published) -> dict[str, object]:
-    created = instant_text(each.published_us)
+    created = instant_text(each.published_us, "seconds")
     return {**_plain(each), "published": created, "current": each.version == pointer.current}
 
 

@@ -13,8 +13,9 @@ from capline.cli import segments_publish
 from capline.cli.common import NO_SEGMENT, JsonOption, answer_json, examples, note, plain, printable, warn
 from capline.cli.manifests import manifest_facts, print_table, show_manifest, totals
 from capline.model.errors import SegmentError
+from capline.model.instant import instant_text
 from capline.segment import files
-from capline.segment.manifest import MANIFEST, Manifest, instant_text, read_manifest
+from capline.segment.manifest import MANIFEST, Manifest, read_manifest
 
 if TYPE_CHECKING:
     from capline.segment import IdSet, Snapshot
@@ -98,7 +99,7 @@ def _list_directory(directory: Path, *, as_json: bool) -> None:
     for path, each in found:
         if isinstance(each, Manifest):
             ids, size_bytes = totals(each)
-            created = instant_text(each.created_us)
+            created = instant_text(each.created_us, "seconds")
             table.add_row(
                 plain(path.name), each.version, created, f"{len(each.segments)}", f"{ids:,}", f"{size_bytes:,}"
             )

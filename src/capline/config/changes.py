@@ -32,6 +32,7 @@ from capline.model.errors import (
     PolicyError,
     quoted,
 )
+from capline.model.instant import instant_text
 from capline.model.limit import Limit
 from capline.model.policy import Policy
 from capline.policy.shared_log import check_shared_log
@@ -190,7 +191,7 @@ def instant_us(effective_at: str | datetime, now_us: int) -> int:
     whole = (at - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
     effective_us = round(whole * _US)
     if effective_us < now_us + LEAD_US:
-        soonest = datetime.fromtimestamp((now_us + LEAD_US) // _US + 1, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        soonest = instant_text(((now_us + LEAD_US) // _US + 1) * _US)
         raise InvalidValueError(
             f"effective_at {quoted(effective_at)} is too soon for others to know of it; name {soonest} or later, "
             "or leave it out for at once"

@@ -174,7 +174,8 @@ class Configuration:
         if_version: int | None = None,
     ) -> int:
         """Delete a policy; its versions and logs stay. Otherwise like `set_policies`."""
-        if self.policy(name).value is None:
+        last = self.policy(name)
+        if last.value is None and last.at(self.view.now_us()) is None:
             raise UnknownNameError(f"policy {quoted(name)} is deleted already")
         return self._committer.change(POLICIES, {name_of(name): Change(None, if_version)}, who, effective_at, "delete")
 

@@ -56,6 +56,10 @@ class Configured(CompiledRules[S]):
         """Raise `UnknownNameError`, which lists those there are, unless there is a policy of this name."""
         self._rules.policy(name)
 
+    def log_of(self, policy: str) -> str:
+        """The name of the policy's log, which other policies may share; raises as `check_policy` does."""
+        return self._rules.policy(policy).log
+
     @property
     def namespace(self) -> str:
         """The namespace of the logs."""
@@ -65,9 +69,9 @@ class Configured(CompiledRules[S]):
         """Replace all policies at once: a decision sees all of the old or all of the new; histories stay."""
         if self._follows_policies:
             raise PolicyError("the policies of this limiter are those of its configuration store; change them there")
-        rules = Rules(policies, self._rules.namespace, self._rules.overrides)
-        self._check_segments(rules)
         with self._configuring:
+            rules = Rules(policies, self._rules.namespace, self._rules.overrides)
+            self._check_segments(rules)
             self._outage.use(rules, self._config)
             self._take(rules)
 
@@ -75,10 +79,13 @@ class Configured(CompiledRules[S]):
         """Take over the policy file if it changed; True when it did.
 
         A broken or missing file, or one of another namespace, raises its `PolicyError`; one that lists a segment which
-        is not served, an `UnknownNameError`. The last good policies stay, and each call tries again.
+        is not served, an `UnknownNameError`. The last good policies stay, and each call tries again. Of a configuration
+        store what is new is read now; what cannot be used yet is a warning in the log, and tried again by each call.
         """
         if self._config is not None and self._watch is None:
-            return self._config.refresh()
+            changed = self._config.refresh()
+            self._configured()
+            return changed
         if self._watch is None:
             raise PolicyError(
                 "this limiter has no policy file to reload; make it with Limiter.from_file, or call use()"
@@ -129,7 +136,6 @@ class Configured(CompiledRules[S]):
             known, before = view.entries if self._follows_policies else None, self._configured_by
             if before is not None and before[0] is known and before[1] == totals:
                 return
-            self._configured_by = known, totals
             now_us = view.now_us()
             policies = view.policies_at(now_us) if self._follows_policies else self._rules.policies.values()
             try:
@@ -143,6 +149,7 @@ class Configured(CompiledRules[S]):
                 return
             self._outage.use(rules, self._config)
             self._take(rules)
+            self._configured_by = known, totals
 
     def _plan_turn(self, now_us: int, totals: Mapping[str, Totals]) -> None:
         """Prepare the rules from the next scheduled change on; until then that policy has no fast path."""

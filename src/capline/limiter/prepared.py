@@ -23,7 +23,7 @@ from capline.limiter.observed import UNSEEN, Observers, Unseen
 from capline.limiter.records import LogRecord, PastHit, check_rows, records_of
 from capline.model.attempt import Attempt, check_cost, check_id
 from capline.model.decision import Decision
-from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, StoreError
+from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, StoreError, quoted
 from capline.model.subject import Subject, check_subject
 from capline.store.columns import plain
 from capline.store.protocol import Batch, Merge, StoreAttempt
@@ -332,6 +332,10 @@ class Prepared(Configured[S]):
                     "its subject is a keyed hash; give the limiter the subject_key it was made with"
                 )
             subject = check_subject(record.subject) if record.keyed else self._subject(record.subject)
+            if not isinstance(record.log, str):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
+                raise InvalidTypeError(
+                    f"a log is named by text, like 'promo' or 'promo/push', not {quoted(record.log)}"
+                )
             return Merge(self._rule_of_log(record.log), subject, check_rows(record.hits))
         if not isinstance(record, PastHit):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
             raise InvalidTypeError(f"a record is a LogRecord or a PastHit, not {type(record).__name__}")

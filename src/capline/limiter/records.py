@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from capline.limiter.checks import count_of
 from capline.model.clock import LATEST_US
 from capline.model.errors import (
     CaplineError,
@@ -142,10 +143,11 @@ def records_of(found: ScannedLog, log: str, *, keyed: bool) -> Iterator[LogRecor
 
 def check_rows(hits: Sequence[Row]) -> Sequence[Row]:
     """Return the hits of a record, 1 to 1000 of them, or raise."""
-    if not 1 <= len(hits) <= MOST_HITS:
-        raise InvalidValueError(f"a record has 1 to {MOST_HITS} hits, not {len(hits)}; a longer log is several records")
+    count = count_of(hits, "hits of a record")
+    if not 1 <= count <= MOST_HITS:
+        raise InvalidValueError(f"a record has 1 to {MOST_HITS} hits, not {count}; a longer log is several records")
     for row in hits:
-        if len(row) != len(("stamp", "units", "fingerprint")) or any(type(part) is not int for part in row):
+        if not isinstance(row, (tuple, list)) or len(row) != 3 or any(type(part) is not int for part in row):  # pyright: ignore[reportUnnecessaryIsInstance] # noqa: PLR2004 - as the message says
             raise InvalidTypeError(f"a hit is (stamp in microseconds, units, id's 64 bits or 0), not {quoted(row)}")
         stamp_us, units, fingerprint = row
         if not (0 <= stamp_us < LATEST_US and 0 <= units <= LARGEST_QUOTA and 0 <= fingerprint < 1 << 64):

@@ -32,9 +32,14 @@ Key = tuple[str, tuple[Limit | str, ...]]
 def unnamed_policy(name: str, limits: Sequence[Limit | str]) -> Policy:
     """The policy of these limits, in any order and notation; its log is named by both."""
     policy = Policy(name, limits)
-    canonical = "\n".join(sorted(str(limit) for limit in policy.limits))
-    digest = blake2b(canonical.encode(), digest_size=8).hexdigest()
-    return Policy(name, policy.limits, log=f"{name[:_NAME_LETTERS]}.{digest}")
+    hashed = sorted(str(limit) for limit in policy.limits)
+    begins = policy
+    if len(name) > _NAME_LETTERS:
+        # Names that begin alike are told apart by the hash.
+        hashed.append(name)
+        begins = Policy(name[:_NAME_LETTERS], policy.limits)
+    digest = blake2b("\n".join(hashed).encode(), digest_size=8).hexdigest()
+    return Policy(name, policy.limits, log=f"{begins.log}.{digest}")
 
 
 class UnnamedPolicies(Generic[L]):

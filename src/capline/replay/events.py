@@ -50,6 +50,7 @@ _HOUR_24 = re.compile(r"[^\d:.+W-]24")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _LONGEST_SHOWN = 40
+_MOST_DIGITS = len(str(LARGEST_ID))
 
 
 class ReplayError(InvalidValueError):
@@ -175,8 +176,10 @@ def instant_us(text: str) -> int:
 
 def subject_of(text: str) -> Subject:
     """Read digits as the integer, anything else as text; raises where it can be neither."""
-    if text.isascii() and text.isdecimal() and int(text[:_LONGEST_SHOWN]) <= LARGEST_ID:
-        return int(text)
+    if text.isascii() and text.isdecimal():
+        digits = text.lstrip("0") or "0"
+        if len(digits) <= _MOST_DIGITS and int(digits) <= LARGEST_ID:
+            return int(digits)
     return check_subject(text)
 
 

@@ -30,7 +30,6 @@ File names are plain names: a manifest cannot point outside its directory.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -54,7 +53,6 @@ __all__ = [
     "SegmentEntry",
     "check_names",
     "decode_manifest",
-    "instant_text",
     "read_manifest",
 ]
 
@@ -209,11 +207,6 @@ def check_names(names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(check_name(name, "segment") for name in names)
     except PolicyError as error:
         raise SegmentError(str(error)) from None
-
-
-def instant_text(instant_us: int) -> str:
-    """Microseconds since 1970 as people write an instant: `2025-03-01T12:00:00Z`."""
-    return datetime.fromtimestamp(instant_us // 1_000_000, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _check(manifest: Manifest) -> None:

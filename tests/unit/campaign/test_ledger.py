@@ -130,17 +130,17 @@ def test_other_inputs_are_refused_by_name_once_something_may_be_decided(tmp_path
         run_id = ledger.facts.run_id
     with begin(tmp_path / "run", other) as ledger:
         assert ledger.facts.run_id == run_id
-        assert not ledger.is_fixed
-        ledger.fix_inputs(STORE)
+        assert not ledger.is_frozen
+        ledger.freeze_inputs(STORE)
     with pytest.raises(
         CampaignError, match=r"begun with another audience, another snapshot \(was day-2, is day-1\); put it back"
     ):
         begin(tmp_path / "run")
     with begin(tmp_path / "run", other) as ledger:
-        assert ledger.is_fixed
-        ledger.fix_inputs(STORE)
+        assert ledger.is_frozen
+        ledger.freeze_inputs(STORE)
         with pytest.raises(CampaignError, match=r"begun with another store identity \(was made 1, is made 2\)"):
-            ledger.fix_inputs(replace(STORE, digest="2", shown="made 2"))
+            ledger.freeze_inputs(replace(STORE, digest="2", shown="made 2"))
 
 
 def test_no_ledger(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 
 from capline import ManualClock, Policy
+from capline.config import local, servers
 from capline.config.backend import MOST_FEED
 from capline.config.configuration import Configuration
 from capline.config.records import OVERRIDES, Totals, name_of
@@ -125,6 +126,17 @@ class Law:
         owns = [one.view.own("promo", subject) for subject in ("u", "v")]
         assert [own and str(own.limits[0]) for own in owns] == ["20/day", "20/day"]
 
+    def test_a_deletion_to_come_may_be_brought_forward(self, one: Configuration) -> None:
+        one.set_policies([PROMO])
+        one.delete_policy("promo", effective_at="2027-01-15T08:00:10Z")
+        assert one.policies == {"promo": PROMO}
+        one.delete_policy("promo")
+        assert one.policies == {}
+        with pytest.raises(UnknownNameError, match="is deleted already"):
+            one.delete_policy("promo")
+        with pytest.raises(UnknownNameError, match="no policy 'promo'"):
+            one.override("promo", "u", ["9/day"])
+
     def test_an_instant_too_near_is_refused(self, one: Configuration) -> None:
         for wrong, what in (
             ("2027-01-15T08:00:02Z", "too soon"),
@@ -134,12 +146,14 @@ class Law:
             with pytest.raises(InvalidValueError, match=what):
                 one.set_policies([PROMO], effective_at=wrong)
         assert one.version == 0
+        assert one.set_policies([PROMO], effective_at="2027-01-15T08:00:03Z") == 1
 
     def test_a_conditional_write_of_an_old_version_changes_nothing(self, one: Configuration) -> None:
         one.set_policies([PROMO], if_version=0)
         one.set_policies([Policy("promo", ["4/day"])], if_version=1)
         for late in (
             lambda: one.set_policies([Policy("promo", ["9/day"])], if_version=1),
+            lambda: one.set_policies([Policy("promo", ["9/day"])], if_version=0),
             lambda: one.delete_policy("promo", if_version=1),
             lambda: one.override("promo", "u", ["9/day"], if_version=1),
         ):
@@ -170,6 +184,15 @@ class Law:
         feed = backend.head(2).feed
         assert feed is not None
         assert len(feed) == MOST_FEED
+
+    def test_the_feed_is_bounded_in_the_store(self, one: Configuration, monkeypatch: pytest.MonkeyPatch) -> None:
+        one.set_policies([PROMO])
+        for module in (local, servers):
+            monkeypatch.setattr(module, "MOST_FEED", 5)
+        for version in range(1, 10):
+            assert one._backend.commit(version, b"%d" % version, b"\x90", b"\x92\x00\x90", {})
+        monkeypatch.undo()
+        assert len(one._backend.head(0).feed or range(5)) == 5, "older ones are gone"
 
     def test_a_commit_that_is_sent_twice_is_one(self, one: Configuration) -> None:
         one.set_policies([PROMO])
@@ -203,6 +226,7 @@ class Law:
             with pytest.raises(error):
                 wrong()
         assert one.version == 1
+        assert one.set_policies([Policy("promo", ["9/day"])], who="x" * 64) == 2
 
 
 class SharedLaw(Law):
@@ -260,6 +284,13 @@ class SharedLaw(Law):
             if way is self.WAYS[8][1]:
                 assert two.view.own("promo", 7) is not None
             assert not two.refresh()
+
+    def test_what_another_has_set_meanwhile_is_checked_too(self, one: Configuration, url: str) -> None:
+        with self.other(url) as two:
+            one.set_policies([PROMO])
+            with pytest.raises(PolicyError):
+                two.set_policies([Policy("other", ["1/day"], log="promo", layout="bucket")])
+            assert two.version == 1
 
     def test_who_is_far_behind_reads_everything_again(self, one: Configuration, url: str) -> None:
         one.set_policies([PROMO])

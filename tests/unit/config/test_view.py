@@ -13,6 +13,7 @@ from capline import ManualClock, Policy
 from capline.config import view as view_of
 from capline.config.cache import OverrideCache
 from capline.config.configuration import Configuration
+from capline.config.records import PAST_OVERRIDES, name_of, read_past
 from capline.model.errors import InvalidTypeError, NoStoreError, PolicyError, StoreClosedError, StoreDamagedError
 
 if TYPE_CHECKING:
@@ -144,6 +145,22 @@ def bad_policy() -> tuple[bytes, bytes, dict[str, bytes]]:
     row = entry_bytes(Entry(2, NOW_US, "x", {"limits": ["many"]}))
     commit = Commit(2, NOW_US, "x", "set", b"token", [Name("promo")], {})
     return commit_bytes(commit), pending_bytes(2, [("p", b"promo", row)]), {}
+
+
+def test_versions_past_the_last_are_kept_no_longer(one: Configuration) -> None:
+    for number in range(1, 21):
+        one.override("promo", "u", [f"{number}/day"])
+    kept = read_past(one._backend.get(PAST_OVERRIDES, [name_of("promo", "u")])[0])
+    assert [entry.value for entry in kept] == [[f"{number}/day"] for number in range(4, 20)]
+    assert len(one.override_versions("promo", "u")) == 17
+
+
+def test_kinds_of_overrides_are_bounded_and_right(one: Configuration, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view_of, "MOST_KINDS", 4)
+    one.override_many("promo", {number: [f"{number + 1}/day"] for number in range(10)})
+    for number in range(10):
+        assert limits(one, number) == f"{number + 1}/day"
+        assert len(one.view._own) <= 4
 
 
 def test_what_names_no_configuration(tmp_path: Path) -> None:

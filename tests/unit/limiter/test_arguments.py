@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from capline import AsyncLimiter, InvalidTypeError, Limiter, Policy, PolicyError
+from capline import AsyncLimiter, InvalidTypeError, Limiter, LogRecord, Policy, PolicyError
 
 ONE = Policy("promo", ["3/day"])
 LIKE = r"^policies come as a list, like policies=\[Policy\('promo', \['3/day'\]\)\], not [^\n]+$"
@@ -45,3 +45,20 @@ def test_a_timeout_is_a_number_of_seconds_and_one_that_is_over_is_0(wrong: Any) 
             limiter.acquire("promo", "u", timeout=wrong).__enter__()
         with limiter.acquire("promo", "u", timeout=-1) as slot:
             assert slot.wait == 0
+
+
+WRONG_HITS: list[Any] = [None, 5, [5], ["xyz"], [None], {1: 2}, [(1, 1)]]
+WRONG_LOGS: list[Any] = [None, ["x"], 7]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *(LogRecord("promo", "u", hits) for hits in WRONG_HITS),
+        *(LogRecord(name, "u", [(1, 1, 0)]) for name in WRONG_LOGS),
+    ],
+    ids=repr,
+)
+def test_a_record_of_wrong_types_is_told_by_its_number(wrong: LogRecord) -> None:
+    with Limiter("memory://", [ONE]) as limiter, pytest.raises(InvalidTypeError, match=r"^record 1: [^\n]+$"):
+        limiter.load([wrong])

@@ -49,7 +49,9 @@ def test_it_opens_nothing_and_closing_it_closes_the_store_of_both() -> None:
 
 
 def test_a_policy_that_is_not_there_is_an_error_that_lists_those_that_are() -> None:
-    with Limiter("memory://", [Policy("mail", ["2/day"]), Policy("push", ["1/day"])]) as limiter:
+    with Limiter("memory://", [Policy("mail", ["2/day"]), Policy("push", ["1/day"], log="mail")]) as limiter:
         limiter.check_policy("push")
-        with pytest.raises(UnknownNameError, match="mail, push"):
-            limiter.check_policy("sms")
+        assert limiter.log_of("push") == limiter.log_of("mail") == "mail"
+        for ask in (limiter.check_policy, limiter.log_of):
+            with pytest.raises(UnknownNameError, match="mail, push"):
+                ask("sms")

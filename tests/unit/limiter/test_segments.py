@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.kit.segments import directory_site, make, make_text
 
-from capline import AsyncLimiter, Limiter, Policy
+from capline import AsyncLimiter, Configuration, Limiter, Policy
 from capline.limiter.segments import SegmentLookup
 from capline.model.errors import IdConflictError, InvalidTypeError, InvalidValueError, SegmentError, UnknownNameError
 from capline.segment import IdSet, SegmentWatch, Snapshot, load_snapshot
@@ -189,3 +189,24 @@ def test_a_policy_file_that_lists_a_segment_too_early_is_tried_again(tmp_path: P
             assert limiter.reload()
             assert limits(limiter, 2) == ["1/day"]
             assert not limiter.reload()
+
+
+def test_a_configuration_that_lists_a_segment_too_early_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site, configuration = directory_site(tmp_path), Configuration("memory://")
+    configuration.set_policies([PROMO])
+    with site.publisher() as publisher:
+        publisher.publish(make(tmp_path, "v1", new=[1], active=[2]))
+        with (
+            site.watch(tmp_path / "cache") as watch,
+            Limiter.from_config(configuration, "memory://", segments=watch) as limiter,
+        ):
+            before = limits(limiter, 2)
+            configuration.set_policies([Policy("promo", ["3/day"], by_segment={"later": ["7/day"]})])
+            assert "cannot be used, the last one serves" in caplog.text
+            assert limits(limiter, 2) == before, "the last good policies stay"
+            publisher.publish(make(tmp_path, "v2", new=[1], active=[3], later=[2]))
+            watch.poll()
+            limiter.reload()
+            assert limits(limiter, 2) == ["7/day"]

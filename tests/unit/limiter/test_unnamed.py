@@ -36,6 +36,14 @@ def test_other_limits_under_the_name_have_a_history_of_their_own() -> None:
         assert limiter.decide("login", "a", limits=["1/day"])
 
 
+def test_every_name_of_a_policy_has_a_history_of_its_own() -> None:
+    names = ["x" * 64, *("x" * length + end for length in (39, 40, 63) for end in "12"), *("GET:/search", "GET:/", "/")]
+    names += ["/" * 64, "/" * 40 + ":"]
+    with Limiter("memory://", clock=ManualClock(MINUTE_US)) as limiter:
+        for name in names:
+            assert [bool(limiter.decide(name, "a", limits=["1/day"])) for _ in range(2)] == [True, False], name
+
+
 def test_a_hit_is_given_back_under_its_limits() -> None:
     with Limiter("memory://", clock=ManualClock(MINUTE_US)) as limiter:
         hit = limiter.decide("search", "a", 2, "order-7", limits=["2/day"]).hit

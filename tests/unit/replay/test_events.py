@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from capline import CaplineError
-from capline.replay.events import Event, ReplayError, instant_us, read_events
+from capline.replay.events import Event, ReplayError, instant_us, read_events, subject_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,6 +65,29 @@ def test_a_time_that_is_none_says_what_one_looks_like(text: str, says: str) -> N
 def test_rows_become_events_digits_become_integers_and_an_empty_segment_none(tmp_path: Path) -> None:
     path = written(tmp_path, "\ufeffts,id,kind\r\n3,007,new\r\n\r\n4,user:1,\r\n")
     assert read(path, "kind") == [Event(1, 7, 3_000_000, "new"), Event(2, "user:1", 4_000_000, None)]
+
+
+@pytest.mark.parametrize(
+    ("text", "subject"),
+    [
+        ("000", 0),
+        ("0" * 5000 + "7", 7),
+        (str(2**64 - 1), 2**64 - 1),
+        ("0" * 40 + str(2**64 - 1), 2**64 - 1),
+        (str(2**64), str(2**64)),
+        ("0" * 40 + str(2**64), "0" * 40 + str(2**64)),
+        ("0" * 40 + "9" * 40, "0" * 40 + "9" * 40),
+        ("\u0664\u0662", "\u0664\u0662"),
+    ],
+)
+def test_digits_are_the_integer_where_it_is_an_id_however_many_zeros_come_first(text: str, subject: str | int) -> None:
+    assert subject_of(text) == subject
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "0" * 40 + "9" * 5000, ""])
+def test_a_subject_that_can_be_neither_number_nor_text_is_refused(text: str) -> None:
+    with pytest.raises(CaplineError, match="a subject is 1 to 512 bytes"):
+        subject_of(text)
 
 
 def test_gzip_is_read_by_its_name(tmp_path: Path) -> None:

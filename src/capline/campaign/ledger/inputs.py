@@ -1,6 +1,6 @@
 """The inputs of a run: what must be the same when it is resumed.
 
-They may still change before anything was decided; then they are fixed, with the identity of the store.
+They may still change before anything was decided; then they are frozen, with the identity of the store.
 """
 
 from __future__ import annotations

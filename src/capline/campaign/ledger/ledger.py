@@ -21,7 +21,7 @@
 
     the steps of a batch                         killed before the next line, the next process
     ───────────────────────────────────────────  ──────────────────────────────────────────────────────────────────
-    inputs: fixed, with the store's identity     accepts other inputs
+    inputs: frozen, with the store's identity    accepts other inputs
     limiter.decide_many(receipt="…/run id/7")    decides again: the receipt gives the same answers, consuming nothing
     batch 7: decided
     outcome: about to be sent
@@ -174,15 +174,15 @@ class Ledger:
         return is_locked(self.directory)
 
     @property
-    def is_fixed(self) -> bool:
+    def is_frozen(self) -> bool:
         """Whether something may have been decided: the inputs can then no longer change."""
         with self._errors():
             return bool(self._value("fixed"))
 
-    def fix_inputs(self, store: Input) -> None:
-        """Fix the inputs and the identity of the store, before anything is decided.
+    def freeze_inputs(self, store: Input) -> None:
+        """Freeze the inputs and the identity of the store, before anything is decided.
 
-        `CampaignError` where they were fixed with another store.
+        `CampaignError` where they were frozen with another store.
         """
         with self._errors(), commits(self._db):
             if self._value("fixed"):
@@ -322,7 +322,7 @@ def _json(value: object) -> str:
 
 
 def _check_inputs(connection: sqlite3.Connection, directory: Path, facts: RunFacts, inputs: tuple[Input, ...]) -> None:
-    """Write a new run's inputs; compare those of a run that is fixed."""
+    """Write a new run's inputs; compare those of a run whose inputs are frozen."""
     with commits(connection):
         run: Mapping[str, Any] = dict(connection.execute("SELECT key, value FROM run"))
         if run.get("fixed"):

@@ -12,13 +12,14 @@ from __future__ import annotations
 import os
 import random
 import sys
+import time
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
 from capline.model.errors import InvalidValueError
+from capline.model.instant import instant_text
 
 if TYPE_CHECKING:
     from capline.service.http import Answered
@@ -42,7 +43,7 @@ class AccessLog:
         if self._sample < 1 and request.status < _FAILED and random.random() >= self._sample:  # noqa: S311 - a sample
             return
         line: dict[str, object] = {
-            "at": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "at": instant_text(time.time_ns() // 1000, "milliseconds"),
             "method": request.method,
             "route": request.route,
             "status": request.status,

@@ -16,14 +16,15 @@ import re
 import secrets
 import stat
 import tempfile
+import time
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from capline.model.errors import CaplineError, InvalidValueError, UnknownNameError, quoted
+from capline.model.instant import instant_text
 from capline.segment.files import read
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class TokenFile:
             raise InvalidValueError(f"a chosen secret has {_SHORTEST_CHOSEN} to {_LONGEST_CHOSEN} characters")
         shown = f"{PREFIX}{name}_{secrets.token_hex(_SECRET_BYTES)}" if chosen is None else chosen
         kept = _sha256(shown) if chosen is None else _scrypt(chosen, secrets.token_bytes(16))
-        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        now = instant_text(time.time_ns() // 1000, "seconds")
         with self._changing():
             if name in self.tokens:
                 raise InvalidValueError(f"there is a token {name}; revoke it first: capline token revoke {name}")

@@ -1,31 +1,48 @@
-"""Receipts in a process that lives long: those that have expired go on the way, a few at a time."""
+"""Receipts in a store that lives long: those that have expired go on the way, a few at a time.
+
+A nightly batch has a receipt each night, and perhaps never a new subject.
+"""
 
 # pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import pytest
+
 from capline import Limiter, ManualClock, Policy
+from capline.store.local.lmdb.check import check_store
 from capline.store.local.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MANY = 400
 
 
-def test_receipts_that_expired_go_as_new_ones_come() -> None:
+@pytest.mark.parametrize("kind", ["memory", "lmdb"])
+def test_receipts_that_expired_go_as_new_ones_come(kind: str, tmp_path: Path) -> None:
     clock = ManualClock(1_000_000)
-    with Limiter("memory://", [Policy("p", ["3/s"])], clock=clock) as limiter:
-        store = limiter._store
-        assert isinstance(store, MemoryStore)
+    with Limiter(url_of(kind, tmp_path), [Policy("p", ["3/s"])], clock=clock) as limiter:
         for number in range(MANY):
             assert limiter.decide_many("p", [1], receipt=f"r{number}").allowed.all()
             clock.advance_us(1_000_000)
-        assert len(store._receipts) < MANY / 20
+        store = limiter._store
+    kept = len(store._receipts) if isinstance(store, MemoryStore) else check_store(tmp_path).receipts
+    assert kept < MANY / 20
 
 
-def test_a_receipt_that_has_not_expired_stays() -> None:
+@pytest.mark.parametrize("kind", ["memory", "lmdb"])
+def test_a_receipt_that_has_not_expired_stays(kind: str, tmp_path: Path) -> None:
     clock = ManualClock(1_000_000)
-    with Limiter("memory://", [Policy("p", ["3/day"])], clock=clock) as limiter:
+    with Limiter(url_of(kind, tmp_path), [Policy("p", ["3/day"])], clock=clock) as limiter:
         first = limiter.decide_many("p", [1], receipt="first")
         for number in range(MANY):
             limiter.decide_many("p", [number + 2], receipt=f"r{number}")
         again = limiter.decide_many("p", [1], receipt="first")
         assert again.hit.tolist() == first.hit.tolist()
+
+
+def url_of(kind: str, directory: Path) -> str:
+    return f"lmdb://{directory}" if kind == "lmdb" else "memory://"

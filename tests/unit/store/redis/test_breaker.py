@@ -54,3 +54,12 @@ def test_calls_that_were_under_way_together_cost_one_pause() -> None:
     for _ in range(9):
         breaker.failed(now, "no answer")
     assert breaker.open_until <= now + 2 * FIRST_S
+
+
+def test_failures_that_come_late_do_not_push_the_trial_out() -> None:
+    breaker = Breaker()
+    for _ in range(20):
+        assert not breaker.blocks(10.0)
+    for number in range(20):
+        breaker.failed(10.0 + number, "no answer")
+    assert breaker.open_until <= 10.0 + FAILURES - 1 + FIRST_S

@@ -1,7 +1,7 @@
--- store: fix a run's store, before anything is decided.
+-- store: freeze a run's store, before anything is decided.
 --
 -- ARGV   1 the identity of the store that the worker opened, as JSON
--- Reply  the fixed identity: that of the first worker that called; nil where there is no run
+-- Reply  the frozen identity: that of the first worker that called; nil where there is no run
 --
 -- O(1).
 

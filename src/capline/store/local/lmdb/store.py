@@ -312,6 +312,7 @@ class LmdbStore(LocalStore):
                 lambda txn: self._sweeper.sweep(self._logs_in(txn), self._clock.now_us(), ROWS_A_TRANSACTION)
             )
             removed += gone
+        self._run(lambda txn: self._logs_in(txn).sweep_receipts())
         return removed
 
     @override

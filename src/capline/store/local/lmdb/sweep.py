@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from capline.model.errors import StoreDamagedError, StoreError
 from capline.store.local.lmdb.keys import LOG_META, LOG_NUMBER
-from capline.store.local.lmdb.transaction import EXPIRY
 from capline.store.local.log_bytes import PAGED, read_words, unpack_log, unseal
 from capline.store.local.log_pages import LEAD_WORDS
 
@@ -41,7 +40,7 @@ class Sweeper:
     def sweep(self, transaction: LmdbTransaction, now_us: int, rows: int, windows: int = 1) -> tuple[int, bool]:
         """Check so many logs; remove those older than so many widest windows.
 
-        How many were removed, and whether that was the end of the table; there, receipts that expired are removed too.
+        How many were removed, and whether that was the end of the table.
         """
         txn, tables = transaction.txn, transaction.tables
         retention_us: dict[bytes, int] = {}
@@ -61,11 +60,6 @@ class Sweeper:
         self._from = cursor.key() if more else b""
         for key in stale:
             transaction.remove_at(key)
-        if not more:
-            receipts = tables[b"receipts"]
-            expired = [key for key, value in txn.cursor(receipts) if _has_expired(key, value, now_us)]
-            for key in expired:
-                txn.delete(key, db=receipts)
         return len(stale), not more
 
 
@@ -80,11 +74,3 @@ def _is_stale(key: bytes, value: bytes, cutoff_us: int) -> bool:
     except StoreError:
         return False
     return max(log.last_us(), log.high_water_us) <= cutoff_us
-
-
-def _has_expired(key: bytes, value: bytes, now_us: int) -> bool:
-    """Tell whether a receipt may go; a damaged one is left for its reader to report."""
-    try:
-        return EXPIRY.unpack_from(unseal(key, value))[0] <= now_us
-    except StoreError:
-        return False

@@ -24,6 +24,8 @@ __all__ = ["EXPIRY", "LmdbPages", "LmdbTransaction"]
 
 ONE_HIT_BYTES = 16
 EXPIRY = struct.Struct(">Q")
+SWEEP_RECEIPTS = 2
+"""So many receipts are checked for each that comes."""
 
 
 class LmdbTransaction(LogTransaction):
@@ -79,7 +81,25 @@ class LmdbTransaction(LogTransaction):
 
     @override
     def keep_receipt(self, name: bytes, value: bytes, expires_us: int) -> None:
-        self.txn.put(name, seal(name, EXPIRY.pack(expires_us) + value), db=self.tables[b"receipts"])
+        receipts = self.tables[b"receipts"]
+        self.txn.put(name, seal(name, EXPIRY.pack(expires_us) + value), db=receipts)
+        # A batch may come without a new subject, so each checks its successors in turn. Names are hashes: that is
+        # anywhere in the table.
+        cursor, now_us = self.txn.cursor(receipts), self._clock.now_us()
+        cursor.set_key(name)
+        for _ in range(SWEEP_RECEIPTS):
+            if not (cursor.next() or cursor.first()):
+                break
+            if has_expired(cursor.key(), cursor.value(), now_us):
+                cursor.delete()
+                cursor.prev()
+
+    def sweep_receipts(self) -> None:
+        """Remove all receipts that have expired."""
+        receipts, now_us = self.tables[b"receipts"], self._clock.now_us()
+        expired = [key for key, value in self.txn.cursor(receipts) if has_expired(key, value, now_us)]
+        for key in expired:
+            self.txn.delete(key, db=receipts)
 
     def read(self, key: bytes, value: bytes) -> StoredLog | CaplineError:
         """The log that this value of this key is, or why it is none."""
@@ -94,6 +114,14 @@ class LmdbTransaction(LogTransaction):
             return unpack_log(kind, words)[0]
         tail, lead = unpack_log(kind, words, LEAD_WORDS)
         return PagedLog(tail, LmdbPages(self.txn, self.tables[b"pages"], key), lead)
+
+
+def has_expired(name: bytes, kept: bytes, now_us: int) -> bool:
+    """Whether this receipt may go; a damaged one is left for its reader to report."""
+    try:
+        return EXPIRY.unpack_from(unseal(name, kept))[0] <= now_us
+    except StoreError:
+        return False
 
 
 class LmdbPages(Pages):

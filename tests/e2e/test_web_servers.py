@@ -143,13 +143,15 @@ def test_an_example_in_a_real_server(words: tuple[str, ...], tmp_path: Path) -> 
 
 @pytest.mark.deep
 @pytest.mark.parametrize(
-    "words",
+    ("words", "said_after_the_end"),
     [
-        pytest.param(uvicorn("fastapi_app:app", "--reload", "--reload-dir", "."), id="uvicorn"),
-        pytest.param(("flask", "--app", "flask_app", "run", "--debug", "--port", "0"), id="flask"),
+        pytest.param(
+            uvicorn("fastapi_app:app", "--reload", "--reload-dir", "."), "Started server process", id="uvicorn"
+        ),
+        pytest.param(("flask", "--app", "flask_app", "run", "--debug", "--port", "0"), "Restarting with", id="flask"),
     ],
 )
-def test_a_reloader_keeps_what_was_counted(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_reloader_keeps_what_was_counted(words: tuple[str, ...], said_after_the_end: str, tmp_path: Path) -> None:
     for app in APPS.glob("*.py"):
         (tmp_path / app.name).write_text(app.read_text(encoding="utf-8"), encoding="utf-8")
     with Served(tmp_path, *words, apps=tmp_path) as served:
@@ -159,13 +161,13 @@ def test_a_reloader_keeps_what_was_counted(words: tuple[str, ...], tmp_path: Pat
         for app in tmp_path.glob("*.py"):
             code = app.read_text(encoding="utf-8")
             app.write_text(code.replace('Policy("search", ["3/minute"])', 'Policy("search", ["50/minute"])'))
-        served.says(re.compile("Reloading|reloading|Restarting"))
+        served.says(re.compile("Reloading|reloading"))
+        # Not asked before the old process has ended: flask's has a thread for each request, and CPython crashes where
+        # a thread begins while its interpreter ends.
+        served.says(re.compile(said_after_the_end))
 
         def has_new_limit() -> bool:
-            try:
-                answer = served.client.get("/search", headers={"X-User": "bob"})
-            except httpx.TransportError:  # flask's reloader ends at once, whatever is under way
-                return False
+            answer = served.client.get("/search", headers={"X-User": "bob"})
             return limits_said(answer.headers)["search-minute"]["q"] == 50
 
         assert soon(has_new_limit)

@@ -9,8 +9,9 @@
 `enter` and `leave` are generators that yield what the limiter returned: a `Limiter`'s decision, or an `AsyncLimiter`'s
 awaitable. So sync and async are one code; `run` and `awaited` drive it.
 
-The rule: the rules of one `enter` are one attempt, and a refusal by a later one gives back what was consumed before.
-So a refused request has consumed nothing. An outage is answered by the caller's choice, 503 or let through, never 429.
+The rule: the rules of one `enter` are one attempt, but for rules that share a log and differ otherwise: these come in a
+later round. A refusal gives back what was consumed before, so a refused request has consumed nothing. An outage is
+answered by the caller's choice, 503 or let through, never 429.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 
 from capline.limiter.outage import is_outage
-from capline.model.attempt import Attempt
 from capline.model.decision import Decision, Joint
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, StoreError, quoted
 from capline.model.headers import headers_of
+from capline.model.limit import QuietHours
 from capline.web.answer import Refusal, outage, quota_exceeded
-from capline.web.rule import Rule, attempts_of, check_rules
+from capline.web.rule import Round, Rule, check_rules, rounds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -44,6 +45,8 @@ LOG_EVERY_SECONDS = 60
 
 Headers = Literal["draft-11", "legacy", "both"] | None
 Outcome = Literal["allowed", "refused", "shadow-refused", "failed-open", "failed-closed"]
+_BY_WEIGHT: tuple[Outcome, ...] = ("allowed", "failed-open", "shadow-refused", "failed-closed", "refused")
+"""Of the outcomes of one request's rounds the last one of these is the request's."""
 _FORMS: dict[str | None, tuple[HeaderForm, ...]] = {
     "draft-11": ("draft-11",),
     "legacy": ("legacy",),
@@ -137,10 +140,9 @@ class Gate:
 
 
 class _Part(msgspec.Struct, gc=False):
-    """What one `enter` has consumed."""
+    """One round, decided."""
 
-    rules: list[Rule]
-    attempts: list[Attempt]
+    asked: Round
     answer: Decision | Joint
     given_back: frozenset[int] = frozenset()
     """Which of the attempts no longer count, by place."""
@@ -164,10 +166,17 @@ class Visit:
         """Decide; None lets the request through, else it is answered so."""
         if self.refusal is not None:
             return self.refusal
-        asked, attempts = yield from attempts_of(rules, request)
-        if not attempts:
-            return None
-        gate = self._gate
+        outcomes: list[Outcome] = []
+        for one in (yield from rounds_of(rules, request, self._gate.limiter.log_of)):
+            outcomes.append((yield from self._decide(one)))
+            if self.refusal is not None:
+                break
+        if outcomes:
+            self._gate.note(max(outcomes, key=_BY_WEIGHT.index))
+        return self.refusal
+
+    def _decide(self, asked: Round) -> Generator[Any, Any, Outcome]:
+        gate, attempts = self._gate, asked.attempts
         try:
             if len(attempts) == 1:
                 one = attempts[0]
@@ -180,49 +189,49 @@ class Visit:
             if not is_outage(error):
                 raise
             return (yield from self._failed(error))
+        except CaplineError:
+            # A later round's attempt is one that cannot be, as its cost.
+            yield from self._give_back()
+            raise
         if answer.allowed:
-            self._parts.append(_Part(asked, attempts, answer))
-            for rule in asked:
+            self._parts.append(_Part(asked, answer))
+            for rule in asked.rules:
                 if rule.refund_if is not None:
                     self.may_refund = True
-            gate.note("failed-open" if answer.origin == "fallback" else "allowed")
-        elif gate.shadow:
-            gate.note("shadow-refused")
-        else:
-            yield from self._give_back()
-            self.refusal = self._refused(_Part(asked, attempts, answer))
-        return self.refusal
+            return "failed-open" if answer.origin == "fallback" else "allowed"
+        if gate.shadow:
+            return "shadow-refused"
+        yield from self._give_back()
+        return self._refused(_Part(asked, answer))
 
-    def _refused(self, part: _Part) -> Refusal:
+    def _refused(self, part: _Part) -> Outcome:
         answer = part.answer
         if answer.origin == "fallback":
             # The limiter's own choice for an outage was to refuse.
-            self._gate.note("failed-closed")
-            return outage()
-        self._gate.note("refused")
+            self.refusal = outage()
+            return "failed-closed"
         self._parts.append(part)
-        if isinstance(answer, Joint):
-            return quota_exceeded(part.attempts, answer.limits, answer.binds, answer.retry_after_us)
-        return quota_exceeded(part.attempts, (answer.limits,), 0, answer.retry_after_us)
+        limits = answer.limits if isinstance(answer, Joint) else (answer.limits,)
+        binds = answer.binds if isinstance(answer, Joint) else 0
+        self.refusal = quota_exceeded(part.asked.attempts, limits, binds, answer.retry_after_us)
+        return "refused"
 
-    def _failed(self, error: StoreError) -> Generator[Any, Any, Refusal | None]:
+    def _failed(self, error: StoreError) -> Generator[Any, Any, Outcome]:
         gate = self._gate
         if gate.on_error == "allow" or gate.shadow:
-            gate.note("failed-open")
             gate.log("requests are let through, as limits cannot be checked", error)
-            return None
-        gate.note("failed-closed")
+            return "failed-open"
         gate.log("requests are answered 503, as limits cannot be checked", error)
         yield from self._give_back()
         self.refusal = outage()
-        return self.refusal
+        return "failed-closed"
 
     def leave(self, answer: Any) -> Generator[Any, Any, None]:
         """Give back what `refund_if` says of this answer."""
         for part in self._parts:
             if part.answer.allowed and not part.given_back:
                 yield from self._refund(
-                    part, [rule.refund_if is not None and rule.refund_if(answer) for rule in part.rules]
+                    part, [rule.refund_if is not None and rule.refund_if(answer) for rule in part.asked.rules]
                 )
 
     @property
@@ -244,7 +253,7 @@ class Visit:
                 return last.headers(forms[0])
             said = [last.headers(form) for form in forms]
         else:
-            states = [state for part in parts for state in _states(part)]
+            states = list(self._states())
             least = last if not last.allowed else min((part.answer for part in parts), key=lambda one: one.remaining)
             said = [
                 headers_of(form, states, least.limit, allowed=last.allowed, retry_after_us=last.retry_after_us)
@@ -254,14 +263,43 @@ class Visit:
             said = [headers_of("draft-11", (), None, allowed=False, retry_after_us=last.retry_after_us)]
         return said[0] if len(said) == 1 else {name: value for some in said for name, value in some.items()}
 
+    def _states(self) -> Iterable[LimitStatus]:
+        """Each limit of each subject once, as it is now.
+
+        What was given back after it was read counts no more; what a later part has consumed of the same log does.
+        """
+        parts = self._parts
+        consumed = [
+            (log, attempt.subject, attempt.cost, place in part.given_back)
+            for part in parts
+            for place, (log, attempt, hit) in enumerate(
+                zip(part.asked.logs, part.asked.attempts, _stamps(part.answer), strict=False)
+            )
+            if hit is not None
+        ]
+        read = 0
+        states: dict[tuple[Any, ...], LimitStatus] = {}
+        for part in parts:
+            answer, asked = part.answer, part.asked
+            read += sum(hit is not None for hit in _stamps(answer))
+            limits = answer.limits if isinstance(answer, Joint) else (answer.limits,)
+            for log, attempt, of_attempt in zip(asked.logs, asked.attempts, limits, strict=False):
+                more = 0
+                for number, (other, subject, cost, given_back) in enumerate(consumed):
+                    if given_back == (number < read) and (other, subject) == (log, attempt.subject):
+                        more += cost if given_back else -cost
+                for state in of_attempt:
+                    states.setdefault((attempt.subject, state.name, state.limit), _with_more(state, more))
+        return states.values()
+
     def _give_back(self) -> Generator[Any, Any, None]:
         """Refund whatever was consumed."""
         for part in self._parts:
             if part.answer.allowed and not part.given_back:
-                yield from self._refund(part, [True] * len(part.attempts))
+                yield from self._refund(part, [True] * len(part.asked.attempts))
 
     def _refund(self, part: _Part, which: Sequence[bool]) -> Generator[Any, Any, None]:
-        for place, (attempt, hit) in enumerate(zip(part.attempts, _stamps(part.answer), strict=False)):
+        for place, (attempt, hit) in enumerate(zip(part.asked.attempts, _stamps(part.answer), strict=False)):
             if hit is None or not which[place]:
                 continue
             try:
@@ -276,16 +314,13 @@ def _stamps(answer: Decision | Joint) -> Sequence[int | None]:
     return answer.hits if isinstance(answer, Joint) else (answer.hit,)
 
 
-def _states(part: _Part) -> Iterable[LimitStatus]:
-    answer = part.answer
-    limits = answer.limits if isinstance(answer, Joint) else (answer.limits,)
-    for place, (attempt, states) in enumerate(zip(part.attempts, limits, strict=False)):
-        if place not in part.given_back:
-            yield from states
-            continue
-        for state in states:
-            now = msgspec.structs.replace(state, remaining=state.remaining + attempt.cost)
-            yield now if now.used > 0 else msgspec.structs.replace(now, frees_in_us=0, whole_in_us=0)
+def _with_more(state: LimitStatus, more: int) -> LimitStatus:
+    """The state with so many more units left, or fewer."""
+    if more == 0 or isinstance(state.limit, QuietHours):
+        return state
+    left = state.remaining - state.past + more
+    now = msgspec.structs.replace(state, remaining=max(left, 0), past=max(-left, 0))
+    return now if now.used > 0 else msgspec.structs.replace(now, frees_in_us=0, whole_in_us=0)
 
 
 def run(steps: Generator[Any, Any, T]) -> T:

@@ -12,6 +12,9 @@ import inspect
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
+from msgspec.structs import replace
+
 from capline.model.attempt import Attempt, check_cost
 from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
 from capline.model.subject import Subject, check_subject, hashed_text
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
     from capline.limiter.base import LimiterBase
 
-__all__ = ["MOST_RULES", "Rule", "attempts_of", "check_made", "check_rules", "is_async"]
+__all__ = ["MOST_RULES", "Round", "Rule", "check_made", "check_rules", "is_async", "rounds_of"]
 
 MOST_RULES = 16
 """Rules of one request, as one attempt is over at most 16 subjects."""
@@ -146,30 +149,47 @@ def check_rules(
     return listed
 
 
-def attempts_of(rules: Sequence[Rule], request: Any) -> Generator[Any, Any, tuple[list[Rule], list[Attempt]]]:
-    """The rules that this request is under, and the attempt of each.
+class Round(msgspec.Struct, gc=False):
+    """Attempts that are decided together; of each its log, and its rule: the first, where several ask alike."""
 
-    Two attempts on one log are one of both costs: so two rules may have one policy, and a client that sends its address
-    as its key breaks nothing.
+    attempts: list[Attempt]
+    logs: list[str]
+    rules: list[Rule]
+
+
+def rounds_of(rules: Sequence[Rule], request: Any, log_of: Callable[[str], str]) -> Generator[Any, Any, list[Round]]:
+    """What this request asks for, in as few rounds as hold each log at most once; none, where no rule binds it.
+
+    `log_of` names a policy's log. Rules that ask the same of one log, with one `refund_if`, are one attempt of both
+    costs; others on that log come in a later round. So two rules may have one policy, and a client that sends its
+    address as its key breaks nothing.
     """
     if len(rules) == 1 and not rules[0].awaits:
         alone = rules[0].attempt_now(request)
-        return ([], []) if alone is None else ([rules[0]], [alone])
-    asked: list[Rule] = []
-    attempts: list[Attempt] = []
+        return [] if alone is None else [Round([alone], [log_of(alone.policy)], [rules[0]])]
+    rounds: list[Round] = []
     for rule in rules:
         attempt = yield from rule.attempt(request)
-        if attempt is None:
-            continue
-        for place, other in enumerate(attempts):
-            if other.policy == attempt.policy and other.subject == attempt.subject:
-                cost = check_cost(other.cost) + check_cost(attempt.cost)
-                attempts[place] = Attempt(other.policy, other.subject, cost, None, other.segment, other.channel)
-                break
+        if attempt is not None:
+            _add(rounds, rule, attempt, log_of(attempt.policy))
+    return rounds
+
+
+def _add(rounds: list[Round], rule: Rule, attempt: Attempt, log: str) -> None:
+    for one in rounds:
+        for place, other in enumerate(one.attempts):
+            if one.logs[place] != log or other.subject != attempt.subject:
+                continue
+            if replace(other, cost=attempt.cost) == attempt and one.rules[place].refund_if == rule.refund_if:
+                one.attempts[place] = replace(other, cost=check_cost(other.cost) + check_cost(attempt.cost))
+                return
+            break
         else:
-            asked.append(rule)
-            attempts.append(attempt)
-    return asked, attempts
+            one.attempts.append(attempt)
+            one.logs.append(log)
+            one.rules.append(rule)
+            return
+    rounds.append(Round([attempt], [log], [rule]))
 
 
 def _subject_of(key: Any) -> Any:

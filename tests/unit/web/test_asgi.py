@@ -127,6 +127,7 @@ def test_a_cost_by_the_body_leaves_it_to_the_app() -> None:
     assert (large.status_code, large.json()["title"]) == (413, "Content Too Large")
     assert asked.post("/", json={}).status_code == 500, "the function's own fault"
     assert left(asked.post("/", json={"items": [1]}).headers)["ip-10s"] == 1, "none of these consumed"
+    assert asked.post("/", content=b'{"items": [1]}'.ljust(1 << 20)).text == f"POST {1 << 20}", "as large as may be"
 
 
 def test_what_the_functions_of_a_rule_see() -> None:
@@ -148,11 +149,12 @@ def test_an_exception_of_http_is_answered_and_any_other_raised() -> None:
     assert (answer.status_code, answer.json()["detail"]) == (403, "no\r\nkey")
 
     def unauthorized(_: Any) -> str:
-        raise HTTPException(401, headers={"WWW-Authenticate": "Bearer", "content-type": "text/plain"})
+        raise HTTPException(401, headers={"WWW-Authenticate": "Bearer", "content-type": "a/b", "Content-Length": "9"})
 
     answer = client(Rule("ip", unauthorized)).get("/")
     assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
     assert answer.headers["content-type"] == "application/problem+json", "of the body, which is ours"
+    assert answer.headers["content-length"] == str(len(answer.content))
 
     def unknown(_: Any) -> str:
         gone = HTTPException(400)
@@ -187,6 +189,26 @@ def test_what_should_not_count_is_given_back_before_the_answer_leaves() -> None:
     assert [asked.get("/status/401").status_code for _ in range(3)] == [401, 401, 429]
 
 
+def test_an_answer_that_has_begun_is_not_given_back() -> None:
+    limiter = limiter_of()
+
+    async def breaks(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise RuntimeError("in the middle of its body")
+
+    async def ask() -> int:
+        async def nothing(*_: Any) -> Any:
+            return None
+
+        middleware = CaplineMiddleware(breaks, limiter, [Rule("login", "a", refund_if=range(500, 600))])
+        scope: Any = {"type": "http", "method": "GET", "path": "/", "headers": []}
+        with pytest.raises(RuntimeError):
+            await middleware(scope, nothing, nothing)
+        return (await limiter.peek("login", "a")).remaining
+
+    assert asyncio.run(ask()) == 0, "this one and the next are all there are"
+
+
 def test_a_websocket_is_decided_when_it_connects() -> None:
     asked = client(Rule("login", key.header("X-Api-Key")))
     for number in range(2):
@@ -203,6 +225,23 @@ def test_a_websocket_is_decided_when_it_connects() -> None:
     assert (refused.value.status_code, refused.value.headers["Retry-After"]) == (429, "60")
     with asked.websocket_connect("/ws") as talking:
         assert talking.receive_text() == "hello"
+
+
+def test_a_refused_head_has_no_body() -> None:
+    asked = client(Rule("ip", "a", cost=9))
+    sent: list[Any] = []
+
+    async def head() -> None:
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def receive() -> Any:
+            return {"type": "http.request"}
+
+        await asked.app({"type": "http", "method": "HEAD", "path": "/", "headers": []}, receive, send)
+
+    asyncio.run(head())
+    assert [sent[0]["status"], sent[1]["body"]] == [429, b""]
 
 
 def test_a_server_that_cannot_answer_a_websocket_closes_it() -> None:

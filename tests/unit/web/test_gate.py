@@ -78,6 +78,13 @@ def test_a_cost_that_never_fits_says_so() -> None:
     assert "Retry-After" not in visit.headers()
 
 
+def test_a_limit_with_just_enough_left_is_not_blamed() -> None:
+    gate = gate_of(Rule("login", "a"), BOTH[1])
+    refusal = [entered(gate)[0] for _ in range(3)][-1].refusal
+    assert refusal is not None
+    assert json.loads(refusal.body)["violated-policies"] == ["login-minute"]
+
+
 def test_a_rule_of_the_route_that_refuses_gives_back_what_was_consumed_before() -> None:
     gate = gate_of(*BOTH)
     limiter: Limiter = gate.limiter
@@ -136,6 +143,54 @@ def test_two_rules_on_one_log_are_one_attempt_of_both_costs() -> None:
     assert left(visit.headers()) == {"ip-10s": 2, "ip-hour": 97}
 
 
+SHARED = [Policy("site", ["4/minute"], log="all"), Policy("login", ["2/minute"], log="all")]
+
+
+def on_one_log(*rules: Rule, **options: Any) -> Gate:
+    return gate_of(*rules, limiter=Limiter("memory://", SHARED, clock=ManualClock(NOON_US)), **options)
+
+
+def test_two_policies_on_one_log_are_decided_one_after_the_other() -> None:
+    """As where a client sends its own address as its name."""
+    seen: list[str] = []
+    gate = on_one_log(Rule("site", "1.2.3.4"), Rule("login", BY_NAME), on_outcome=seen.append)
+    visit, status = entered(gate, asking(name="1.2.3.4"))
+    assert (status, seen) == (200, ["allowed"])
+    assert left(visit.headers()) == {"site-minute": 2, "login-minute": 0}
+    visit, status = entered(gate, asking(name="1.2.3.4"))
+    assert (status, seen) == (429, ["allowed", "refused"])
+    assert left(visit.headers()) == {"site-minute": 2, "login-minute": 0}
+    assert gate.limiter.peek("site", "1.2.3.4", 0).remaining == 2, "the first was given back"
+    visit, status = entered(gate, asking(name="other"))
+    assert (status, left(visit.headers())) == (200, {"site-minute": 1, "login-minute": 1})
+
+
+def test_rules_on_one_log_are_given_back_each_by_its_own_choice() -> None:
+    gate = on_one_log(Rule("site", "a", cost=2, refund_if=500), Rule("site", "a"))
+    for status, remaining in ((500, 3), (200, 0)):
+        visit, _ = entered(gate)
+        run(visit.leave(SimpleNamespace(status_code=status)))
+        assert gate.limiter.peek("site", "a", 0).remaining == remaining
+        assert left(visit.headers()) == {"site-minute": remaining}
+
+
+def test_rules_of_one_policy_keep_each_its_own_segment() -> None:
+    gate = gate_of(Rule("tier", "a", segment="paid"), Rule("tier", "a", segment="paid", cost=2), Rule("tier", "a"))
+    visit, status = entered(gate)
+    assert status == 429, "one unit is all that it may have without a segment"
+    assert gate.limiter.peek("tier", "a", 0, segment="paid").remaining == 4
+    gate = gate_of(*gate.rules[:2])
+    visit, status = entered(gate)
+    assert (status, left(visit.headers())) == (200, {"tier-minute": 1})
+
+
+def test_a_later_round_that_cannot_be_consumes_nothing() -> None:
+    gate = on_one_log(Rule("site", "a"), Rule("login", "a", cost=lambda _: -1))
+    with pytest.raises(CaplineError, match="cost"):
+        entered(gate)
+    assert gate.limiter.peek("site", "a", 0).remaining == 4
+
+
 def test_a_function_that_raises_consumes_nothing() -> None:
     def failing(_: Any) -> int:
         raise KeyError("items")
@@ -164,6 +219,13 @@ def test_an_outage_lets_requests_through_or_is_503_and_never_429() -> None:
         assert visit.headers() == {}
         if visit.refusal is not None:
             assert visit.refusal.headers == {"Retry-After": "1"}
+
+
+def test_an_outage_is_one_line_a_minute_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    gate = gate_of(*BOTH)
+    with Down(gate.limiter):
+        assert [entered(gate)[1] for _ in range(3)] == [200] * 3
+    assert [record.getMessage().partition(",")[0] for record in caplog.records] == ["requests are let through"]
 
 
 def test_an_outage_in_the_route_gives_back_what_was_consumed_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,6 +290,13 @@ def test_an_answer_that_should_not_count_is_given_back(refund_if: Any) -> None:
     assert gate.limiter.peek("ip", "1.2.3.4").remaining == 2, "it counts every answer"
 
 
+def test_all_units_of_a_request_are_given_back() -> None:
+    limiter = Limiter("memory://", [Policy("api", ["3/day"], algorithm="gcra")], clock=ManualClock(NOON_US))
+    gate = gate_of(Rule("api", "a", cost=3, refund_if=500), limiter=limiter)
+    run(entered(gate)[0].leave(asking(status_code=500)))
+    assert limiter.peek("api", "a").remaining == 2
+
+
 def test_what_is_given_back_is_left_in_the_headers_too() -> None:
     gate = gate_of(Rule("ip", "1.2.3.4"), Rule("login", "a", refund_if=500))
     for status, remaining in ((500, 2), (200, 1), (500, 1)):
@@ -256,6 +325,7 @@ def test_paths_are_exempt_as_they_are_or_by_their_beginning() -> None:
         True,
         False,
     ]
+    assert not gate.is_exempt("/static-reports")
 
 
 def test_one_code_for_both_kinds_of_limiter() -> None:
@@ -317,6 +387,13 @@ def test_bad_settings_are_one_line_before_any_request(make: Callable[[], Any]) -
     with pytest.raises(CaplineError) as raised:
         make()
     assert "\n" not in str(raised.value)
+
+
+def test_the_rules_of_a_route_count_with_those_of_all_requests() -> None:
+    gate = gate_of(*[Rule("ip", "a")] * 15)
+    assert len(gate.check(Rule("login", "a"))) == 1
+    with pytest.raises(CaplineError, match="17 rules for one request; at most 16"):
+        gate.check(Rule("login", "a"), Rule("user", "a"))
 
 
 def test_a_policy_name_of_any_kind_does_not_split_a_header() -> None:

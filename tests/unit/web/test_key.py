@@ -43,6 +43,8 @@ def forwarded(text: str, peer: str = "10.0.0.1") -> list[Any]:
         (1, "::ffff:203.0.113.7", "203.0.113.7"),
         (1, "6.6.6.6," * 1000 + " 203.0.113.7", "203.0.113.7"),
         (1, ",", "10.0.0.1"),
+        (1, "2001:db8::1%" + "x" * 100, "10.0.0.1"),
+        (16, "203.0.113.7", "203.0.113.7"),
     ],
 )
 def test_the_address_is_counted_from_the_right(trusted: int, text: str, address: str) -> None:

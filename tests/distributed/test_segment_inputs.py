@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +39,8 @@ def bucket(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         columns = {"id": pa.array(numbers, pa.uint32()), "segment": [NAMES[number % 2] for number in numbers]}
         parquet.write_table(pa.table(columns), tmp_path / f"part-{part}.parquet", row_group_size=3000)
     for file in tmp_path.iterdir():
-        site.place.upload(f"export/{file.name}", file)
-    site.place.upload("export/deeper/part-2.parquet", tmp_path / "part-0.parquet")
+        site.write(f"export/{file.name}", file.read_bytes())
+    site.write("export/deeper/part-2.parquet", (tmp_path / "part-0.parquet").read_bytes())
     return site.url
 
 
@@ -87,7 +89,38 @@ def test_a_url_that_names_no_object() -> None:
 
 def test_an_object_cut_short_is_an_error(s3: S3, bucket: str, tmp_path: Path) -> None:
     whole = (tmp_path / "part-0.parquet").read_bytes()
-    (tmp_path / "cut.parquet").write_bytes(whole[: len(whole) // 2])
-    open_objects(bucket, s3.options).upload("export/cut.parquet", tmp_path / "cut.parquet")
+    open_objects(bucket, s3.options).put("export/cut.parquet", whole[: len(whole) // 2])
     with pytest.raises(SegmentError, match=r"cut\.parquet"):
         list(read_rows(f"{bucket}/export/cut.parquet"))
+
+
+FORKED = """
+import os, signal, sys
+from capline.model.errors import SegmentError
+from capline.segment import count_rows
+from capline.segment.objects.address import open_objects
+url = sys.argv[1]
+count_rows(f"{url}/export/part-0.parquet")
+if os.fork() == 0:
+    signal.alarm(40)
+    store = open_objects(url)
+    print(len(store.list("export")), flush=True)
+    store.close()
+    for name in ("part-0.parquet", "part-*.parquet"):
+        try:
+            count_rows(f"{url}/export/{name}")
+        except SegmentError as error:
+            print(error, flush=True)
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def test_a_process_that_was_forked_after_rows_were_read(bucket: str) -> None:
+    """obstore would hang there for ever: its threads are not in the child."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, bucket], capture_output=True, text=True, check=False, timeout=60
+    )
+    listed, *told = done.stdout.splitlines()
+    assert (listed, len(told), done.returncode) == ("5", 2, 0), done.stderr
+    assert all("cannot be read in a process that was forked" in line for line in told)

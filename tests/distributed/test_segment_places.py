@@ -91,7 +91,7 @@ class TestVerbs:
         file, back, told = tmp_path / "file", tmp_path / "back", list[int]()
         file.write_bytes(os.urandom(size))
         sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-        assert place.upload("objects/x", file, told.append) == sha256
+        place.upload("objects/x", file, sha256, told.append)
         assert told == sorted(told)
         assert not size or told[-1] == size
         assert place.download("objects/x", back, size) == sha256
@@ -104,7 +104,19 @@ class TestVerbs:
         with pytest.raises(SegmentError, match="cannot write it: File exists"):
             place.download("objects/x", back, size)
         with pytest.raises(SegmentError, match="No such file"):
-            place.upload("objects/z", tmp_path / "none")
+            place.upload("objects/z", tmp_path / "none", sha256)
+
+    @pytest.mark.parametrize("size", [0, 5, (17 << 20) + 3])
+    def test_a_file_that_changed_replaces_nothing(self, place: ObjectStore, tmp_path: Path, size: int) -> None:
+        changed = tmp_path / "file"
+        changed.write_bytes(os.urandom(size))
+        place.put("objects/x", b"good")
+        with pytest.raises(SegmentError, match="file: changed while it was sent; nothing was replaced: try again"):
+            place.upload("objects/x", changed, hashlib.sha256(b"good").hexdigest())
+        got = place.get("objects/x", 10)
+        assert got is not None
+        assert got.data == b"good"
+        assert set(place.list("objects")) == {"x"}
 
     def test_list_and_delete(self, place: ObjectStore) -> None:
         assert place.list("objects") == {}
@@ -244,6 +256,26 @@ class TestForkProxy:
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
         pid = int(done.stdout)
         assert soon(lambda: not is_alive(pid))
+
+    def test_an_interrupted_call_leaves_its_answer_to_nobody(self, s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+        site = s3_site(s3)
+        site.write("a", b"of a")
+        site.write("b", b"of b")
+        fork_proxy = ForkProxy(site.url, site.options)
+        send = fork_proxy._send  # pyright: ignore[reportPrivateUsage]
+
+        def interrupted(line: bytes) -> None:
+            send(line)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(fork_proxy, "_send", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                fork_proxy.get("a", 10)
+        assert not fork_proxy.works, "the next call has a proxy of its own"
+        with pytest.raises(SegmentError, match="a call to it broke off"):
+            fork_proxy.get("b", 10)
+        fork_proxy.close()
 
     def test_one_that_died_is_replaced(self, s3: S3) -> None:
         site = s3_site(s3)

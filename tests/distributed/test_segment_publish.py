@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import time
 from threading import Barrier, Thread
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.kit.segments import Site, directory_site, file_of, make, make_text, s3_site
 
+from capline import ManualClock
 from capline.model.errors import SegmentConflictError, SegmentError
+from capline.segment.publish import collect as collect_module
 from capline.segment.publish import extends, versions
 from capline.segment.publish import publish as publish_module
 from capline.segment.publish.fetch import download, read_manifest_of
@@ -138,22 +141,37 @@ def test_a_broken_snapshot_is_not_published(site: Site, tmp_path: Path) -> None:
         site.publisher().pointer()
 
 
+verified = publish_module._verified  # pyright: ignore[reportPrivateUsage]
+
+
+def then_changed(directory: Path) -> Any:
+    """Verify a snapshot, of which a file changes right afterwards."""
+    found = verified(directory)
+    data = file_of(directory, "new").read_bytes()
+    file_of(directory, "new").write_bytes(data[:-1] + b"\xff")
+    return found
+
+
 def test_a_file_that_changes_while_it_is_sent_is_found(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = make(tmp_path, "v1", new=[1])
-    verified = publish_module._verified  # pyright: ignore[reportPrivateUsage]
-
-    def then_changed(directory: Path) -> Any:
-        found = verified(directory)
-        data = file_of(directory, "new").read_bytes()
-        file_of(directory, "new").write_bytes(data[:-1] + b"\xff")
-        return found
-
     monkeypatch.setattr(publish_module, "_verified", then_changed)
     with site.publisher() as publisher, pytest.raises(SegmentError, match="changed while it was sent"):
         publisher.publish(snapshot)
     assert site.names("objects") == set()
+
+
+def test_a_repair_from_a_file_that_changes_leaves_what_is_served(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = make(tmp_path, "v1", new=[1])
+    with site.publisher() as publisher:
+        publisher.publish(snapshot)
+    monkeypatch.setattr(publish_module, "_verified", then_changed)
+    with site.publisher() as publisher, pytest.raises(SegmentError, match="changed while it was sent"):
+        publisher.publish(snapshot, resend=True)
+    assert served(site, tmp_path) == {"new": [1]}
 
 
 class TestTwoPublishers:
@@ -272,6 +290,42 @@ class TestRollback:
             publisher.rollback()
         assert site.pointer().current == "v2"
 
+    @pytest.mark.parametrize("version", [None, "v1"])
+    def test_another_version_that_became_current_meanwhile_is_not_undone(
+        self, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str | None
+    ) -> None:
+        for number in (1, 2):
+            publish(site, tmp_path, f"v{number}", new=[number])
+        publisher = site.publisher()
+        place: Any = publisher._objects  # pyright: ignore[reportPrivateUsage]
+        swap = place.swap
+
+        def overtaken(*asked: Any) -> bool:
+            monkeypatch.setattr(place, "swap", swap)
+            publish(site, tmp_path, "v3", new=[3])
+            return swap(*asked)
+
+        monkeypatch.setattr(place, "swap", overtaken)
+        with pytest.raises(SegmentConflictError, match="version 'v3' became current meanwhile, in place of 'v2'"):
+            publisher.rollback(version)
+        assert site.pointer().current == "v3"
+
+    def test_two_at_once_go_back_by_one(self, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for number in (1, 2, 3):
+            publish(site, tmp_path, f"v{number}", new=[number])
+        publisher = site.publisher()
+        place: Any = publisher._objects  # pyright: ignore[reportPrivateUsage]
+        swap = place.swap
+
+        def overtaken(*asked: Any) -> bool:
+            monkeypatch.setattr(place, "swap", swap)
+            site.publisher().rollback()
+            return swap(*asked)
+
+        monkeypatch.setattr(place, "swap", overtaken)
+        assert publisher.rollback().current == "v2"
+        assert site.pointer().current == "v2"
+
 
 class TestCollecting:
     def test_what_goes_and_what_stays(self, site: Site, tmp_path: Path) -> None:
@@ -336,6 +390,37 @@ class TestCollecting:
             assert publisher.publish(make(tmp_path, "v2", new=[2])).flipped
         assert time.time_ns() // 1000 >= until_us
         assert site.pointer().collector == ""
+
+    def test_a_listing_that_takes_long_uses_up_the_lease(
+        self, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It begins before the listing, so it is renewed before the first object is deleted."""
+        publish(site, tmp_path, "v1", new=[1])
+        publish(site, tmp_path, "v2", new=[2])
+        clock = ManualClock(time.time_ns() // 1000)
+        publisher = site.publisher(clock=clock)
+        place: Any = publisher._objects  # pyright: ignore[reportPrivateUsage]
+        list_folder, delete = place.list, place.delete
+        left_us: list[int] = []
+
+        def slow(folder: str) -> Any:
+            clock.advance(seconds=400)
+            return list_folder(folder)
+
+        def held(paths: Any) -> None:
+            left_us.append(site.pointer().collecting_until_us - clock.now_us())
+            delete(paths)
+
+        monkeypatch.setattr(collect_module, "time", SimpleNamespace(monotonic=lambda: clock.now_us() / 1e6))
+        monkeypatch.setattr(place, "list", slow)
+        monkeypatch.setattr(place, "delete", held)
+        assert publisher.collect(keep=1, grace_us=0).deleted_objects == 2
+        assert min(left_us) > 300_000_000
+
+    def test_what_is_kept_cannot_be_negative(self, site: Site, tmp_path: Path) -> None:
+        publish(site, tmp_path, "v1", new=[1])
+        with site.publisher() as publisher, pytest.raises(SegmentError, match="fix --keep or --grace-hours"):
+            publisher.collect(grace_us=-1)
 
     def test_a_manifest_that_cannot_be_read_stops_it(self, site: Site, tmp_path: Path) -> None:
         publish(site, tmp_path, "v1", new=[1])

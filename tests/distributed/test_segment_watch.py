@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -20,6 +21,7 @@ from capline import ManualClock
 from capline.model.errors import InvalidValueError, SegmentError
 from capline.observe import SegmentMetrics
 from capline.segment import Bounds, IdSet, SegmentWatch
+from capline.segment.files import os_errors
 from capline.segment.publish import cache as cache_module
 
 if TYPE_CHECKING:
@@ -308,6 +310,31 @@ class TestCache:
         time.sleep(0.02)
         assert watch.poll()
         assert watch.segment_of(2) == "some"
+
+    @pytest.mark.parametrize("file", ["some*", "manifest.json"])
+    def test_a_snapshot_that_lacks_a_file_is_fetched_again(self, here: Site, tmp_path: Path, file: str) -> None:
+        publish(here, tmp_path, "v1", some=BIG)
+        here.watch(tmp_path / "cache").poll()
+        (gone,) = (tmp_path / "cache").glob(f"*/{file}")
+        gone.unlink()
+        assert not here.watch(tmp_path / "cache").poll()
+        assert here.watch(tmp_path / "cache").poll()
+
+    def test_a_snapshot_that_cannot_be_read_now_stays(
+        self, here: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        publish(here, tmp_path, "v1", some=BIG)
+        here.watch(tmp_path / "cache").poll()
+
+        def out_of_handles(*_: Any, **_more: Any) -> Any:
+            with os_errors("read it", "some"):
+                raise OSError(errno.EMFILE, "Too many open files")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(cache_module, "load_snapshot", out_of_handles)
+            assert not here.watch(tmp_path / "cache").poll()
+        here.delete(*(f"objects/{name}" for name in here.names("objects")))
+        assert here.watch(tmp_path / "cache").poll()
 
     def test_many_watches_at_once_fetch_once(self, here: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         publish(here, tmp_path, "v1", some=BIG)

@@ -140,6 +140,11 @@ def test_what_cannot_be(tmp_path: Path) -> None:
     assert "not an address to publish to" in shell.refusal("list", "URL")
     assert "cannot open it as a directory" in shell.refusal("publish", "none", "published")
     assert "nothing is published there" in shell.refusal("watch", "published", "--cache", "cache", "--once")
+    for hours in ("nan", "inf", "-1"):
+        assert f"--grace-hours is 0 to 876,000 hours, not {hours}" in shell.refusal(
+            "gc", "published", f"--grace-hours={hours}"
+        )
+    assert "86400" in shell.refusal("watch", "published", "--cache", "cache", "--interval", "nan")
 
 
 @pytest.mark.parametrize("command", ["publish", "list", "rollback", "pin", "gc", "watch"])

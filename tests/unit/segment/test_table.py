@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 import threading
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
 from capline.model.errors import SegmentError
+from capline.segment.build.inputs import RemoteFile
 from capline.segment.build.source import read_audience
+from capline.segment.build.table import read_columns
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +45,37 @@ def test_the_end_waits_until_arrow_has_let_go(ending: str, tmp_path: Path, monke
     with pytest.raises(SegmentError, match=says):
         read_audience(path)
     assert held == []
+
+
+class Endless(io.RawIOBase):
+    """A file of one byte, over and over, that counts what was read of it."""
+
+    def __init__(self, byte: bytes) -> None:
+        self.byte, self.read_bytes = byte, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        self.read_bytes += len(buffer)
+        if self.read_bytes > 64 << 20:
+            raise MemoryError("more than any header")
+        buffer[:] = self.byte * len(buffer)
+        return len(buffer)
+
+
+@pytest.mark.parametrize("byte", [b"x", b",", b'"'])
+def test_a_header_without_an_end_is_refused_after_a_million_characters(
+    byte: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = Endless(byte)
+    monkeypatch.setattr("capline.segment.build.inputs.open_input", Mock(return_value=io.BufferedReader(endless)))
+    with (
+        pytest.raises(SegmentError, match="cannot be read: a header of more than 1,048,576 characters; it is damaged"),
+        read_columns(RemoteFile("s3://b/x.csv"), ("id",)) as rows,
+    ):
+        next(rows)
+    assert endless.read_bytes < 4 << 20
 
 
 PROGRAMS = """

@@ -58,6 +58,8 @@ _CSV_SUFFIXES = (".csv", ".csv.gz")
 _PARQUET_SUFFIXES = (".parquet", ".pq")
 _BLOCK_BYTES = 4 << 20
 _BATCH_ROWS = 1 << 17
+_LONGEST_HEADER = 1 << 20
+"""In characters: an endless first line must not fill the memory."""
 _LET_GO_S = 5.0
 """The longest that closing a CSV file waits for Arrow's reading thread."""
 
@@ -196,11 +198,21 @@ def _header(path: Input) -> list[str]:
     plain: Any = gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw
     with raw, io.TextIOWrapper(plain, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         try:
-            return next(csv.reader(file))
+            return next(csv.reader(_bounded(file)))
         except StopIteration:
             raise ValueError("Empty CSV file") from None
         except (csv.Error, EOFError, zlib.error) as error:
             raise ValueError(str(error)) from None
+
+
+def _bounded(file: io.TextIOWrapper) -> Iterator[str]:
+    """The lines of a file, as long as all of them together are no longer than a header may be."""
+    left = _LONGEST_HEADER
+    while line := file.readline(left):
+        left -= len(line)
+        if not left:
+            raise ValueError(f"a header of more than {_LONGEST_HEADER:,} characters")
+        yield line
 
 
 def _check_columns(path: Input, names: tuple[str, ...], there: list[str]) -> None:

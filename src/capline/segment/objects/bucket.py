@@ -13,7 +13,6 @@ Sizes are checked before anything is read. Every call has a timeout: 5 s to conn
 from __future__ import annotations
 
 import fnmatch
-import hashlib
 import io
 import os
 import re
@@ -25,12 +24,12 @@ from capline.model.errors import SegmentError
 from capline.model.override import override
 from capline.segment import files
 from capline.segment.objects.store import (
-    CHUNK_BYTES,
     ObjectData,
     ObjectInfo,
     ObjectMissingError,
     ObjectStore,
     check_size,
+    chunks_of,
     write_chunks,
 )
 
@@ -49,13 +48,13 @@ except ModuleNotFoundError:
     raise SegmentError('object stores need obstore: pip install "capline[segments]"') from None
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Mapping
     from pathlib import Path
 
     from obstore.store import ClientConfig, RetryConfig
     from obstore.store import ObjectStore as Bucket
 
-__all__ = ["BucketStore", "list_objects", "open_object"]
+__all__ = ["BucketStore", "list_objects", "open_object", "runs_here"]
 
 _RETRIES: RetryConfig = {"max_retries": 3, "retry_timeout": timedelta(seconds=60)}
 _PART_BYTES = 8 << 20
@@ -65,6 +64,18 @@ _MOST_LISTED = 1_000_000
 _NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist|container does not exist", re.IGNORECASE)
 _DENIED = re.compile(r"status code: 40[13]\b")
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
+
+
+_runtime_pid: int | None = None
+"""The process that has obstore's threads: this one, or the one it was forked from; None before the first call."""
+
+
+def runs_here() -> bool:
+    """Whether obstore runs in this process, which is noted as the one that has its threads; ask before each call."""
+    global _runtime_pid  # noqa: PLW0603 - obstore's threads belong to the process, so this does too
+    if _runtime_pid is None:
+        _runtime_pid = os.getpid()
+    return _runtime_pid == os.getpid()
 
 
 class BucketStore(ObjectStore):
@@ -97,28 +108,16 @@ class BucketStore(ObjectStore):
             return write_chunks(result.stream(1 << 20), into, size_bytes, shown)
 
     @override
-    def upload(self, path: str, file: Path, progress: Callable[[int], object] | None = None) -> str:
+    def upload(self, path: str, file: Path, sha256: str, progress: Callable[[int], object] | None = None) -> None:
         """Large files are sent in several parts at once; the object appears after the last one."""
-        shown = f"{self.where}/{path}"
-        digest = hashlib.sha256()
-
-        def chunks(source: Any) -> Iterator[bytes]:
-            sent = 0
-            while chunk := source.read(CHUNK_BYTES):
-                digest.update(chunk)
-                yield chunk
-                sent += len(chunk)
-                if progress is not None:
-                    progress(sent)
-
         with files.os_errors("read it", file), file.open("rb") as source:
             size_bytes = os.fstat(source.fileno()).st_size
-            with _errors(shown, "write it"):
+            chunks = chunks_of(source, sha256, progress)
+            with _errors(f"{self.where}/{path}", "write it"):
                 if size_bytes <= _PART_BYTES:
-                    obstore.put(self._store, path, b"".join(chunks(source)), use_multipart=False)
+                    obstore.put(self._store, path, b"".join(chunks), use_multipart=False)
                 else:
-                    obstore.put(self._store, path, chunks(source), chunk_size=_PART_BYTES, max_concurrency=4)
-        return digest.hexdigest()
+                    obstore.put(self._store, path, chunks, chunk_size=_PART_BYTES, max_concurrency=4)
 
     @override
     def put(self, path: str, data: bytes) -> None:
@@ -175,6 +174,7 @@ class BucketStore(ObjectStore):
 def open_object(url: str) -> BinaryIO:
     """Open an object as a seekable file, buffered by 4 MiB; raises `SegmentError`."""
     root, path = _parts(url)
+    _check_runs_here(url)
     with _errors(url, "read it"):
         return io.BufferedReader(
             _Reader(obstore.open_reader(_open(root, {}), path, buffer_size=_READ_BYTES), url), _READ_BYTES
@@ -184,6 +184,7 @@ def open_object(url: str) -> BinaryIO:
 def list_objects(pattern: str) -> list[str]:
     """The URLs of the objects that `*`, `?` and `[...]` in a URL's path stand for, sorted; raises `SegmentError`."""
     root, path = _parts(pattern)
+    _check_runs_here(pattern)
     # Only the folder before the first wildcard is listed.
     folder = path[: min(path.find(mark) for mark in "*?[" if mark in path)].rpartition("/")[0]
     form = re.compile(fnmatch.translate(path).replace(".*", "[^/]*"))
@@ -221,6 +222,15 @@ class _Reader(io.RawIOBase):
 
     def readable(self) -> bool:
         return True
+
+
+def _check_runs_here(url: str) -> None:
+    """Raise where a call would hang: a stream of rows does not come through a proxy."""
+    if not runs_here():
+        raise SegmentError(
+            f"{url}: cannot be read in a process that was forked from one which uses object stores; "
+            "read it before the fork, or in a new process (spawn)"
+        )
 
 
 def _parts(url: str) -> tuple[str, str]:

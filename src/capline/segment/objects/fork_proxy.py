@@ -39,6 +39,7 @@ class ProxyCall(msgspec.Struct, omit_defaults=True):
     most_bytes: int = 0
     tag: str | None = None
     file: str = ""
+    sha256: str = ""
     data: bytes = b""
     paths: list[str] = []
 
@@ -82,11 +83,10 @@ class ForkProxy(ObjectStore):
         return self._ask(ProxyCall("download", path, size_bytes, file=str(into.absolute()))).text
 
     @override
-    def upload(self, path: str, file: Path, progress: Callable[[int], object] | None = None) -> str:
-        sent = self._ask(ProxyCall("upload", path, file=str(file.absolute()))).text
+    def upload(self, path: str, file: Path, sha256: str, progress: Callable[[int], object] | None = None) -> None:
+        self._ask(ProxyCall("upload", path, file=str(file.absolute()), sha256=sha256))
         if progress is not None:
             progress(file.stat().st_size)
-        return sent
 
     @override
     def put(self, path: str, data: bytes) -> None:
@@ -117,19 +117,26 @@ class ForkProxy(ObjectStore):
 
     def _ask(self, asked: ProxyCall) -> ProxyReply:
         with self._lock:
+            if not self.works:
+                raise SegmentError(self._gone("a call to it broke off"))
             try:
-                self._send(msgspec.json.encode(asked))
-                line = self._process.stdout.readline() if self._process.stdout is not None else b""
-                if not line.endswith(b"\n"):
-                    raise SegmentError(self._gone("it ended"))
-                answered = msgspec.json.decode(line, type=ProxyReply)
-            except (OSError, ValueError) as error:
-                if isinstance(error, SegmentError):
-                    raise
-                raise SegmentError(self._gone(str(error))) from None
+                answered = self._exchange(asked)
+            except BaseException as error:
+                # Also after Ctrl-C: the answer to this call would be read as that to the next one.
+                self.works = False
+                if isinstance(error, (OSError, EOFError, ValueError)):
+                    raise SegmentError(self._gone(str(error))) from None
+                raise
         if answered.error is not None:
             raise (ObjectMissingError if answered.missing else SegmentError)(answered.error)
         return answered
+
+    def _exchange(self, asked: ProxyCall) -> ProxyReply:
+        self._send(msgspec.json.encode(asked))
+        line = self._process.stdout.readline() if self._process.stdout is not None else b""
+        if not line.endswith(b"\n"):
+            raise EOFError("it ended")
+        return msgspec.json.decode(line, type=ProxyReply)
 
     def _send(self, line: bytes) -> None:
         if self._process.stdin is not None:
@@ -137,7 +144,6 @@ class ForkProxy(ObjectStore):
             self._process.stdin.flush()
 
     def _gone(self, why: str) -> str:
-        self.works = False
         return (
             f"{self.where}: the process that fetches for this forked one does not work ({why}); "
             "open the store after the fork, not before it"

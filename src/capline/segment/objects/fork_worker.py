@@ -41,7 +41,7 @@ def _answer(objects: ObjectStore, asked: ProxyCall) -> ProxyReply:
         case "download":
             return ProxyReply(text=objects.download(asked.path, Path(asked.file), asked.most_bytes))
         case "upload":
-            return ProxyReply(text=objects.upload(asked.path, Path(asked.file)))
+            objects.upload(asked.path, Path(asked.file), asked.sha256)
         case "put":
             objects.put(asked.path, asked.data)
         case "swap":

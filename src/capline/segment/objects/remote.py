@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING
 
 from capline.model.override import override
-from capline.segment.objects.bucket import BucketStore
+from capline.segment.objects.bucket import BucketStore, runs_here
 from capline.segment.objects.fork_proxy import ForkProxy
 from capline.segment.objects.store import ObjectStore
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from capline.segment.objects.store import ObjectData, ObjectInfo
 
 __all__ = ["RemoteStore"]
-
-_runtime_pid: int | None = None
-"""The process that has obstore's threads: this one, or the one it was forked from; None before the first call."""
 
 
 class RemoteStore(ObjectStore):
@@ -45,9 +42,9 @@ class RemoteStore(ObjectStore):
         return self._usable().download(path, into, size_bytes)
 
     @override
-    def upload(self, path: str, file: Path, progress: Callable[[int], object] | None = None) -> str:
+    def upload(self, path: str, file: Path, sha256: str, progress: Callable[[int], object] | None = None) -> None:
         """A proxy calls `progress` only at the end."""
-        return self._usable().upload(path, file, progress)
+        self._usable().upload(path, file, sha256, progress)
 
     @override
     def put(self, path: str, data: bytes) -> None:
@@ -73,10 +70,7 @@ class RemoteStore(ObjectStore):
             self._proxy = None
 
     def _usable(self) -> ObjectStore:
-        global _runtime_pid  # noqa: PLW0603 - obstore's threads belong to the process, so this does too
-        if _runtime_pid is None:
-            _runtime_pid = os.getpid()
-        if _runtime_pid == os.getpid():
+        if runs_here():
             return self._direct
         if self._proxy is None or self._proxy.owner != os.getpid() or not self._proxy.works:
             self.close()

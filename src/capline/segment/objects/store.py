@@ -28,7 +28,7 @@ from capline.model.override import override
 from capline.segment import files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -76,8 +76,11 @@ class ObjectStore(Protocol):
         ...
 
     @abstractmethod
-    def upload(self, path: str, file: Path, progress: Callable[[int], object] | None = None) -> str:
-        """Upload a file, replacing the object; returns the SHA-256 of the sent bytes. `progress`: bytes so far."""
+    def upload(self, path: str, file: Path, sha256: str, progress: Callable[[int], object] | None = None) -> None:
+        """Upload a file, replacing the object; `SegmentError`, and the object is as it was, unless this is its hash.
+
+        `progress` is called with the bytes so far.
+        """
         ...
 
     @abstractmethod
@@ -145,16 +148,9 @@ class DirectoryStore(ObjectStore):
                 return write_chunks(iter(lambda: source.read(CHUNK_BYTES), b""), into, size_bytes, shown)
 
     @override
-    def upload(self, path: str, file: Path, progress: Callable[[int], object] | None = None) -> str:
-        digest, sent = hashlib.sha256(), 0
+    def upload(self, path: str, file: Path, sha256: str, progress: Callable[[int], object] | None = None) -> None:
         with files.os_errors("write it", f"{self.where}/{path}"), file.open("rb") as source, self._new(path) as target:
-            while chunk := source.read(CHUNK_BYTES):
-                target.write(chunk)
-                digest.update(chunk)
-                sent += len(chunk)
-                if progress is not None:
-                    progress(sent)
-        return digest.hexdigest()
+            target.writelines(chunks_of(source, sha256, progress))
 
     @override
     def put(self, path: str, data: bytes) -> None:
@@ -230,6 +226,19 @@ class DirectoryStore(ObjectStore):
                 raise SegmentError(f"{self.where}: not a directory; choose another address")
             with os.scandir(self._root):
                 pass
+
+
+def chunks_of(source: BinaryIO, sha256: str, progress: Callable[[int], object] | None) -> Iterator[bytes]:
+    """The bytes of an open file; raises at their end unless this is their SHA-256, before the object is complete."""
+    digest, sent = hashlib.sha256(), 0
+    while chunk := source.read(CHUNK_BYTES):
+        digest.update(chunk)
+        yield chunk
+        sent += len(chunk)
+        if progress is not None:
+            progress(sent)
+    if digest.hexdigest() != sha256:
+        raise SegmentError(f"{source.name}: changed while it was sent; nothing was replaced: try again")
 
 
 def check_size(shown: str, size_bytes: int, expected_bytes: int) -> None:

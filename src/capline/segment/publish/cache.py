@@ -229,12 +229,14 @@ class Cache:
         return have
 
     def _load(self, final: Path, bounds: Bounds, version: str) -> Snapshot:
-        """Open a cached snapshot; a damaged one is deleted, to be fetched again."""
+        """Open a cached snapshot; a damaged one, or one that lacks a file, is deleted, to be fetched again."""
         try:
             manifest = _manifest_of(final, version)
             snapshot = load_snapshot(final, trust="stamp")
         except SegmentError as error:
-            if not isinstance(error.__cause__, OSError):  # nothing is wrong with it where the system is out of handles
+            # Nothing is wrong with it where the system cannot read it, as when it is out of handles.
+            why = error.__cause__
+            if not isinstance(why, OSError) or isinstance(why, FileNotFoundError):
                 self._discard(final)
             raise
         bounds.check_manifest(manifest, str(final))

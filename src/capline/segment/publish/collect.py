@@ -46,7 +46,7 @@ class Collected(msgspec.Struct, frozen=True):
 def collect(versions: Versions, clock: Clock, *, keep: int, grace_us: int, dry_run: bool) -> Collected:
     """See `Publisher.collect`."""
     if keep < 1 or grace_us < 0:
-        raise SegmentError("keep 1 version or more, with a grace of 0 or more; fix --keep or --grace")
+        raise SegmentError("keep 1 version or more, with a grace of 0 or more; fix --keep or --grace-hours")
     oldest_us = clock.now_us() - grace_us
     name = secrets.token_hex(8)
 
@@ -59,13 +59,14 @@ def collect(versions: Versions, clock: Clock, *, keep: int, grace_us: int, dry_r
 
     before = versions.needed().pointer
     staying = _staying(before, keep, oldest_us)
+    began = time.monotonic()
     if not dry_run:
         after = versions.change(begin)
         staying = after.versions
     try:
         doomed = _doomed(versions, staying, oldest_us)
         if not dry_run:
-            _delete(versions, clock, tuple(doomed), name)
+            _delete(versions, clock, tuple(doomed), name, began)
     finally:
         if not dry_run:
             versions.change(lambda now: {"collector": "", "collecting_until_us": 0} if now.collector == name else {})
@@ -87,12 +88,13 @@ def _doomed(versions: Versions, staying: tuple[Published, ...], oldest_us: int) 
     }
 
 
-def _delete(versions: Versions, clock: Clock, doomed: tuple[str, ...], name: str) -> None:
-    began = time.monotonic()
+def _delete(versions: Versions, clock: Clock, doomed: tuple[str, ...], name: str, began: float) -> None:
+    """Delete them under a lease that began no earlier than `began` (monotonic), renewed when due."""
     for start in range(0, len(doomed), _BATCH):
-        if time.monotonic() - began > _RENEW_S:
+        reading = time.monotonic()
+        if reading - began > _RENEW_S:
             versions.change(lambda now: _renewed(versions, clock, now, name))
-            began = time.monotonic()
+            began = reading
         versions.objects.delete(doomed[start : start + _BATCH])
 
 

@@ -141,14 +141,20 @@ class Publisher:
     def rollback(self, version: str | None = None) -> Pointer:
         """Make another listed version current: this one, or the one published before the current.
 
-        Raises `SegmentError` if one of its objects is missing.
+        Raises `SegmentError` if one of its objects is missing, `SegmentConflictError` if another version became current
+        meanwhile.
         """
+        seen = self._versions.needed().pointer
+        # Decided once: after somebody else's rollback "the one before" is another.
+        target = _previous(seen, self._objects.where) if version is None else self._versions.listed(seen, version)
 
         def change(pointer: Pointer) -> dict[str, Any]:
-            target = (
-                _previous(pointer, self._objects.where) if version is None else self._versions.listed(pointer, version)
-            )
-            self._check_there(target)
+            if pointer.current not in (seen.current, target.version):
+                raise SegmentConflictError(
+                    f"{self._objects.where}: version {pointer.current!r} became current meanwhile, in place of "
+                    f"{seen.current!r}; look at it, and roll back again"
+                )
+            self._check_there(self._versions.listed(pointer, target.version))
             return {"current": target.version}
 
         return self._versions.change(change)
@@ -225,11 +231,7 @@ class Publisher:
         total, done = sum(each.bytes for each in missing.values()), 0
         for name, each in missing.items():
             report = None if progress is None else _part(progress, done, total)
-            if self._objects.upload(f"{OBJECTS}/{name}", directory / each.file, report) != name:
-                self._objects.delete([f"{OBJECTS}/{name}"])
-                raise SegmentError(
-                    f"{directory / each.file}: changed while it was sent; nothing was published: try again"
-                )
+            self._objects.upload(f"{OBJECTS}/{name}", directory / each.file, name, report)
             done += each.bytes
         self._objects.put(ours.manifest_path, data)
         return {name: each.bytes for name, each in missing.items()}

@@ -643,7 +643,7 @@ def test_workers_of_one_run_decide_on_one_store(redis_server: Server, site: Site
     enqueue(site, redis_server)
     with QueueServer(redis_server.url) as opened:
         theirs = Input("store identity", "a store of", "another host")
-        assert Queue(opened).fix_store("summer-sale", theirs) == theirs
+        assert Queue(opened).freeze_store("summer-sale", theirs) == theirs
     told = ended(start(redis_server), 2)[1]
     assert "its other workers decide on another store identity (was another host, is made " in told
     told = ended(start(redis_server, "--store", f"lmdb://{tmp_path}/other"), 2)[1]
@@ -735,7 +735,7 @@ def refusals(site: Site, url: str) -> Iterator[tuple[list[str | Path], str]]:
     yield ["worker", "-q", "redis://:swordfish@127.0.0.1:1/0"], "queue redis://127.0.0.1:1/0: "
     yield ["worker", "-q", "redis://:swordfish@127.0.0.1:x/0"], "is no host:port"
     yield ["worker", "-q", "redis://:swordfish@127.0.0.1/zero"], "at most the number of a database"
-    yield ["worker", "-q", url, "--takeover", "0.1"], "taken over after at least 1 s, not 0.1"
+    yield ["worker", "-q", url, "--takeover", "0.1"], "taken over after 1 to 86400 s, not 0.1"
     yield ["campaign", "status", "winter", "-q", url], "no run of a campaign 'winter'; begin it with: capline campaign"
     yield ["campaign", "status", "win ter", "-q", url], "campaign name 'win ter' is not"
     yield ["campaign", "status", "winter"], "name the campaign file, the directory of a run, or a campaign with --queue"

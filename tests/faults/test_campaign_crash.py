@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from capline.campaign.report import SegmentReport
 
 SUBJECTS = list(range(60))
-STEPS = ("decide_many", "refund_many", "add", "save", "finish", "fix_inputs", "send")
+STEPS = ("decide_many", "refund_many", "add", "save", "finish", "freeze_inputs", "send")
 
 
 class Killed(BaseException):
@@ -104,7 +104,7 @@ def _once(job: Job, limiter: Limiter, directory: Path, fate: Fate) -> Report:
     stop = Stop()
     try:
         with ledger_of(job, directory) as ledger:
-            for name in ("add", "save", "finish", "fix_inputs"):
+            for name in ("add", "save", "finish", "freeze_inputs"):
                 setattr(ledger, name, fate.over(getattr(ledger, name)))
             run(job, limiter, ledger, stop, pause=lambda _s: None)
             return report_of(ledger)

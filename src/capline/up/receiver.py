@@ -35,12 +35,13 @@ class Received:
         self._count = 0
         self._lock = threading.Lock()
 
-    def take(self, key: str, message: object) -> bool:
-        """Whether it is new. O(1); the oldest key goes where there are too many."""
+    def take(self, key: str | None, message: object) -> bool:
+        """Whether it is new, as one without a key always is. O(1); the oldest key goes where there are too many."""
         with self._lock:
             if key in self._keys:
                 return False
-            self._keys[key] = None
+            if key is not None:
+                self._keys[key] = None
             if len(self._keys) > MOST_KEYS:
                 del self._keys[next(iter(self._keys))]
             self._count += 1
@@ -71,16 +72,16 @@ class _Handler(BaseHTTPRequestHandler):
             length = -1
         if not 0 <= length <= LARGEST_BYTES:
             self.close_connection = True
-            self._answer(413, b"")
+            self._answer(413 if length > LARGEST_BYTES else 411, b"")
             # Whoever closes with bytes unread resets the connection, and the answer may be lost with it.
             self.rfile.read(min(max(length, 0), DISCARDED_BYTES))
             return
         try:
             message = msgspec.json.decode(self.rfile.read(length))
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             self._answer(400, b"")
             return
-        if self._received.take(self.headers.get("Idempotency-Key", ""), message):
+        if self._received.take(self.headers.get("Idempotency-Key"), message):
             sys.stderr.write(f"{msgspec.json.encode(message).decode()}\n")
         self._answer(200, b"{}")
 

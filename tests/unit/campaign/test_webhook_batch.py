@@ -92,6 +92,7 @@ def test_a_message_in_an_array_is_what_it_is_by_itself(tmp_path: Path) -> None:
         (b'[{"key": "sale/r1/1", "status": "200"}]', "the answer is no array of results"),
         (b'[{"key": "sale/r1/1", "status": 200}', "the answer is no array of results"),
         (b"\xff\xfe", "the answer is no array of results"),
+        (b'[{"more": ' + b"[" * 50_000, "the answer is no array of results"),
         (b"[]", "no result in the answer"),
         (b'[{"key": "sale/r1/2", "status": 200}]', "no result in the answer"),
         (b'[{"key": "sale/r1/1", "status": 200}, {"key": "sale/r1/1", "status": 410}]', "no result in the answer"),

@@ -121,6 +121,14 @@ def test_the_ports_are_free_with_their_buses_and_differ() -> None:
     assert len({*ports, *(port + BUS for port in ports)}) == 2 * PORTS
 
 
+def test_a_port_whose_bus_is_taken_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_free(port: int) -> bool:
+        return port < 2 * BUS or port % 2 == 0
+
+    monkeypatch.setattr("capline.up.ports._is_free", is_free)
+    assert all(port % 2 == 0 for port in free_ports(PORTS))
+
+
 def test_the_programs_of_path_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("redis-server", "redis-cli"):
         (tmp_path / name).write_text("#!/bin/sh\n", encoding="ascii")

@@ -60,6 +60,29 @@ def test_who_dies_is_named_and_started_again(tmp_path: Path, parts: Processes, s
     assert said[1].startswith("sleeper started again")
 
 
+def test_pauses_grow_up_to_the_longest_while_a_part_does_not_stay_up(
+    parts: Processes, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capline.up.processes._LONGEST_PAUSE_S", 0.02)
+    assert parts.start(python("sleeper", SLEEPS, "ready", ready="ready"))
+    for _ in range(3):
+        pid = parts.pids()["sleeper"]
+        os.kill(pid, signal.SIGKILL)
+        assert soon(lambda pid=pid: looks(parts) and parts.pids()["sleeper"] != pid)
+    pauses = [line.rpartition(" in ")[2] for line in said if "was ended" in line]
+    assert pauses == ["0.01 s", "0.02 s", "0.02 s"]
+
+
+def test_what_a_dead_part_had_started_ends_before_it_is_started_again(
+    tmp_path: Path, parts: Processes, said: list[str]
+) -> None:
+    assert parts.start(python("parent", PARENT, ready="ready"))
+    child = int((tmp_path / "child").read_text(encoding="ascii"))
+    os.kill(parts.pids()["parent"], signal.SIGKILL)
+    assert soon(lambda: looks(parts) and bool(said))
+    assert soon(lambda: not runs(child))
+
+
 def test_what_a_part_started_ends_with_it(tmp_path: Path, parts: Processes) -> None:
     assert parts.start(python("parent", PARENT, ready="ready"))
     child = int((tmp_path / "child").read_text(encoding="ascii"))

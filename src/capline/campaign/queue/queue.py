@@ -4,7 +4,7 @@ The rule: a batch has one owner, the consumer for which it is pending in the str
 step checks the owner in the same script (`lua/`), so a worker that lost its lease writes nothing.
 
     `enqueue`   begin, put_files, put
-    `worker`    open_campaigns, store, fix_store, claim, renew, record, release
+    `worker`    open_campaigns, store, freeze_store, claim, renew, record, release
     `status`    find, state, steps
     `watch`     ages_s, state
 
@@ -111,8 +111,8 @@ class Queue:
         found = self.server.call("HGET", _keys(campaign)[0], "store_identity")
         return None if found is None else msgspec.json.decode(found, type=Input)
 
-    def fix_store(self, campaign: str, store: Input) -> Input:
-        """Fix the run's store, unless another worker did; returns the one that is fixed."""
+    def freeze_store(self, campaign: str, store: Input) -> Input:
+        """Freeze the run's store, unless another worker did; returns the one that is frozen."""
         found = self._run("store", campaign, msgspec.json.encode(store))
         return store if found is None else msgspec.json.decode(found, type=Input)
 

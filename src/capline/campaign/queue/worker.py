@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     from capline.model.policy import Policy
     from capline.observe import Observer
 
-__all__ = ["LEAST_TAKEOVER_S", "Worker"]
+__all__ = ["LEAST_TAKEOVER_S", "LONGEST_TAKEOVER_S", "Worker"]
 
-LEAST_TAKEOVER_S = 1.0
+LEAST_TAKEOVER_S, LONGEST_TAKEOVER_S = 1.0, 86_400.0
 START_S = 5.0
 """How long a starting worker waits for the queue's server: longer than a restart takes."""
 OUTAGE_S = 30.0
@@ -88,8 +88,10 @@ class Worker:
         say: Callable[[str], object] = lambda _line: None,
         observers: Sequence[Observer] = (),
     ) -> None:
-        if not takeover_s >= LEAST_TAKEOVER_S:
-            raise CampaignError(f"a batch is taken over after at least {LEAST_TAKEOVER_S:g} s, not {takeover_s:g}")
+        if not LEAST_TAKEOVER_S <= takeover_s <= LONGEST_TAKEOVER_S:
+            raise CampaignError(
+                f"a batch is taken over after {LEAST_TAKEOVER_S:g} to {LONGEST_TAKEOVER_S:g} s, not {takeover_s:g}"
+            )
         self.name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
         self.worked = Worked(self.name)
         self._stop = stop
@@ -190,6 +192,8 @@ class Worker:
             if self._queue.release(claimed, self.name, "set_aside", str(error)):
                 self._set_aside(claimed.campaign, claimed.number, str(error))
             return
+        if self._outage is not None and self._outage.is_over(began):
+            self._outage = None
         steps = _QueueRecord(self._queue, claimed, self.name, self._stop)
         with self._releasing(claimed), self._lease_keeper.renewing(claimed):
             done = delivered_batch(claimed.campaign, run.delivery(steps).deliver(part, rows), time.monotonic() - began)
@@ -210,7 +214,7 @@ class Worker:
         except (StoreUnavailableError, StoreUnknownError) as error:
             # Every step of a batch may be repeated: it is released now, and claimed again when the store answers.
             self._queue.release(claimed, self.name, "give_back")
-            self._outage = self._outage or _Outage(time.monotonic() + OUTAGE_S)
+            self._outage = self._outage or _Outage(time.monotonic())
             self._stop.wait(self._outage.pause(error, self._say))
         except CaplineError as error:
             with suppress(CampaignError):
@@ -235,17 +239,23 @@ class Worker:
 
 
 class _Outage:
-    """A store that does not answer: the backoff between two claims, and its end."""
+    """A store that does not answer: the backoff between two claims, and its end. Instants are monotonic."""
 
-    def __init__(self, until: float) -> None:
-        self._until = until
+    def __init__(self, began: float) -> None:
+        self._until = began + OUTAGE_S
+        self._failed = began
         self._pause_s = 0.0
+
+    def is_over(self, now: float) -> bool:
+        """Whether a batch that begins now meets another outage. Idle workers do not see the store come back."""
+        return now > self._failed + OUTAGE_S
 
     def pause(self, error: StoreError, say: Callable[[str], object]) -> float:
         """Seconds to wait, doubling; raises the error when the outage has lasted too long. Calls `say` once."""
         if not self._pause_s:
             say(f"the store does not answer ({error}); waiting for it")
-        if time.monotonic() > self._until:
+        self._failed = time.monotonic()
+        if self._failed > self._until:
             raise error
         self._pause_s = min(2 * self._pause_s or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         return self._pause_s
@@ -300,7 +310,7 @@ class _Run:
             stack.callback(sender.close)
             with as_campaign_errors(self._file.sender.name):
                 sender.open(self.info)
-            _same_store(queue.fix_store(run.facts.campaign, found := store_input(self._limiter)), found)
+            _same_store(queue.freeze_store(run.facts.campaign, found := store_input(self._limiter)), found)
             self._stack = stack.pop_all()
 
     def close(self) -> None:
@@ -323,9 +333,9 @@ class _Run:
         )
 
 
-def _same_store(fixed: Input, found: Input) -> None:
+def _same_store(frozen: Input, found: Input) -> None:
     """`CampaignError` where this worker has another store than the run's other workers."""
-    changed = changed_inputs([fixed], [found])
+    changed = changed_inputs([frozen], [found])
     if changed:
         raise CampaignError(
             f"its other workers decide on another {changed[0]}; name theirs with --store URL, "

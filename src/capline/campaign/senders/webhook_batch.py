@@ -50,7 +50,7 @@ def answers_of(answer: Answer, keys: Sequence[str]) -> list[Answer]:
         return [Answer(UNKNOWN, "the answer is not whole")] * len(keys)
     try:
         results = _results.decode(answer.body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return [Answer(UNKNOWN, "the answer is no array of results")] * len(keys)
     statuses: dict[str, int | None] = {}
     for result in results:

@@ -19,6 +19,7 @@ import typer
 
 from capline.cli.common import BAD_INPUT, INTERRUPTED, JsonOption, answer_json, examples, note, out, warn
 from capline.cli.decisions import DEFAULT_POLICIES, PoliciesOption, StoreOption
+from capline.cli.interruptible import interruptible
 from capline.cli.progress import progress_bar
 from capline.limiter.limiter import DEFAULT_URL, Limiter
 from capline.limiter.records import MOST_LINE_BYTES, line_of, read_line
@@ -181,7 +182,8 @@ def _written(file: Path) -> Generator[BinaryIO]:
 def _opened(file: Path) -> Generator[tuple[BinaryIO, int | None]]:
     """The lines, and their size in bytes if it is known."""
     if file == STDIO:
-        yield sys.stdin.buffer, None
+        with interruptible(sys.stdin.buffer) as lines:
+            yield lines, None
         return
     try:
         opened = file.open("rb")

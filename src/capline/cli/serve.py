@@ -98,7 +98,7 @@ def serve(
         "config": ("--config-store", config_store),
         "grpc.envoy": ("--envoy", tuple(envoy) if envoy else None),
         "grpc.listen": ("--grpc", grpc),
-        "grpc.merge_domains": ("--merge-domains", "true" if merge_domains and envoy else None),
+        "grpc.merge_domains": ("--merge-domains", "true" if merge_domains else None),
         "spoe.listen": ("--spoe", spoe),
     }
     options = {key: (name, value) for key, (name, value) in asked.items() if value is not None}

@@ -87,11 +87,11 @@ def compact(
 
 def _directory(store: str) -> Path:
     """The directory of a URL or a path. A path that looks like a URL is written as ./lmdb:x."""
-    scheme = store.partition(":")[0]
-    if "://" not in store and scheme not in ("lmdb", "memory"):
+    scheme, colon, _ = store.partition(":")
+    if "://" not in store and not (colon and scheme in ("lmdb", "memory")):
         return Path(store)
     if scheme.lower() != "lmdb":
-        raise InvalidValueError(f"{store.partition('://')[0]}:// is no file; name an embedded store, like lmdb:///path")
+        raise InvalidValueError(f"{scheme}:// is no file; name an embedded store, like lmdb:///path")
     return lmdb_path(store)
 
 

@@ -33,6 +33,7 @@ def capline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         (["--segments", "nowhere"], "nowhere: cannot open it as a directory"),
         (["--config-store", "http://x"], "unknown kind; use lmdb:///path"),
         (["--grpc", "127.0.0.1:0"], "--grpc: which limits? name files of envoyproxy/ratelimit"),
+        (["--merge-domains"], "--merge-domains: which limits? name files of envoyproxy/ratelimit"),
         (["--grpc", "0.0.0.0:8082", "--envoy", "limits"], "--grpc: without tokens and TLS it listens on loopback only"),
         (["--spoe", "0.0.0.0:8083"], "--spoe: its protocol has no tokens, so it listens on loopback only"),
         (["--on-store-error", "perhaps"], "--on-store-error: 'perhaps' is not known; use raise or allow or deny"),

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 
 __all__ = ["Answer", "JointAnswer", "Part", "Recorder", "wall_us"]
 
@@ -66,6 +68,23 @@ class _Part(NamedTuple):
     wait_us: int = 0
 
 
+@contextmanager
+def _told(note: Callable[[Any | None, BaseException | None], None]) -> Generator[Callable[[Any], Any]]:
+    """Note the answer that is given to what this yields, or the error instead of it."""
+    got: list[Any] = []
+
+    def told(answer: Any) -> Any:
+        got.append(answer)
+        return answer
+
+    try:
+        yield told
+    except BaseException as error:
+        note(None, error)
+        raise
+    note(got[0], None)
+
+
 def wall_us() -> int:
     """This machine's wall clock."""
     return time.time_ns() // 1000
@@ -103,13 +122,8 @@ class Recorder:
     ) -> Any:
         """Ask, and record the answer, which is returned. An exception is recorded as "nobody knows", and raised."""
         row, asked_us = self._begin(policy, subject, cost, id, more)
-        try:
-            answer = ask()
-        except BaseException as error:
-            self.outcome(row, asked_us, self._now_us(), None, error)
-            raise
-        self.outcome(row, asked_us, self._now_us(), answer)
-        return answer
+        with _told(lambda answer, error: self.outcome(row, asked_us, self._now_us(), answer, error)) as told:
+            return told(ask())
 
     async def attempt_later(
         self,
@@ -123,37 +137,22 @@ class Recorder:
     ) -> Any:
         """`attempt` for an answer that is awaited."""
         row, asked_us = self._begin(policy, subject, cost, id, more)
-        try:
-            answer = await ask()
-        except BaseException as error:
-            self.outcome(row, asked_us, self._now_us(), None, error)
-            raise
-        self.outcome(row, asked_us, self._now_us(), answer)
-        return answer
+        with _told(lambda answer, error: self.outcome(row, asked_us, self._now_us(), answer, error)) as told:
+            return told(await ask())
 
     def joint(self, parts: Sequence[Part], ask: Callable[[], JointAnswer], **more: object) -> Any:
         """Ask for several subjects in one attempt; each part is recorded with the answer."""
         rows = self._begin_joint(parts, more)
-        try:
-            answer = ask()
-        except BaseException as error:
-            self._together(rows, None, error)
-            raise
-        self._together(rows, answer)
-        return answer
+        with _told(partial(self._together, rows)) as told:
+            return told(ask())
 
     async def joint_later(
         self, parts: Sequence[Part], ask: Callable[[], Awaitable[JointAnswer]], **more: object
     ) -> Any:
         """`joint` for an answer that is awaited."""
         rows = self._begin_joint(parts, more)
-        try:
-            answer = await ask()
-        except BaseException as error:
-            self._together(rows, None, error)
-            raise
-        self._together(rows, answer)
-        return answer
+        with _told(partial(self._together, rows)) as told:
+            return told(await ask())
 
     def batch(self, rows: Sequence[tuple[str, str | int, int]], ask: Callable[[], Iterable[Any]]) -> list[Any]:
         """Ask for many (policy, subject, cost) in one call, and record each; a row without an answer is unknown."""
@@ -168,26 +167,16 @@ class Recorder:
     def refund(self, policy: str, subject: str | int, hit: int, ask: Callable[[], bool], verb: str = "refund") -> bool:
         """Give a hit back, or `commit` it, and record whether it was done."""
         row, asked_us = self._begin(policy, subject, 0, None, {"verb": verb, "hit": hit})
-        try:
-            done = ask()
-        except BaseException:
-            self._was_done(row, asked_us, None)
-            raise
-        self._was_done(row, asked_us, bool(done))
-        return done
+        with _told(partial(self._was_done, row, asked_us)) as told:
+            return told(ask())
 
     async def refund_later(
         self, policy: str, subject: str | int, hit: int, ask: Callable[[], Awaitable[bool]], verb: str = "refund"
     ) -> bool:
         """`refund` for an answer that is awaited."""
         row, asked_us = self._begin(policy, subject, 0, None, {"verb": verb, "hit": hit})
-        try:
-            done = await ask()
-        except BaseException:
-            self._was_done(row, asked_us, None)
-            raise
-        self._was_done(row, asked_us, bool(done))
-        return done
+        with _told(partial(self._was_done, row, asked_us)) as told:
+            return told(await ask())
 
     def final(self, policy: str, subject: str | int, ask: Callable[[], Iterable[tuple[int, int]]]) -> None:
         """What the store holds of this log: the stamp and the units of each hit."""
@@ -234,7 +223,7 @@ class Recorder:
         return [self._begin(policy, subject, cost, one, named) for policy, subject, cost, one in parts]
 
     def _together(
-        self, rows: list[tuple[dict[str, Any], int]], answer: Any | None, error: BaseException | None = None
+        self, rows: list[tuple[dict[str, Any], int]], answer: Any | None, error: BaseException | None
     ) -> None:
         """Record each part. `remaining` is left out, as it may be that of another part."""
         answered_us = self._now_us()
@@ -245,7 +234,8 @@ class Recorder:
                 part = _Part(answer.allowed, hit, answer.retry_after_us, getattr(answer, "wait_us", 0))
             self.outcome(row, asked_us, answered_us, part, error)
 
-    def _was_done(self, row: dict[str, Any], asked_us: int, done: bool | None) -> None:
+    def _was_done(self, row: dict[str, Any], asked_us: int, answer: Any | None, _: BaseException | None) -> None:
+        done = None if answer is None else bool(answer)
         self._tell(row | {"event": row["verb"], "asked_us": asked_us, "answered_us": self._now_us(), "done": done})
 
     def _begin(

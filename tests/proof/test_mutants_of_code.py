@@ -18,7 +18,10 @@ from proof.mutants.of_code.trials import CAUGHT, NO_VERDICT, SURVIVED, run_tests
 if TYPE_CHECKING:
     from pathlib import Path
 
-FOLDERS = {"window", "store", "limiter", "segment", "campaign", "replay", "policy", "middleware", "observe", "cli"}
+FOLDERS = {
+    *("window", "store", "limiter", "segment", "campaign", "replay", "policy", "middleware", "observe", "cli"),
+    *("web", "service", "config", "up", "contrib", "model", "forms"),
+}
 HERE = "tests/proof/test_mutants_of_code.py"
 EXAMPLE = Mutant("example", "model/limit.py", "quota", "quote", "none", f"{HERE}::test_names_are_of_one_mutant_each")
 

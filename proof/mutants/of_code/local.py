@@ -117,4 +117,28 @@ MUTANTS = (
         "a look at a clock that is ahead for a moment ends a reservation for good",
         "tests/conformance/test_stores.py::TestMemory::test_a_time_that_steps_back_ends_nothing_twice",
     ),
+    Mutant(
+        "receipts_stay_in_the_file",
+        "store/local/lmdb/transaction.py",
+        "if not (cursor.next() or cursor.first()):",
+        "if True:",
+        "a nightly batch makes the file larger every night",
+        "tests/unit/store/local/test_receipts.py::test_receipts_that_expired_go_as_new_ones_come[lmdb]",
+    ),
+    Mutant(
+        "receipt_goes_before_it_expires",
+        "store/local/lmdb/transaction.py",
+        "if has_expired(cursor.key(), cursor.value(), now_us):",
+        "if True:",
+        "a batch that is sent again is counted again",
+        "tests/unit/store/local/test_receipts.py::test_a_receipt_that_has_not_expired_stays[lmdb]",
+    ),
+    Mutant(
+        "half_of_a_damaged_row_stays",
+        "store/local/damage.py",
+        "        raise _DroppedError\n",
+        "",
+        "a batch with a damaged row is counted twice, as what was tried stays",
+        "tests/faults/test_lmdb_damaged_rows.py::test_of_a_batch_the_damaged_row_is_its_error",
+    ),
 )

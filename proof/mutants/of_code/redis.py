@@ -217,4 +217,20 @@ MUTANTS = (
         "a joint attempt counts what has ended",
         "tests/conformance/test_server_stores.py::TestRedis::test_a_batch_and_a_joint_attempt_see_what_ended_of_each_subject",
     ),
+    Mutant(
+        "every_late_failure_doubles_the_pause",
+        "store/redis/cluster/breaker.py",
+        "        if self._trying:\n            self._trying = False\n            self._pause_s",
+        "        if self.failures >= FAILURES:\n            self._pause_s",
+        "a moment's stall of a server under many callers keeps it away for seconds",
+        "tests/unit/store/redis/test_breaker.py::test_calls_that_were_under_way_together_cost_one_pause",
+    ),
+    Mutant(
+        "late_failures_push_the_trial_out",
+        "store/redis/cluster/breaker.py",
+        "        elif self.open_until or self.failures < FAILURES:",
+        "        elif self.failures < FAILURES:",
+        "calls that time out one after the other keep a server away that answers again",
+        "tests/unit/store/redis/test_breaker.py::test_failures_that_come_late_do_not_push_the_trial_out",
+    ),
 )

@@ -116,6 +116,7 @@ VERBS = {
     "acquire_all": "unit/limiter/test_joint_slots.py",
     "beside": "unit/limiter/test_beside.py",
     "check_policy": "unit/limiter/test_beside.py",
+    "log_of": "unit/limiter/test_beside.py",
     "from_config": "unit/limiter/test_overrides.py",
     "from_file": "unit/limiter/test_async.py",
     "override": "unit/limiter/test_overrides.py",

@@ -90,6 +90,13 @@ def test_a_peek_consumes_nothing_and_a_refund_is_once(service: Service) -> None:
     assert answered(service, "/v1/peek", policy="promo", subject="u")["remaining"] == 2
 
 
+def test_a_hit_of_several_units_is_given_back_whole() -> None:
+    with Service([Policy("api", ["3/day"], algorithm="gcra")], clock=ManualClock(NOW_US)) as asked:
+        hit = answered(asked, "/v1/decide", policy="api", subject="u", cost=3)["hit"]
+        assert answered(asked, "/v1/refund", policy="api", subject="u", hit=hit, cost=3) == {"refunded": True}
+        assert answered(asked, "/v1/peek", policy="api", subject="u")["remaining"] == 2
+
+
 def test_a_charge_counts_past_the_quota_and_a_settlement_corrects(service: Service) -> None:
     hit = answered(service, "/v1/decide", policy="promo", subject="u", id="m1")["hit"]
     charged = answered(service, "/v1/charge", policy="promo", subject="u", cost=4, id="m2")

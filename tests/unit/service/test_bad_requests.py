@@ -153,6 +153,19 @@ def test_a_body_that_does_not_come_in_time(service: Service) -> None:
     assert sent[0]["status"] == 408
 
 
+def test_a_body_that_comes_by_drops_has_no_longer(service: Service) -> None:
+    pieces = [{"type": "http.request", "body": b" ", "more_body": True}] * 30
+    coming = iter([*pieces, {"type": "http.request", "body": GOOD, "more_body": False}])
+
+    async def receive() -> Any:
+        await asyncio.sleep(0.02)
+        return next(coming)
+
+    sent: list[Any] = []
+    service.run(App(routes(service.limiter), Bounds(body_within=0.2))(_scope(), receive, _keep(sent)))
+    assert sent[0]["status"] == 408
+
+
 @pytest.mark.parametrize(
     "first", [[], [{"type": "http.request", "body": GOOD, "more_body": True}]], ids=["none", "cut"]
 )

@@ -14,7 +14,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from tests.kit.service import Service
 
 from capline import ManualClock, Policy
+from capline.service.access.guard import Guard
 from capline.service.access.log import AccessLog
+from capline.service.access.tokens import TokenFile
 from capline.service.access.traces import Traces
 from capline.service.run.settings import Bounds, Observers
 
@@ -231,6 +233,25 @@ def test_new_subjects_of_a_batch_count() -> None:
         assert service.post("/v1/decide", policy="promo", subject=1).status_code == 200
         assert service.post("/v1/decide", policy="promo", subject=4).status_code == 200
         assert service.post("/v1/decide", policy="promo", subject=5).status_code == 429
+
+
+def test_new_subjects_of_a_batch_count_whatever_they_cost() -> None:
+    with Service(POLICIES, new_subjects=2) as service:
+        assert service.post("/v1/decide/batch", policy="promo", subjects=[1], cost=2).status_code == 200
+        attempts = [{"policy": "promo", "subject": 2, "cost": 2}]
+        assert service.post("/v1/decide/batch", attempts=attempts).status_code == 200
+        decided = [service.post("/v1/decide", policy="promo", subject=subject).status_code for subject in (3, 4)]
+        assert decided == [200, 429]
+
+
+def test_each_token_has_a_bound_of_its_own(tmp_path: Path) -> None:
+    tokens = TokenFile(tmp_path / "tokens.json", create=True)
+    with Service(POLICIES, new_subjects=1, guard=Guard(tokens)) as service:
+        for name in ("billing", "search"):
+            headers = {"Authorization": f"Bearer {tokens.create(name, ['decide'])}"}
+            forms = [{"policy": "promo", "subject": f"{name} {number}"} for number in range(3)]
+            asked = [service("POST", "/v1/decide", headers=headers, json=form).status_code for form in forms]
+            assert asked == [200, 200, 429], name
 
 
 def test_new_subjects_that_are_charged_past_their_limits_count() -> None:

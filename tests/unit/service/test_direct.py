@@ -436,6 +436,36 @@ def test_an_idle_connection_is_closed_after_a_direct_answer(waits: bool) -> None
     asyncio.run(run())
 
 
+def test_a_head_that_does_not_end_ends_its_connection() -> None:
+    async def run() -> None:
+        one = side()
+        one.connection.data_received(b"POST /v1/decide HTTP/1.1\r\n")
+        now = asyncio.get_running_loop().time()
+        one.connection.end_if_slow(now + BOUNDS.header_within - 1)
+        assert not one.wire.closed
+        one.connection.end_if_slow(now + BOUNDS.header_within + 1)
+        assert (one.wire.closed, one.wire.written) == (True, b"")
+        one.connect()
+        one.connection.data_received(b"POST /v1/decide HTTP/1.1\r\nX: " + b"x" * BOUNDS.header_bytes)
+        assert one.wire.closed
+        assert one.wire.written.startswith(b"HTTP/1.1 431 ")
+
+    asyncio.run(run())
+
+
+def test_a_connection_past_the_bound_is_closed_at_once() -> None:
+    async def run() -> None:
+        one = side()
+        type(one.connection).bounds = Bounds(connections=2)
+        closed: list[bool] = []
+        for _ in range(2):
+            one.connect()
+            closed.append(one.wire.closed)
+        assert closed == [False, True]
+
+    asyncio.run(run())
+
+
 def test_a_head_seen_before_ends_the_wait_for_one() -> None:
     async def run() -> None:
         extra, event = held()

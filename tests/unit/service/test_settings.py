@@ -114,6 +114,7 @@ def test_the_keys_that_are_fixed() -> None:
         ("on_store_error: maybe", ":1: on_store_error: 'maybe' is not known; use raise or allow or deny"),
         ("http: {tls: {certificate: c.pem}}", ":1: http: tls: no 'key:' here"),
         ("bounds: {requests: 0}", ":1: bounds: requests: expected a whole number from 1"),
+        ("bounds: {body_within: 0}", ":1: bounds: body_within: expected a number of seconds above 0"),
         ("observers: {access_sample: 2}", ":1: observers: access_sample: expected a share above 0 and at most 1"),
         ("observers: {access_sample: all}", ":1: observers: access_sample: expected a share above 0 and at most 1"),
         ("observers: {access_sample: nan}", ":1: observers: access_sample: expected a share above 0 and at most 1"),

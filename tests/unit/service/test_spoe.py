@@ -59,6 +59,11 @@ def test_a_hello_is_answered_with_the_version_and_the_smaller_frame() -> None:
         answer = await answered(limiter, HELLO)
         assert answer is not None
         assert answer.startswith(b"\x65" + HEAD + b"\0\0" + text("version") + b"\x08" + text("2.0"))
+        for size, agreed in ((1024, 1024), (1 << 20, spoe.LARGEST_FRAME_BYTES)):
+            name = text("max-frame-size") + b"\3"
+            answer = await answered(limiter, b"\1" + HEAD + b"\0\0" + name + spoe.varint(size))
+            assert answer is not None
+            assert name + spoe.varint(agreed) in answer
         assert await answered(limiter, b"\2" + HEAD + b"\0\0") is None
 
     asked(work)
@@ -126,13 +131,17 @@ def test_connections_are_answered_in_turn_and_a_bad_one_ends_alone() -> None:
             other_writer.write(struct.pack(">I", 1 << 30))
             assert await other_reader.read() == b""
             other_writer.close()
-            for frame in (HELLO, check(POLICY, CLIENT, frame=1), check(POLICY, CLIENT, frame=2)):
+            head = HELLO + text("x") + b"\x08"
+            size = spoe.LARGEST_FRAME_BYTES - len(head) - len(spoe.varint(spoe.LARGEST_FRAME_BYTES))
+            largest = head + spoe.varint(size) + b"x" * size
+            assert len(largest) == spoe.LARGEST_FRAME_BYTES
+            for frame in (HELLO, check(POLICY, CLIENT, frame=1), check(POLICY, CLIENT, frame=2), largest):
                 writer.write(struct.pack(">I", len(frame)) + frame)
             kinds: list[int] = []
-            for _ in range(3):
+            for _ in range(4):
                 (size,) = struct.unpack(">I", await reader.readexactly(4))
                 kinds.append((await reader.readexactly(size))[0])
-            assert kinds == [101, 103, 103]
+            assert kinds == [101, 103, 103, 101]
         assert await reader.read() == b""
         writer.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import TYPE_CHECKING
 
 import pytest
@@ -57,6 +58,12 @@ def test_a_file_that_is_no_certificate(tmp_path: Path, tls: Tls, way: Callable[[
     way(tmp_path / name)
     with pytest.raises(InvalidValueError, match=name.replace(".", r"\.")):
         tls_context(tls)
+
+
+def test_with_a_client_ca_a_client_has_to_show_a_certificate(tls: Tls) -> None:
+    alone = Tls(tls.certificate, tls.key)
+    assert [tls_context(one).verify_mode for one in (tls, alone)] == [ssl.CERT_REQUIRED, ssl.CERT_NONE]
+    assert [tls_context(one).minimum_version for one in (tls, alone)] == [ssl.TLSVersion.TLSv1_2] * 2
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -53,6 +53,12 @@ def test_a_token_may_what_its_roles_say(service: Service, tokens: TokenFile) -> 
     assert may == {"decide": [200, 200, 403, 403], "read": [403, 200, 200, 403], "admin": [200, 200, 200, 200]}
 
 
+@pytest.mark.parametrize("path", ["/v1/policies/promo/rollback", "/v1/overrides/promo/u/rollback"])
+def test_only_an_admin_rolls_back(service: Service, tokens: TokenFile, path: str) -> None:
+    shown = [f"Bearer {tokens.create(f'a-{role}', [role])}" for role in ("decide", "read", "admin")]
+    assert [status(service, header, "POST", path) for header in shown] == [403, 403, 422], "that form is no rollback"
+
+
 @pytest.mark.parametrize("method", ["HEAD", "GET"])
 def test_probes_are_for_anybody(service: Service, method: str) -> None:
     assert [status(service, None, method, path) for path in ("/healthz", "/readyz")] == [200, 200]
@@ -93,6 +99,46 @@ def test_a_chosen_secret_is_sent_with_its_name(service: Service, tokens: TokenFi
     assert status(service, f"Bearer {CHOSEN}") == 401
     tokens.revoke("ann")
     assert status(service, basic("ann", CHOSEN)) == 401, "also where it was known already"
+
+
+def test_when_too_many_show_secrets_the_next_is_to_come_again(
+    service: Service, tokens: TokenFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capline.service.access.guard._MOST_WAIT", 0)
+    shown = tokens.create("billing", ["decide"])
+    tokens.create("ann", ["decide"], CHOSEN)
+    answer = service("POST", "/v1/decide", headers={"Authorization": basic("ann", CHOSEN)}, json={})
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+    assert status(service, f"Bearer {shown}") == 200, "a generated one has not to wait"
+
+
+def test_wrong_secrets_one_after_the_other_keep_nobody_out(
+    service: Service, tokens: TokenFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capline.service.access.guard._MOST_WAIT", 1)
+    tokens.create("ann", ["decide"], CHOSEN)
+    shown = [basic("ann", "no"), basic("ann", "no"), basic("ann", CHOSEN)]
+    assert [status(service, header) for header in shown] == [401, 401, 200]
+
+
+def test_a_chosen_secret_in_the_form_of_a_generated_one_is_still_sent_with_its_name(
+    service: Service, tokens: TokenFile
+) -> None:
+    chosen = tokens.create("ann", ["decide"], "cap_ann_battery")
+    assert [status(service, header) for header in (f"Bearer {chosen}", basic("ann", chosen))] == [401, 200]
+
+
+def test_a_change_is_its_tokens_whoever_it_names(tokens: TokenFile) -> None:
+    headers = {"Authorization": f"Bearer {tokens.create('ops', ['admin'])}"}
+    path, form = "/v1/policies/promo", {"limits": ["3/day"], "who": "ann"}
+    with Service([], config="memory://", guard=Guard(tokens)) as service:
+        assert service("PUT", path, headers=headers, json=form).status_code == 200
+        assert service("DELETE", f"{path}?who=ann", headers=headers).status_code == 200
+        assert service.post(f"{path}/rollback", version=1).status_code == 401
+        rollback = service("POST", f"{path}/rollback", headers=headers, json={"version": 1, "who": "ann"})
+        assert rollback.status_code == 200
+        versions = service("GET", f"{path}/versions", headers=headers).json()["versions"]
+    assert [one["who"] for one in versions] == ["ops"] * 3
 
 
 def test_who_asks_is_known_to_handlers(service: Service, tokens: TokenFile) -> None:
@@ -154,11 +200,28 @@ def test_a_file_that_is_none(tmp_path: Path, text: str) -> None:
         TokenFile(file)
 
 
-def test_a_file_that_others_may_write(tokens: TokenFile) -> None:
+@pytest.mark.parametrize("mode", [0o622, 0o620, 0o602])
+def test_a_file_that_others_may_write(tokens: TokenFile, mode: int) -> None:
     tokens.create("billing", ["decide"])
-    tokens.path.chmod(0o622)
+    tokens.path.chmod(mode)
     with pytest.raises(InvalidValueError, match="chmod 600"):
         TokenFile(tokens.path)
+
+
+def test_two_who_write_the_file_undo_nothing(tokens: TokenFile) -> None:
+    tokens.create("lost", ["admin"])
+    other = TokenFile(tokens.path)
+    tokens.revoke("lost")
+    other.create("billing", ["decide"])
+    assert set(TokenFile(tokens.path).tokens) == {"billing"}
+
+
+@pytest.mark.parametrize("length", [11, 257])
+def test_a_chosen_secret_is_neither_short_nor_endless(tokens: TokenFile, length: int) -> None:
+    with pytest.raises(InvalidValueError, match="12 to 256 characters"):
+        tokens.create("ann", ["read"], "x" * length)
+    assert tokens.create("ann", ["read"], "x" * 12) == "x" * 12
+    assert len(tokens.create("bob", ["read"], "x" * 256)) == 256
 
 
 @pytest.mark.parametrize("name", ["", "A", "a b", "a_b", "-a", "a" * 65, "ä"])

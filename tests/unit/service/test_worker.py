@@ -1,16 +1,21 @@
-"""A worker while it starts: the signals of its parent."""
+"""A process of the service and its signals: while it starts, and when it is to end."""
+
+# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from capline.service.run.settings import Settings
 from capline.service.run.workers import Job
+from capline.service.server import _Stop
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,3 +35,21 @@ def test_a_reload_while_it_starts_does_not_end_it(tmp_path: Path) -> None:
         worker.send_signal(signal.SIGHUP)
         said, _ = worker.communicate(job, timeout=60)
     assert (worker.returncode, b"nowhere.yaml: cannot be read" in said) == (2, True)
+
+
+def test_the_first_signal_lets_requests_end_and_the_second_does_not() -> None:
+    listener: Any = SimpleNamespace(should_exit=False, force_exit=False)
+    told: list[Any] = []
+
+    async def end(within_s: float) -> None:
+        told.append(within_s)
+
+    async def run() -> None:
+        stop = _Stop([listener], [end], 9)
+        for _ in range(2):
+            stop()
+            told.append((listener.should_exit, listener.force_exit))
+        await stop.ended()
+
+    asyncio.run(run())
+    assert told == [(True, False), (True, True), 9, 0]

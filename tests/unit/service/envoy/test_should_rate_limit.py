@@ -89,7 +89,8 @@ def test_shadow_mode_is_ok_and_counted(service: EnvoyService) -> None:
 def test_what_is_unknown_is_ok_and_counted(service: EnvoyService) -> None:
     assert service.codes("path=/a", domain="other") == "++"
     assert service.codes("nothing=1", "path=/a") == "+++"
-    assert (service.counted("", "no_domain", ""), service.counted("", "no_limit")) == (1, 1)
+    assert service.codes(*["other=1"] * 64, domain="third") == "+" * 65, "as many as there may be"
+    assert (service.counted("", "no_domain", ""), service.counted("", "no_limit")) == (65, 1)
 
 
 def test_unlimited_has_the_largest_remaining(service: EnvoyService) -> None:
@@ -110,6 +111,13 @@ def test_two_descriptors_on_one_log_add_up(service: EnvoyService) -> None:
     assert service.codes("files=fc") == "--"
     assert service.codes("user=1", "user=1", "user=1", "user=1") == "-----"
     assert service.codes("user=1", "user=1", "user=1") == "++++"
+
+
+def test_two_limits_on_one_log_are_the_smaller_one(service: EnvoyService) -> None:
+    few, many = ({"entries": "user=1", "limit": {"requests_per_unit": quota, "unit": 2}} for quota in (3, 9))
+    assert service.codes(few, many, hits_addend=2) == service.codes(many, few, hits_addend=2) == "---"
+    assert service.codes(few, many) == "+++"
+    assert service.codes(many, few) == "---", "one is left"
 
 
 def test_a_descriptor_that_replaces_another_counts_in_its_stead(service: EnvoyService) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from capline.cli.common import JsonOption, answer_json, examples, group, note, out
-from capline.service.access.tokens import TokenFile
+from capline.service.access.tokens import LONGEST_CHOSEN, TokenFile
 
 __all__ = ["app"]
 
@@ -40,7 +40,7 @@ def create(
     secret = None
     if chosen:
         note.print("the secret, a line:", style="dim") if sys.stdin.isatty() else None
-        secret = sys.stdin.readline().rstrip("\n")
+        secret = sys.stdin.readline(LONGEST_CHOSEN + 2).rstrip("\n")
     shown = TokenFile(file, create=True).create(name, role or ["decide"], secret)
     if json:
         answer_json({"name": name, "roles": role or ["decide"]} | ({} if chosen else {"token": shown}))

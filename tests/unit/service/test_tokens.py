@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import stat
+import sys
 from base64 import b64encode
 from typing import TYPE_CHECKING
 
@@ -253,3 +255,17 @@ def test_by_the_command_line(
     done = capline("token", "create", "x", "--file", "/proc/none/tokens.json")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "/proc/none/tokens.json: cannot be written: no such file or directory; --file names one" in done.stderr
+
+
+def test_a_chosen_secret_is_read_to_its_longest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So that input without an end of a line takes no memory."""
+    capline = CommandLine(tmp_path, monkeypatch, capsys)
+    given = io.StringIO("x" * 256 + "\n" + "y" * 100_000)
+    monkeypatch.setattr(sys, "stdin", given)
+    assert capline("token", "create", "ann", "--chosen").stdout == "ann: kept in tokens.json\n"
+    assert is_of(TokenFile(tmp_path / "tokens.json").tokens["ann"], "x" * 256)
+    refused = capline("token", "create", "bob", "--chosen")
+    assert (refused.returncode, "12 to 256 characters" in refused.stderr) == (2, True)
+    assert given.tell() < 1000

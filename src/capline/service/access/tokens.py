@@ -30,14 +30,14 @@ from capline.segment.files import read
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-__all__ = ["ROLES", "Token", "TokenFile", "is_of", "name_of"]
+__all__ = ["LONGEST_CHOSEN", "ROLES", "Token", "TokenFile", "is_of", "name_of"]
 
 ROLES = ("decide", "read", "admin")
 PREFIX = "cap_"
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,62}[a-z0-9])?", re.ASCII)
 _SECRET_BYTES = 32
 _SHORTEST_CHOSEN = 12
-_LONGEST_CHOSEN = 256
+LONGEST_CHOSEN = 256
 _MOST_TOKENS = 10_000
 _LARGEST_FILE_BYTES = 4 << 20
 _SCRYPT_N, _SCRYPT_R, _SCRYPT_P = 1 << 15, 8, 1
@@ -92,8 +92,8 @@ class TokenFile:
         unknown = [role for role in roles if role not in ROLES]
         if unknown or not roles:
             raise InvalidValueError(f"a token has roles of {', '.join(ROLES)}, not {quoted(', '.join(unknown))}")
-        if chosen is not None and not _SHORTEST_CHOSEN <= len(chosen) <= _LONGEST_CHOSEN:
-            raise InvalidValueError(f"a chosen secret has {_SHORTEST_CHOSEN} to {_LONGEST_CHOSEN} characters")
+        if chosen is not None and not _SHORTEST_CHOSEN <= len(chosen) <= LONGEST_CHOSEN:
+            raise InvalidValueError(f"a chosen secret has {_SHORTEST_CHOSEN} to {LONGEST_CHOSEN} characters")
         shown = f"{PREFIX}{name}_{secrets.token_hex(_SECRET_BYTES)}" if chosen is None else chosen
         kept = _sha256(shown) if chosen is None else _scrypt(chosen, secrets.token_bytes(16))
         now = instant_text(time.time_ns() // 1000, "seconds")

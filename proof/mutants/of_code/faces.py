@@ -152,8 +152,8 @@ MUTANTS = (
     Mutant(
         "secret_of_any_length",
         "service/access/tokens.py",
-        "if chosen is not None and not _SHORTEST_CHOSEN <= len(chosen) <= _LONGEST_CHOSEN:",
-        "if chosen is not None and not 1 <= len(chosen) <= _LONGEST_CHOSEN:",
+        "if chosen is not None and not _SHORTEST_CHOSEN <= len(chosen) <= LONGEST_CHOSEN:",
+        "if chosen is not None and not 1 <= len(chosen) <= LONGEST_CHOSEN:",
         "a secret of one letter is taken, and guessed",
         "tests/unit/service/test_tokens.py::test_a_chosen_secret_is_neither_short_nor_endless",
     ),

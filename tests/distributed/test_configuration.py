@@ -135,6 +135,17 @@ def test_a_server_that_goes_and_comes() -> None:
             wait_for(lambda: not limiter.policies)
 
 
+def test_a_server_that_hangs_makes_a_follower_stale_before_its_poll_has_failed() -> None:
+    with single("redis") as server, Configuration(server.url + "?deadline=60s") as configuration:
+        configuration.follow()
+        wait_for(lambda: configuration.stale_s == 0.0)
+        server.pause()
+        wait_for(lambda: configuration.stale_s > 4 * POLL_EVERY_S)
+        assert configuration.stats()["up"] == 1
+        server.resume()
+        wait_for(lambda: configuration.stale_s == 0.0)
+
+
 @pytest.mark.deep
 def test_two_services_follow_one_configuration(tmp_path: Path) -> None:
     words = ("--config-store", f"lmdb://{tmp_path}/shared", "--store", "memory://")

@@ -46,6 +46,14 @@ MUTANTS = (
         "tests/unit/segment/test_snapshot.py::TestAnswers::test_codes_of_many_segments_are_wide_enough",
     ),
     Mutant(
+        "names_in_16_bits",
+        "segment/build/build.py",
+        "batch.codes.astype(np.uint16) if short else batch.codes",
+        "batch.codes.astype(np.uint16)",
+        "with a dictionary of more than 65,536 names ids get into wrong segments",
+        "tests/unit/segment/test_source.py::test_a_parquet_dictionary_of_more_names_than_16_bits_number",
+    ),
+    Mutant(
         "difference_the_wrong_way",
         "segment/sets/expression.py",
         "            right, left = stack.pop(), stack.pop()",

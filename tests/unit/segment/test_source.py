@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from capline.model.errors import SegmentError
-from capline.segment import IdSet, count_rows, expand, read_audience, read_rows
+from capline.segment import IdSet, build_segments, count_rows, expand, read_audience, read_rows
 from capline.segment.build import source as source_module
 
 if TYPE_CHECKING:
@@ -66,6 +66,15 @@ def test_parquet_of_any_text(tmp_path: Path, kind: str) -> None:
     names = pa.array(["new", "a.b-c", "new"])
     names = names.dictionary_encode() if kind == "dictionary" else names.cast(kind)
     assert pairs(write_parquet(tmp_path / "u.pq", [1, 0, 9], names)) == [(1, "new"), (0, "a.b-c"), (9, "new")]
+
+
+def test_a_parquet_dictionary_of_more_names_than_16_bits_number(tmp_path: Path) -> None:
+    """Unused ones, as of a table that was cut down before it was written."""
+    names = [f"unused-{number}" for number in range(1 << 16)]
+    names[3] = "active"
+    column = pa.DictionaryArray.from_arrays(pa.array([3, 1 << 16, 3], "int32"), pa.array([*names, "new"]))
+    path = write_parquet(tmp_path / "u.parquet", [1, 2, 3], column)
+    assert build_segments(read_rows(path)) == {"active": IdSet([1, 3]), "new": IdSet([2])}
 
 
 def test_other_columns_and_many_files(tmp_path: Path) -> None:

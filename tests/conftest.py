@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 load_profile()  # before any test module is read: their settings build on it
 gc.disable()  # what collecting the tests makes stays to the end: to look for garbage among it takes long
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a script's shell starts what ends with `&`
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # else no program of a test would hear of Ctrl-C
 
 
 @pytest.hookimpl(tryfirst=True)

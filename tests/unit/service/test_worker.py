@@ -25,11 +25,13 @@ def test_a_reload_while_it_starts_does_not_end_it(tmp_path: Path) -> None:
     settings = Settings(store="memory://", policies=str(tmp_path / "nowhere.yaml"))
     job = msgspec.json.encode(Job(settings, {})) + b"\n"
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # as its parent does
+    ended = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup a program inherits that it is ignored
     try:
         worker = subprocess.Popen(
             [sys.executable, "-m", "capline.service.run.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
     finally:
+        signal.signal(signal.SIGHUP, ended)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     with worker:
         worker.send_signal(signal.SIGHUP)

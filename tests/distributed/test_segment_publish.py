@@ -21,6 +21,7 @@ from capline.segment.publish.publish import Publisher
 from capline.segment.publish.versions import read_pointer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.kit.s3 import S3
@@ -39,6 +40,19 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
 def publish(site: Site, directory: Path, version: str, **sets: Any) -> Any:
     with site.publisher() as publisher:
         return publisher.publish(make(directory, version, **sets))
+
+
+def before_its_swap(publisher: Publisher, monkeypatch: pytest.MonkeyPatch, others: Callable[[], object]) -> None:
+    """Let others come first, once."""
+    place: Any = publisher._objects  # pyright: ignore[reportPrivateUsage]
+    swap = place.swap
+
+    def overtaken(*asked: Any) -> bool:
+        monkeypatch.setattr(place, "swap", swap)
+        others()
+        return swap(*asked)
+
+    monkeypatch.setattr(place, "swap", overtaken)
 
 
 def served(site: Site, directory: Path, version: str | None = None) -> dict[str, list[int]]:
@@ -297,15 +311,7 @@ class TestRollback:
         for number in (1, 2):
             publish(site, tmp_path, f"v{number}", new=[number])
         publisher = site.publisher()
-        place: Any = publisher._objects  # pyright: ignore[reportPrivateUsage]
-        swap = place.swap
-
-        def overtaken(*asked: Any) -> bool:
-            monkeypatch.setattr(place, "swap", swap)
-            publish(site, tmp_path, "v3", new=[3])
-            return swap(*asked)
-
-        monkeypatch.setattr(place, "swap", overtaken)
+        before_its_swap(publisher, monkeypatch, lambda: publish(site, tmp_path, "v3", new=[3]))
         with pytest.raises(SegmentConflictError, match="version 'v3' became current meanwhile, in place of 'v2'"):
             publisher.rollback(version)
         assert site.pointer().current == "v3"
@@ -314,15 +320,7 @@ class TestRollback:
         for number in (1, 2, 3):
             publish(site, tmp_path, f"v{number}", new=[number])
         publisher = site.publisher()
-        place: Any = publisher._objects  # pyright: ignore[reportPrivateUsage]
-        swap = place.swap
-
-        def overtaken(*asked: Any) -> bool:
-            monkeypatch.setattr(place, "swap", swap)
-            site.publisher().rollback()
-            return swap(*asked)
-
-        monkeypatch.setattr(place, "swap", overtaken)
+        before_its_swap(publisher, monkeypatch, site.publisher().rollback)
         assert publisher.rollback().current == "v2"
         assert site.pointer().current == "v2"
 

@@ -128,7 +128,7 @@ MUTANTS = (
     Mutant(
         "receipt_goes_before_it_expires",
         "store/local/lmdb/transaction.py",
-        "if has_expired(cursor.key(), cursor.value(), now_us):",
+        "if _has_expired(cursor.key(), cursor.value(), now_us):",
         "if True:",
         "a batch that is sent again is counted again",
         "tests/unit/store/local/test_receipts.py::test_a_receipt_that_has_not_expired_stays[lmdb]",

@@ -17,7 +17,7 @@ from capline.model.subject import Subject, check_subject
 from capline.store.local.base import LocalStore
 from capline.store.local.fast_path import decide_one, first_decision
 from capline.store.local.log import ColumnLog
-from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, StoredLog
+from capline.store.local.transaction import SWEEP_RECEIPTS, LocalRule, LogRef, LogTransaction, StoredLog
 from capline.store.protocol import StoreAttempt
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ _T = TypeVar("_T")
 SWEEP_EVERY = 64
 """After so many new subjects a few old ones are checked, and stale logs removed."""
 SWEEP_ROWS = 128
-SWEEP_RECEIPTS = 2
-"""So many receipts are checked for each that comes."""
 
 
 class _LogTable(msgspec.Struct):

@@ -18,7 +18,10 @@ from capline.window.limit_reader import LimitReader
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["LocalRule", "LogRef", "LogTransaction", "StoredLog"]
+__all__ = ["SWEEP_RECEIPTS", "LocalRule", "LogRef", "LogTransaction", "StoredLog"]
+
+SWEEP_RECEIPTS = 2
+"""For each receipt that comes so many others are checked, and removed where they have expired."""
 
 
 class StoredLog(OpenLog, Protocol):

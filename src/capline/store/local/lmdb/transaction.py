@@ -11,7 +11,7 @@ from capline.store.local.lmdb.keys import log_key
 from capline.store.local.log import ColumnLog
 from capline.store.local.log_bytes import PAGED, pack_log, read_words, seal, unpack_log, unseal
 from capline.store.local.log_pages import LEAD_WORDS, TAIL_HITS, PagedLog, Pages, page_key
-from capline.store.local.transaction import LogRef, LogTransaction, StoredLog
+from capline.store.local.transaction import SWEEP_RECEIPTS, LogRef, LogTransaction, StoredLog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,12 +20,10 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.store.local.lmdb.environment import Transaction
 
-__all__ = ["EXPIRY", "LmdbPages", "LmdbTransaction"]
+__all__ = ["LmdbPages", "LmdbTransaction"]
 
 ONE_HIT_BYTES = 16
-EXPIRY = struct.Struct(">Q")
-SWEEP_RECEIPTS = 2
-"""So many receipts are checked for each that comes."""
+_EXPIRY = struct.Struct(">Q")
 
 
 class LmdbTransaction(LogTransaction):
@@ -77,12 +75,12 @@ class LmdbTransaction(LogTransaction):
         if kept is None:
             return None
         value = unseal(name, kept)
-        return value[EXPIRY.size :] if EXPIRY.unpack_from(value)[0] > self._clock.now_us() else None
+        return value[_EXPIRY.size :] if _EXPIRY.unpack_from(value)[0] > self._clock.now_us() else None
 
     @override
     def keep_receipt(self, name: bytes, value: bytes, expires_us: int) -> None:
         receipts = self.tables[b"receipts"]
-        self.txn.put(name, seal(name, EXPIRY.pack(expires_us) + value), db=receipts)
+        self.txn.put(name, seal(name, _EXPIRY.pack(expires_us) + value), db=receipts)
         # A batch may come without a new subject, so each checks its successors in turn. Names are hashes: that is
         # anywhere in the table.
         cursor, now_us = self.txn.cursor(receipts), self._clock.now_us()
@@ -90,14 +88,14 @@ class LmdbTransaction(LogTransaction):
         for _ in range(SWEEP_RECEIPTS):
             if not (cursor.next() or cursor.first()):
                 break
-            if has_expired(cursor.key(), cursor.value(), now_us):
+            if _has_expired(cursor.key(), cursor.value(), now_us):
                 cursor.delete()
                 cursor.prev()
 
     def sweep_receipts(self) -> None:
         """Remove all receipts that have expired."""
         receipts, now_us = self.tables[b"receipts"], self._clock.now_us()
-        expired = [key for key, value in self.txn.cursor(receipts) if has_expired(key, value, now_us)]
+        expired = [key for key, value in self.txn.cursor(receipts) if _has_expired(key, value, now_us)]
         for key in expired:
             self.txn.delete(key, db=receipts)
 
@@ -116,10 +114,10 @@ class LmdbTransaction(LogTransaction):
         return PagedLog(tail, LmdbPages(self.txn, self.tables[b"pages"], key), lead)
 
 
-def has_expired(name: bytes, kept: bytes, now_us: int) -> bool:
+def _has_expired(name: bytes, kept: bytes, now_us: int) -> bool:
     """Whether this receipt may go; a damaged one is left for its reader to report."""
     try:
-        return EXPIRY.unpack_from(unseal(name, kept))[0] <= now_us
+        return _EXPIRY.unpack_from(unseal(name, kept))[0] <= now_us
     except StoreError:
         return False
 

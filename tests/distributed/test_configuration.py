@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from itertools import product
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -14,7 +15,7 @@ import pytest
 from tests.kit.servers import sentinel, shared, single
 from tests.kit.serving import Serving
 
-from capline import AsyncLimiter, Limiter, Policy
+from capline import AsyncLimiter, Attempt, Limiter, ManualClock, Policy
 from capline.config.configuration import POLL_EVERY_S, Configuration
 from capline.model.errors import StoreError, StoreUnavailableError
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 WITHIN_S = 60
 PATIENT = "?deadline=20s"
+ALGORITHMS = ["sliding_log", "bucketed", "sliding_counter", "fixed_window", "gcra"]
 
 FOLLOWER = """
 import sys, time
@@ -194,6 +196,45 @@ def test_overrides_on_every_kind_of_store(tmp_path: Path, store: str, layout: st
 
     columns = [1, 3, 2, 2, 0, 0]
     assert (asyncio.run(awaited()) if asynchronous else asked()) == [columns, columns, [1, 1], [0]]
+
+
+CONSUME: dict[str, Callable[[Limiter, str], Any]] = {
+    "decide": lambda limiter, subject: limiter.decide("p", subject).hit,
+    "with an id": lambda limiter, subject: limiter.decide("p", subject, id=uuid4().hex).hit,
+    "decide_many": lambda limiter, subject: int(limiter.decide_many("p", ["v", subject, "v", 7]).hit[1]),
+    "with a receipt": lambda limiter, subject: int(
+        limiter.decide_many("p", [7, "v", subject], receipt=uuid4().hex).hit[2]
+    ),
+    "decide_batch": lambda limiter, subject: getattr(
+        limiter.decide_batch([Attempt("p", "v"), Attempt("p", subject)])[1], "hit", None
+    ),
+    "decide_all": lambda limiter, subject: limiter.decide_all([Attempt("p", subject), Attempt("p", "v")]).hits[0],
+    "charge": lambda limiter, subject: limiter.charge("p", subject, 1).hit,
+    "schedule": lambda limiter, subject: limiter.schedule("p", subject).hit,
+}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("store", ["memory", "lmdb", "redis", "valkey"])
+@pytest.mark.parametrize("layout", ["subject", "bucket"])
+def test_every_verb_counts_an_overridden_subject_under_the_same_keys(
+    tmp_path: Path, store: str, layout: str, algorithm: str
+) -> None:
+    urls = {"memory": "memory://", "lmdb": f"lmdb://{tmp_path}"}
+    url = urls.get(store) or shared(store).url + PATIENT
+    policy = Policy("p", ["999/hour", "9999/day"], algorithm=algorithm, layout=layout)
+    options: dict[str, Any] = {"namespace": f"same-{uuid4().hex}", "config": "memory://"}
+    with Limiter(url, policies=[policy], clock=ManualClock(1_800_000_000_000_000), **options) as limiter:
+        for first, second in product(CONSUME, CONSUME):
+            subject = f"{first}, {second}"
+            limiter.override("p", subject, ["10/hour"])
+            hits = [CONSUME[first](limiter, subject), CONSUME[second](limiter, subject)]
+            assert [state.used for state in limiter.usage("p", subject)] == [2], subject
+            assert limiter.peek("p", subject).remaining == 7, subject
+            assert limiter.peek_many("p", ["v", subject]).remaining.tolist()[1] == 7, subject
+            assert limiter.refund("p", subject, hits[0]), subject
+            assert limiter.refund_many("p", [subject], [hits[1] or 0]).all(), subject
+            assert limiter.peek_all([Attempt("p", subject)]).remaining == 9, subject
 
 
 @pytest.mark.deep

@@ -75,7 +75,7 @@ class BatchVerbs:
         head = Head(compiled[0].family, mode, compiled, self._session.now(), batch.cost, tell=False)
         by_slot = self._router.topology.by_slot
         yield from self._exchange(
-            ((head, part) for part in batch_parts(head, batch.subjects, codes, by_slot=by_slot, receipt=receipt)),
+            batch_parts(head, batch.subjects, codes, by_slot=by_slot, receipt=receipt),
             self._session.bulk_until,
             lambda part, outcomes: _take(columns, part, outcomes, batch.cost),
         )

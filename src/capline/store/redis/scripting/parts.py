@@ -8,6 +8,7 @@ one server on one connection.
 from __future__ import annotations
 
 import hashlib
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -50,9 +51,40 @@ def batch_parts(
     *,
     by_slot: bool,
     receipt: tuple[str, bytes] | None = None,
-) -> Iterator[Part]:
+) -> Iterator[tuple[Head, Part]]:
     """A batch of one policy, part by part. Integers in buckets are sorted by NumPy, which is fast."""
-    number = 0
+    numbers = count()
+    families = {compiled.family for compiled in head.compiled} if codes is not None else ()
+    if codes is None or len(families) < 2:  # noqa: PLR2004 - one is the usual case
+        for part in _family_parts(head, subjects, codes, numbers, by_slot=by_slot, receipt=receipt):
+            yield head, part
+        return
+    # Where an algorithm keeps a log for each limit, subjects with limits of their own have other logs.
+    places: dict[Family, list[int]] = {}
+    for code, compiled in enumerate(head.compiled):
+        places.setdefault(compiled.family, []).append(code)
+    place_of = np.zeros(len(head.compiled), np.uint16)
+    for family, own in places.items():
+        place_of[own] = np.arange(len(own))
+        rows = np.flatnonzero(np.isin(codes, own))
+        taken = subjects[rows] if isinstance(subjects, np.ndarray) else [subjects[row] for row in rows.tolist()]
+        own_head = msgspec.structs.replace(head, family=family, compiled=[head.compiled[code] for code in own])
+        own_codes = place_of[codes[rows]]
+        for part in _family_parts(own_head, taken, own_codes, numbers, by_slot=by_slot, receipt=receipt):
+            part.rows = rows[part.rows]
+            yield own_head, part
+
+
+def _family_parts(
+    head: Head,
+    subjects: Sequence[Subject] | NDArray[np.integer[Any]],
+    codes: NDArray[np.uint16] | None,
+    numbers: Iterator[int],
+    *,
+    by_slot: bool,
+    receipt: tuple[str, bytes] | None,
+) -> Iterator[Part]:
+    """`batch_parts` of rows that have the same logs; each call takes one of the numbers."""
     for groups, last in _grouped(head, subjects, by_slot=by_slot):
         calls: list[Call] = []
         sizes: list[int] = []
@@ -60,14 +92,14 @@ def batch_parts(
         for fill in _fills(groups, head.most_rows(), by_slot=by_slot):
             own = np.concatenate([np.asarray(group.rows, np.intp) for group in fill])
             named = None
+            number = next(numbers)
             if receipt is not None:
                 name = hashlib.blake2b(f"{receipt[0]}\0{number}".encode(), digest_size=12).hexdigest().encode()
                 named = (name, receipt[1])
-            number += 1
             own_head, own_codes = head, b""
             if codes is not None:
-                own_head, numbers = head.only(codes[own])
-                own_codes = numbers.astype(">u2").tobytes()
+                own_head, own_numbers = head.only(codes[own])
+                own_codes = own_numbers.astype(">u2").tobytes()
             repeatable = receipt is not None or head.mode == PEEK
             calls.append(group_call(own_head, fill, own_codes, b"", repeatable=repeatable, receipt=named))
             sizes.append(len(own))

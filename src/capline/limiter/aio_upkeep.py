@@ -151,8 +151,7 @@ class AsyncUpkeep(LimiterBase[AsyncStore]):
     async def sweep(self) -> int:
         """Remove the logs whose every hit is out of every window; returns how many."""
         self._outage.sweep()
-        self._all_rules()  # a server's keys are known by the rules that were compiled
-        return await self._store.sweep()
+        return await self._store.sweep(self._all_rules())
 
     async def close(self) -> None:
         """Close the store; every verb raises `StoreClosedError` from then on. Safe to call twice."""

@@ -137,7 +137,7 @@ class Insurer:
 
     def sweep(self) -> None:
         """As the store's `sweep`."""
-        self._store.sweep()
+        self._store.sweep(())
 
     def _arguments(self, attempt: Attempt) -> tuple[LocalRule, Subject, int, int]:
         names = attempt.policy, attempt.segment, attempt.channel, attempt.zone

@@ -146,8 +146,7 @@ class Upkeep(LimiterBase[Store]):
     def sweep(self) -> int:
         """Remove the logs whose every hit is out of every window; returns how many. Decisions go on meanwhile."""
         self._outage.sweep()
-        self._all_rules()  # a server's keys are known by the rules that were compiled
-        return self._store.sweep()
+        return self._store.sweep(self._all_rules())
 
     def close(self) -> None:
         """Close the store; every verb raises `StoreClosedError` from then on. Safe to call twice."""

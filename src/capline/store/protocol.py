@@ -218,8 +218,11 @@ class Store(Protocol):
         ...
 
     @abstractmethod
-    def sweep(self) -> int:
-        """Remove every log whose last hit is older than the widest window on it; returns how many."""
+    def sweep(self, compiled: Sequence[Any], /) -> int:
+        """Remove every log whose last hit is older than the widest window on it; returns how many.
+
+        A store that does not list its logs looks at those of these rules.
+        """
         ...
 
     @abstractmethod
@@ -362,7 +365,7 @@ class AsyncStore(Protocol):
         ...
 
     @abstractmethod
-    async def sweep(self) -> int:
+    async def sweep(self, compiled: Sequence[Any], /) -> int:
         """Remove every log whose last hit is older than the widest window on it; returns how many."""
         ...
 

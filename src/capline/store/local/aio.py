@@ -163,8 +163,8 @@ class AsyncLocalStore(AsyncStore):
         return await self._single(self._store.erase, compiled, subject)
 
     @override
-    async def sweep(self) -> int:
-        return await self._batch(self._store.sweep)
+    async def sweep(self, compiled: Sequence[LocalRule], /) -> int:
+        return await self._batch(self._store.sweep, compiled)
 
     @override
     def stats(self) -> dict[str, int]:

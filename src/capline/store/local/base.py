@@ -15,7 +15,7 @@ from capline.model.late import LateModule
 from capline.model.override import override
 from capline.model.policy import BoundPolicy, LogLimits
 from capline.model.subject import Subject, check_subject
-from capline.store.local.batches import NO_ANSWER, ROWS_A_TRANSACTION, decided_once, in_parts, rows_of
+from capline.store.local.batches import NO_ANSWER, STEPS_A_TRANSACTION, decided_once, in_parts, rows_of
 from capline.store.local.damage import past_damage
 from capline.store.local.fast_path import FastRule, fast_rule
 from capline.store.local.operations import Operations
@@ -76,7 +76,7 @@ class LocalStore(Store, ABC):
 
     @override
     @abstractmethod
-    def sweep(self) -> int: ...
+    def sweep(self, compiled: Sequence[LocalRule], /) -> int: ...
 
     @override
     @abstractmethod
@@ -200,11 +200,8 @@ class LocalStore(Store, ABC):
 
     @override
     def decide_batch(self, attempts: Sequence[StoreAttempt], /) -> list[Decision | CaplineError]:
-        """One transaction for every few thousand items."""
-        answers: list[Decision | CaplineError] = []
-        for first in range(0, len(attempts), ROWS_A_TRANSACTION):
-            answers += self._each(attempts[first : first + ROWS_A_TRANSACTION], self._caught)
-        return answers
+        """One transaction for every few hundred items."""
+        return self._each(attempts, self._caught)
 
     @override
     def decide_many(self, batch: Batch) -> Decisions:
@@ -236,7 +233,7 @@ class LocalStore(Store, ABC):
     def refund_many(
         self, compiled: LocalRule, subjects: Sequence[Subject], stamps_us: Sequence[int], cost: int = 1
     ) -> NDArray[np.bool_]:
-        """One transaction; raises the first error after all were tried."""
+        """One transaction for every few hundred hits; raises the first error after all were tried."""
         given = self._each(
             [*zip(subjects, stamps_us, strict=True)],
             lambda transaction, hit: self._operations.refund(transaction, compiled, *hit, cost),
@@ -258,9 +255,8 @@ class LocalStore(Store, ABC):
         records = {bound.record.name: bound.record for bound in compiled if bound.record is not None}
 
         def forget(transaction: LogTransaction) -> int:
-            for ref in records.values():
-                transaction.remove(ref, subject)
-            return sum([transaction.remove(ref, subject) for ref in refs.values()])
+            transaction.remove_all(records.values(), subject)
+            return transaction.remove_all(refs.values(), subject)
 
         return self._transact(forget)
 
@@ -343,15 +339,21 @@ class LocalStore(Store, ABC):
         )
 
     def _each(self, items: Sequence[_Item], work: Callable[[LogTransaction, _Item], _T]) -> list[_T | CaplineError]:
-        """One transaction for all items; one whose log is damaged is its error."""
+        """One transaction for every few hundred items; one whose log is damaged is its error."""
 
-        def but(damaged: dict[int, CaplineError]) -> list[_T | CaplineError]:
-            return self._transact(
-                lambda transaction: [
-                    damaged[row] if row in damaged else work(transaction, item) for row, item in enumerate(items)
-                ]
+        def answers(rows: range) -> list[_T | CaplineError]:
+            return past_damage(
+                self._transact,
+                lambda damaged: self._transact(
+                    lambda transaction: [
+                        damaged[row] if row in damaged else work(transaction, items[row]) for row in rows
+                    ]
+                ),
+                rows,
+                lambda transaction, row: work(transaction, items[row]),
             )
 
-        return past_damage(
-            self._transact, but, range(len(items)), lambda transaction, row: work(transaction, items[row])
-        )
+        given: list[_T | CaplineError] = []
+        for first in range(0, len(items), STEPS_A_TRANSACTION):
+            given += answers(range(first, min(first + STEPS_A_TRANSACTION, len(items))))
+        return given

@@ -40,6 +40,7 @@ __all__ = [
     "IDS",
     "PAGED",
     "UNITS",
+    "newest_word",
     "pack_first_hit",
     "pack_log",
     "pack_unit_log",
@@ -125,6 +126,11 @@ def read_plain(value: bytes, key: bytes, kind: int = 0) -> array[int] | None:
     words = array("Q")
     words.frombytes(body)
     return words
+
+
+def newest_word(value: bytes) -> int:
+    """The last stamp of a log of plain units, without a check of it; 0 for any other kind. About 0.1 µs."""
+    return _WORD.unpack_from(value, len(value) - 8)[0] if len(value) > HEAD_BYTES and not value[0] else 0
 
 
 def pack_log(log: ColumnLog, key: bytes, kind: int = 0, lead: tuple[int, ...] = ()) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from time import time_ns
 from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -17,11 +18,12 @@ from capline.model.subject import Subject, check_subject
 from capline.store.local.base import LocalStore
 from capline.store.local.fast_path import decide_one, first_decision
 from capline.store.local.log import ColumnLog
+from capline.store.local.pace import GRACE, Pace
 from capline.store.local.transaction import SWEEP_RECEIPTS, LocalRule, LogRef, LogTransaction, StoredLog
 from capline.store.protocol import StoreAttempt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from capline.model.clock import Clock
     from capline.model.decision import Decision
@@ -31,14 +33,12 @@ if TYPE_CHECKING:
 __all__ = ["MemoryStore"]
 
 _T = TypeVar("_T")
-SWEEP_EVERY = 64
-"""After so many new subjects a few old ones are checked, and stale logs removed."""
-SWEEP_ROWS = 128
 
 
-class _LogTable(msgspec.Struct):
-    """All logs of one name, by subject, and the longest that any rule keeps them."""
+class _LogTable(msgspec.Struct, weakref=True):
+    """All logs of this name, by subject, and the longest that any rule keeps them."""
 
+    name: str
     logs: dict[Subject, ColumnLog] = {}
     retention_us: int = 0
     unswept: list[Subject] = []
@@ -49,16 +49,19 @@ class MemoryStore(LocalStore, LogTransaction):
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
-        self._tables: dict[str, _LogTable] = {}
+        # A table lives while a rule names it or it has logs: names that come with the call have no end.
+        self._tables: WeakValueDictionary[str, _LogTable] = WeakValueDictionary()
+        self._filled: dict[str, _LogTable] = {}
+        self._turns: list[_LogTable] = []
+        self._pace = Pace()
         self._receipts: dict[bytes, tuple[int, bytes]] = {}
         self._unswept: list[bytes] = []
         self._lock = threading.Lock()
         self._naming = threading.Lock()
-        self._fresh = 0
 
     def _handle(self, name: str, retention_us: int) -> object:
         with self._naming:  # not the lock of the logs, which a batch may hold for seconds
-            table = self._tables.setdefault(name, _LogTable())
+            table = self._tables.setdefault(name, _LogTable(name))
             table.retention_us = max(table.retention_us, retention_us)
         return table
 
@@ -124,9 +127,10 @@ class MemoryStore(LocalStore, LogTransaction):
         table: _LogTable = ref.handle  # pyright: ignore[reportAssignmentType] - what `_handle` put there
         if subject not in table.logs:
             table.logs[subject] = log  # pyright: ignore[reportArgumentType] - it came from `load`
-            self._fresh += 1
-            if self._fresh % SWEEP_EVERY == 0:
-                self._sweep_a_little(table)
+            self._filled[table.name] = table
+            self._pace.fresh += 1
+            if self._pace.is_due:
+                self._sweep_a_little()
 
     def _walk(
         self,
@@ -156,26 +160,52 @@ class MemoryStore(LocalStore, LogTransaction):
     @override
     def remove(self, ref: LogRef, subject: Subject) -> bool:
         table: _LogTable = ref.handle  # pyright: ignore[reportAssignmentType] - what `_handle` put there
-        return table.logs.pop(subject, None) is not None
+        found = table.logs.pop(subject, None) is not None
+        if not table.logs:
+            self._filled.pop(table.name, None)
+        return found
 
     @override
-    def sweep(self) -> int:
+    def sweep(self, compiled: Sequence[LocalRule], /) -> int:
         now_us = self._clock.now_us()
         removed = 0
         with self._lock:
-            for table in list(self._tables.values()):
-                removed += _drop_stale(table, list(table.logs), now_us)
+            for table in list(self._filled.values()):
+                removed += self._drop_stale(table, list(table.logs), now_us)
             self._receipts = {name: kept for name, kept in self._receipts.items() if kept[0] > now_us}
         return removed
 
-    def _sweep_a_little(self, table: _LogTable) -> None:
-        """Check a few subjects of the table in turn and remove stale logs, so that memory follows the live subjects."""
-        if not table.unswept:
-            table.unswept = list(table.logs)
-        part = table.unswept[-SWEEP_ROWS:]
-        del table.unswept[-SWEEP_ROWS:]
-        # One more window of grace: a clock that jumps ahead for a moment must not erase a history.
-        _drop_stale(table, part, self._clock.now_us() - table.retention_us)
+    def _sweep_a_little(self) -> None:
+        """Check a few subjects in turn, table by table, and remove stale logs: memory follows the live subjects."""
+        rows = left = self._pace.rows()
+        stale, now_us = 0, self._clock.now_us()
+        while left > 0 and self._filled:
+            if not self._turns:
+                self._turns = list(self._filled.values())
+            table = self._turns[-1]
+            if not table.unswept:
+                table.unswept = list(table.logs)
+            part = table.unswept[-left:]
+            del table.unswept[-left:]
+            if not table.unswept:
+                self._turns.pop()
+            left -= max(len(part), 1)
+            stale += self._drop_stale(table, part, now_us - int(GRACE * table.retention_us))
+        self._pace.checked(rows, stale)
+
+    def _drop_stale(self, table: _LogTable, subjects: list[Subject], now_us: int) -> int:
+        """Remove those of these subjects' logs whose hits are all out of every window and whose time is not ahead."""
+        stale = [
+            subject
+            for subject in subjects
+            if (log := table.logs.get(subject)) is not None
+            and max(log.last_us(), log.high_water_us) + table.retention_us <= now_us
+        ]
+        for subject in stale:
+            del table.logs[subject]
+        if not table.logs:
+            self._filled.pop(table.name, None)
+        return len(stale)
 
     def _sweep_receipts(self, now_us: int) -> None:
         """Check a few receipts in turn and drop those that have expired: a batch may come without a new subject."""
@@ -188,16 +218,3 @@ class MemoryStore(LocalStore, LogTransaction):
 
     def close(self) -> None:
         """Does nothing; the logs live as long as the store object."""
-
-
-def _drop_stale(table: _LogTable, subjects: list[Subject], now_us: int) -> int:
-    """Remove those of these subjects' logs whose hits are all out of every window and whose time is not ahead."""
-    stale = [
-        subject
-        for subject in subjects
-        if (log := table.logs.get(subject)) is not None
-        and max(log.last_us(), log.high_water_us) + table.retention_us <= now_us
-    ]
-    for subject in stale:
-        del table.logs[subject]
-    return len(stale)

@@ -16,7 +16,7 @@ from capline.window.bound_log import OpenLog
 from capline.window.limit_reader import LimitReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 __all__ = ["SWEEP_RECEIPTS", "LocalRule", "LogRef", "LogTransaction", "StoredLog"]
 
@@ -83,6 +83,10 @@ class LogTransaction(Protocol):
     def remove(self, ref: LogRef, subject: Subject) -> bool:
         """Forget the subject's log; whether there was one."""
         ...
+
+    def remove_all(self, refs: Iterable[LogRef], subject: Subject) -> int:
+        """Forget the subject's logs of these names; how many there were."""
+        return sum([self.remove(ref, subject) for ref in refs])
 
     @abstractmethod
     def receipt(self, name: bytes) -> bytes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import dropwhile
 from typing import TYPE_CHECKING
 
 from capline.model.errors import CaplineError
@@ -60,11 +61,10 @@ def next_page(
     now_us: int,
 ) -> Page:
     """The logs of these names after that place; `walk` visits those of one name."""
-    names = list(refs)
-    name, place = (names[0], None) if after is None else after
+    first, place = (next(iter(refs)), None) if after is None else after
     found: list[ScannedLog] = []
     logs = hits = 0
-    while True:
+    for name in dropwhile(first.__ne__, refs):
         ref = refs[name]
         for at, subject, log in walk(ref, place):
             logs += 1
@@ -79,7 +79,5 @@ def next_page(
                 found.append(ScannedLog(name, subject, error=error))
             if logs >= LOGS_A_PAGE or hits >= HITS_A_PAGE:
                 return Page(found, (name, at))
-        rest = names[names.index(name) + 1 :]
-        if not rest:
-            return Page(found)
-        name, place = rest[0], None
+        place = None
+    return Page(found)

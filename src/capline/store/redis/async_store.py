@@ -230,8 +230,8 @@ class AsyncRedisStore(AsyncStore):
         return await self._drive(self._maintenance.erase(compiled, subject))
 
     @override
-    async def sweep(self) -> int:
-        return await self._drive(self._maintenance.sweep())
+    async def sweep(self, compiled: Sequence[RedisRule], /) -> int:
+        return await self._drive(self._maintenance.sweep(compiled))
 
     @override
     def stats(self) -> dict[str, int]:

@@ -18,7 +18,7 @@ from capline.window.log import Hit
 from capline.window.merge import Merged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from capline.model.subject import Subject
     from capline.store.protocol import Merge
@@ -143,8 +143,9 @@ class Maintenance:
         removed = [sound(outcome) for outcome in outcomes]
         return sum(removed[: len(logs)])
 
-    def sweep(self) -> Steps[int]:
-        """Remove what is out of every window from all logs that this store has rules for."""
+    def sweep(self, all_terms: Sequence[RedisRule]) -> Steps[int]:
+        """Remove what is out of every window from the logs of these rules."""
+        of_log = {log.decode(): one for one in all_terms for log in (*one.refund_logs, *one.family.records)}
         yield from self._router.run([Call(0, _TIME, repeatable=True)], self._session.bulk_until())
         removed = 0
         for node in self._router.topology.primaries():
@@ -156,15 +157,15 @@ class Maintenance:
                     raise StoreError(f"sweeping {node[0]}:{node[1]}: {reply.text}")
                 cursor, keys = reply
                 outcomes = yield from self._router.run(
-                    [call for key in keys if (call := self._sweep_call(key))], self._session.bulk_until()
+                    [call for key in keys if (call := self._sweep_call(of_log, key))], self._session.bulk_until()
                 )
                 removed += sum(sound(outcome) for outcome in outcomes)
                 if cursor == b"0":
                     break
         return removed
 
-    def _sweep_call(self, key: bytes) -> Call | None:
-        compiled = self._session.logs.get(log_of_key(key))
+    def _sweep_call(self, of_log: Mapping[str, RedisRule], key: bytes) -> Call | None:
+        compiled = of_log.get(log_of_key(key))
         if compiled is None:
             return None
         family = compiled.family

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from msgspec.structs import astuple
 
 from capline.model.errors import CaplineError
 from capline.store.redis.cluster.router import Router, UnderReplicated
@@ -24,17 +27,14 @@ class Session:
     def __init__(self, settings: Settings, clock: Clock | None) -> None:
         self.router = Router(settings)
         self.clock = clock
-        self.logs: dict[str, RedisRule] = {}
-        """The latest compiled rule of each log, by the log's name."""
-        self._families: dict[Family, Family] = {}
+        # Those of rules in use: limits that come with the call have no end.
+        self._families: WeakValueDictionary[tuple[object, ...], Family] = WeakValueDictionary()
 
     def compiled(self, rule: BoundPolicy) -> RedisRule:
         """The rule in the servers' form."""
         compiled = bind(rule, self.clock is not None)
         # Equal families are one object, so that rows are sorted by it at no cost.
-        compiled.family = self._families.setdefault(compiled.family, compiled.family)
-        for name in (*compiled.refund_logs, *compiled.family.records):
-            self.logs[name.decode()] = compiled
+        compiled.family = self._families.setdefault(astuple(compiled.family), compiled.family)
         return compiled
 
     def now(self) -> bytes:

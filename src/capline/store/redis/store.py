@@ -227,9 +227,9 @@ class RedisStore(Store):
         return self._drive(self._maintenance.erase(compiled, subject))
 
     @override
-    def sweep(self) -> int:
+    def sweep(self, compiled: Sequence[RedisRule], /) -> int:
         """Remove old logs, for a caller's own clock: by the server's keys expire by themselves."""
-        return self._drive(self._maintenance.sweep())
+        return self._drive(self._maintenance.sweep(compiled))
 
     @override
     def stats(self) -> dict[str, int]:

@@ -40,7 +40,7 @@ from capline.store.local.lmdb.keys import (
     subject_key,
     subject_of,
 )
-from capline.store.local.lmdb.sweep import SWEEP_EVERY, Sweeper
+from capline.store.local.lmdb.sweep import Sweeper
 from capline.store.local.lmdb.transaction import LmdbPages, LmdbTransaction
 from capline.store.local.log import ColumnLog
 from capline.store.local.log_bytes import (
@@ -58,10 +58,11 @@ from capline.store.local.log_pages import (
     SeenPages,
     UnitPages,
 )
+from capline.store.local.pace import GRACE
 from capline.store.protocol import Batch, StoreAttempt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from capline.model.clock import Clock
@@ -71,6 +72,8 @@ if TYPE_CHECKING:
 __all__ = ["LmdbStore"]
 
 _T = TypeVar("_T")
+MOST_NUMBERS = 4096
+"""Logs whose numbers a process remembers: names that come with the call have no end."""
 MOST_LONG_LOGS = 64
 """Long logs whose pages a process caches: at most 64 pages of half a kilobyte each."""
 
@@ -98,20 +101,19 @@ class LmdbStore(LocalStore):
         def within(txn: Transaction) -> _T:
             transaction = self._logs_in(txn)
             answer = work(transaction)
-            self._sweeper.fresh += transaction.fresh
+            self._sweeper.pace.fresh += transaction.fresh
             return answer
 
         return self._run(within)
 
     def _run(self, work: Callable[[Transaction], _T]) -> _T:
-        environment, sweeper = self._environment, self._sweeper
+        environment, pace = self._environment, self._sweeper.pace
         if environment is None:
             raise self._closed()
         answer = environment.run(work)
-        if sweeper.fresh >= SWEEP_EVERY:
-            rows = sweeper.due_rows()
-            # One more window of grace: a clock that jumps ahead for a moment must not erase a history.
-            environment.run(lambda txn: sweeper.sweep(self._logs_in(txn), self._clock.now_us(), rows, windows=2))
+        if pace.is_due:
+            rows = pace.rows()
+            environment.run(lambda txn: self._sweeper.sweep(self._logs_in(txn), self._clock.now_us(), rows, GRACE))
         return answer
 
     def _closed(self) -> StoreClosedError:
@@ -133,6 +135,8 @@ class LmdbStore(LocalStore):
         number, known_us = self._known.get(name, (b"", -1))
         if retention_us > known_us:
             number = self._numbered(name, retention_us)
+            if len(self._known) >= MOST_NUMBERS:
+                self._known.clear()
             self._known[name] = number, retention_us
         return number
 
@@ -171,7 +175,7 @@ class LmdbStore(LocalStore):
         now_us = self._clock.now_us()
         if value is None:
             txn.put(key, pack_unit_log(array("Q", (now_us,)), key), True, True, False, logs)
-            self._sweeper.fresh += 1
+            self._sweeper.pace.fresh += 1
             return first_decision(unit, now_us)
         stamps = read_plain(value, key)
         if stamps is None:
@@ -275,7 +279,7 @@ class LmdbStore(LocalStore):
                 put(key, pack_unit_log(stamps, key))
             answers.append(decision)
         if record:
-            self._sweeper.fresh += fresh
+            self._sweeper.pace.fresh += fresh
             return answers
         return [
             msgspec.structs.replace(decision, hit=None) if decision.hit is not None else decision
@@ -303,7 +307,7 @@ class LmdbStore(LocalStore):
             more = cursor.next()
 
     @override
-    def sweep(self) -> int:
+    def sweep(self, compiled: Sequence[LocalRule], /) -> int:
         """A few thousand rows a transaction, so that decisions go on in between."""
         removed, ended = 0, False
         self._sweeper.restart()

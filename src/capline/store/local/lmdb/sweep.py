@@ -7,60 +7,78 @@ from typing import TYPE_CHECKING
 
 from capline.model.errors import StoreDamagedError, StoreError
 from capline.store.local.lmdb.keys import LOG_META, LOG_NUMBER
-from capline.store.local.log_bytes import PAGED, read_words, unpack_log, unseal
+from capline.store.local.log_bytes import PAGED, newest_word, read_words, unpack_log, unseal
 from capline.store.local.log_pages import LEAD_WORDS
+from capline.store.local.pace import Pace
 
 if TYPE_CHECKING:
     from capline.store.local.lmdb.transaction import LmdbTransaction
 
-__all__ = ["SWEEP_EVERY", "Sweeper"]
-
-SWEEP_EVERY = 64
-"""After so many new subjects, half as many logs are checked in turn, and the stale ones removed."""
-SWEEP_ROWS = 4096
+__all__ = ["Sweeper"]
 
 
 class Sweeper:
-    """Goes through the logs in turn. `fresh` counts the new subjects since it last was due."""
+    """Goes through the logs in turn, at this `pace`."""
 
     def __init__(self) -> None:
-        self.fresh = 0
+        self.pace = Pace()
         self._from = b""
-
-    def due_rows(self) -> int:
-        """How many logs to check for the new subjects; their count begins again."""
-        rows = min(self.fresh // 2, SWEEP_ROWS)
-        self.fresh = 0
-        return rows
+        self._names: dict[bytes, bytes] = {}
+        """The key in `meta` of each log's number. A log is never renamed."""
+        self._entries = 0
+        """Of `meta`, when it was last read whole."""
 
     def restart(self) -> None:
-        """Begin at the first log."""
-        self._from = b""
+        """Begin at the first log, and with all names."""
+        self._from, self._entries = b"", 0
 
-    def sweep(self, transaction: LmdbTransaction, now_us: int, rows: int, windows: int = 1) -> tuple[int, bool]:
-        """Check so many logs; remove those older than so many widest windows.
+    def sweep(self, transaction: LmdbTransaction, now_us: int, rows: int, grace: float = 0) -> tuple[int, bool]:
+        """Check so many logs; remove those that are out by so many of their widest windows.
 
         How many were removed, and whether that was the end of the table.
         """
-        txn, tables = transaction.txn, transaction.tables
-        retention_us: dict[bytes, int] = {}
-        for key, value in txn.cursor(tables[b"meta"]):
-            if key.startswith(b"log:"):
-                with contextlib.suppress(StoreDamagedError):  # the next decision there raises it
-                    number, kept_us = LOG_META.unpack(unseal(key, value))
-                    retention_us[LOG_NUMBER.pack(number)] = kept_us
+        txn, logs = transaction.txn, transaction.tables[b"logs"]
+        self._read_names(transaction)
         stale: list[bytes] = []
-        seen, cursor = 0, txn.cursor(tables[b"logs"])
+        seen, cursor = 0, txn.cursor(logs)
+        number, cutoff_us = b"", 0
         more = cursor.set_range(self._from)
         while more and seen < rows:
-            key, value = cursor.item()
-            if _is_stale(key, value, now_us - windows * retention_us.get(key[:4], now_us)):
+            key = cursor.key()
+            if key[:4] != number:
+                number = key[:4]
+                cutoff_us = now_us - int((1 + grace) * self._retention_us(transaction, number, now_us))
+            if _is_stale(key, cursor.value(), cutoff_us):
                 stale.append(key)
             seen, more = seen + 1, cursor.next()
         self._from = cursor.key() if more else b""
         for key in stale:
             transaction.remove_at(key)
+        self.pace.checked(seen, len(stale))
         return len(stale), not more
+
+    def _read_names(self, transaction: LmdbTransaction) -> None:
+        """Read which logs there are, when their number has grown by a part: the cost of a new log stays the same."""
+        meta = transaction.tables[b"meta"]
+        entries = transaction.txn.stat(meta)["entries"]
+        if entries <= self._entries + self._entries // 8:
+            return
+        self._entries = entries
+        for key, value in transaction.txn.cursor(meta):
+            if key.startswith(b"log:"):
+                with contextlib.suppress(StoreDamagedError):  # the next decision there raises it
+                    self._names[LOG_NUMBER.pack(LOG_META.unpack(unseal(key, value))[0])] = key
+
+    def _retention_us(self, transaction: LmdbTransaction, number: bytes, unknown_us: int) -> int:
+        """How long the hits of this log are kept, as any process has it by now."""
+        name = self._names.get(number)
+        value = None if name is None else transaction.txn.get(name, db=transaction.tables[b"meta"])
+        if name is None or value is None:
+            return unknown_us
+        try:
+            return LOG_META.unpack(unseal(name, value))[1]
+        except StoreDamagedError:
+            return unknown_us
 
 
 def _is_stale(key: bytes, value: bytes, cutoff_us: int) -> bool:
@@ -68,6 +86,8 @@ def _is_stale(key: bytes, value: bytes, cutoff_us: int) -> bool:
 
     A damaged value is left for its reader to report.
     """
+    if newest_word(value) > cutoff_us:
+        return False
     try:
         kind, words = read_words(value, key)
         log, _ = unpack_log(kind, words, LEAD_WORDS if kind & PAGED else 0)

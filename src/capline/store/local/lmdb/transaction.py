@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from capline.model.errors import CaplineError, StoreError
 from capline.model.override import override
-from capline.store.local.lmdb.keys import log_key
+from capline.store.local.lmdb.keys import log_key, log_prefix, subject_key
 from capline.store.local.log import ColumnLog
 from capline.store.local.log_bytes import PAGED, pack_log, read_words, seal, unpack_log, unseal
 from capline.store.local.log_pages import LEAD_WORDS, TAIL_HITS, PagedLog, Pages, page_key
 from capline.store.local.transaction import SWEEP_RECEIPTS, LogRef, LogTransaction, StoredLog
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from capline.model.clock import Clock
     from capline.model.subject import Subject
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["LmdbPages", "LmdbTransaction"]
 
 ONE_HIT_BYTES = 16
+_PAST_ALL = b"\xff" * 8
 _EXPIRY = struct.Struct(">Q")
 
 
@@ -57,6 +58,20 @@ class LmdbTransaction(LogTransaction):
     @override
     def remove(self, ref: LogRef, subject: Subject) -> bool:
         return self.remove_at(log_key(ref, subject))
+
+    @override
+    def remove_all(self, refs: Iterable[LogRef], subject: Subject) -> int:
+        """Looks at the log names that hold something, in the order of their numbers: many names may hold nothing."""
+        tail, cursor = subject_key(subject), self.txn.cursor(self.tables[b"logs"])
+        found: list[bytes] = []
+        at = b""
+        for prefix in sorted({log_prefix(ref) for ref in refs}):
+            key = prefix + tail
+            if key > at:  # else nothing lies between the key that was asked for last and `at`
+                at = cursor.key() if cursor.set_range(key) else _PAST_ALL
+            if key == at:
+                found.append(key)
+        return sum([self.remove_at(key) for key in found])
 
     def remove_at(self, key: bytes) -> bool:
         """Remove the log with this key, and its pages; whether there was one."""

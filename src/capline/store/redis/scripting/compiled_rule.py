@@ -37,7 +37,7 @@ CALLER_GRACE_MS = 86_400_000
 """The same for a caller's clock, which may run slower than the server's."""
 
 
-class Family(msgspec.Struct, frozen=True):
+class Family(msgspec.Struct, frozen=True, weakref=True):
     """What attempts must share to be rows of one script call: the logs, and how these are kept."""
 
     logs: tuple[bytes, ...]

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
 from capline.service.problems import Problem
 
-__all__ = ["JSON", "MSGPACK", "Receive", "body_of", "check_head", "check_size"]
+__all__ = ["JSON", "MSGPACK", "Receive", "body_of", "check_head", "check_size", "is_unread", "rest_of"]
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 JSON, MSGPACK = "application/json", "application/msgpack"
 _JSON = JSON.encode()
+_LINGER_S = 5.0
+"""How long the rest of a refused request is read: a close while it comes is a reset, and the answer is lost."""
 _PACKED = (MSGPACK.encode(), b"application/x-msgpack")
 
 
@@ -48,9 +51,8 @@ def check_size(size_bytes: int, most_bytes: int) -> None:
 
 async def body_of(receive: Receive, most_bytes: int, within_s: float) -> bytes | None:
     """The whole body; None where the client went away before its end."""
-    # uvicorn's cycle knows whether the whole body is there, as it nearly always is: then no timeout is needed.
-    whole = getattr(getattr(receive, "__self__", None), "more_body", True) is False
-    message = await receive() if whole else await _piece(receive, within_s)
+    # The whole body is nearly always there: then no timeout is needed.
+    message = await receive() if is_unread(receive) is False else await _piece(receive, within_s)
     if message["type"] == "http.disconnect":
         return None
     body: bytes = message.get("body", b"")
@@ -70,20 +72,30 @@ async def body_of(receive: Receive, most_bytes: int, within_s: float) -> bytes |
     return body
 
 
+def is_unread(receive: Receive) -> bool | None:
+    """Whether some of the request has still to come; None where the server does not say. uvicorn's cycle does."""
+    return getattr(getattr(receive, "__self__", None), "more_body", None)
+
+
+async def rest_of(receive: Receive) -> None:
+    """Read the rest of a request that was answered, and forget it, for some seconds at most."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LINGER_S):
+            while (message := await receive())["type"] != "http.disconnect" and message["more_body"]:
+                pass
+
+
 async def _piece(receive: Receive, left_s: float, within_s: float | None = None) -> MutableMapping[str, Any]:
     try:
         async with asyncio.timeout(left_s):
             return await receive()
     except TimeoutError:
         said_s = left_s if within_s is None else within_s
-        raise Problem(
-            HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {said_s:g} s", {"Connection": "close"}
-        ) from None
+        raise Problem(HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {said_s:g} s") from None
 
 
 def _too_large(most_bytes: int) -> Problem:
     return Problem(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         f"the body is larger than {most_bytes} bytes, which this path takes; send several",
-        {"Connection": "close"},
     )

@@ -1,7 +1,8 @@
 """Plain ASGI: routes, bodies within bounds, replies; every error a problem document.
 
 The rule: a handler runs only when the whole body has arrived. A body that is too large, too slow or cut off is refused
-before it; a client that disconnects after it changes nothing: its decision counts once.
+before it; a client that disconnects after it changes nothing: its decision counts once. An answer before the end of the
+request ends its connection.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 
 from capline.model.errors import CaplineError
-from capline.service.bodies import JSON, MSGPACK, Receive, body_of, check_head, check_size
+from capline.service.bodies import JSON, MSGPACK, Receive, body_of, check_head, check_size, is_unread, rest_of
 from capline.service.paths import Paths
 from capline.service.problems import RETRY_AFTER_S, Problem, document, problem_of
 from capline.service.run.settings import Bounds
@@ -188,8 +189,16 @@ class App:
         if reply.status != HTTPStatus.NO_CONTENT:
             sent += [(b"content-type", _header_name(reply.type)), (b"content-length", b"%d" % len(body))]
         sent += [(_header_name(name), value.encode("latin-1")) for name, value in reply.headers.items()]
+        early = is_unread(receive)
+        if early:
+            sent.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": reply.status, "headers": sent})
-        await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else body})
+        said = {"type": "http.response.body", "body": b"" if request.method == "HEAD" else body}
+        if early:
+            await send(said | {"more_body": True})
+            await rest_of(receive)
+            said["body"] = b""
+        await send(said)
         self.answered(request, reply.status, len(body), perf_counter() - began)
 
     async def answer(self, request: Request, receive: Receive | None = None) -> tuple[Reply, bytes] | None:

@@ -453,6 +453,121 @@ def test_a_head_that_does_not_end_ends_its_connection() -> None:
     asyncio.run(run())
 
 
+CHUNKED = b"POST %b HTTP/1.1\r\nHost: x\r\ncontent-type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+MOST = BOUNDS.header_bytes
+
+
+@pytest.mark.parametrize("path", [b"/v1/decide", b"/v1/decide/batch", b"/v1/nothing"])
+@pytest.mark.parametrize(
+    ("begins", "piece"),
+    [
+        (b"0\r\n", b"A: " + b"x" * 900 + b"\r\n"),
+        (b"0\r\nA: ", b"x" * 1000),
+        (b"5;", b"x" * 1000),
+        (b"1\r\nx\r\n0\r\n", b"A: 1\r\n" * 200),
+    ],
+    ids=["trailers", "a trailer without end", "a chunk's extension", "small trailers"],
+)
+def test_what_comes_beside_the_body_has_the_bound_of_a_head(path: bytes, begins: bytes, piece: bytes) -> None:
+    async def run() -> None:
+        one = side()
+        one.connection.data_received(CHUNKED % path + begins)
+        sent = 0
+        while not one.wire.closed:
+            await asyncio.sleep(0)
+            one.connection.data_received(piece)
+            sent += len(piece)
+            assert sent < MOST + 2 * len(piece)
+            assert len(one.connection.headers) == 3, "nobody reads trailers, so nobody keeps them"
+        assert sent > MOST - len(piece)
+        assert one.wire.written[9:12] == (b"404" if b"nothing" in path else b"431")
+        assert one.wire.written.count(b"HTTP/1.1 ") == 1
+        one.connection.connection_lost(None)
+        await one.settled()
+        if len(piece) == 1000:
+            return
+        one.connect()
+        one.connection.data_received(CHUNKED % path + begins + piece * (2 * MOST // len(piece)))
+        assert one.wire.closed
+        assert one.wire.written.startswith(b"HTTP/1.1 431 "), "in one read too"
+        one.connection.connection_lost(None)
+        await one.settled()
+
+    asyncio.run(run())
+
+
+def test_trailers_within_the_bound_are_read_over_and_the_connection_goes_on() -> None:
+    async def run() -> None:
+        one = side()
+        trailers = b"Authorization: Bearer x\r\nExpect: 100-continue\r\n" + b"A: 1\r\n" * 100
+        body = b'{"policy":"promo","subject":"1"}'
+        for path in (b"/v1/decide", b"/v1/decide?"):
+            whole = CHUNKED % path + b"%x\r\n%b\r\n0\r\n" % (len(body), body) + trailers + b"\r\n"
+            for pieces in ([whole], [whole[: len(whole) // 2], whole[len(whole) // 2 :]]):
+                answer, closed = await one.ask(*pieces)
+                assert (b" 200 OK" in answer, closed) == (True, False)
+
+    asyncio.run(run())
+
+
+def test_the_bound_of_a_head_holds_in_one_read() -> None:
+    async def run() -> None:
+        one = side()
+        for path in (b"/v1/decide", b"/" + b"x" * MOST):
+            for more in (0, 300):
+                value = b"x" * (MOST - 300 + more)
+                head = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nX: %b\r\n\r\n" % (path, value)
+                one.connection.data_received(head)
+                too_large = len(path) > MOST or more > 0
+                assert (b" 431 " in await one.settled(), one.wire.closed) == (too_large, too_large)
+                one.connect()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "status"),
+    [
+        ("/v1/decide", b"", b"401"),
+        ("/nothing", b"", b"404"),
+        ("/v1/decide", b"authorization: Bearer %b\r\n", b"413"),
+    ],
+)
+def test_an_answer_before_the_end_of_a_request_comes_whole_and_ends_the_connection(
+    tmp_path: Path, path: str, more: bytes, status: bytes
+) -> None:
+    async def run() -> None:
+        tokens = TokenFile(tmp_path / "tokens.json", create=True)
+        token = tokens.create("billing", ["decide"]).encode()
+        one = side(guard=Guard(tokens))
+        whole = post(b" " * 9000, path, more=more % token if more else more)
+        one.connection.data_received(whole[:-8000])
+        for _ in range(9):
+            await asyncio.sleep(0)
+        head, _, body = one.wire.written.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 " + status)
+        assert b"\r\nconnection: close" in head
+        assert json.loads(body)["status"] == int(status)
+        assert not one.wire.closed, "what still comes would reset the connection, and the client lose the answer"
+        for at in range(8000, 0, -1000):
+            one.connection.data_received(whole[-at : -at + 1000 or None])
+        assert await one.settled() == head + b"\r\n\r\n" + body
+        assert one.wire.closed
+
+    asyncio.run(run())
+
+
+def test_the_rest_of_a_refused_request_is_awaited_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        one = side()
+        one.connection.data_received(post(b" " * 9000)[:-1])
+        assert b" 413 " in await one.settled()
+        assert one.wire.closed
+
+    monkeypatch.setattr("capline.service.bodies._LINGER_S", 0.01)
+    asyncio.run(run())
+
+
 def test_a_connection_past_the_bound_is_closed_at_once() -> None:
     async def run() -> None:
         one = side()

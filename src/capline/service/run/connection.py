@@ -1,6 +1,7 @@
 """One connection: uvicorn's HTTP/1.1 protocol, with bounds that it does not have, and a shorter way to an answer.
 
     a head that is larger than `header_bytes`, or does not come within `header_within`     431, or the end
+    trailers, or what is said of one chunk, that are larger than `header_bytes`            431
     more connections than `connections`                                                    closed at once
 
 The rule: a client that sends nothing, or sends slowly, holds a connection for a bounded time. All connections are
@@ -41,6 +42,8 @@ __all__ = ["Connection", "Head"]
 _HEAD_END = b"\r\n\r\n"
 _HEADS, _HEAD_BYTES = 1024, 1024
 """The most heads in the cache, which is then cleared, and the longest one."""
+_FIELD = b": \r\n"
+"""What a field has beside its name and value."""
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
@@ -66,6 +69,9 @@ class Connection(HttpToolsProtocol):
     """When the last request was answered directly, if nothing came since."""
     _in_head = True
     _head_bytes = 0
+    """What was read since the head began or a piece of the body came: the parser holds it until it makes sense."""
+    _field_bytes = 0
+    """The fields of a head, or of trailers, that have come whole: several can be in one read with what they follow."""
     _default: tuple[list[tuple[bytes, bytes]], bytes] = [], b""
     """uvicorn's headers of every answer, which it makes anew each second, and their bytes."""
     _held: list[bytes] | None = None
@@ -95,28 +101,42 @@ class Connection(HttpToolsProtocol):
                 self._answer(data[end:])
                 return
             self._received = data
-        if self.head_since is not None:
-            self._head_bytes += len(data)
+        self._head_bytes += len(data)
         super().data_received(data)
         self._received = b""
         if self._held is not None:
             self._leave_to_uvicorn()
-        if not self._in_head:
-            return
-        if self.head_since is None:
+        if self._in_head and self.head_since is None:
             self.head_since = self.loop.time()
         if self._head_bytes > self.bounds.header_bytes:
-            self.transport.write(_TOO_LARGE)
-            self.transport.close()
+            self._end_too_large()
+
+    def send_400_response(self, msg: str) -> None:
+        """The parser stopped: at what is no HTTP, or at a bound."""
+        if self._field_bytes > self.bounds.header_bytes:
+            self._end_too_large()
+        elif not self.transport.is_closing():
+            super().send_400_response(msg)
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the target came."""
+        super().on_url(url)
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A field of a head came, or of trailers, which nobody reads."""
+        self._count(len(name) + len(value) + len(_FIELD))
+        if self._in_head:
+            super().on_header(name, value)
 
     def on_message_begin(self) -> None:
         """A head begins. uvicorn hears of it when it has ended."""
         self.url, self.headers, self.expect_100_continue = b"", [], False
-        self._in_head, self._at_start = True, False
+        self._in_head, self._at_start, self._field_bytes = True, False, 0
 
     def on_headers_complete(self) -> None:
         """A head has ended."""
-        self.head_since, self._head_bytes, self._in_head = None, 0, False
+        self.head_since, self._head_bytes, self._in_head, self._field_bytes = None, 0, False, 0
         if self.transport.is_closing() or (self.url in self.service.direct and self._is_plain()):
             self._held = []
         else:
@@ -124,6 +144,7 @@ class Connection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body came."""
+        self._head_bytes = 0
         if self._held is None:
             super().on_body(body)
         else:
@@ -131,6 +152,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """A request has ended."""
+        self._head_bytes = 0
         if self._held is None:
             super().on_message_complete()
             return
@@ -146,6 +168,18 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
         elif self.idle_since is not None and self.idle_since < now - self.timeout_keep_alive:
             self.transport.close()
+
+    def _count(self, size_bytes: int) -> None:
+        self._field_bytes += size_bytes
+        if self._field_bytes > self.bounds.header_bytes:
+            raise ValueError  # which stops the parser
+
+    def _end_too_large(self) -> None:
+        if self.transport.is_closing():
+            return
+        if not getattr(self.cycle, "response_started", False) or self.cycle.response_complete:
+            self.transport.write(_TOO_LARGE)
+        self.transport.close()
 
     def _is_plain(self) -> bool:
         """Whether a request may be answered directly, for all that its head says and the connection has under way."""
@@ -248,7 +282,7 @@ class Connection(HttpToolsProtocol):
             self._default = made, b"".join([b"%b: %b\r\n" % header for header in made])
         last = "\r\n" if keep_alive else "connection: close\r\n\r\n"
         self.transport.write(STATUS_LINE[reply.status] + self._default[1] + (head + last).encode("latin-1") + body)
-        if not keep_alive or "Connection" in reply.headers:
+        if not keep_alive:
             self.transport.close()
 
 

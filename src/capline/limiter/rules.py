@@ -183,7 +183,8 @@ class Rules:
                 "only a log of sliding_log can be exported or loaded"
             )
         log_limits = LogLimits(full, (), self._of_log(own).retention_us)
-        return BoundPolicy(policy.name, (log_limits,), (), policy.layout, 0, policy.population)
+        replicas = max([one.wait_replicas for one in self._sharing[own]])
+        return BoundPolicy(policy.name, (log_limits,), (), policy.layout, replicas, policy.population)
 
     def retention_us(self, log: str) -> int:
         """How long a log, by its full name, keeps its hits."""

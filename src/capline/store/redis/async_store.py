@@ -144,7 +144,7 @@ class AsyncRedisStore(AsyncStore):
 
     @override
     async def settle(self, compiled: RedisRule, subject: Subject, stamp_us: int, cost: int) -> bool:
-        outcome = await self._ask(self._verbs.settle_call(compiled, subject, stamp_us, cost))
+        outcome = await self._ask(*self._verbs.settle_call(compiled, subject, stamp_us, cost))
         return self._verbs.settled(outcome, compiled, cost)
 
     @override

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from capline.model.errors import CaplineError, StoreDamagedError, StoreError
 from capline.store.protocol import Page, ScannedLog
+from capline.store.redis.cluster.router import UnderReplicated
 from capline.store.redis.io.wire import Exchange, NoReply, Request, ServerError, pack
 from capline.store.redis.scripting.keys import field_of, log_of_key, slot_of, subject_of, tag_of, tag_of_key
 from capline.store.redis.scripting.replies import damaged
 from capline.store.redis.scripting.requests import keys_of
 from capline.store.redis.scripting.scripts import MERGE, SWEEP, Call
 from capline.store.redis.scripting.value import ParsedLog, read_value
-from capline.store.redis.session import sound
+from capline.store.redis.session import confirmed, sound
 from capline.window.log import Hit
 from capline.window.merge import Merged
 
@@ -66,7 +67,8 @@ class Maintenance:
     def merge(self, merges: Sequence[Merge]) -> Steps[list[Merged | CaplineError]]:
         """Merge past hits into logs. A merge that runs twice adds once, so it is resent until it is answered."""
         calls = [self._merge_call(one) for one in merges]
-        outcomes = yield from self._router.run(calls, self._session.bulk_until())
+        replicas = max([one.compiled.family.replicas for one in merges], default=0)
+        outcomes = yield from self._router.run(calls, self._session.bulk_until(), replicas)
         return [_merged(outcome, one.compiled) for outcome, one in zip(outcomes, merges, strict=True)]
 
     def _merge_call(self, one: Merge) -> Call:
@@ -130,7 +132,8 @@ class Maintenance:
         return Page(found, (nodes, cursor) if nodes else None)
 
     def erase(self, all_terms: Sequence[RedisRule], subject: Subject) -> Steps[int]:
-        """Forget the subject in all of these logs."""
+        """Forget the subject in all of these logs; where a policy waits for replicas, in theirs too."""
+        replicas = max([one.family.replicas for one in all_terms], default=0)
         calls: list[Call] = []
         logs = dict.fromkeys((log, one.family.buckets) for one in all_terms for log in one.refund_logs)
         records = dict.fromkeys((log, one.family.buckets) for one in all_terms for log in one.family.records)
@@ -139,8 +142,12 @@ class Maintenance:
             [key] = keys_of([log], tag)
             payload = pack(b"HDEL", key, field_of(subject)) if buckets else pack(b"DEL", key)
             calls.append(Call(slot_of(tag), payload, repeatable=True))
-        outcomes = yield from self._router.run(calls, self._session.until())
-        removed = [sound(outcome) for outcome in outcomes]
+        # Who finds nothing left to remove writes too: a WAIT covers what an earlier, unknown erasure has written.
+        for tag in {tag_of(subject, buckets) for _, buckets in logs} if replicas else ():
+            mark = b"%b:/erased:{%b}" % (all_terms[0].family.logs[0].partition(b":")[0], tag)
+            calls.append(Call(slot_of(tag), pack(b"SET", mark, b"", b"PX", b"1"), repeatable=True))
+        outcomes = yield from self._router.run(calls, self._session.until(), replicas)
+        removed = [confirmed(outcome) for outcome in outcomes]
         return sum(removed[: len(logs)])
 
     def sweep(self, all_terms: Sequence[RedisRule]) -> Steps[int]:
@@ -204,7 +211,10 @@ def _merged(outcome: Reply, compiled: RedisRule) -> Merged | CaplineError:
     if isinstance(outcome, CaplineError):
         return outcome
     counts: list[int] = sound(outcome)
-    return damaged(compiled) if counts[0] < 0 else Merged(*counts)
+    if counts[0] < 0:
+        return damaged(compiled)
+    merged = Merged(*counts)
+    return outcome.error if isinstance(outcome, UnderReplicated) and merged.added + merged.known else merged
 
 
 def _stored(value: bytes | None, compiled: RedisRule) -> ParsedLog:

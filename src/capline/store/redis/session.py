@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from capline.store.redis.io.url import Settings
     from capline.store.redis.io.wire import Reply
 
-__all__ = ["Session", "sound"]
+__all__ = ["Session", "confirmed", "sound"]
 
 
 class Session:
@@ -48,6 +48,13 @@ class Session:
     def bulk_until(self) -> float:
         """The deadline of a batch, or of each step of a long job."""
         return time.monotonic() + self.router.settings.bulk_deadline_s
+
+
+def confirmed(outcome: Reply) -> Any:
+    """The reply itself; raises it if it is an error, or if too few replicas have its writes."""
+    if isinstance(outcome, UnderReplicated):
+        raise outcome.error
+    return sound(outcome)
 
 
 def sound(outcome: Reply) -> Any:

@@ -125,8 +125,8 @@ class RedisStore(Store):
 
     @override
     def settle(self, compiled: RedisRule, subject: Subject, stamp_us: int, cost: int) -> bool:
-        call = self._verbs.settle_call(compiled, subject, stamp_us, cost)
-        return self._verbs.settled(self._ask(call), compiled, cost)
+        outcome = self._ask(*self._verbs.settle_call(compiled, subject, stamp_us, cost))
+        return self._verbs.settled(outcome, compiled, cost)
 
     @override
     def reserve(self, compiled: RedisRule, subject: Subject, cost: int, fingerprint: int, ttl_us: int) -> Decision:

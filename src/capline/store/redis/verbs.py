@@ -46,6 +46,8 @@ ROWS_A_ROUND = 10_000
 
 NO_ROOM = -2
 """The reply of refund.lua for more units than a log can count."""
+NO_LESS = 2
+"""Its reply for a hit that was settled at as many units as it had, or more."""
 
 
 class Verbs:
@@ -132,9 +134,10 @@ class Verbs:
         """The call that refunds one hit."""
         return hit_call(compiled, subject, stamp_us, cost, self._session.now())
 
-    def settle_call(self, compiled: RedisRule, subject: Subject, stamp_us: int, cost: int) -> Call:
-        """The call that settles one hit at this cost."""
-        return hit_call(compiled, subject, stamp_us, cost, self._session.now(), SETTLES)
+    def settle_call(self, compiled: RedisRule, subject: Subject, stamp_us: int, cost: int) -> tuple[Call, int]:
+        """The call that settles one hit at this cost, and how many replicas must have it."""
+        call = hit_call(compiled, subject, stamp_us, cost, self._session.now(), SETTLES)
+        return call, compiled.family.replicas if cost else 0
 
     def commit_call(self, compiled: RedisRule, subject: Subject, stamp_us: int) -> tuple[Call, int]:
         """The call that commits one hit, and how many replicas must have it."""
@@ -149,9 +152,12 @@ class Verbs:
         return counts
 
     def settled(self, outcome: Reply, compiled: RedisRule, cost: int) -> bool:
-        """Whether a `settle_call` found the hit; raises its error."""
-        if sound(outcome) == NO_ROOM:
+        """Whether a `settle_call` found the hit; raises its error. Less units need no replica: a loss refuses more."""
+        reply = sound(outcome)
+        if reply == NO_ROOM:
             raise too_many(cost)
+        if reply == NO_LESS and type(outcome) is UnderReplicated:
+            raise outcome.error
         return self.given_back(outcome, compiled)
 
 

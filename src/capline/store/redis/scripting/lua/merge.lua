@@ -103,7 +103,10 @@ for pos = 1, #packed, 22 do
     end
   end
 end
-if #fresh == 0 then return {0, known, old, ahead} end
+if #fresh == 0 then
+  if known > 0 then touch(KEYS[1], lifetime(math.max(newest(own), own.floor), retention, now, grace)) end
+  return {0, known, old, ahead}
+end
 
 -- Merge the new hits into the log in one pass: inserting one by one would move the later hits each time.
 local function weave(log, ids)

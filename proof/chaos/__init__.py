@@ -16,5 +16,6 @@ limiters get the same load as a control.
     faults.py    what is done to the cluster
     run.py       one run: load and faults together
     tally.py     records and content -> figures
+    verbs.py     verb by verb: what waits for a replica, and what a failover takes back of the others
     table.py     figures -> what people read; what is expected of which run
 """

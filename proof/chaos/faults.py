@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.kit.servers import Cluster, Server
 
-__all__ = ["FAULTS", "PLANNED", "ROUGH", "Scene"]
+__all__ = ["FAULTS", "PLANNED", "ROUGH", "Scene", "come_back"]
 
 LAG_S = 0.5
 LONG_S, SHORT_S = 5.0, 1.0
@@ -41,10 +41,14 @@ class Scene:
     def shard(self) -> tuple[Server, Server]:
         """A random primary and its replica."""
         primary = self.draw.choice([one for one in self.cluster.primaries if one.runs])
+        return primary, self.replica_of(primary)
+
+    def replica_of(self, primary: Server) -> Server:
+        """The server that follows it."""
         for one in self.cluster.servers:
             role = one.command("ROLE")
             if role[0] == b"slave" and int(role[2]) == primary.port:
-                return primary, one
+                return one
         raise ServerError(f"the primary on {primary.port} has no replica")
 
 
@@ -86,7 +90,7 @@ def primary_killed(scene: Scene) -> None:
     """A primary is killed by kill -9; its replica is elected."""
     primary, replica = scene.shard()
     primary.kill()
-    _come_back(scene, primary, replica)
+    come_back(scene, primary, replica)
 
 
 def lagging_primary_killed(scene: Scene) -> None:
@@ -102,7 +106,7 @@ def lagging_primary_killed(scene: Scene) -> None:
         primary.kill()
     finally:
         replica.resume()
-    _come_back(scene, primary, replica)
+    come_back(scene, primary, replica)
 
 
 def primary_stopped(scene: Scene) -> None:
@@ -138,7 +142,8 @@ def replica_killed(scene: Scene) -> None:
     scene.cluster.wait()
 
 
-def _come_back(scene: Scene, primary: Server, replica: Server) -> None:
+def come_back(scene: Scene, primary: Server, replica: Server) -> None:
+    """Start a primary that was killed again, once its replica was promoted."""
     _until_primary(replica)
     time.sleep(AWAY_S)
     primary.restart()

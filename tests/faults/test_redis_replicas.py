@@ -10,10 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from proof.chaos.verbs import NOT_WAITING, WAITING, policies, with_hits
 from tests.kit.server import SLOW, Limiters, each_layout, soon, stamps, units
 from tests.kit.servers import HOST, KINDS, single
 
-from capline import Attempt, Decision, PastHit, Policy
+from capline import Attempt, Decision, Policy
 from capline.model.errors import StoreError, StoreUnknownError
 
 if TYPE_CHECKING:
@@ -179,63 +180,16 @@ def test_who_waits_for_none_does_not_wait(pair: tuple[Server, Server], limiters:
         assert time.monotonic() - start < LATEST_S
 
 
-WAITING: dict[str, Callable[[Any, int], Any]] = {
-    "decide": lambda limiter, _: limiter.decide("p", "s"),
-    "decide of several units": lambda limiter, _: limiter.decide("p", "s", 2),
-    "decide with an id": lambda limiter, _: limiter.decide("p", "s", id="x"),
-    "decide_batch": lambda limiter, _: first(limiter.decide_batch([Attempt("p", "s"), Attempt("p", "t")])),
-    "decide_many": lambda limiter, _: first(limiter.decide_many("p", ["s", "t"]).errors),
-    "decide_many with a receipt": lambda limiter, _: first(limiter.decide_many("p", ["s"], receipt="r").errors),
-    "charge": lambda limiter, _: limiter.charge("p", "s", 3),
-    "reserve": lambda limiter, _: limiter.reserve("reserving", "s", ttl=60),
-    "schedule": lambda limiter, _: limiter.schedule("p", "s"),
-    "decide_all": lambda limiter, _: limiter.decide_all([Attempt("p", "{s}1"), Attempt("p", "{s}2")]),
-    "schedule_all": lambda limiter, _: limiter.schedule_all([Attempt("p", "{s}1"), Attempt("p", "{s}2")]),
-    "settle upward": lambda limiter, hit: limiter.settle("p", "s", hit, 8),
-    "settle at what it was settled at": lambda limiter, hit: limiter.settle("p", "s", hit, 5),
-    "commit": lambda limiter, hit: limiter.commit("reserving", "s", hit),
-    "load": lambda limiter, hit: limiter.load([PastHit("p", "s", hit - 1)]),
-    "load of what is known": lambda limiter, hit: limiter.load([PastHit("p", "s", hit, 5)]),
-    "erase": lambda limiter, _: limiter.erase("s"),
-    "erase of what is gone": lambda limiter, _: limiter.erase("gone"),
-}
-"""Each verb that later admits too much where a failover loses it; erasures wait for privacy."""
-NOT_WAITING: dict[str, Callable[[Any, int], Any]] = {
-    "a refused decide": lambda limiter, _: limiter.decide("p", "s", 100).allowed is False,
-    "peek": lambda limiter, _: limiter.peek("p", "s").allowed,
-    "usage": lambda limiter, _: limiter.usage("p", "s")[0].used == 5,
-    "explain": lambda limiter, hit: [one.stamp_us for one in limiter.explain("p", "s").hits] == [hit],
-    "refund": lambda limiter, hit: limiter.refund("p", "s", hit),
-    "refund_many": lambda limiter, hit: limiter.refund_many("p", ["s"], [hit]).all(),
-    "settle downward": lambda limiter, hit: limiter.settle("p", "s", hit, 2),
-    "settle at nothing": lambda limiter, hit: limiter.settle("p", "s", hit, 0),
-    "cancel": lambda limiter, hit: limiter.cancel("reserving", "s", hit),
-    "load of what is old": lambda limiter, hit: limiter.load([PastHit("p", "s", hit - 10**12)]).old == 1,
-}
-"""Each verb that has nothing to lose, or whose loss errs towards refusing."""
-
-
-def first(answers: Any) -> Any:
-    """Of rows that failed each; raises its error."""
-    error = answers[0]
-    if isinstance(error, Exception):
-        raise error
-    return error
-
-
 @each_layout
 def test_each_verb_that_could_later_admit_too_much_waits_and_no_other(
     pair: tuple[Server, Server], limiters: Limiters, layout: str
 ) -> None:
-    plain = [policy(layout, "20/day", replicas) for replicas in (0, 1)]
-    kinds = [[one, one.having(name="reserving", log="reserving", reservations=True)] for one in plain]
     asked: dict[str, Callable[[], Any]] = {}
     for number, (verb, ask) in enumerate((WAITING | NOT_WAITING).items()):
         place = {"namespace": f"{limiters.namespace}.{number}"}
-        before = limiters(pair[0], *kinds[0], **place)
-        kept = [before.reserve("reserving", "s", ttl=3600).hit, before.decide("p", "s", 5).hit]
-        limiter = limiters(pair[0], *kinds[1], options=QUICK if verb in WAITING else ROOMY, **place)
-        asked[verb] = partial(ask, limiter, kept[0 if verb in ("commit", "cancel") else 1])
+        before = limiters(pair[0], *policies(layout, 0), **place)
+        limiter = limiters(pair[0], *policies(layout, 1), options=QUICK if verb in WAITING else ROOMY, **place)
+        asked[verb] = partial(ask, limiter, with_hits(before, verb))
         assert soon(partial(answers_at_once, limiter))
     caught_up(pair[0])
     with hanging(pair), ThreadPoolExecutor(len(asked)) as pool:

@@ -18,6 +18,7 @@ from proof.chaos.faults import FAULTS
 from proof.chaos.run import Outcome, Plan, run
 from proof.chaos.table import broken, plans, row, short_plans, table
 from proof.chaos.tally import Figures, over_by_stamps, over_by_wall, tally
+from proof.chaos.verbs import WAITING, broken_rows, verb_table
 from tests.kit.server import soon
 from tests.kit.servers import cluster
 
@@ -73,6 +74,21 @@ def test_with_a_replica_waited_for_the_same_fault_loses_nothing(nodes: Cluster) 
     assert outcome.done == ["lagging_primary_killed"]
     assert outcome.figures.lost == outcome.figures.over == outcome.figures.duplicates == 0
     assert outcome.figures.allowed > 300
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_what_each_verb_says_holds_after_a_failover_where_replicas_are_waited_for(
+    nodes: Cluster, replicas: int
+) -> None:
+    rows = verb_table(nodes, replicas)
+    assert {row.verb for row in rows if not row.answered} == (set(WAITING) if replicas else set())
+    if replicas:
+        assert broken_rows(rows) == []
+    else:
+        assert {"decide", "charge", "settle upward", "load", "erase"} <= {row.verb for row in broken_rows(rows)}
+    refunded = next(row for row in rows if row.verb == "refund")
+    assert refunded.held > refunded.told, "a refund that is lost errs towards refusing"
 
 
 @pytest.mark.deep

@@ -159,7 +159,8 @@ class Policy:
 
     `limits` (and every value of `by_segment` and `channels`) is a list of `Limit` or of text such as `"3/day"`.
     `log` shares a log between policies: those that name the same one count each other's hits.
-    `wait_replicas` (0 to 16, a redis store only): a hit counts as allowed only when so many replicas have it.
+    `wait_replicas` (0 to 16, a redis store only): a hit counts as allowed only when so many replicas have it, and every
+    verb that could later admit too much waits for them.
     `population` (1 to 10^12): how many text subjects a `layout="bucket"` policy expects. It fixes the number of
     buckets, so it must not change while there are logs.
     `algorithm` is `sliding_log`, exact; `bucketed`, which keeps one sum for each `granularity` (like `"1min"`; else a

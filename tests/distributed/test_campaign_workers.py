@@ -491,6 +491,48 @@ def test_a_run_goes_on_only_with_what_it_was_begun_with(redis_server: Server, si
     assert redis_server.command("XLEN", BATCHES) == 0
 
 
+@pytest.mark.parametrize("kind", ["lmdb", "redis"])
+def test_a_campaign_has_one_run_wherever_it_was_begun(redis_server: Server, tmp_path: Path, kind: str) -> None:
+    site = make_site(tmp_path / "site", 30, redis_server.url if kind == "redis" else "")
+    run = ("campaign", "run", site.file)
+    again = (*run, "--ledger", tmp_path / "again")
+    queue = ("campaign", "enqueue", site.file, "--queue", redis_server.url)
+
+    def refused(*words: str | Path) -> None:
+        done = capline(*words)
+        assert done.returncode == 2
+        assert "has another run, of " in done.stderr
+        assert "another name" in done.stderr
+
+    with receiver(lambda subject, _tries: 410 if subject % 10 == 0 else 200) as far:
+        by_webhook(site, far)
+        enqueue(site, redis_server)
+        ended(start(redis_server))
+        for words in (run, again):
+            refused(*words)
+        assert "no run here" in capline(*run, "--retry-failed").stderr
+        by_webhook(site, far, campaign="autumn")
+        capline(*run)
+        for words in (again, queue):
+            refused(*words)
+        # Queued before the run began elsewhere, so a worker finds it.
+        by_webhook(site, far, campaign="winter")
+        enqueue(site, redis_server)
+        capline(*run, "--ledger", tmp_path / "winter")
+        _, told = ended(start(redis_server), 2)
+        assert "campaign winter cannot be worked on here: campaign 'winter' has another run" in told
+    runs = {tuple(key.split("/")[:2]) for keys in far.keys.values() for key in keys}
+    assert sorted(name for name, _ in runs) == ["autumn", "summer-sale", "winter"]
+
+
+def test_a_worker_refuses_a_future_instant_on_a_store_that_may_be_in_use(redis_server: Server, site: Site) -> None:
+    site.write(as_of="2199-01-01T00:00:00Z", store=f"lmdb://{site.path}/new", sender="{file: out}")
+    enqueue(site, redis_server)
+    _, told = ended(start(redis_server, "--store", site.store), 2)
+    assert "'as_of:' is in the future" in told
+    ended(start(redis_server))
+
+
 # ---- what cannot go on
 
 
@@ -556,7 +598,7 @@ def test_a_worker_whose_receiver_takes_nothing_ends_with_exit_1_and_the_next_goe
     with receiver(lambda _id, _tries: said["status"]) as far:
         by_webhook(site, far)
         enqueue(site, redis_server)
-        _, told = ended(start(redis_server), 1)
+        _, told = ended(start(redis_server), 2)
         assert "stopped early: 32 messages in a row were not sent by webhook (HTTP 401)" in told
         assert "Traceback" not in told
         report = status(redis_server)

@@ -31,6 +31,7 @@ from capline.campaign.senders.protocol import (
     RunInfo,
     asks_again,
 )
+from capline.campaign.store_facts import claim_run
 from capline.model.errors import CampaignError, CaplineError, StoreError
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ class Delivery:
     def _decide(self, part: Part) -> BatchRows:
         names, zones, codes = limiter_kinds(self.policy, part, self.segments, self.zones)
         now_us = self.limiter.now_us()
+        claim_run(self.limiter, self.info.campaign, self.info.run_id)
         answers = self.limiter.decide_many(
             self.policy.name,
             part.ids,

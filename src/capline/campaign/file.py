@@ -92,7 +92,7 @@ class CampaignFile:
     """What a campaign file says. Paths are resolved; the sender is made but not opened.
 
     `text` is the file's text, `store_text` its store with each `${NAME}` as written, `as_of_us` the instant of a
-    rehearsal, None for the real clock.
+    rehearsal, None for the real clock. `rehearsal`: the store is for rehearsals only.
     """
 
     path: Path
@@ -107,6 +107,7 @@ class CampaignFile:
     audience: AudienceSource
     cost: int
     as_of_us: int | None
+    rehearsal: bool
     batch: int
     retry: Retry
     sender: BuiltSender
@@ -154,6 +155,7 @@ def _read(fields: Fields, path: Path, text: str) -> CampaignFile:
         audience=_audience(fields),
         cost=_cost(fields),
         as_of_us=_as_of(fields),
+        rehearsal=fields.flag("rehearsal", default=False),
         batch=fields.whole("batch", 10_000, 1, LARGEST_BATCH),
         retry=_retry(fields),
         sender=build_sender(fields.section("sender", "{file: out/}"), fields),

@@ -16,7 +16,7 @@ from capline.campaign.deliver import AGAIN, Delivery, as_campaign_errors
 from capline.campaign.ledger.ledger import Ledger
 from capline.campaign.ledger.rows import NOT_KNOWN
 from capline.campaign.senders.protocol import RunInfo, asks_again
-from capline.campaign.store_facts import store_input
+from capline.campaign.store_facts import refuse_new_run, store_input
 from capline.model.errors import StoreError
 
 if TYPE_CHECKING:
@@ -37,11 +37,14 @@ def open_run(job: Job, directory: Path) -> Generator[tuple[Limiter, Ledger]]:
     """Open the store and the ledger of a run: the run in this directory, or a new one.
 
     Raises a `CaplineError` if either cannot be opened. A run with other inputs is refused before its store is opened. A
-    resumed run never creates a missing store, and a new run whose store cannot be opened leaves no ledger.
+    resumed run never creates a missing store, and a new run whose store cannot be opened, or refuses it
+    (`refuse_new_run`), leaves no ledger.
     """
     with ExitStack() as stack:
         ledger = stack.enter_context(Ledger.begin(directory, job.facts(), job.inputs)) if directory.exists() else None
         limiter = stack.enter_context(job.open_limiter(create=ledger is None or not ledger.is_frozen))
+        if ledger is None or not ledger.is_frozen:
+            refuse_new_run(job.file, limiter)
         yield limiter, ledger or stack.enter_context(Ledger.begin(directory, job.facts(), job.inputs))
 
 

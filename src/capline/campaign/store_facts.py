@@ -2,6 +2,8 @@
 
 A URL says where a store is, but not whether it is still the same store. For that the embedded store has an identity, a
 random number from its creation. Servers have none, so their URL must do.
+
+The store also knows which run a campaign has, by a hit with the run's id: ledgers and queues do not know of each other.
 """
 
 from __future__ import annotations
@@ -11,13 +13,55 @@ from typing import TYPE_CHECKING
 
 from capline.campaign.ledger.inputs import Input
 from capline.campaign.report import StoreFacts
+from capline.model.clock import SystemClock
+from capline.model.errors import CampaignError
 from capline.model.instant import instant_text
+from capline.model.limit import Limit
 from capline.store.redis.io.url import safe_url
 
 if TYPE_CHECKING:
+    from capline.campaign.file import CampaignFile
     from capline.limiter.limiter import Limiter
+    from capline.model.decision import Decision
 
-__all__ = ["new_store", "store_facts", "store_input"]
+__all__ = ["claim_run", "new_store", "refuse_new_run", "store_facts", "store_input", "why_no_rehearsal"]
+
+_RUNS = "capline/runs"
+_ONE_RUN = "1/3650 days"
+
+
+def claim_run(limiter: Limiter, campaign: str, run_id: str) -> None:
+    """Make this run the campaign's, or find that it is; `CampaignError` where another one is."""
+    _refuse_unless(limiter.decide(_RUNS, campaign, id=run_id, limits=[_ONE_RUN]), limiter, campaign)
+
+
+def why_no_rehearsal(file: CampaignFile, limiter: Limiter) -> str | None:
+    """Why the campaign's instant may not be used on this store: None where it has come, or only rehearsals meet it."""
+    if file.rehearsal or file.as_of_us is None or file.as_of_us <= SystemClock().now_us():
+        return None
+    if limiter.stats().get("logs") == 0:
+        return None
+    return (
+        f"{file.path}: 'as_of:' is in the future, and the store may be in use: its subjects would be counted there and "
+        "refused until then; name an empty store, or write 'rehearsal: true' if only rehearsals use this one"
+    )
+
+
+def refuse_new_run(file: CampaignFile, limiter: Limiter) -> None:
+    """`CampaignError` where a run that begins now may not: `why_no_rehearsal`, or the store knows another run."""
+    if problem := why_no_rehearsal(file, limiter):
+        raise CampaignError(problem)
+    _refuse_unless(limiter.peek(_RUNS, file.campaign, limits=[_ONE_RUN]), limiter, file.campaign)
+
+
+def _refuse_unless(free: Decision, limiter: Limiter, campaign: str) -> None:
+    if not free:
+        begun_us = limiter.now_us() + (free.retry_after_us or 0) - Limit.parse(_ONE_RUN).window_us
+        raise CampaignError(
+            f"campaign {campaign!r} has another run, of {instant_text(begun_us)}; this one would send the same "
+            "messages again: go on with that one (its --ledger DIR, or capline worker where it was enqueued), or give "
+            "this one another name ('campaign:')"
+        )
 
 
 def store_facts(url: str, limiter: Limiter) -> StoreFacts:

@@ -96,7 +96,9 @@ def run(
 
     directory = ledger or default_directory(campaign)
     if retry_failed and not directory.exists():
-        raise CampaignError(f"{directory}: no run here, so nobody failed; begin it without --retry-failed")
+        raise CampaignError(
+            f"{directory}: no run here, so nobody failed; name it with --ledger DIR, or leave out --retry-failed"
+        )
     job = prepare(load_campaign(campaign), begun_version(Ledger.begun_inputs(directory)))
     again = ["capline", "campaign", "run", str(campaign), *(["--ledger", str(ledger)] if ledger else [])]
     with open_run(job, directory) as (limiter, opened), closing(Stop()) as stop:
@@ -105,7 +107,7 @@ def run(
         if opened.is_finished and not retry_failed:
             doubts = report_of(opened).total.not_known if asks_again(job.file.sender.sender) else 0
             what = f"asking again about {doubts:,} messages that are not known" if doubts else "this is its report"
-            warn(f"{directory}: finished before; {what} (a new run: --ledger DIR)")
+            warn(f"{directory}: finished before; {what} (a new run: under another name)")
         elif opened.next_batch() and not opened.is_finished:
             batches = job.batches + opened.retries()
             note.print(

@@ -9,10 +9,11 @@ import pytest
 from tests.kit.campaign import AT_US, HOUR_US, Far, Site, ledger_of, mixed, with_sender
 
 from capline import Limiter, ManualClock
-from capline.campaign import CampaignStopped, Job, Ledger, Report, Stop, plan, report_of, run
+from capline.campaign import CampaignStopped, Job, Ledger, Report, Stop, open_run, plan, report_of, run
 from capline.campaign.deliver import backoff_s
 from capline.campaign.file import Retry
 from capline.campaign.senders.protocol import DELIVERED, PERMANENT, TRANSIENT, UNKNOWN, Messages, Outcomes
+from capline.campaign.store_facts import store_input
 from capline.model.errors import CampaignError, StoreError, StoreFullError
 
 if TYPE_CHECKING:
@@ -214,14 +215,32 @@ def test_a_finished_run_does_nothing_more(tmp_path: Path) -> None:
     assert set(far.tries.values()) == {1}
 
 
-def test_another_ledger_is_another_run_under_the_same_limits(tmp_path: Path) -> None:
+def test_another_ledger_is_no_other_run_and_another_name_is_one_under_the_same_limits(tmp_path: Path) -> None:
     far = Far()
-    job = with_sender(Site(tmp_path).job(), far)
+    site = Site(tmp_path)
+    job = with_sender(site.job(), far)
     with job.open_limiter("memory://") as limiter:
         first = go(job, limiter, tmp_path / "run")
-        second = go(job, limiter, tmp_path / "again")
-    assert (first.total.sent, second.total.sent) == (400, 100)
+        with pytest.raises(CampaignError, match=r"'summer-sale' has another run, of 2026-11-21T16:00:00Z; .*--ledger"):
+            go(job, limiter, tmp_path / "again")
+        other = go(with_sender(site.job(campaign="again"), far), limiter, tmp_path / "other")
+    assert (first.total.sent, other.total.sent) == (400, 100)
     assert {len(far.keys[i]) for i in range(100)} == {2}
+
+
+def test_a_future_instant_is_refused_on_a_store_that_may_be_in_use(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    later = {"as_of": "2199-01-01T00:00:00Z"}
+    with open_run(site.job(**later, campaign="first"), tmp_path / "first") as (limiter, _):
+        limiter.decide("promo", 1)
+    refusal = pytest.raises(CampaignError, match=r"'as_of:' is in the future, .* 'rehearsal: true'")
+    with refusal, open_run(site.job(**later), tmp_path / "run"):
+        pass
+    assert not (tmp_path / "run").exists()
+    with open_run(site.job(**later, rehearsal="true"), tmp_path / "run") as (limiter, ledger):
+        ledger.freeze_inputs(store_input(limiter))
+    with open_run(site.job(**later), tmp_path / "run"):
+        pass  # what is in the store may be its own
 
 
 def test_it_stops_between_two_hand_overs_and_goes_on_there(tmp_path: Path) -> None:

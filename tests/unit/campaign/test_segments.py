@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def send(site: Site, limiter: Limiter, name: str) -> tuple[Report, set[int]]:
     """Run a campaign to its end; the report, and who got it."""
     far = Far()
-    job, stop = with_sender(site.job(), far), Stop()
+    job, stop = with_sender(site.job(campaign=name), far), Stop()
     with ledger_of(job, site.path / name) as ledger:
         try:
             run(job, limiter, ledger, stop)

@@ -98,7 +98,7 @@ def _check_version(connection: sqlite3.Connection, path: Path, *, write: bool) -
     elif version != _VERSION:
         raise CampaignError(
             f"{path}: a ledger of version {version}, this capline reads {_VERSION}; it is left as it is: finish the "
-            "run with the capline that began it, or begin a new one with --ledger DIR"
+            "run with the capline that began it, or begin a new one under another name ('campaign:')"
         )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
@@ -19,7 +20,8 @@ import msgspec
 
 from capline.campaign.ledger.inputs import changed_inputs
 from capline.campaign.queue.records import QueuedRun
-from capline.model.errors import CampaignError
+from capline.campaign.store_facts import refuse_new_run
+from capline.model.errors import CampaignError, NoStoreError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,6 +52,10 @@ def enqueue(job: Job, queue: Queue, progress: Callable[[int], object] | None = N
     """
     wanted = _run_of(job)
     name = wanted.facts.campaign
+    if queue.find(name) is None:
+        # Where the store is not reached from here, workers find the same.
+        with suppress(NoStoreError, StoreUnavailableError), job.open_limiter(create=False) as limiter:
+            refuse_new_run(job.file, limiter)
     begun = queue.begin(wanted)
     run = queue.find(name)
     if run is None:

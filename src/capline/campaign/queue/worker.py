@@ -36,7 +36,7 @@ from capline.campaign.queue.server import QueueServer
 from capline.campaign.queue.worked import DeliveredBatch, Worked, delivered_batch
 from capline.campaign.senders.protocol import RunInfo
 from capline.campaign.stop import CampaignStopped
-from capline.campaign.store_facts import store_input
+from capline.campaign.store_facts import claim_run, store_input, why_no_rehearsal
 from capline.model.errors import (
     CampaignError,
     CaplineError,
@@ -306,11 +306,16 @@ class _Run:
             known = queue.store(run.facts.campaign)
             limiter = open_limiter(self._file, policies, create=known is None, observers=observers)
             self._limiter: Limiter = stack.enter_context(limiter)
+            problem = why_no_rehearsal(self._file, self._limiter)
+            if problem and queue.store(run.facts.campaign) is None:  # else what is there may be of its own workers
+                raise CampaignError(problem)
             sender = self._file.sender.sender
             stack.callback(sender.close)
             with as_campaign_errors(self._file.sender.name):
                 sender.open(self.info)
             _same_store(queue.freeze_store(run.facts.campaign, found := store_input(self._limiter)), found)
+            with suppress(StoreUnavailableError, StoreUnknownError):  # each batch claims it again
+                claim_run(self._limiter, run.facts.campaign, run.facts.run_id)
             self._stack = stack.pop_all()
 
     def close(self) -> None:

@@ -205,6 +205,7 @@ def _write_campaign(path: Path, policy: Policy, last_day: int) -> None:
         "segments: segments\n"
         f'audience: {{segments: "{" | ".join(SEGMENTS)}"}}\n'
         f"as_of: {day_text(thursday)}T{BLAST_HOUR}:00:00Z\n"
+        "rehearsal: true\n"
         "sender: {file: sent, format: csv}\n",
         encoding="utf-8",
     )

@@ -1,0 +1,302 @@
+"""What does not stay flat? Every verb against one thing that grows, as a ratio; and who waits while a long job runs.
+
+A ratio is the largest size over the smallest, each the best of several rounds, on one limiter of that size. The longest
+wait is that of another thread, or on a server of another connection, that decides on other subjects meanwhile.
+`--short` is for every day: small sizes, and it ends with 1 where a ratio shows a class of growth, whatever the machine.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from _harness import Report, arguments, best_seconds, check
+from _servers import single
+
+from capline import Attempt, Limiter, ManualClock, PastHit, Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+START_US = 1_700_000_000_000_000
+STEP_US = 1_000
+QUOTA = 10_000_000
+CALLS = 20
+
+
+class Grown(NamedTuple):
+    """A limiter in which something is large; `middle` is a hit half way back in the log of "s"."""
+
+    limiter: Limiter
+    clock: ManualClock
+    policy: str = "p"
+    middle: int | None = None
+
+
+def policy(name: str = "p", **options: object) -> Policy:
+    """A policy that never binds, over a day."""
+    return Policy(name, [f"{QUOTA}/day"], **options)  # pyright: ignore[reportArgumentType] - options of this program
+
+
+def hits(url: str, size: int) -> Grown:
+    """So many hits of one unit in one log."""
+    return _recorded(url, size, lambda limiter, _: limiter.decide("p", "s"))
+
+
+def hits_with_costs(url: str, size: int) -> Grown:
+    """So many hits, each of its own cost."""
+    return _recorded(url, size, lambda limiter, i: limiter.decide("p", "s", cost=1 + i % 3))
+
+
+def hits_with_ids(url: str, size: int) -> Grown:
+    """So many hits, each with an id."""
+    return _recorded(url, size, lambda limiter, i: limiter.decide("p", "s", id=f"id-{i}"))
+
+
+def _recorded(url: str, size: int, record: Callable[[Limiter, int], object]) -> Grown:
+    clock = ManualClock(START_US)
+    limiter = Limiter(url, [policy()], clock=clock)
+    for i in range(size):
+        record(limiter, i)
+        clock.advance_us(STEP_US)
+    return Grown(limiter, clock, middle=START_US + size // 2 * STEP_US)
+
+
+def reservations(url: str, size: int) -> Grown:
+    """A reservation whose caller died, and so many committed ones since."""
+    clock = ManualClock(START_US)
+    limiter = Limiter(url, [policy(reservations=True)], clock=clock)
+    limiter.reserve("p", "s", ttl=36_000)
+    for _ in range(size):
+        clock.advance_us(STEP_US)
+        hit = limiter.reserve("p", "s", ttl=36_000).hit
+        limiter.commit("p", "s", hit or 0)
+    return Grown(limiter, clock, middle=START_US + size // 2 * STEP_US)
+
+
+def policies(url: str, size: int) -> Grown:
+    """So many policies."""
+    clock = ManualClock(START_US)
+    limiter = Limiter(url, [policy(), *(policy(f"p{i}") for i in range(size))], clock=clock)
+    return Grown(limiter, clock, middle=limiter.decide("p", "s").hit)
+
+
+def sets_of_limits(url: str, size: int) -> Grown:
+    """So many sets of limits that came with a call."""
+    clock = ManualClock(START_US)
+    limiter = Limiter(url, [policy()], clock=clock)
+    for i in range(size):
+        limiter.decide("call", i, limits=[f"{i + 1}/day"])
+    return Grown(limiter, clock, middle=limiter.decide("p", "s").hit)
+
+
+def subjects(url: str, size: int) -> Grown:
+    """So many subjects with a log."""
+    clock = ManualClock(START_US)
+    limiter = Limiter(url, [policy()], clock=clock)
+    limiter.decide_many("p", np.arange(size))
+    return Grown(limiter, clock, middle=limiter.decide("p", "s").hit)
+
+
+def slots(url: str, size: int) -> Grown:
+    """So many slots in the future."""
+    clock = ManualClock(START_US)
+    limiter = Limiter(url, [Policy("p", ["1/ms"])], clock=clock)
+    for _ in range(size):
+        limiter.schedule("p", "s")
+    return Grown(limiter, clock, middle=START_US + size // 2 * STEP_US)
+
+
+DIMENSIONS = (
+    hits, hits_with_costs, hits_with_ids, reservations, policies, sets_of_limits, subjects, slots,
+)  # fmt: skip
+
+
+def _decide(grown: Grown, _: int) -> None:
+    grown.limiter.decide(grown.policy, "s")
+
+
+def _cost(grown: Grown, _: int) -> None:
+    grown.limiter.decide(grown.policy, "s", cost=2)
+
+
+def _id(grown: Grown, call: int) -> None:
+    grown.limiter.decide(grown.policy, "s", id=f"new-{call}")
+
+
+def _newcomer(grown: Grown, call: int) -> None:
+    grown.limiter.decide(grown.policy, f"new-{call}")
+
+
+def _peek(grown: Grown, _: int) -> None:
+    grown.limiter.peek(grown.policy, "s")
+
+
+def _usage(grown: Grown, _: int) -> None:
+    grown.limiter.usage(grown.policy, "s")
+
+
+def _charge(grown: Grown, _: int) -> None:
+    grown.limiter.charge(grown.policy, "s", 1)
+
+
+def _schedule(grown: Grown, _: int) -> None:
+    grown.limiter.schedule(grown.policy, "s")
+
+
+def _refund(grown: Grown, call: int) -> None:
+    """A hit half way back; each call another one."""
+    grown.limiter.refund(grown.policy, "s", (grown.middle or 0) + call * STEP_US)
+
+
+def _settle(grown: Grown, call: int) -> None:
+    grown.limiter.settle(grown.policy, "s", (grown.middle or 0) + call * STEP_US, 2)
+
+
+def _decide_all(grown: Grown, call: int) -> None:
+    grown.limiter.decide_all([Attempt("p", "s"), Attempt("p", f"other-{call}")])
+
+
+def _decide_many(grown: Grown, _: int) -> None:
+    grown.limiter.decide_many(grown.policy, ["s", "t"])
+
+
+def _erase(grown: Grown, call: int) -> None:
+    grown.limiter.erase(f"nobody-{call}")
+
+
+VERBS: dict[str, Callable[[Grown, int], None]] = {
+    "decide": _decide, "cost 2": _cost, "a new id": _id, "a new subject": _newcomer, "peek": _peek, "usage": _usage,
+    "charge": _charge, "schedule": _schedule, "refund half way back": _refund, "settle half way back": _settle,
+    "decide_all": _decide_all, "decide_many": _decide_many, "erase": _erase,
+}  # fmt: skip
+
+
+def ratios(url_of: Callable[[], str], grow: Callable[[str, int], Grown], sizes: Sequence[int]) -> dict[str, float]:
+    """By verb: its time at the largest of these sizes over that at the smallest."""
+    spent: list[dict[str, float]] = []
+    for size in (sizes[0], sizes[-1]):
+        grown = grow(url_of(), size)
+        call = iter(range(1_000_000))
+        times: dict[str, float] = {}
+        for name, verb in VERBS.items():
+            verb(grown, next(call))
+
+            def work(verb: Callable[[Grown, int], None] = verb, grown: Grown = grown) -> None:
+                for _ in range(CALLS):
+                    grown.clock.advance_us(1)
+                    verb(grown, next(call))
+
+            times[name] = best_seconds(work, rounds=5)
+        used = grown.limiter.usage("p", "s")[0].used
+        check(used > 0, f"{grow.__name__}: nothing was counted")
+        grown.limiter.close()
+        spent.append(times)
+    return {name: spent[1][name] / spent[0][name] for name in VERBS}
+
+
+def _many_of_one_subject(limiter: Limiter, size: int) -> None:
+    check(bool(limiter.decide_many("p", ["s"] * size).allowed.all()), "a batch of one subject was refused")
+
+
+def _many_with_ids(limiter: Limiter, size: int) -> None:
+    attempts = [Attempt("p", "s", id=f"id-{i}") for i in range(size)]
+    check(all(limiter.decide_batch(attempts)), "a batch with ids was refused")
+
+
+def _many_refunded(limiter: Limiter, size: int) -> None:
+    names = [f"s{i}" for i in range(size)]
+    stamps = limiter.decide_many("p", names).hit
+    check(bool(limiter.refund_many("p", names, stamps).all()), "a refund was not made")
+
+
+def _imported(limiter: Limiter, size: int) -> None:
+    now_us = limiter.now_us()
+    loaded = limiter.load(PastHit("p", "s", now_us - size * STEP_US + i * STEP_US) for i in range(size))
+    check(loaded.added == size, "an import lost a hit")
+
+
+def _exported(limiter: Limiter, size: int) -> None:
+    limiter.decide_many("p", np.arange(size))
+    check(sum(1 for _ in limiter.export()) >= size, "an export lost a log")
+
+
+def _swept(limiter: Limiter, size: int) -> None:
+    limiter.decide_many("p", np.arange(size))
+    limiter.sweep()
+
+
+JOBS: dict[str, Callable[[Limiter, int], None]] = {
+    "decide_many of one subject": _many_of_one_subject,
+    "decide_batch of one subject, with ids": _many_with_ids,
+    "refund_many": _many_refunded,
+    "import into one log": _imported,
+    "export": _exported,
+    "sweep": _swept,
+}
+
+
+@contextmanager
+def another_caller(limiter: Limiter) -> Iterator[list[float]]:
+    """Decides on other subjects until the block ends; the list then has the longest wait, in seconds."""
+    longest, ended = [0.0], threading.Event()
+
+    def call() -> None:
+        while not ended.is_set():
+            begun = time.perf_counter()
+            limiter.decide("p", "other")
+            longest[0] = max(longest[0], time.perf_counter() - begun)
+            time.sleep(0.0005)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    try:
+        yield longest
+    finally:
+        ended.set()
+        caller.join()
+
+
+def main() -> None:
+    """Run and print."""
+    options = arguments(__doc__, largest=20_000, short=False)
+    sizes = (10, 500) if options.short else (10, options.largest)
+    report = Report(f"From {sizes[0]:,} to {sizes[-1]:,}: how many times as long")
+    server = single("redis")
+    try:
+        stores: dict[str, Callable[[], str]] = {
+            "memory": lambda: "memory://",
+            "lmdb": lambda: f"lmdb://{tempfile.mkdtemp(dir=folder)}/store",
+            "redis": lambda: _emptied(server),
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            for store, url_of in stores.items():
+                for grow in DIMENSIONS:
+                    for verb, ratio in ratios(url_of, grow, sizes).items():
+                        title = f"{store}, {grow.__name__.replace('_', ' ')}: {verb}"
+                        report.add(title, ratio, "times", at_most=sizes[-1] / 25 if options.short else 2)
+                for job, work in JOBS.items() if not options.short else ():
+                    url = url_of()
+                    with Limiter(url, [policy()]) as limiter, Limiter(url, [policy()]) as other:
+                        with another_caller(limiter if store == "memory" else other) as longest:
+                            work(limiter, options.largest)
+                    report.add(f"{store}, longest wait beside {job}", longest[0] * 1000, "ms", at_most=50)
+    finally:
+        server.stop()
+    report.show(as_json=options.json)
+    if options.short and any(figure.met is False for figure in report.figures):
+        sys.exit(1)
+
+
+def _emptied(server: object) -> str:
+    server.command("FLUSHALL")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - a Server
+    return server.url  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnknownMemberType]
+
+
+if __name__ == "__main__":
+    main()

@@ -30,6 +30,13 @@ __all__ = ["Part", "batch_parts", "row_parts"]
 
 PART_ROWS = 65_536
 """Rows in one part of a batch: while the servers decide one part, the next is built."""
+ROWS_OF_A_KEY = 8
+AGAIN = 512
+"""What a row counts where its key has more than so many rows in a call.
+
+A server goes on with a client's calls for as many as it read at once, in pieces of 16 KiB. Calls over many keys are as
+long as that; hundreds over one key fit in it, and would keep everybody else waiting.
+"""
 ORDERED_ROWS = 262_144
 """Rows that are sorted at once. All are answered before the next are sent, so a subject's rows stay in order."""
 
@@ -119,6 +126,7 @@ def row_parts(attempts: Sequence[StoreAttempt], now: bytes, *, by_slot: bool) ->
         head = Head(family, DECIDE, compiled, now, 1 if plain else 0)
         part = Part([], [], np.empty(0, np.intp))
         taken: list[int] = []
+        weight = 0
         groups = [*groups_of([attempt.subject for attempt in own_attempts], family.buckets, 0, head.most_rows())]
         groups.sort(key=(lambda group: (group.slot, group.tag)) if by_slot else (lambda group: group.tag))
         for fill in _fills(groups, head.most_rows(), by_slot=by_slot):
@@ -134,8 +142,14 @@ def row_parts(attempts: Sequence[StoreAttempt], now: bytes, *, by_slot: bool) ->
             part.calls.append(group_call(own_head, fill, codes, asked, repeatable=repeatable))
             part.sizes.append(len(own))
             taken += [rows[i] for i in own]
-        part.rows = np.array(taken, np.intp)
-        yield head, part
+            weight += sum(map(_weight, fill))
+            if weight >= PART_ROWS:
+                part.rows = np.array(taken, np.intp)
+                yield head, part
+                part, taken, weight = Part([], [], np.empty(0, np.intp)), [], 0
+        if taken:
+            part.rows = np.array(taken, np.intp)
+            yield head, part
 
 
 def _turns(attempts: Sequence[StoreAttempt]) -> Iterable[Sequence[int]]:
@@ -181,27 +195,33 @@ def _grouped(
         subjects = np.fromiter(subjects, np.uint64, len(subjects))  # pyright: ignore[reportArgumentType, reportCallIssue] - integers
     if buckets and isinstance(subjects, np.ndarray):
         groups = id_groups(subjects.astype(np.uint64, copy=False), by_slot=by_slot)
-        yield from ((part, False) for part in _parts(groups))
+        yield from _parts(groups)
         return
     for first in range(0, len(subjects), ORDERED_ROWS):
         lot = subjects[first : first + ORDERED_ROWS]
         listed: Sequence[Subject] = lot.tolist() if isinstance(lot, np.ndarray) else lot
         groups = [*groups_of(listed, buckets, first, head.most_rows())]
         groups.sort(key=lambda group: (scattered(group.slot) if by_slot else 0, group.tag))
-        *parts, rest = _parts(groups)
-        yield from ((part, False) for part in parts)
+        *parts, (rest, _) = _parts(groups)
+        yield from parts
         yield rest, True
 
 
-def _parts(groups: Iterable[Group]) -> Iterator[list[Group]]:
-    """The groups of each part; those of one key stay in one part, so that a resend keeps their order."""
+def _parts(groups: Iterable[Group]) -> Iterator[tuple[list[Group], bool]]:
+    """The groups of each part, and whether the next goes on with the same key: then all answers come before it."""
     part: list[Group] = []
-    rows = 0
+    weight = 0
     for group in groups:
-        if rows >= PART_ROWS and group.tag != part[-1].tag:
-            yield part
-            part, rows = [], 0
+        if weight >= PART_ROWS:
+            yield part, group.tag == part[-1].tag
+            part, weight = [], 0
         part.append(group)
-        rows += len(group.rows)
+        weight += _weight(group)
     if part:
-        yield part
+        yield part, False
+
+
+def _weight(group: Group) -> int:
+    """What the group counts of `PART_ROWS`."""
+    rows = len(group.rows)
+    return rows if group.fields or rows <= ROWS_OF_A_KEY else rows * AGAIN

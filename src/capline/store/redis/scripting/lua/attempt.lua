@@ -61,6 +61,7 @@ if receipt ~= '' then
 end
 
 --@include unit
+--@include long
 keep_as(bytes_a_stamp, retention_us)
 
 local simple, special, states = {}, {}, {}
@@ -228,13 +229,17 @@ local function subjects()
     for k = 1, width do keys[k] = KEYS[(g - 1) * width + k] end
     for r = 1, group_rows(g) do
       local term = row_terms()
-      local new, kind, limit, remaining, when, reset = false, nil, nil, nil, nil, nil
-      local long = false
+      local new, kind, limit, remaining, when, reset, own_states = false, nil, nil, nil, nil, nil, nil
+      local long, bytes = false, nil
       for k = 1, width do
         if r == 1 then values[k] = begins(keys[k]) end
         if type(values[k]) == 'string' and #values[k] >= LONG_BYTES then long = true end
       end
-      if plain and not long and term[2] > 0 and type(values[1]) ~= 'table' then
+      if plain and long and term[2] > 0 then
+        bytes = call('STRLEN', keys[1])
+        new, kind, limit, remaining, when, reset, own_states =
+          long_unit(keys[1], bytes, term[1][1], term[4], mode == 2 and max_wait or nil)
+      elseif plain and term[2] > 0 and type(values[1]) ~= 'table' then
         new, kind, limit, remaining, when, reset = unit(values[1], term[1][1], term[2], term[3], term[4])
         if mode == 2 and not in_time(kind, when) then new = false end
       end
@@ -248,8 +253,11 @@ local function subjects()
         end
       else
         say(kind, limit, remaining, when, reset)
-        add_unit_states(new or values[1], term[1][1], kind, when)
-        if new then
+        if long then add_states(own_states) else add_unit_states(new or values[1], term[1][1], kind, when) end
+        if new and long then
+          call('SETRANGE', keys[1], bytes, new)
+          call('PEXPIRE', keys[1], ttl_ms())
+        elseif new then
           call('SET', keys[1], new, 'PX', ttl_ms())
           values[1] = new
         end

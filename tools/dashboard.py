@@ -119,6 +119,22 @@ PANELS = (
         "reqps",
         (("sum by (outcome) (rate(capline_worker_recipients_total[$__rate_interval]))", "{{outcome}}"),),
     ),
+    Panel(
+        "What does Envoy ask?",
+        "reqps",
+        ((_rate("capline_envoy_descriptors_total", "domain, outcome"), "{{domain}} {{outcome}}"),),
+    ),
+    Panel(
+        "Which of Envoy's limits are near?",
+        "reqps",
+        ((_rate("capline_envoy_near_limit_total", "domain, rule"), "{{rule}}"),),
+    ),
+    Panel(
+        "Are Envoy's files taken?",
+        "none",
+        ((f"sum by (outcome) (increase(capline_envoy_reloads_total{{{_OF}}}[$__rate_interval]))", "{{outcome}}"),),
+    ),
+    Panel("Is Envoy turned away?", "reqps", ((_rate("capline_envoy_turned_away_total", "code"), "{{code}}"),)),
     Panel("Does observing fail?", "reqps", ((_rate("capline_observer_errors_total", "instance"), "{{instance}}"),)),
 )
 

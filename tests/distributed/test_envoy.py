@@ -12,6 +12,8 @@ import httpx
 import pytest
 import trustme
 import yaml
+from tests.kit import servers
+from tests.kit.envoy import EnvoyService
 from tests.kit.gateway import DOCS, Gateway
 from tests.kit.http import Provider
 from tests.kit.server import soon
@@ -59,6 +61,52 @@ def test_envoy_asks_and_counts_as_it_is_reported(tmp_path: Path, envoy: str) -> 
             assert service.ask("/json", **form).status_code == 429
             assert service.stop() == 0
             assert gateway.get("/b").status_code == 500  # its own failure mode
+
+
+def test_envoy_alone_by_a_unix_socket_is_told_headers_and_metadata(
+    tmp_path: Path, envoy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No policy file; upstream's variables; and a header that Envoy makes of the dynamic metadata."""
+    limit = "{unit: minute, requests_per_unit: 2}, metadata: {plan: free}"
+    (tmp_path / "limits.yaml").write_text(f"domain: edge\ndescriptors: [{{key: path, rate_limit: {limit}}}]", "utf-8")
+    for name, value in {"LIMIT_RESPONSE_HEADERS_ENABLED": "true", "LIMIT_LIMIT_HEADER": "X-Most"}.items():
+        monkeypatch.setenv(name, value)
+    words = ["--store", "memory://", "--grpc", "unix:envoy.sock", "--envoy", "limits.yaml"]
+    with Provider() as provider, Serving(tmp_path, *words) as service:
+        assert soon(lambda: any("by gRPC at unix:envoy.sock" in line for line in service.said), WITHIN_S)
+        command = [envoy, "-c", "envoy.yaml", "--disable-hot-restart", "--concurrency", "1", "--log-level", "warn"]
+        plan = "%DYNAMIC_METADATA(envoy.filters.http.ratelimit:metadata:plan)%"
+        domains = 'domains: ["*"]\n'
+        addresses = {
+            "socket_address: {address: 127.0.0.1, port_value: 8082}": f"pipe: {{path: {tmp_path}/envoy.sock}}",
+            "port_value: 9000": f"port_value: {httpx.URL(provider.url).port}",
+            domains: f'{domains}{" " * 22}response_headers_to_add: [{{header: {{key: x-plan, value: "{plan}"}}}}]\n',
+        }
+        with Gateway(tmp_path, "envoy.yaml", command, addresses, listen="port_value: 8000") as gateway:
+            answers = [gateway.get("/a") for _ in range(3)]
+            assert [answer.status_code for answer in answers] == [200, 200, 429]
+            names = ("x-most", "ratelimit-remaining", "x-plan")
+            assert [[answer.headers.get(name) for name in names] for answer in answers] == [
+                ["2", "1", "free"],
+                ["2", "0", "free"],
+                ["2", "0", None],
+            ]
+        assert service.stop() == 0
+
+
+@pytest.mark.parametrize("layout", ["single", "cluster"])
+def test_as_many_descriptors_as_there_may_be_refuse_together_on_servers(tmp_path: Path, layout: str) -> None:
+    limit = "rate_limit: {unit: day, requests_per_unit: 3}"
+    (tmp_path / "edge.yaml").write_text(f"domain: edge\ndescriptors: [{{key: user, {limit}}}]", encoding="utf-8")
+    each = [f"user={number}" for number in range(64)]
+    with (
+        servers.single("redis") if layout == "single" else servers.cluster("redis", replicas=0) as server,
+        EnvoyService(tmp_path / "edge.yaml", server.url) as service,
+    ):
+        assert service.codes("user=63", hits_addend=2) == "++"
+        assert service.codes(*each) == "+" * 65
+        assert service.codes(*each) == "-" + "+" * 63 + "-"
+        assert [status.limit_remaining for status in service.ask(*each).statuses] == [2] * 63 + [0]
 
 
 def test_envoy_of_another_pod_asks_by_tls_and_with_its_token(tmp_path: Path, envoy: str) -> None:

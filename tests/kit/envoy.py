@@ -38,6 +38,7 @@ class EnvoyService:
         url: str = "memory://",
         clock: Clock | None = None,
         guard: Guard | None = None,
+        listen: str = "127.0.0.1:0",
         **settings: Any,
     ) -> None:
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
@@ -46,18 +47,16 @@ class EnvoyService:
         self._figures = Figures()
         self.registry.register(self._figures)
         try:
-            self.run(self._start(files, url, clock, guard, settings))
+            self.run(self._start(EnvoySettings(listen, (files,), **settings), url, clock, guard))
         except BaseException:
             self.__exit__()
             raise
 
-    async def _start(
-        self, files: Path, url: str, clock: Clock | None, guard: Guard | None, settings: dict[str, Any]
-    ) -> None:
+    async def _start(self, chosen: EnvoySettings, url: str, clock: Clock | None, guard: Guard | None) -> None:
         self.limiter = await self._stack.enter_async_context(AsyncLimiter(url, clock=clock))
-        chosen = EnvoySettings("127.0.0.1:0", (files,), **settings)
         self.server = await self._stack.enter_async_context(envoy_server(self.limiter, chosen, self._figures, guard))
-        self.channel = await self._stack.enter_async_context(aio.insecure_channel(f"127.0.0.1:{self.server.port}"))
+        address = chosen.listen if chosen.listen.startswith("unix:") else f"127.0.0.1:{self.server.port}"
+        self.channel = await self._stack.enter_async_context(aio.insecure_channel(address))
         self._method = self.channel.unary_unary(
             f"/{SERVICE}/ShouldRateLimit",
             request_serializer=rls.RateLimitRequest.SerializeToString,
@@ -95,6 +94,11 @@ class EnvoyService:
         """The counter of descriptors with these labels."""
         labels = {"domain": domain, "rule": rule, "outcome": outcome}
         return self.registry.get_sample_value("capline_envoy_descriptors_total", labels) or 0.0
+
+    def near(self, rule: str, domain: str = "edge") -> float:
+        """The counter of hits near a limit with these labels."""
+        labels = {"domain": domain, "rule": rule}
+        return self.registry.get_sample_value("capline_envoy_near_limit_total", labels) or 0.0
 
     def __enter__(self) -> Self:
         return self

@@ -60,11 +60,12 @@ def serve(
         typer.Option("--envoy", help="A configuration of envoyproxy/ratelimit: a YAML file, or a folder of them."),
     ] = None,
     grpc: Annotated[
-        str | None, typer.Option("--grpc", metavar="HOST:PORT", help="The address for Envoy: 127.0.0.1:8082.")
+        str | None,
+        typer.Option("--grpc", metavar="HOST:PORT", help="The address for Envoy: 127.0.0.1:8082, unix:PATH."),
     ] = None,
     merge_domains: Annotated[
         bool,
-        typer.Option("--merge-domains", envvar="MERGE_DOMAIN_CONFIG", help="Envoy's files may share a domain."),
+        typer.Option("--merge-domains", help="Envoy's files may share a domain."),
     ] = False,
     spoe: Annotated[str | None, typer.Option("--spoe", metavar="HOST:PORT", help="The address for HAProxy.")] = None,
     config_store: Annotated[
@@ -109,6 +110,9 @@ def serve(
         count = checked(settings)
         if json:
             answer_json({"good": True, "policies": settings.policies, "count": count})
+            return
+        if settings.policies is None and settings.config is None:
+            out.print("good: the limits are those for Envoy; there are no policies", markup=False)
             return
         if settings.policies is None:
             out.print("good: the policies are in the configuration store, which is read at the start", markup=False)

@@ -21,7 +21,7 @@ from capline.limiter.deny_cache import DenyCache, check_entries
 from capline.limiter.hashed_keys import keyed_hash
 from capline.limiter.observed import Observers
 from capline.limiter.outage import OutagePolicy
-from capline.limiter.prepared import Prepared
+from capline.limiter.prepared import MOST_JOINT, Prepared
 from capline.limiter.rules import DEFAULT_NAMESPACE, Rules
 from capline.limiter.segments import SegmentLookup
 from capline.limiter.unnamed import UnnamedPolicies
@@ -246,13 +246,19 @@ class LimiterBase(Prepared[S]):
         other._take(rules)
         return other
 
-    def beside(self, policies: Iterable[Policy]) -> Self:
+    def beside(self, policies: Iterable[Policy], *, title: str | None = None, most_joint: int = MOST_JOINT) -> Self:
         """Another limiter of these policies on the same store, in the same namespace, with the same observers.
 
         In an outage it raises, and it has no deny cache. It opens nothing: closing either closes the store of both.
+        With a `title` observers are told of one policy of that name, without limits, whichever was asked for: callers
+        may then make policies without end. `most_joint` is how many subjects one attempt of it may be over.
         """
         rules = Rules(policies, self.namespace)
         other = self._view(rules, OutagePolicy("raise", rules, None))
+        other._most_joint = most_joint  # noqa: SLF001 - of its kind
+        if title is not None and self._observers:
+            other._observers = self._observers.under(title)  # noqa: SLF001 - of its kind
+            other._counts_one = False  # noqa: SLF001 - of its kind
         # Limits that come with a call raise in an outage too.
         other._unnamed = UnnamedPolicies(other._beside)  # noqa: SLF001 - of its kind
         return other

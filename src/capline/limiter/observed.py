@@ -14,6 +14,8 @@ from threading import Lock
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+import msgspec
+
 from capline.model.decision import Decision, Joint
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, UnknownNameError
 from capline.model.late import LateModule
@@ -148,6 +150,12 @@ class Observers:
     def __bool__(self) -> bool:
         return bool(self._observers)
 
+    def under(self, title: str) -> Observers:
+        """These observers, told of one policy `title` without limits, whatever was asked for."""
+        other = Observers([_Titled(title, observer) for observer in self._observers])
+        other._hearers = self._hearers
+        return other
+
     @property
     def count_one(self) -> bool:
         """Whether there are observers, and all take `decided_one`."""
@@ -224,6 +232,21 @@ class Observers:
         for hearer in self._hearers:
             with suppress(Exception):  # the line above says enough
                 hearer.observer_failed()
+
+
+class _Titled:
+    """Tells an observer of one policy: names and limits that have no bound stay out of its labels."""
+
+    def __init__(self, title: str, observer: Observer) -> None:
+        self._title, self._observer = title, observer
+
+    def decided(self, event: Decided) -> None:
+        """As of `Observer`."""
+        counts: dict[Outcome, int] = {}
+        for outcome, count in event.counts.items():
+            titled = outcome._replace(policy=self._title, limit=None)
+            counts[titled] = counts.get(titled, 0) + count
+        self._observer.decided(msgspec.structs.replace(event, policy=self._title, counted=counts))
 
 
 def _checked(observers: Iterable[Observer]) -> tuple[Observer, ...]:

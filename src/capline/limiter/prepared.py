@@ -67,6 +67,7 @@ class Prepared(Configured[S]):
     """Checks and compiles attempts for a store, and puts its answers in the caller's order."""
 
     _observers: Observers
+    _most_joint = MOST_JOINT
 
     @abstractmethod
     def _under(self, policy: str, limits: Sequence[Limit | str]) -> Self:
@@ -183,8 +184,8 @@ class Prepared(Configured[S]):
 
     def _joint_attempts(self, attempts: Sequence[Attempt]) -> list[Attempt]:
         """The parts of one attempt over several subjects, checked; raises for the first that is wrong."""
-        if not 1 <= count_of(attempts, "attempts") <= MOST_JOINT:
-            raise InvalidValueError(f"one attempt is over 1 to {MOST_JOINT} subjects: give a list of Attempt")
+        if not 1 <= count_of(attempts, "attempts") <= self._most_joint:
+            raise InvalidValueError(f"one attempt is over 1 to {self._most_joint} subjects: give a list of Attempt")
         checked = [self._checked(one) for one in attempts]
         logs = {(self._policy_of(one).log, one.subject) for one in checked}
         if len(logs) < len(checked):

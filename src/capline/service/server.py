@@ -99,8 +99,10 @@ async def open_parts(
         }
         if settings.policies is not None:
             limiter = AsyncLimiter.from_file(Path(settings.policies), settings.store, config=settings.config, **options)
+        elif settings.config is not None:
+            limiter = AsyncLimiter.from_config(settings.config, settings.store, **options)
         else:
-            limiter = AsyncLimiter.from_config(settings.config or "", settings.store, **options)
+            limiter = AsyncLimiter(settings.store, **options)
         stack.push_async_callback(limiter.close)
         newcomers = None
         if settings.bounds.new_subjects:
@@ -131,9 +133,18 @@ async def _envoy(
     from capline.service.envoy.json import json_route  # noqa: PLC0415 - an extra of its own
     from capline.service.envoy.server import envoy_server  # noqa: PLC0415 - as above
 
-    chosen = EnvoySettings(str(grpc.listen), tuple(map(Path, grpc.envoy)), grpc.merge_domains, tls=grpc.tls)
+    chosen = EnvoySettings(
+        str(grpc.listen),
+        tuple(map(Path, grpc.envoy)),
+        grpc.merge_domains,
+        tls=grpc.tls,
+        modes=grpc.modes,
+        max_connection_age=grpc.max_connection_age,
+        max_connection_age_grace=grpc.max_connection_age_grace,
+    )
     envoy = await stack.enter_async_context(envoy_server(parts.limiter, chosen, metrics.figures, guard))
-    log.info("Envoy is answered by gRPC at port %d", envoy.port)
+    log.info("Envoy is answered by gRPC at %s", grpc.listen if grpc.listen.is_unix else f"port {envoy.port}")
+    parts.followed.append(Followed("grpc.envoy", envoy.reload))
     if envoy.certificate is not None:
         parts.followed.append(Followed("grpc.tls", envoy.certificate.reload))
     parts.ending.append(envoy.stop)

@@ -72,3 +72,15 @@ def test_a_check_makes_no_store_and_asks_no_server(capline: CommandLine, tmp_pat
     told = capline.json("serve", "--check", "--store", store)
     assert told == {"good": True, "policies": "policies.yaml", "count": 2}
     assert not (tmp_path / ".capline").exists()
+
+
+def test_a_check_of_envoys_limits_alone(capline: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "policies.yaml").unlink()
+    (tmp_path / "edge.yaml").write_text("domain: edge", encoding="utf-8")
+    words = ("serve", "--check", "--store", "memory://", "--envoy", "edge.yaml")
+    done = capline(*words)
+    assert (done.returncode, done.stdout) == (0, "good: the limits are those for Envoy; there are no policies\n")
+    assert capline.json(*words) == {"good": True, "policies": None, "count": 0}
+    monkeypatch.setenv("SHADOW_MODE", "perhaps")
+    assert "SHADOW_MODE: expected true or false" in capline(*words).stderr
+    assert "policies.yaml: cannot be read" in capline("serve", "--check").stderr

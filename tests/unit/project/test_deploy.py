@@ -26,6 +26,7 @@ from capline.observe.worker import WorkerMetrics
 from capline.policy.file import loads
 from capline.service.configuration import ConfigurationMetrics
 from capline.service.envoy.files import load
+from capline.service.envoy.metrics import EnvoyMetrics
 from capline.service.metrics import Metrics
 from capline.service.run.file import VARIABLES, read_settings
 from capline.up.files import alerts_yaml
@@ -43,10 +44,12 @@ def exported() -> set[str]:
     """The names of all series that a service and a worker export."""
     worker = WorkerMetrics(Worked("a worker"), CollectorRegistry())
     worker.show(QueueDepth(0, []))
-    service = Metrics().registry
+    metrics = Metrics()
+    EnvoyMetrics(metrics.figures)
+    service = metrics.registry
     with Configuration("memory://") as configuration:
         ConfigurationMetrics(service, configuration)
-        names = {family.name for metrics in (service, worker) for family in metrics.collect()}
+        names = {family.name for registry in (service, worker) for family in registry.collect()}
     return names | {f"{name}_{end}" for name in names for end in ("total", "bucket")}
 
 

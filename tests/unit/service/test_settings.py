@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from capline.model.errors import InvalidValueError
+from capline.service.envoy.settings import Modes
 from capline.service.run.file import KEYS, VARIABLES, read_settings
-from capline.service.run.settings import Address, Bounds, Settings
+from capline.service.run.settings import Address, Bounds, Settings, Tls
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,12 +75,101 @@ def test_options_before_the_environment_before_the_file(tmp_path: Path) -> None:
 def test_each_key_is_a_variable_too(tmp_path: Path, variable: str) -> None:
     """A word that no key takes as it is, or one that every text takes: what was said by the variable arrived."""
     if variable.endswith(("STORE", "CONFIG", "_ERROR", "LISTEN", "_PROXIES", "_WORKERS", "_TLS_KEY", "_CA")) or any(
-        word in variable for word in ("BOUNDS", "_SAMPLE", "SUBJECTS", "TRACES", "CERTIFICATE", "MERGE")
+        word in variable
+        for word in (
+            *("BOUNDS", "_SAMPLE", "SUBJECTS", "TRACES", "CERTIFICATE", "MERGE"),
+            *("_MODE", "_AGE", "_RATIO", "_HEADER", "_METADATA"),
+        )
     ):
         with pytest.raises(InvalidValueError, match=f"^{variable}: "):
             read(tmp_path, "", {variable: "0.0.0.0:x"})
     else:
         assert read(tmp_path, "", {variable: "0.0.0.0:x"}) != read(tmp_path, "")
+
+
+UPSTREAM = {
+    "MERGE_DOMAIN_CONFIG": "1",
+    "SHADOW_MODE": "TRUE",
+    "QUOTA_MODE": "t",
+    "RESPONSE_DYNAMIC_METADATA": "true",
+    "NEAR_LIMIT_RATIO": "0.5",
+    "LIMIT_RESPONSE_HEADERS_ENABLED": "True",
+    "LIMIT_LIMIT_HEADER": "X-Limit",
+    "LIMIT_REMAINING_HEADER": "X-Left",
+    "LIMIT_RESET_HEADER": "X-Reset",
+    "GRPC_MAX_CONNECTION_AGE": "1h30m",
+    "GRPC_MAX_CONNECTION_AGE_GRACE": "1.5s",
+    "GRPC_PORT": "9999",
+    "GRPC_SERVER_USE_TLS": "true",
+    "GRPC_SERVER_TLS_CERT": "/c.pem",
+    "GRPC_SERVER_TLS_KEY": "/k.pem",
+    "GRPC_CLIENT_TLS_CACERT": "/ca.pem",
+}
+
+
+def test_variables_of_upstream_are_read_with_envoy_only_and_after_caplines(tmp_path: Path) -> None:
+    assert read(tmp_path, "", UPSTREAM) == read(tmp_path, "")
+    file = "grpc: {envoy: r, near_limit_ratio: 0.6}"
+    assert read(tmp_path, file, UPSTREAM) == read(tmp_path, file)
+    grpc = read(tmp_path, file, UPSTREAM, grpc__envoy="r").grpc
+    assert grpc is not None
+    modes = Modes(
+        shadow_mode=True,
+        quota_mode=True,
+        near_limit_ratio=0.5,
+        dynamic_metadata=True,
+        response_headers=True,
+        limit_header="X-Limit",
+        remaining_header="X-Left",
+        reset_header="X-Reset",
+    )
+    assert (grpc.modes, grpc.merge_domains, grpc.listen) == (modes, True, Address("127.0.0.1", 9999))
+    assert (grpc.max_connection_age, grpc.max_connection_age_grace) == (5400, 1.5)
+    assert grpc.tls == Tls("/c.pem", "/k.pem", "/ca.pem")
+    own = {
+        "CAPLINE_GRPC_ENVOY": "r",
+        "CAPLINE_GRPC_SHADOW_MODE": "false",
+        "CAPLINE_GRPC_LISTEN": "127.0.0.1:1",
+        "CAPLINE_GRPC_MAX_CONNECTION_AGE": "60",
+    }
+    grpc = read(tmp_path, "", {**UPSTREAM, **own, "GRPC_SERVER_USE_TLS": "false"}).grpc
+    assert grpc is not None
+    assert (grpc.modes.shadow_mode, grpc.modes.quota_mode, grpc.tls) == (False, True, None)
+    assert (str(grpc.listen), grpc.max_connection_age) == ("127.0.0.1:1", 60)
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"GRPC_HOST": "0.0.0.0", "GRPC_PORT": "1"}, "GRPC_HOST and GRPC_PORT: without tokens and TLS"),  # noqa: S104 - read, not bound
+        ({"SHADOW_MODE": "maybe"}, "SHADOW_MODE: expected true or false, found 'maybe'"),
+        ({"GRPC_MAX_CONNECTION_AGE": "1d"}, "GRPC_MAX_CONNECTION_AGE: expected a number of seconds above 0"),
+        ({"NEAR_LIMIT_RATIO": "80"}, "NEAR_LIMIT_RATIO: expected a share above 0 and at most 1"),
+        ({"LIMIT_RESET_HEADER": "a b"}, "LIMIT_RESET_HEADER: 'a b' is no name of a header"),
+    ],
+)
+def test_a_fault_of_a_variable_of_upstream_names_it(tmp_path: Path, variables: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidValueError, match=f"^{said}"):
+        read(tmp_path, "", variables, grpc__envoy="r")
+
+
+def test_ages_without_a_bound_and_unix_sockets(tmp_path: Path) -> None:
+    grpc = read(tmp_path, "", {"GRPC_UDS": "/run/e.sock", "GRPC_MAX_CONNECTION_AGE": "0s"}, grpc__envoy="r").grpc
+    assert grpc is not None
+    assert (str(grpc.listen), grpc.listen.is_loopback, grpc.max_connection_age) == ("unix:/run/e.sock", True, None)
+    for said, path in (("unix:e.sock", f"{tmp_path}/e.sock"), ("unix:///run/e", "/run/e")):
+        grpc = read(tmp_path, f"grpc: {{envoy: r, listen: '{said}'}}").grpc
+        assert grpc is not None
+        assert str(grpc.listen) == f"unix:{path}"
+    with pytest.raises(InvalidValueError, match="a Unix socket is of one process: give 'workers: 1'"):
+        read(tmp_path, "http: {workers: 2}\ngrpc: {envoy: r, listen: 'unix:e'}")
+
+
+def test_with_envoys_limits_no_policy_file_is_needed(tmp_path: Path) -> None:
+    assert read(tmp_path, "grpc: {envoy: r}").policies is None
+    assert read(tmp_path, "grpc: {envoy: r}\npolicies: own.yaml").policies == f"{tmp_path}/own.yaml"
+    (tmp_path / "policies.yaml").write_text("policies: {}", encoding="utf-8")
+    assert read(tmp_path, "grpc: {envoy: r}").policies == f"{tmp_path}/policies.yaml"
 
 
 def test_the_keys_that_are_fixed() -> None:

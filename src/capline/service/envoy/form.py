@@ -6,6 +6,7 @@
         value: /api/*                     optional; * stands for any text
         rate_limit: {unit: minute, requests_per_unit: 20, name: api, replaces: [{name: all}]}     or {unlimited: true}
         shadow_mode: true                 optional, as are quota_mode, share_threshold, detailed_metric, value_to_metric
+        metadata: {name: service_1}       optional; told to Envoy while there is room
         descriptors: [...]                optional
 
 The keys and what is refused are upstream's. YAML's anchors, aliases and merge keys are taken; tags are refused, as in
@@ -14,11 +15,12 @@ capline's own files.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from capline.forms.fields import Fields
-from capline.forms.tree import Items, Node, Text, Unusable, read_tree, shown
+from capline.forms.tree import Items, Node, Table, Text, Unusable, read_tree, shown
 from capline.service.envoy.rules import UNITS_US, Configuration, Descriptor, Rule
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["add_file"]
 
 _LARGEST_QUOTA = (1 << 32) - 1
+_BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_NUMBER = re.compile(r"[-+]?[0-9]{1,30}(\.[0-9]{0,30})?([eE][-+]?[0-9]{1,2})?", re.ASCII)
 
 
 def add_file(text: str, into: Configuration, *, merge_domains: bool) -> list[Fault]:
@@ -67,6 +71,7 @@ class _Reader:
             "shadow": fields.flag("shadow_mode", default=False),
             "quota_mode": fields.flag("quota_mode", default=False),
             "detailed": fields.flag("detailed_metric", default=False),
+            "metadata": self._metadata(fields),
         }
         rule = self._rule(fields.section("rate_limit", "{unit: minute, requests_per_unit: 20}"), options)
         descriptor = Descriptor(
@@ -84,7 +89,7 @@ class _Reader:
             above.add(key, value, descriptor)
         self.descriptors(below, descriptor, composite)
 
-    def _rule(self, fields: Fields | None, options: dict[str, bool]) -> Rule | None:
+    def _rule(self, fields: Fields | None, options: dict[str, Any]) -> Rule | None:
         if fields is None or not fields.keys():
             return None
         unlimited = fields.flag("unlimited", default=False)
@@ -103,6 +108,14 @@ class _Reader:
         self._into.rules.append(rule)
         return rule
 
+    def _metadata(self, fields: Fields) -> dict[str, object] | None:
+        node = fields.node("metadata")
+        if isinstance(node, Table):
+            return {key.text: _value(below) for key, below in node.entries}
+        if node is not None and not isinstance(node, Unusable) and not (isinstance(node, Text) and node.is_null):
+            fields.fault("metadata", "expected a mapping, like {name: service_1}")
+        return None
+
     def _replaced(self, item: Node, own: str) -> str:
         fields = Fields(item, "replaces: ", self._faults, Path(), "name: all")
         name = _word(fields, "name")
@@ -112,6 +125,19 @@ class _Reader:
         elif name == own:
             fields.fault("name", f"replaces should not contain name of same descriptor, {shown(own)}")
         return name
+
+
+def _value(node: Node) -> object:
+    """What a node stands for in JSON: texts, numbers, true, false, null, lists and mappings."""
+    if isinstance(node, Items):
+        return [_value(item) for item in node.items]
+    if isinstance(node, Table):
+        return {key.text: _value(below) for key, below in node.entries}
+    if not isinstance(node, Text) or node.is_null:
+        return None
+    if node.plain and node.text in _BOOLEANS:
+        return _BOOLEANS[node.text]
+    return float(node.text) if node.plain and _NUMBER.fullmatch(node.text) else node.text
 
 
 def _word(fields: Fields, key: str) -> str:

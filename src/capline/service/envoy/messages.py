@@ -14,6 +14,7 @@ __all__ = [
     "UNIT_NAMES",
     "UNIT_NUMBERS",
     "DecodeError",
+    "Struct",
     "check_grpc_parts",
     "part",
     "rls",
@@ -37,6 +38,7 @@ def check_grpc_parts() -> None:
 
 rls = part("envoy.service.ratelimit.v3.rls_pb2")
 DecodeError: type[Exception] = part("google.protobuf.message").DecodeError
+Struct: Any = part("google.protobuf.struct_pb2").Struct
 
 SERVICE = "envoy.service.ratelimit.v3.RateLimitService"
 OK: int = rls.RateLimitResponse.OK

@@ -2,6 +2,7 @@
 
     capline_envoy_descriptors_total{domain,rule,outcome}   descriptors: ok, over_limit, shadow (over, but let through),
                                                            unlimited, replaced, no_limit, no_domain
+    capline_envoy_near_limit_total{domain,rule}            hits above `near_limit_ratio` of their limit
     capline_envoy_reloads_total{outcome}                   changed files: taken, refused
     capline_envoy_turned_away_total{code}                  calls whose token may not ask: unauthenticated,
                                                            permission_denied, unavailable
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EnvoyMetrics"]
 
-_Key = tuple[str, str, str]
+_Key = tuple[str, ...]
 
 
 class EnvoyMetrics:
@@ -36,6 +37,10 @@ class EnvoyMetrics:
             "capline_envoy_reloads_total", "Changes of the rate limit files, by outcome", ("outcome",)
         )
         self._descriptors: Bounded[_Key] = Bounded(LABEL_SETS, lambda key: key, _other, descriptors)
+        near = figures.counter(
+            "capline_envoy_near_limit_total", "Hits above near_limit_ratio of their limit", ("domain", "rule")
+        )
+        self._near: Bounded[_Key] = Bounded(LABEL_SETS, lambda key: key, _other, near)
         self._turned_away = figures.counter(
             "capline_envoy_turned_away_total", "Calls whose token may not ask, by the code of the answer", ("code",)
         )
@@ -44,6 +49,10 @@ class EnvoyMetrics:
     def descriptor(self, domain: str, rule: str, outcome: str) -> None:
         """Count one."""
         self._descriptors[domain, rule, outcome](1)
+
+    def near_limit(self, domain: str, rule: str, hits: int) -> None:
+        """Count hits."""
+        self._near[domain, rule](hits)
 
     def reload(self, *, taken: bool) -> None:
         """Count a changed configuration."""
@@ -55,4 +64,4 @@ class EnvoyMetrics:
 
 
 def _other(key: _Key) -> _Key:
-    return "other", "other", key[2]
+    return "other", "other", *key[2:]

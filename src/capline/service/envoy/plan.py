@@ -15,18 +15,26 @@ from capline.model.attempt import Attempt, check_cost
 from capline.model.errors import InvalidValueError
 from capline.model.subject import LONGEST_TEXT_BYTES
 from capline.service.envoy.rules import UNITS_US, Match, Rule, policy_name
+from capline.service.envoy.settings import USUAL_MODES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capline.service.envoy.rules import Configuration
+    from capline.service.envoy.settings import Modes
 
-__all__ = ["LARGEST_REMAINING", "Descriptor", "Part", "Plan", "Status", "plan_of", "subject_of"]
+__all__ = ["LARGEST_REMAINING", "MOST_DESCRIPTORS", "Descriptor", "Part", "Plan", "Status", "plan_of", "subject_of"]
 
 MOST_DESCRIPTORS = 64
 MOST_ENTRIES = 64
 
 LARGEST_REMAINING = (1 << 32) - 1
+
+REQUESTS = "(request)"
+"""What metrics call every limit that a request brought along: clients choose its entries, so they are no labels."""
+
+_ROUNDING = 1e-6
+"""0.29 of 100 is 29, though a float of it is a little less."""
 
 _SURELY_SHORT = LONGEST_TEXT_BYTES // 4
 """A text of at most so many characters has no more than `LONGEST_TEXT_BYTES` in UTF-8."""
@@ -54,18 +62,20 @@ _NO_LIMIT = Status()
 
 
 class Part(msgspec.Struct, frozen=True, gc=False):
-    """A descriptor to be decided, at its place in the request."""
+    """A descriptor to be decided, at its place in the request. Hits past `near_above` are near the limit."""
 
     place: int
     rule: Rule
     metric: str
     attempt: Attempt
     own: bool
+    quota_mode: bool
+    near_above: int
 
     @property
     def is_plain(self) -> bool:
         """Whether it refuses by itself, and is not a debit or a look."""
-        return not (self.own or self.rule.shadow or self.rule.quota_mode)
+        return not (self.own or self.rule.shadow or self.quota_mode)
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):
@@ -73,7 +83,8 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
 
     `statuses` has a place for each descriptor; those of the parts are still empty. None of them is to be changed.
     `counted` is domain, rule and outcome. `alone` is the only part, where it is plain. `form` is what the response is
-    made of before anything is decided: the rules and their places, and what is left of all others.
+    made of before anything is decided: the rules and their places, and what is left of all others. `brought` are the
+    limits of all parts where the request brought one of them along, else empty.
     """
 
     domain: str
@@ -82,9 +93,12 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
     counted: tuple[tuple[str, str, str], ...]
     alone: Part | None
     form: object
+    brought: tuple[tuple[int, str], ...] = ()
 
 
-def plan_of(configuration: Configuration, domain: str, descriptors: Sequence[Descriptor]) -> Plan:
+def plan_of(
+    configuration: Configuration, domain: str, descriptors: Sequence[Descriptor], modes: Modes = USUAL_MODES
+) -> Plan:
     """The plan of a request; raises `InvalidValueError` for one that can have no answer."""
     _check(domain, descriptors)
     known = domain in configuration.domains
@@ -109,11 +123,16 @@ def plan_of(configuration: Configuration, domain: str, descriptors: Sequence[Des
         else:
             policy = policy_name(rule.quota, rule.unit)
             attempt = Attempt(policy, subject_of(domain, match.entries), check_cost(descriptor.cost, 0))
-            parts.append(Part(place, rule, match.metric, attempt, descriptor.own))
+            quota_mode = rule.quota_mode or modes.quota_mode
+            near_above = int(rule.quota * modes.near_limit_ratio + _ROUNDING)
+            parts.append(Part(place, rule, match.metric, attempt, descriptor.own, quota_mode, near_above))
             form.append((rule.name, rule.quota, rule.unit))
         statuses.append(status)
     alone = parts[0] if len(parts) == 1 and parts[0].is_plain else None
-    return Plan(domain, tuple(parts), tuple(statuses), tuple(counted), alone, tuple(form))
+    brought: tuple[tuple[int, str], ...] = ()
+    if any(descriptors[part.place].limit is not None for part in parts):
+        brought = tuple(sorted({(part.rule.quota, part.rule.unit) for part in parts}))
+    return Plan(domain, tuple(parts), tuple(statuses), tuple(counted), alone, tuple(form), brought)
 
 
 def _match(configuration: Configuration, domain: str, descriptor: Descriptor) -> Match | None:
@@ -122,8 +141,7 @@ def _match(configuration: Configuration, domain: str, descriptor: Descriptor) ->
     quota, unit = descriptor.limit
     if unit not in UNITS_US:
         raise InvalidValueError("the request's own limit has no unit; give it one, like MINUTE")
-    names = [f"{key}_{value}" if value else key for key, value in descriptor.entries]
-    return Match(Rule(quota, unit), descriptor.entries, ".".join([domain, *names]))
+    return Match(Rule(quota, unit), descriptor.entries, f"{domain}.{REQUESTS}")
 
 
 def subject_of(domain: str, entries: Sequence[tuple[str, str]]) -> str:

@@ -1,6 +1,7 @@
 """Decides one request of Envoy: which limits its descriptors have, and whether all of them have room.
 
-The rule: a request that is refused consumes nothing. The descriptors that refuse by themselves are one joint attempt,
+The rule: a request that is refused consumes nothing, also where global shadow mode lets it through: what is counted
+then is what will be once the mode is off. The descriptors that refuse by themselves are one joint attempt,
 all or nothing. After it come those in quota mode, which refuse only if all of them are over, and those in shadow mode,
 which never do. Once a request is refused, the rest is only looked at.
 
@@ -10,11 +11,13 @@ with its own addend 0 is only looked at.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from capline.model.attempt import Attempt
-from capline.service.envoy.plan import Part, Plan, Status, plan_of
+from capline.service.envoy.plan import MOST_DESCRIPTORS, Part, Plan, Status, plan_of
 from capline.service.envoy.rules import UNITS_US, Rule, policies_of, policy_name
+from capline.service.envoy.settings import USUAL_MODES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,11 +27,15 @@ if TYPE_CHECKING:
     from capline.service.envoy.metrics import EnvoyMetrics
     from capline.service.envoy.plan import Descriptor
     from capline.service.envoy.rules import Configuration
+    from capline.service.envoy.settings import Modes
 
 __all__ = ["RateLimit"]
 
 MOST_OVERRIDES = 1000
-"""The most limits that are kept of those that requests brought along; the least recently planned goes first."""
+"""Sets of limits that requests brought along for which a limiter is kept; the least recently used goes first."""
+
+REQUESTS = "envoy.request"
+"""The policy under which the decisions of all such limits are counted."""
 
 _Limit = tuple[int, str]
 
@@ -39,42 +46,34 @@ class RateLimit:
     `changes` goes up whenever plans that were made before are no longer valid.
     """
 
-    def __init__(self, limiter: AsyncLimiter, configuration: Configuration, metrics: EnvoyMetrics) -> None:
-        self._limiter = limiter.beside(())
+    def __init__(
+        self, limiter: AsyncLimiter, configuration: Configuration, metrics: EnvoyMetrics, modes: Modes = USUAL_MODES
+    ) -> None:
+        self._limiter = limiter.beside((), most_joint=MOST_DESCRIPTORS)
         self._metrics = metrics
-        self._overrides: dict[_Limit, None] = {}
         self._limits: list[_Limit] = []
-        self._before: list[_Limit] = []
-        self._known: set[str] = set()
+        self.modes = modes
         self.changes = 0
+
+        titled = limiter.beside((), title=REQUESTS)
+
+        @lru_cache(MOST_OVERRIDES)
+        def brought(limits: tuple[_Limit, ...]) -> AsyncLimiter:
+            return titled.beside(policies_of(limits), most_joint=MOST_DESCRIPTORS)
+
+        self._brought = brought
         self.use(configuration)
 
     def use(self, configuration: Configuration) -> None:
         """Decide by this one from now on; what was counted stays, and requests under way end by the one before."""
         self._configuration = configuration
-        self._before = self._limits
-        self._limits = [(rule.quota, rule.unit) for rule in configuration.rules if not rule.unlimited]
-        self._take()
-
-    def _take(self) -> None:
-        policies = policies_of([*self._limits, *self._before, *self._overrides])
-        self._limiter.use(policies)
-        self._known = {policy.name for policy in policies}
+        before, self._limits = self._limits, [(rule.quota, rule.unit) for rule in configuration.rules if rule.unit]
+        self._limiter.use(policies_of([*self._limits, *before]))
         self.changes += 1
 
     def plan(self, domain: str, descriptors: Sequence[Descriptor]) -> Plan:
         """What a request leads to; raises `InvalidValueError` for one that can have no answer."""
-        plan = plan_of(self._configuration, domain, descriptors)
-        for part in plan.parts:
-            limit = part.rule.quota, part.rule.unit
-            if limit in self._overrides:
-                self._overrides[limit] = self._overrides.pop(limit)  # now the last to go
-            elif part.attempt.policy not in self._known:  # the request brought it along
-                if len(self._overrides) == MOST_OVERRIDES:
-                    del self._overrides[next(iter(self._overrides))]
-                self._overrides[limit] = None
-                self._take()
-        return plan
+        return plan_of(self._configuration, domain, descriptors, self.modes)
 
     async def decide(self, plan: Plan) -> tuple[bool, Sequence[Status]]:
         """Whether the request is over its limits, and the status of each descriptor, in order.
@@ -84,96 +83,121 @@ class RateLimit:
         for labels in plan.counted:
             self._metrics.descriptor(*labels)
         statuses = list(plan.statuses)
+        # Limits of requests have a limiter of their own: taking them into that of the files would compile all anew.
+        limiter = self._brought(plan.brought) if plan.brought else self._limiter
         part = plan.alone
         if part is not None:  # nearly every request; inlined, as function calls cost here
             attempt = part.attempt
-            decision = await self._limiter.decide(attempt.policy, attempt.subject, attempt.cost)
+            decision = await limiter.decide(attempt.policy, attempt.subject, attempt.cost)
             over = not decision.allowed
-            statuses[part.place] = _status(part.rule, decision.limits[0], over=over)
-            self._metrics.descriptor(plan.domain, part.metric, "over_limit" if over else "ok")
-            return over, statuses
-        over = await self._together(plan.parts, statuses)
-        self._count(plan, statuses)
-        return over, statuses
+            statuses[part.place] = status = _status(part.rule, decision.limits[0], over=over)
+            outcome = "ok" if not over else "shadow" if self.modes.shadow_mode else "over_limit"
+            self._metrics.descriptor(plan.domain, part.metric, outcome)
+            if not over and part.rule.quota - status.remaining > part.near_above:
+                self._near(plan.domain, part, status)
+        else:
+            over = await _Deciding(limiter, statuses).together(plan.parts)
+            self._count(plan, statuses, over=over)
+        return over and not self.modes.shadow_mode, statuses
 
-    async def _together(self, parts: Sequence[Part], statuses: list[Status]) -> bool:
+    def _count(self, plan: Plan, statuses: list[Status], *, over: bool) -> None:
+        for part in plan.parts:
+            status = statuses[part.place]
+            if not status.over:
+                self._metrics.descriptor(plan.domain, part.metric, "ok")
+                if part.attempt.cost and (part.own or not over):  # else it was only looked at
+                    self._near(plan.domain, part, status)
+                continue
+            lets_through = part.rule.shadow or self.modes.shadow_mode
+            self._metrics.descriptor(plan.domain, part.metric, "shadow" if lets_through else "over_limit")
+            status.over = not part.rule.shadow
+
+    def _near(self, domain: str, part: Part, status: Status) -> None:
+        """Count the hits of this request that stand above the share of the limit that is near it."""
+        above = part.rule.quota - status.remaining - part.near_above
+        if above > 0:
+            self._metrics.near_limit(domain, part.metric, min(above, part.attempt.cost))
+
+
+class _Deciding:
+    """One request of several parts under way; what becomes of each is put in its place of `statuses`."""
+
+    def __init__(self, limiter: AsyncLimiter, statuses: list[Status]) -> None:
+        self._limiter = limiter
+        self._statuses = statuses
+
+    async def together(self, parts: Sequence[Part]) -> bool:
         """Decide the parts in their order; whether they are over."""
+        statuses = self._statuses
         refusing: list[Part] = []
         quota: list[Part] = []
         shadow: list[Part] = []
         for part in parts:
-            (shadow if part.rule.shadow else quota if part.rule.quota_mode else refusing).append(part)
+            (shadow if part.rule.shadow else quota if part.quota_mode else refusing).append(part)
         for part in parts:
             if not part.attempt.cost:
-                await self._look(part, statuses)
+                await self._look(part)
             elif part.own:
-                await self._debit(part, statuses)
+                await self._debit(part)
         over = _any_over(refusing, statuses)
-        hits = await self._joint(_to_decide(refusing), statuses, refused=over)
+        hits = await self._joint(_to_decide(refusing), refused=over)
         over = _any_over(refusing, statuses)
-        await self._each(_to_decide(quota), statuses, refused=over)
+        await self._each(_to_decide(quota), refused=over)
         if quota and not over and all(statuses[part.place].over for part in quota):
             over = True
             for attempt, hit in hits:
                 await self._limiter.refund(attempt.policy, attempt.subject, hit, attempt.cost)
-        await self._each(_to_decide(shadow), statuses, refused=over)
+        await self._each(_to_decide(shadow), refused=over)
         return over
 
-    async def _each(self, parts: list[Part], statuses: list[Status], *, refused: bool) -> list[tuple[Attempt, int]]:
+    async def _each(self, parts: list[Part], *, refused: bool) -> list[tuple[Attempt, int]]:
         """Decide each by itself, or look at it where the request is refused; what was consumed."""
         hits: list[tuple[Attempt, int]] = []
         for part in parts:
             if refused:
-                await self._look(part, statuses)
-            elif (hit := await self._alone(part, statuses)) is not None:
+                await self._look(part)
+            elif (hit := await self._alone(part)) is not None:
                 hits.append((part.attempt, hit))
         return hits
 
-    async def _joint(self, parts: list[Part], statuses: list[Status], *, refused: bool) -> list[tuple[Attempt, int]]:
+    async def _joint(self, parts: list[Part], *, refused: bool) -> list[tuple[Attempt, int]]:
         """Consume of all or of none; what was consumed."""
         if refused or len(parts) <= 1:
-            return await self._each(parts, statuses, refused=refused)
+            return await self._each(parts, refused=refused)
+        statuses = self._statuses
         attempts, numbers = _merged(parts)
         joint = await self._limiter.decide_all(attempts)
         for part, number in zip(parts, numbers, strict=True):
             limits, cost = joint.limits[number], attempts[number].cost
             if not limits:  # a cluster's slots decide in turn, and this one was not asked
-                await self._look(part, statuses)
+                await self._look(part)
                 continue
             statuses[part.place] = _status(part.rule, limits[0], over=not joint.allowed and limits[0].remaining < cost)
         if not joint.allowed and not any(statuses[part.place].over for part in parts):
             statuses[parts[numbers.index(joint.binds)].place].over = True  # the others took room in the meantime
         return list(zip(attempts, joint.hits, strict=True)) if joint.allowed else []
 
-    async def _alone(self, part: Part, statuses: list[Status]) -> int | None:
+    async def _alone(self, part: Part) -> int | None:
         """Decide one by itself; the hit."""
         attempt = part.attempt
         decision = await self._limiter.decide(attempt.policy, attempt.subject, attempt.cost)
-        statuses[part.place] = _status(part.rule, decision.limits[0], over=not decision.allowed)
+        self._statuses[part.place] = _status(part.rule, decision.limits[0], over=not decision.allowed)
         return decision.hit
 
-    async def _look(self, part: Part, statuses: list[Status]) -> None:
+    async def _look(self, part: Part) -> None:
         """Would it be allowed? Consumes nothing. With the addend 0: is no more counted than the limit has?"""
         attempt = part.attempt
         decision = await self._limiter.peek(attempt.policy, attempt.subject, 0)
         status = _status(part.rule, decision.limits[0], over=not decision.allowed)
         status.over = status.over or status.remaining < attempt.cost
-        statuses[part.place] = status
+        self._statuses[part.place] = status
 
-    async def _debit(self, part: Part, statuses: list[Status]) -> None:
+    async def _debit(self, part: Part) -> None:
         """Count it, whatever the limit says; over where more is counted now than the limit has."""
         attempt = part.attempt
         await self._limiter.charge(attempt.policy, attempt.subject, attempt.cost)
         decision = await self._limiter.peek(attempt.policy, attempt.subject, 0)
-        statuses[part.place] = _status(part.rule, decision.limits[0], over=not decision.allowed)
-
-    def _count(self, plan: Plan, statuses: list[Status]) -> None:
-        for part in plan.parts:
-            status = statuses[part.place]
-            outcome = "over_limit" if status.over else "ok"
-            if status.over and part.rule.shadow:
-                outcome, status.over = "shadow", False
-            self._metrics.descriptor(plan.domain, part.metric, outcome)
+        self._statuses[part.place] = _status(part.rule, decision.limits[0], over=not decision.allowed)
 
 
 def _any_over(parts: list[Part], statuses: list[Status]) -> bool:

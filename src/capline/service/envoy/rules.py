@@ -36,6 +36,7 @@ class Rule(msgspec.Struct, frozen=True):
 
     `replaces` are the names of the rules that it takes the place of; `name` is its own. `shadow` never refuses;
     `quota_mode` refuses only together with all others of its kind. `detailed` counts by the values of the request.
+    `metadata` is told to Envoy while there is room.
     """
 
     quota: int
@@ -46,6 +47,7 @@ class Rule(msgspec.Struct, frozen=True):
     shadow: bool = False
     quota_mode: bool = False
     detailed: bool = False
+    metadata: dict[str, object] | None = None
 
 
 class Match(msgspec.Struct, frozen=True):

@@ -4,14 +4,15 @@
     INVALID_ARGUMENT   a request that can have no answer, such as one without a domain
     INTERNAL           the store is damaged, or the service has a fault, which its log tells
 
-The rule: it checks its files once a second and takes a change whole or not at all. To stop, it finishes what it has.
+The rule: it takes a change of its files whole or not at all. To stop, it finishes what it has.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from capline.model.errors import CaplineError, StoreDamagedError, StoreError, StoreVersionError
@@ -43,15 +44,16 @@ log = logging.getLogger("capline.service")
 
 
 class EnvoyServer(NamedTuple):
-    """A running server: the port that it listens on, and what it decides with, for `POST /json`.
+    """A running server: the port that it listens on (1 for a Unix socket), and what it decides with, for `POST /json`.
 
     `certificate` is what it shows, which may be renewed; None without TLS. `stop` takes no new calls from then on, and
-    returns once those under way have ended, which it cancels after these seconds.
+    returns once those under way have ended, which it cancels after these seconds. `reload` takes over changed files and
+    returns whether any did; it raises the `CaplineError` of those that are refused. Any thread may call it.
     """
 
     port: int
     ratelimit: RateLimit
-    files: Files
+    reload: Callable[[], bool]
     stop: Callable[[float], Awaitable[None]]
     certificate: Certificate | None = None
 
@@ -66,30 +68,29 @@ async def envoy_server(
     """
     files = Files(*settings.files, merge_domains=settings.merge_domains)
     metrics = EnvoyMetrics(figures)
-    ratelimit = RateLimit(limiter, files.current, metrics)
+    ratelimit = RateLimit(limiter, files.current, metrics, settings.modes)
     certificate = None if settings.tls is None else Certificate(settings.tls)
     server, port = await _started(
-        ratelimit, settings.listen, certificate, [] if guard is None else [checked_by(guard, metrics)]
+        ratelimit, settings, certificate, [] if guard is None else [checked_by(guard, metrics)]
     )
-    following = asyncio.create_task(_follow(files, ratelimit, metrics, settings.look_every_s))
     try:
-        yield EnvoyServer(port, ratelimit, files, server.stop, certificate)
+        yield EnvoyServer(port, ratelimit, _reload_of(files, ratelimit, metrics), server.stop, certificate)
     finally:
-        following.cancel()
-        with suppress(asyncio.CancelledError):
-            await following
         await server.stop(STOP_WITHIN_S)
 
 
 async def _started(
-    ratelimit: RateLimit, listen: str, certificate: Certificate | None, interceptors: list[Any]
+    ratelimit: RateLimit, settings: EnvoySettings, certificate: Certificate | None, interceptors: list[Any]
 ) -> tuple[Any, int]:
     grpc, aio = part("grpc"), part("grpc.aio")
+    listen = settings.listen
+    ages = {"": settings.max_connection_age, "_grace": settings.max_connection_age_grace}
     server = aio.server(
         interceptors=interceptors,
         options=[
             ("grpc.max_receive_message_length", LARGEST_MESSAGE_BYTES),
             ("grpc.so_reuseport", 1),
+            *((f"grpc.max_connection_age{of}_ms", round(age * 1000)) for of, age in ages.items() if age is not None),
         ],
     )
     method = grpc.unary_unary_rpc_method_handler(_handler(grpc, ratelimit))  # bytes in, bytes out
@@ -103,7 +104,12 @@ async def _started(
         )
     except RuntimeError:
         raise CaplineError(
-            f"--grpc {listen}: the address is in use or not of this host; name another port, or 0 for any that is free"
+            f"--grpc {listen}: "
+            + (
+                "no socket can be made there; name a path in a folder that exists and may be written"
+                if listen.startswith("unix:")
+                else "the address is in use or not of this host; name another port, or 0 for any that is free"
+            )
         ) from None
     await server.start()
     return server, port
@@ -148,14 +154,17 @@ async def _add_health(server: Any) -> None:
     reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
 
 
-async def _follow(files: Files, ratelimit: RateLimit, metrics: EnvoyMetrics, every_s: float) -> None:
-    while True:
-        await asyncio.sleep(every_s)
-        if not await asyncio.to_thread(files.poll):
-            continue
-        metrics.reload(taken=files.error is None)
-        if files.error is None:
-            ratelimit.use(files.current)
-            log.info("rate limit files taken over")
-        else:
-            log.error("rate limit files refused, the last good ones serve: %s", files.error)
+def _reload_of(files: Files, ratelimit: RateLimit, metrics: EnvoyMetrics) -> Callable[[], bool]:
+    on_loop = asyncio.get_running_loop().call_soon_threadsafe
+
+    def reload() -> bool:
+        changed = files.poll()
+        if changed:
+            on_loop(partial(metrics.reload, taken=files.error is None))
+        if files.error is not None:
+            raise files.error
+        if changed:
+            on_loop(ratelimit.use, files.current)
+        return changed
+
+    return reload

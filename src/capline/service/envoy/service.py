@@ -10,14 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from capline.model.errors import InvalidValueError
-from capline.service.envoy.messages import OK, OVER_LIMIT, UNIT_NAMES, UNIT_NUMBERS, DecodeError, rls
+from capline.service.envoy.messages import OK, OVER_LIMIT, UNIT_NAMES, UNIT_NUMBERS, DecodeError, Struct, rls
 from capline.service.envoy.plan import Descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from capline.service.envoy.plan import Plan, Status
+    from capline.service.envoy.plan import Part, Plan, Status
     from capline.service.envoy.ratelimit import RateLimit
+    from capline.service.envoy.settings import Modes
 
 __all__ = ["Response", "Service"]
 
@@ -29,7 +30,7 @@ LONGEST_KEPT_BYTES = 512
 class Response:
     """A prefilled response, without what is decided: for all plans with the same rules at the same places."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, modes: Modes) -> None:
         self._response = rls.RateLimitResponse(statuses=[_constant(status) for status in plan.statuses])
         self._parts: list[tuple[int, Any, Any]] = []
         for part in plan.parts:
@@ -39,9 +40,16 @@ class Response:
             status.current_limit.unit = UNIT_NUMBERS[part.rule.unit]
             status.duration_until_reset.SetInParent()
             self._parts.append((part.place, status, status.duration_until_reset))
+        self._headers = modes.response_headers and bool(plan.parts)
+        if self._headers:
+            for name in (modes.limit_header, modes.remaining_header, modes.reset_header):
+                self._response.response_headers_to_add.add(key=name)
 
-    def of(self, statuses: Sequence[Status], *, over: bool) -> Any:
-        """The response; the next call overwrites it, so use it before anything is awaited."""
+    def of(self, plan: Plan, statuses: Sequence[Status], told: Any, *, over: bool) -> Any:
+        """The response; the next call overwrites it, so use it before anything is awaited.
+
+        `told` is the dynamic metadata before anything is decided; None where there is none.
+        """
         response = self._response
         response.overall_code = OVER_LIMIT if over else OK
         for place, message, duration in self._parts:
@@ -50,7 +58,23 @@ class Response:
             message.limit_remaining = status.remaining
             duration.seconds, us = divmod(status.reset_us, 1_000_000)
             duration.nanos = us * 1000
+        if self._headers:
+            self._head(plan, statuses)
+        response.ClearField("dynamic_metadata")
+        if told is not None:
+            response.dynamic_metadata.CopyFrom(told)
+            passed = _merged([part for part in plan.parts if not statuses[part.place].over])
+            if passed:
+                response.dynamic_metadata["metadata"] = passed
         return response
+
+    def _head(self, plan: Plan, statuses: Sequence[Status]) -> None:
+        """Headers of the limit that refuses, or else of the one that has the least left."""
+        nearest = min(plan.parts, key=lambda part: (not statuses[part.place].over, statuses[part.place].remaining))
+        status = statuses[nearest.place]
+        values = nearest.rule.quota, status.remaining, -(-status.reset_us // 1_000_000)
+        for header, value in zip(self._response.response_headers_to_add, values, strict=True):
+            header.value = str(value)
 
 
 class Service:
@@ -58,7 +82,7 @@ class Service:
 
     def __init__(self, ratelimit: RateLimit) -> None:
         self._ratelimit = ratelimit
-        self._kept: dict[bytes, tuple[Plan, Response]] = {}
+        self._kept: dict[bytes, tuple[Plan, Response, Any]] = {}
         self._responses: dict[object, Response] = {}
         self._changes = ratelimit.changes
 
@@ -70,17 +94,17 @@ class Service:
         planned = self._kept.get(data) if self._changes == self._ratelimit.changes else None
         if planned is None:
             planned = self._planned(data)
-        plan, response = planned
+        plan, response, told = planned
         over, statuses = await self._ratelimit.decide(plan)
-        return response.of(statuses, over=over).SerializeToString()
+        return response.of(plan, statuses, told, over=over).SerializeToString()
 
     async def answer_message(self, request: Any) -> Any:
         """The response to a request; raises as `answer`."""
-        plan, response = self._of(request)
+        plan, response, told = self._of(request)
         over, statuses = await self._ratelimit.decide(plan)
-        return response.of(statuses, over=over)
+        return response.of(plan, statuses, told, over=over)
 
-    def _planned(self, data: bytes) -> tuple[Plan, Response]:
+    def _planned(self, data: bytes) -> tuple[Plan, Response, Any]:
         try:
             request = rls.RateLimitRequest.FromString(data)
         except DecodeError:
@@ -93,7 +117,7 @@ class Service:
             self._kept[data] = planned
         return planned
 
-    def _of(self, request: Any) -> tuple[Plan, Response]:
+    def _of(self, request: Any) -> tuple[Plan, Response, Any]:
         addend: int = request.hits_addend or 1
         descriptors = [_descriptor(descriptor, addend) for descriptor in request.descriptors]
         plan = self._ratelimit.plan(request.domain, descriptors)
@@ -101,8 +125,44 @@ class Service:
         if response is None:
             if len(self._responses) >= MOST_KEPT:
                 self._responses.clear()
-            response = self._responses[plan.form] = Response(plan)
-        return plan, response
+            response = self._responses[plan.form] = Response(plan, self._ratelimit.modes)
+        tells = self._ratelimit.modes.dynamic_metadata or any(part.rule.metadata for part in plan.parts)
+        return plan, response, _told(request) if tells else None
+
+
+def _told(request: Any) -> Any:
+    """What was asked, in the form in which envoyproxy/ratelimit tells it as dynamic metadata."""
+    asked: list[dict[str, object]] = []
+    for descriptor in request.descriptors:
+        fields: dict[str, object] = {"entries": [f"{entry.key}={entry.value}" for entry in descriptor.entries]}
+        if descriptor.HasField("limit"):
+            unit = UNIT_NAMES.get(descriptor.limit.unit, "").upper()
+            fields["limit"] = f"requests_per_unit:{descriptor.limit.requests_per_unit} unit:{unit}"
+        if descriptor.HasField("hits_addend"):
+            fields["hitsAddend"] = descriptor.hits_addend.value
+        asked.append(fields)
+    told = Struct()
+    told.update({"domain": request.domain, "descriptors": asked})
+    if request.hits_addend:
+        told["hitsAddend"] = request.hits_addend
+    return told
+
+
+def _merged(parts: Sequence[Part]) -> dict[str, object]:
+    """The metadata of these; mappings under one key are merged, of other values the first one stays."""
+    merged: dict[str, object] = {}
+    for part in parts:
+        _merge(merged, part.rule.metadata or {})
+    return merged
+
+
+def _merge(into: dict[str, Any], more: Any) -> None:
+    for key, value in more.items():
+        if isinstance(value, dict) and isinstance(into.get(key, {}), dict):
+            into[key] = {**into.get(key, {})}  # the rule's own stays as it is
+            _merge(into[key], value)
+        else:
+            into.setdefault(key, value)
 
 
 def _descriptor(descriptor: Any, addend: int) -> Descriptor:

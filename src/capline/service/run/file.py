@@ -5,7 +5,7 @@
     segments: s3://bucket/prefix              optional
     http: {listen: 127.0.0.1:8080, workers: 2, trusted_proxies: 1, tls: {certificate: c.pem, key: k.pem}}
     admin: {listen: 127.0.0.1:8081}
-    grpc: {listen: 127.0.0.1:8082, envoy: ratelimit/, merge_domains: false, tls: {…}}
+    grpc: {listen: 127.0.0.1:8082, envoy: ratelimit/, merge_domains: false, tls: {…}}     or listen: unix:envoy.sock
     spoe: {listen: 127.0.0.1:8083}
     tokens: tokens.json                       who may ask
     on_store_error: raise
@@ -19,6 +19,7 @@ those of the environment and of options the working directory's. `http.listen` i
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
@@ -28,6 +29,8 @@ from capline.forms.tree import Items, Table, Text, read_tree, shown
 from capline.model.errors import CaplineError, InvalidValueError
 from capline.policy.file import PolicyFileError
 from capline.segment.files import read
+from capline.service.envoy.environment import upstream_settings
+from capline.service.envoy.settings import USUAL_MODES, Modes
 from capline.service.run.settings import Address, Bounds, Grpc, Http, Observers, Settings, Tls, parse_address
 
 if TYPE_CHECKING:
@@ -41,6 +44,10 @@ _LARGEST_FILE_BYTES = 1 << 20
 MOST_WORKERS = 256
 _MOST = 1 << 40
 _LONGEST_S = 3600
+_LONGEST_AGE_S = 2_000_000
+"""Of a connection: gRPC counts its milliseconds in 31 bits."""
+
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}", re.ASCII)
 
 KEYS = (
     *("store", "policies", "config", "segments", "tokens", "on_store_error"),
@@ -49,6 +56,8 @@ KEYS = (
     *("admin.listen", "admin.tls.certificate", "admin.tls.key", "admin.tls.client_ca"),
     *("grpc.listen", "grpc.envoy", "grpc.merge_domains", "spoe.listen"),
     *("grpc.tls.certificate", "grpc.tls.key", "grpc.tls.client_ca"),
+    *("grpc.max_connection_age", "grpc.max_connection_age_grace"),
+    *(f"grpc.{name}" for name in Modes.__struct_fields__),
     *(f"observers.{name}" for name in Observers.__struct_fields__),
     *(f"bounds.{name}" for name in Bounds.__struct_fields__),
 )
@@ -71,6 +80,8 @@ def read_settings(
     above: dict[str, tuple[str, str | tuple[str, ...]]] = {
         key: (name, environment[name]) for name, key in VARIABLES.items() if environment.get(name)
     }
+    if "grpc.envoy" in above or "grpc.envoy" in options:
+        above = upstream_settings(environment) | above
     for key, (name, value) in (above | dict(options)).items():
         said.append((name, key))
         root = _with(root, key.split("."), value, -len(said))
@@ -129,7 +140,10 @@ class _Reader:
     def settings(self) -> Settings:
         top, usual = self._top, Settings()
         config = self._url(top, "config")
+        grpc = self._grpc()
         from_file = config is None or top.has("policies")
+        if grpc is not None and not top.has("policies") and not (self._folder / (usual.policies or "")).exists():
+            from_file = False  # Envoy's limits are enough
         settings = Settings(
             store=self._url(top, "store", usual.store) or usual.store,
             policies=self._path(top, "policies", usual.policies) if from_file else None,
@@ -137,7 +151,7 @@ class _Reader:
             segments=self._url(top, "segments"),
             http=self._http(usual.http, "http"),
             admin=self._http(usual.admin, "admin"),
-            grpc=self._grpc(),
+            grpc=grpc,
             spoe=self._spoe(),
             tokens=self._path(top, "tokens"),
             on_store_error=top.one_of("on_store_error", ("raise", "allow", "deny"), usual.on_store_error),
@@ -153,7 +167,6 @@ class _Reader:
                 f"its protocol has no tokens, so it listens on loopback only, like 127.0.0.1:{settings.spoe.port}; "
                 "run the service beside each HAProxy that asks it",
             )
-        grpc = settings.grpc
         if grpc is not None and not grpc.listen.is_loopback and (grpc.tls is None or settings.tokens is None):
             self._note_of(
                 "grpc",
@@ -162,7 +175,8 @@ class _Reader:
             )
         for name, address in (("grpc", grpc and grpc.listen), ("spoe", settings.spoe)):
             if address is not None and address.port == 0 and settings.http.workers > 1:
-                self._note_of(name, "several workers need a port that all know, not 0")
+                several = "a Unix socket is of one process: give 'workers: 1'" if address.is_unix else ""
+                self._note_of(name, several or "several workers need a port that all know, not 0")
         if settings.tokens is None:
             for name, listener in (("http", settings.http), ("admin", settings.admin)):
                 if not listener.listen.is_loopback:
@@ -208,7 +222,12 @@ class _Reader:
         fields = self._top.section("grpc")
         if fields is None:
             return None
-        listen = self._address(fields, Address("127.0.0.1", 8082))
+        where = fields.optional("listen") or ""
+        if where.startswith("unix:") and len(where) > len("unix:"):
+            path = self._base(fields.node("listen")) / where.removeprefix("unix:").replace("//", "", 1)
+            listen = Address(f"unix:{path}", 0)
+        else:
+            listen = self._address(fields, Address("127.0.0.1", 8082))
         if not fields.has("envoy"):
             fields.fault(
                 None, "which limits? name files of envoyproxy/ratelimit: 'envoy: ratelimit/' or --envoy ratelimit/"
@@ -218,8 +237,29 @@ class _Reader:
         base = self._base(node.items[0] if isinstance(node, Items) and node.items else node)
         merge_domains = fields.flag("merge_domains", default=False)
         tls = self._tls(fields)
+        usual = USUAL_MODES
+        modes = Modes(
+            shadow_mode=fields.flag("shadow_mode", default=usual.shadow_mode),
+            quota_mode=fields.flag("quota_mode", default=usual.quota_mode),
+            near_limit_ratio=self._share(fields, "near_limit_ratio", usual.near_limit_ratio),
+            dynamic_metadata=fields.flag("dynamic_metadata", default=usual.dynamic_metadata),
+            response_headers=fields.flag("response_headers", default=usual.response_headers),
+            limit_header=self._header(fields, "limit_header", usual.limit_header),
+            remaining_header=self._header(fields, "remaining_header", usual.remaining_header),
+            reset_header=self._header(fields, "reset_header", usual.reset_header),
+        )
+        age, grace = (
+            fields.seconds(key, 1, _LONGEST_AGE_S) if fields.has(key) else None
+            for key in ("max_connection_age", "max_connection_age_grace")
+        )
         fields.close()
-        return Grpc(listen, tuple(str(base / word) for word in words), merge_domains, tls)
+        return Grpc(listen, tuple(str(base / word) for word in words), merge_domains, tls, modes, age, grace)
+
+    def _header(self, fields: Fields, key: str, usual: str) -> str:
+        name = fields.text(key, usual)
+        if not _HEADER.fullmatch(name):
+            fields.fault(key, f"{shown(name)} is no name of a header, like {usual}")
+        return name
 
     def _spoe(self) -> Address | None:
         fields = self._top.section("spoe")

@@ -9,6 +9,7 @@ import msgspec
 
 from capline.limiter.base import DEFAULT_URL
 from capline.model.errors import InvalidValueError, quoted
+from capline.service.envoy.settings import USUAL_MODES, Modes
 
 __all__ = ["Address", "Bounds", "Grpc", "Http", "Observers", "Settings", "Tls", "parse_address"]
 
@@ -16,19 +17,26 @@ _LARGEST_PORT = 65535
 
 
 class Address(NamedTuple):
-    """Where to listen; port 0 is any that is free."""
+    """Where to listen; port 0 is any that is free. For a Unix socket the host is `unix:` and its path, the port 0."""
 
     host: str
     port: int
 
     def __str__(self) -> str:
+        if self.is_unix:
+            return self.host
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
     @property
+    def is_unix(self) -> bool:
+        """Whether it is a Unix socket."""
+        return self.host.startswith("unix:")
+
+    @property
     def is_loopback(self) -> bool:
         """Whether only this machine reaches it."""
-        return ip_address(self.host).is_loopback
+        return self.is_unix or ip_address(self.host).is_loopback
 
 
 class Tls(msgspec.Struct, frozen=True):
@@ -49,12 +57,15 @@ class Http(msgspec.Struct, frozen=True):
 
 
 class Grpc(msgspec.Struct, frozen=True):
-    """The listener for Envoy, and files or folders of envoyproxy/ratelimit YAML."""
+    """The listener for Envoy, and files or folders of envoyproxy/ratelimit YAML; ages in seconds, None is no bound."""
 
     listen: Address
     envoy: tuple[str, ...] = ()
     merge_domains: bool = False
     tls: Tls | None = None
+    modes: Modes = USUAL_MODES
+    max_connection_age: float | None = None
+    max_connection_age_grace: float | None = None
 
 
 class Observers(msgspec.Struct, frozen=True):

@@ -189,6 +189,45 @@ def test_what_an_alias_stands_for_counts_as_written_out(tmp_path: Path, entries:
     assert f"{found.rule.quota}/{found.rule.unit}" == limit
 
 
+EVERY_FEATURE = """
+---
+domain: rl
+descriptors:
+  - key: from
+    value: web
+    descriptors:
+      - {key: to, value: shop, rate_limit: {unit: minute, requests_per_unit: 1}}
+  - key: tenant
+    rate_limit: {unit: minute, requests_per_unit: 2}
+    metadata: &plan
+      plan: free
+      limits: {burst: 2, names: [a, b]}
+    descriptors:
+      - {key: user, rate_limit: {name: user, unit: hour, requests_per_unit: 3}, detailed_metric: true}
+      - {key: user, value: blocked, rate_limit: {unit: day, requests_per_unit: 0}, metadata: {}}
+      - {key: user, value: staff*, share_threshold: true, rate_limit: {unit: week, requests_per_unit: 4}}
+      - {key: trial, shadow_mode: true, value_to_metric: true, rate_limit: {unit: second, requests_per_unit: 1}}
+      - {key: paid, rate_limit: {unlimited: true, replaces: [{name: user}]}, metadata: *plan}
+      - {key: pool, quota_mode: true, rate_limit: {unit: month, requests_per_unit: 9}, metadata: ~}
+"""
+
+
+@pytest.mark.parametrize(
+    ("entries", "metadata"),
+    [
+        ("tenant=t", {"plan": "free", "limits": {"burst": 2, "names": ["a", "b"]}}),
+        ("tenant=t paid=yes", {"plan": "free", "limits": {"burst": 2, "names": ["a", "b"]}}),
+        ("tenant=t user=blocked", {}),
+        ("tenant=t pool=1", None),
+        ("from=web to=shop", None),
+    ],
+)
+def test_a_file_with_all_that_upstream_has(tmp_path: Path, entries: str, metadata: object) -> None:
+    found = match(tmp_path, EVERY_FEATURE, *entries.split(), domain="rl")
+    assert found is not None
+    assert found.rule.metadata == metadata
+
+
 LAUGHS = "a: &a0 [x]\n" + "".join(f"b{i}: &a{i + 1} [{', '.join([f'*a{i}'] * 10)}]\n" for i in range(9))
 DEEP = "a: &a0 [[[[[[x]]]]]]\n" + "".join(f"b{i}: &a{i + 1} [[[[[[*a{i}]]]]]]\n" for i in range(900))
 LIMIT = "rate_limit: {unit: day, requests_per_unit: 1"
@@ -225,6 +264,7 @@ LIMIT = "rate_limit: {unit: day, requests_per_unit: 1"
             "unknown key 'requestsperunit'",
         ),
         ("domain: d\ndescriptors: [a]", "expected a mapping"),
+        ("domain: d\ndescriptors: [{key: a, metadata: [b]}]", "faulty.yaml:2: d: metadata: expected a mapping, like"),
         ("domain: d\ndescriptors: [{key: a, share_threshold: true, value: b}]", "a value that has a *"),
         ("domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: -1}}]", "a whole number from 0"),
         ("domain: d\nlimits: []", "unknown key 'limits'"),

@@ -7,6 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from prometheus_client import generate_latest
 from tests.kit.envoy import EnvoyService, descriptor, grpc
 
 from capline import AsyncLimiter, ManualClock
@@ -17,13 +18,16 @@ from capline.service.envoy.messages import SERVICE, rls
 from capline.service.envoy.metrics import EnvoyMetrics
 from capline.service.envoy.plan import Descriptor
 from capline.service.envoy.ratelimit import RateLimit
+from capline.service.envoy.rules import policies_of
 from capline.service.envoy.service import Service
 from capline.service.figures import Figures
+from capline.service.metrics import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from capline import Policy
     from capline.service.envoy.plan import Plan
     from capline.service.envoy.rules import Configuration
 
@@ -150,6 +154,39 @@ def test_limits_that_requests_bring_go_and_come_back(tmp_path: Path, monkeypatch
             return [await quota(service, data) for data in (few, more, few, most, few, both, more, both)]
 
     assert asyncio.run(answered()) == [30, 40, 30, 50, 30, 30, 40, 30]
+
+
+def test_limits_that_requests_bring_cost_the_same_however_many_and_are_few_series(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def counted(limits: Iterable[tuple[int, str]]) -> list[Policy]:
+        policies = policies_of(limits)
+        made.append(len(policies))
+        return policies
+
+    async def answered() -> int:
+        shown = Metrics()
+        async with AsyncLimiter("memory://", observers=[shown.observer]) as limiter:
+            decides = RateLimit(limiter, configuration(tmp_path), EnvoyMetrics(shown.figures))
+            service, kept = Service(decides), request("path=/a")
+            await service.answer(kept)
+            monkeypatch.setattr(ratelimit, "policies_of", counted)
+            series = 0
+            for most in range(1, 61):
+                own = {"entries": f"path=/{most}", "limit": {"requests_per_unit": most, "unit": 4}}
+                assert await quota(service, request(own)) == most
+                assert await quota(service, request(own, "path=/b")) == most
+                if most == 10:  # by now each kind of answer was given
+                    series = len(generate_latest(shown.registry).splitlines())
+            assert decides.changes == 1, "what was kept before still is"
+            assert len(generate_latest(shown.registry).splitlines()) == series
+            return int(await quota(service, kept))
+
+    assert asyncio.run(answered()) == 4
+    assert max(made) == 2
+    assert sum(made) <= 60 * 3
 
 
 def test_what_is_no_request_is_an_error_and_the_next_is_answered(tmp_path: Path) -> None:

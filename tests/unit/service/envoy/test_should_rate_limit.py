@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ from capline.model.errors import CaplineError
 from capline.service.envoy import server
 from capline.service.envoy.messages import SERVICE, part
 from capline.service.envoy.plan import LARGEST_REMAINING, subject_of
+from capline.service.envoy.settings import Modes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +48,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def service(tmp_path: Path, clock: ManualClock) -> Iterator[EnvoyService]:
     (tmp_path / "edge.yaml").write_text(FILE, encoding="utf-8")
-    with EnvoyService(tmp_path, clock=clock, look_every_s=0.01) as asked:
+    with EnvoyService(tmp_path, clock=clock) as asked:
         yield asked
 
 
@@ -104,6 +107,18 @@ def test_a_refusal_by_one_descriptor_consumes_none(service: EnvoyService) -> Non
     answer = service.ask("path=/a", "shadow=9", "nothing=1", "quota=9")
     assert [status.limit_remaining for status in answer.statuses] == [16, 0, 0, 1]
     assert codes_of(answer) == [OK] * 4
+
+
+@pytest.mark.parametrize("store", ["memory://", "lmdb"])
+def test_as_many_descriptors_as_there_may_be_refuse_together(tmp_path: Path, store: str) -> None:
+    (tmp_path / "edge.yaml").write_text(FILE, encoding="utf-8")
+    url = f"lmdb://{tmp_path}/store" if store == "lmdb" else store
+    each = [f"user={number}" for number in range(64)]
+    with EnvoyService(tmp_path / "edge.yaml", url) as service:
+        assert service.codes("user=63", hits_addend=2) == "++"
+        assert service.codes(*each) == "+" * 65
+        assert service.codes(*each) == "-" + "+" * 63 + "-", "the last one is full"
+        assert [status.limit_remaining for status in service.ask(*each).statuses] == [2] * 63 + [0]
 
 
 def test_two_descriptors_on_one_log_add_up(service: EnvoyService) -> None:
@@ -174,6 +189,140 @@ def test_the_requests_own_limit_wins(service: EnvoyService) -> None:
     with pytest.raises(grpc.RpcError) as refused:
         service.ask({"entries": "user=1", "limit": {"requests_per_unit": 2}})
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def told(answer: Any) -> Any:
+    """The dynamic metadata of a response."""
+    return part("google.protobuf.json_format").MessageToDict(answer.dynamic_metadata)
+
+
+def test_metadata_of_the_descriptors_that_have_room_is_told(tmp_path: Path, clock: ManualClock) -> None:
+    (tmp_path / "edge.yaml").write_text(
+        """
+domain: edge
+descriptors:
+  - key: service
+    value: a
+    quota_mode: true
+    rate_limit: {unit: minute, requests_per_unit: 1}
+    metadata: {name: a, price: 2, tags: [x, "1", 1.5, true, "true", null], at: {zone: one, host: h}}
+  - key: service
+    value: b
+    quota_mode: true
+    rate_limit: {unit: minute, requests_per_unit: 2}
+    metadata: {name: b, only: b, at: {zone: two, rack: 7}}
+  - {key: path, rate_limit: {unit: minute, requests_per_unit: 9}}
+""",
+        encoding="utf-8",
+    )
+    of_a = {"name": "a", "price": 2, "tags": ["x", "1", 1.5, True, "true", None], "at": {"zone": "one", "host": "h"}}
+    of_b = {"name": "b", "only": "b", "at": {"zone": "two", "rack": 7}}
+    both = {**of_a, "only": "b", "at": {"zone": "one", "host": "h", "rack": 7}}
+    with EnvoyService(tmp_path, clock=clock) as service:
+        asked = {
+            "domain": "edge",
+            "descriptors": [{"entries": ["service=a"]}, {"entries": ["service=b"]}, {"entries": ["path=/"]}],
+        }
+        for metadata in (both, of_b):
+            assert told(service.ask("service=a", "service=b", "path=/")) == {**asked, "metadata": metadata}
+        assert told(service.ask("service=a", "service=b", "path=/")) == asked, "those that have some are over"
+        own = {"entries": "service=b", "limit": {"requests_per_unit": 2, "unit": 4}, "hits_addend": {"value": 1}}
+        assert told(service.ask("path=/", own)) == {}, "no limit of the files with metadata"
+        clock.advance_us(MINUTE_US)
+        assert told(service.ask("service=a"))["metadata"] == of_a
+        assert service.json('{"domain":"edge","descriptors":[{"entries":[{"key":"service","value":"b"}]}]}').json()[
+            "dynamicMetadata"
+        ] == {
+            "domain": "edge",
+            "descriptors": [{"entries": ["service=b"]}],
+            "metadata": of_b,
+        }
+    with EnvoyService(tmp_path, modes=Modes(dynamic_metadata=True)) as service:
+        assert told(service.ask("path=/", own, "other=1", hits_addend=3)) == {
+            "domain": "edge",
+            "hitsAddend": 3,
+            "descriptors": [
+                {"entries": ["path=/"]},
+                {"entries": ["service=b"], "limit": "requests_per_unit:2 unit:DAY", "hitsAddend": 1},
+                {"entries": ["other=1"]},
+            ],
+        }
+
+
+def test_headers_are_of_the_limit_that_is_nearest(tmp_path: Path, clock: ManualClock) -> None:
+    (tmp_path / "edge.yaml").write_text(FILE, encoding="utf-8")
+
+    def headers(*descriptors: Any) -> dict[str, str]:
+        return {header.key: header.value for header in service.ask(*descriptors).response_headers_to_add}
+
+    names = ("RateLimit-Limit", "RateLimit-Remaining", "Reset")
+    with EnvoyService(tmp_path, clock=clock, modes=Modes(response_headers=True, reset_header="Reset")) as service:
+        assert headers("path=/a", "user=1") == dict(zip(names, ("3", "2", "60"), strict=True))
+        clock.advance_us(500_001)
+        assert headers("path=/a") == dict(zip(names, ("20", "18", "60"), strict=True))
+        assert service.codes("path=/b", hits_addend=20) == "++"
+        assert headers("path=/b", "user=1") == dict(zip(names, ("20", "0", "60"), strict=True))
+        assert headers("free=1") == headers("nothing=1") == {}
+    with EnvoyService(tmp_path) as service:
+        assert headers("path=/a") == {}
+
+
+def test_global_shadow_mode_refuses_nothing_and_counts_what_would_be(tmp_path: Path) -> None:
+    (tmp_path / "edge.yaml").write_text(FILE, encoding="utf-8")
+    with EnvoyService(tmp_path, modes=Modes(shadow_mode=True)) as service:
+        assert service.codes("path=/a", "user=1", hits_addend=3) == "+++"
+        assert service.codes("path=/a", "user=1") == "++-", "each status is as it is"
+        assert service.codes("user=1") == "+-"
+        assert service.ask("path=/a").statuses[0].limit_remaining == 16, "a request that would be refused"
+        assert (service.counted("edge.user", "shadow"), service.counted("edge.user", "over_limit")) == (2, 0)
+        body = '{"domain":"edge","descriptors":[{"entries":[{"key":"banned","value":"1"}]}]}'
+        assert service.json(body).status_code == 200
+
+
+def test_global_quota_mode_refuses_only_if_all_are_over(tmp_path: Path) -> None:
+    (tmp_path / "edge.yaml").write_text(FILE, encoding="utf-8")
+    with EnvoyService(tmp_path, modes=Modes(quota_mode=True)) as service:
+        assert service.codes("banned=1") == "--"
+        assert service.codes("banned=1", "user=1") == "+-+"
+        assert service.codes("banned=1", "user=1", "path=/a", hits_addend=3) == "+--+"
+        assert service.codes("banned=1", "user=1", hits_addend=3) == "---"
+
+
+def test_hits_near_a_limit_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "edge.yaml").write_text(FILE, encoding="utf-8")
+    with EnvoyService(tmp_path) as service:
+        for hits, near in ((16, 0), (1, 1), (2, 3), (2, 3), (1, 4)):  # of 20, 16 are 0.8
+            service.ask("path=/a", hits_addend=hits)
+            assert service.near("edge.path") == near
+        service.ask("path=/b", "user=1", hits_addend=3)
+        assert (service.near("edge.path"), service.near("edge.user")) == (4, 1)
+        service.ask("path=/c", hits_addend=15)
+        service.ask("path=/c", "banned=1", hits_addend=5)
+        assert service.near("edge.path") == 4, "a refusal consumes nothing"
+    with EnvoyService(tmp_path, modes=Modes(near_limit_ratio=0.5)) as service:
+        service.ask("path=/a", hits_addend=18)
+        assert service.near("edge.path") == 8
+
+
+def test_by_a_unix_socket(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (tmp_path / "edge.yaml").write_text(FILE, encoding="utf-8")
+    path = tmp_path_factory.mktemp("s") / "s"
+    for _ in range(2):  # the second takes the place of what is left of the first
+        with EnvoyService(tmp_path, listen=f"unix:{path}") as service:
+            assert service.codes("banned=1") == "--"
+    with pytest.raises(CaplineError, match="no socket can be made there"), EnvoyService(tmp_path, listen="unix:/no/s"):
+        pass
+
+
+def test_a_connection_is_closed_when_it_is_old(tmp_path: Path) -> None:
+    (tmp_path / "edge.yaml").write_text(FILE, encoding="utf-8")
+    with (
+        EnvoyService(tmp_path, max_connection_age=0.05, max_connection_age_grace=0.05) as service,
+        socket.create_connection(("127.0.0.1", service.server.port), timeout=60) as client,
+    ):
+        client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5))  # with its settings
+        while client.recv(1 << 16):
+            pass
 
 
 @pytest.mark.parametrize(
@@ -257,6 +406,8 @@ def test_the_page_shows_what_is_answered(tmp_path: Path, clock: ManualClock) -> 
 
 def test_files_are_followed_and_a_broken_one_is_refused(service: EnvoyService, tmp_path: Path) -> None:
     def reloads(outcome: str) -> float:
+        with suppress(CaplineError):
+            service.server.reload()
         service.run(_sleep())
         return service.registry.get_sample_value("capline_envoy_reloads_total", {"outcome": outcome}) or 0.0
 
@@ -311,7 +462,7 @@ def test_different_descriptors_are_different_subjects() -> None:
 
 
 async def _sleep() -> None:
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0)
 
 
 async def _awaited(method: Any, request: Any) -> Any:

@@ -36,7 +36,11 @@ def test_with_nothing_else_it_decides_and_keeps_what_it_decided(tmp_path: Path) 
         assert service.client.get("/metrics").status_code == 404
         with httpx.Client(base_url=service.admin, trust_env=False, timeout=WITHIN_S) as admin:
             assert admin.get("/healthz").status_code == admin.get("/readyz").status_code == 200
-            assert admin.post("/v1/decide", json={"policy": "promo", "subject": "u"}).status_code == 404
+            elsewhere = admin.post("/v1/decide", json={"policy": "promo", "subject": "u"})
+            assert (elsewhere.status_code, elsewhere.json()["detail"]) == (
+                404,
+                "there is nothing at this path; there are /healthz, /readyz, /metrics",
+            )
             metrics = admin.get("/metrics").text
         assert 'policy="promo",segment="",verb="decide",verdict="allowed"} 1.0' in metrics
         assert 'capline_store_logs{store="main"} 1.0' in metrics

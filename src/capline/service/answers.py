@@ -6,13 +6,14 @@ answer that the store did not give says so in `origin`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import msgspec
 import numpy as np
 from msgspec.structs import asdict
 
 from capline.model.decision import Decision
+from capline.model.subject import Subject  # noqa: TC001 - msgspec reads the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,8 +33,11 @@ __all__ = [
     "Columns",
     "Committed",
     "Erased",
+    "Explained",
     "JointAnswer",
     "JointSlotAnswer",
+    "Policies",
+    "PolicyFacts",
     "Refunded",
     "RefundedAll",
     "Settled",
@@ -151,6 +155,68 @@ class Settled(msgspec.Struct):
     settled: bool
 
 
+class ExplainedUnits(TypedDict):
+    """Units, and when they are free again."""
+
+    at_us: int
+    units: int
+
+
+class LimitNow(TypedDict):
+    """One limit as it stands; quiet hours have `quiet_until_us` in place of units."""
+
+    limit: str
+    binds: bool
+    log: NotRequired[str]
+    used: NotRequired[int]
+    remaining: NotRequired[int]
+    frees: NotRequired[list[ExplainedUnits]]
+    quiet_until_us: NotRequired[int | None]
+
+
+class HitNow(TypedDict):
+    """A hit of the log."""
+
+    hit: int
+    units: int
+
+
+class Explained(TypedDict):
+    """Why: the decision for one unit at `now_us`, each limit, every hit, oldest first."""
+
+    policy: str
+    subject: Subject
+    segment: str | None
+    algorithm: str
+    count_denied: bool
+    zone: str | None
+    now_us: int
+    decision: Answer
+    limits: list[LimitNow]
+    hits: list[HitNow]
+
+
+class PolicyFacts(TypedDict):
+    """A policy in force, with what it leaves to defaults."""
+
+    name: str
+    limits: list[str]
+    by_segment: dict[str, list[str]]
+    channels: dict[str, list[str]]
+    algorithm: str
+    count_denied: bool
+    log: str
+    zone: str | None
+    reservations: bool
+
+
+class Policies(TypedDict):
+    """All policies in force."""
+
+    namespace: str
+    policies: list[PolicyFacts]
+
+
 class Columns(msgspec.Struct):
     """The answers to many, in the order asked; `errors` and `origins` by row, the latter where not `origin`."""
 
@@ -264,16 +330,16 @@ def explained(why: Explanation, segment: str | None) -> bytes:
     )
 
 
-def policies(namespace: str, named: Mapping[str, Policy]) -> bytes:
+def policies(namespace: str, named: Mapping[str, Policy]) -> Policies:
     """All policies in force, in their order."""
-    return msgspec.json.encode({"namespace": namespace, "policies": [policy(each) for each in named.values()]})
+    return {"namespace": namespace, "policies": [policy(each) for each in named.values()]}
 
 
 def _text(limit: Limit | None) -> str | None:
     return None if limit is None else str(limit)
 
 
-def policy(policy: Policy) -> dict[str, object]:
+def policy(policy: Policy) -> PolicyFacts:
     """A policy, with what it leaves to defaults."""
     return {
         "name": policy.name,

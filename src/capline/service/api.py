@@ -96,9 +96,14 @@ def routes(limiter: AsyncLimiter, most_rows: int = MOST_ROWS, newcomers: Newcome
             {"POST": verbs.refund_all}, ONE_BODY_BYTES, takes=JointRefundRequest, gives=answers.RefundedAll
         ),
         "/v1/decide/batch": Route({"POST": verbs.decide_batch}, BATCH_BYTES, takes=BatchRequest, gives=answers.Columns),
-        "/v1/policies": Route({"GET": verbs.policies}),
+        "/v1/policies": Route({"GET": verbs.policies}, gives=answers.Policies),
         **configuration_routes(limiter),
-        "/v1/subjects/{subject}": Route({"GET": verbs.explain, "DELETE": verbs.erase}, query={"GET": named}),
+        "/v1/subjects/{subject}": Route(
+            {"GET": verbs.explain, "DELETE": verbs.erase},
+            gives={"GET": answers.Explained, "DELETE": answers.Erased},
+            query={"GET": named},
+            needs=("policy",),
+        ),
     }
 
 
@@ -228,8 +233,8 @@ class _Verbs:
     async def refund_all(self, request: Request) -> Reply:
         """Give the hits of several subjects back, each once."""
         joint_body: JointRefundRequest = self._refunds(request.body, request.packed)
-        if len(joint_body.attempts) > MOST_JOINT:
-            raise InvalidValueError(f"{len(joint_body.attempts)} attempts; one answer is of at most {MOST_JOINT}")
+        if not 1 <= len(joint_body.attempts) <= MOST_JOINT:
+            raise InvalidValueError(f"{len(joint_body.attempts)} attempts; one answer is of 1 to {MOST_JOINT}")
         refunded = await self._limiter.refund_all([body.attempt() for body in joint_body.attempts], joint_body.hits)
         return Reply(answers.RefundedAll(refunded))
 

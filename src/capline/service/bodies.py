@@ -10,7 +10,7 @@ from typing import Any
 
 from capline.service.problems import Problem
 
-__all__ = ["JSON", "MSGPACK", "Receive", "body_of", "check_head", "check_size", "is_unread", "rest_of"]
+__all__ = ["JSON", "MSGPACK", "Receive", "body_of", "check_head", "check_size", "is_packed", "is_unread", "rest_of"]
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
@@ -31,7 +31,7 @@ def check_head(headers: list[tuple[bytes, bytes]], most_bytes: int, *, any_type:
             raise _too_large(most_bytes)
     if kind == _JSON:
         return False
-    kind = kind.partition(b";")[0].strip().lower()
+    kind = _plain(kind)
     if kind in _PACKED:
         return True
     # A web page may send forms and text to another site without a preflight, but not JSON.
@@ -41,6 +41,15 @@ def check_head(headers: list[tuple[bytes, bytes]], most_bytes: int, *, any_type:
             "send JSON, with the header Content-Type: application/json, or msgpack, with application/msgpack",
         )
     return False
+
+
+def is_packed(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether the body is msgpack, by the head alone; an error is answered in the same."""
+    return any(name == b"content-type" and _plain(value) in _PACKED for name, value in headers)
+
+
+def _plain(kind: bytes) -> bytes:
+    return kind.partition(b";")[0].strip().lower()
 
 
 def check_size(size_bytes: int, most_bytes: int) -> None:

@@ -31,6 +31,7 @@ _PARAMETERS = (*_NAMES, "refuse")
 _HEADERS = {f"x-capline-{name}".encode(): name for name in _NAMES}
 _REFUSALS = {"403": 403, "429": 429}
 _ALSO = {204: "It may go on: what it asked for is consumed", 403: "Refused", 429: "Refused, where `refuse` is 429"}
+_SENDS = ("RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 _LONGEST_COST = 16
 """Digits of the largest cost."""
 
@@ -46,9 +47,19 @@ def check_route(limiter: AsyncLimiter) -> dict[str, Route]:
             raise InvalidValueError(f"refuse is {' or '.join(_REFUSALS)}, not {quoted(named['refuse'])}")
         decision = await decide(limiter, named)
         headers = decision.headers("legacy") | decision.headers("draft-11") | {"Cache-Control": "no-store"}
-        return Reply(b"", headers, status=204 if decision.allowed else refuse)
+        return Reply(b"", headers, status=204 if decision.allowed else refuse, type="text/plain")
 
-    return {"/check": Route({"GET": check}, roles=("decide",), query={"GET": _PARAMETERS}, also=_ALSO)}
+    return {
+        "/check": Route(
+            {"GET": check},
+            roles=("decide",),
+            query={"GET": _PARAMETERS},
+            needs=("policy", "subject"),
+            headers=tuple(f"X-Capline-{name.title()}" for name in _NAMES),
+            sends=_SENDS,
+            also=_ALSO,
+        )
+    }
 
 
 async def decide(limiter: AsyncLimiter, named: dict[str, str]) -> Decision:

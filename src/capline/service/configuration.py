@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
 
 import msgspec
 from prometheus_client.core import GaugeMetricFamily
@@ -22,8 +22,10 @@ from capline.config.open import open_backend
 from capline.config.shown import entry_facts
 from capline.limiter.rules import DEFAULT_NAMESPACE
 from capline.model.errors import InvalidValueError, NoStoreError, quoted
+from capline.model.policy import ALGORITHMS, LAYOUTS
+from capline.model.subject import Subject  # noqa: TC001 - msgspec reads the annotations
 from capline.service import answers
-from capline.service.forms import Reader, query_of, subject_of, word_of
+from capline.service.forms import Reader, described_as, query_of, subject_of, word_of
 from capline.service.http import ONE_BODY_BYTES, Reply, Request, Route
 from capline.service.problems import Problem
 from capline.store.redis.io.url import parse_url, server_schemes
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     from capline.config.records import Entry
     from capline.limiter.aio import AsyncLimiter
     from capline.model.policy import Policy
-    from capline.model.subject import Subject
 
 __all__ = ["ConfigurationMetrics", "check_address", "configuration_routes", "configuration_state"]
 
@@ -47,10 +48,13 @@ WHO = "http"
 ADMIN = ("admin",)
 
 
+_Version = Annotated[int, described_as(minimum=0)]
+
+
 class _Change(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     who: str = WHO
-    effective_at: str | None = None
-    if_version: int | None = None
+    effective_at: Annotated[str, described_as(format="date-time")] | None = None
+    if_version: _Version | None = None
 
 
 class PolicyForm(_Change, forbid_unknown_fields=True, kw_only=True):
@@ -59,9 +63,9 @@ class PolicyForm(_Change, forbid_unknown_fields=True, kw_only=True):
     limits: list[str] = []
     by_segment: dict[str, list[str]] | msgspec.UnsetType = msgspec.UNSET
     channels: dict[str, list[str]] | msgspec.UnsetType = msgspec.UNSET
-    algorithm: str | msgspec.UnsetType = msgspec.UNSET
+    algorithm: Annotated[str, described_as(enum=ALGORITHMS)] | msgspec.UnsetType = msgspec.UNSET
     count_denied: bool | msgspec.UnsetType = msgspec.UNSET
-    layout: str | msgspec.UnsetType = msgspec.UNSET
+    layout: Annotated[str, described_as(enum=LAYOUTS)] | msgspec.UnsetType = msgspec.UNSET
     log: str | msgspec.UnsetType = msgspec.UNSET
     wait_replicas: int | msgspec.UnsetType = msgspec.UNSET
     population: int | msgspec.UnsetType = msgspec.UNSET
@@ -85,8 +89,72 @@ class OverrideForm(_Change, forbid_unknown_fields=True, kw_only=True):
 class RollbackForm(msgspec.Struct, forbid_unknown_fields=True):
     """A version to go back to."""
 
-    version: int
+    version: _Version
     who: str = WHO
+
+
+class Changed(TypedDict):
+    """The configuration's version after a change."""
+
+    version: int
+
+
+class VersionFacts(TypedDict):
+    """A version: when it was made, by whom, and the instant from which it is in force, null for at once."""
+
+    version: int
+    at: str
+    who: str
+    effective_at: str | None
+
+
+class PolicyVersion(VersionFacts):
+    """What a policy was, null where it was deleted."""
+
+    policy: dict[str, Any] | None
+
+
+class OverrideVersion(VersionFacts):
+    """What a subject's own limits were, null where there were none."""
+
+    limits: list[str] | None
+
+
+class PolicyVersions(TypedDict):
+    """Versions, newest first."""
+
+    versions: list[PolicyVersion]
+
+
+class OverrideVersions(TypedDict):
+    """Versions, newest first."""
+
+    versions: list[OverrideVersion]
+
+
+class OverrideNow(OverrideVersion):
+    """A subject's own limits now, and what they will be at `effective_at`."""
+
+    policy: str
+    subject: Subject
+    next: list[str] | None
+
+
+PolicyNow = msgspec.defstruct(
+    "PolicyNow",
+    [
+        ("name", str),
+        *(
+            (key, kind | msgspec.UnsetType, msgspec.UNSET)
+            for key, kind in get_type_hints(answers.PolicyFacts).items() | get_type_hints(VersionFacts).items()
+            if key != "name"
+        ),
+        ("next", dict[str, Any] | None | msgspec.UnsetType, msgspec.UNSET),
+    ],
+    namespace={
+        "__doc__": "A policy in force, its version where a store has it, and what it will be at `effective_at`."
+    },
+)
 
 
 def configuration_routes(limiter: AsyncLimiter) -> dict[str, Route]:
@@ -98,21 +166,23 @@ def configuration_routes(limiter: AsyncLimiter) -> dict[str, Route]:
             {"GET": of.policy, "PUT": of.set_policy, "DELETE": of.delete_policy},
             ONE_BODY_BYTES,
             takes=PolicyForm,
+            gives={"GET": PolicyNow, "PUT": Changed, "DELETE": Changed},
             query={"DELETE": changed},
         ),
-        "/v1/policies/{name}/versions": Route({"GET": of.policy_versions}),
+        "/v1/policies/{name}/versions": Route({"GET": of.policy_versions}, gives=PolicyVersions),
         "/v1/policies/{name}/rollback": Route(
-            {"POST": of.roll_back_policy}, ONE_BODY_BYTES, roles=ADMIN, takes=RollbackForm
+            {"POST": of.roll_back_policy}, ONE_BODY_BYTES, roles=ADMIN, takes=RollbackForm, gives=Changed
         ),
         "/v1/overrides/{policy}/{subject}": Route(
             {"GET": of.override, "PUT": of.set_override, "DELETE": of.delete_override},
             ONE_BODY_BYTES,
             takes=OverrideForm,
+            gives={"GET": OverrideNow, "PUT": Changed, "DELETE": Changed},
             query={"DELETE": changed},
         ),
-        "/v1/overrides/{policy}/{subject}/versions": Route({"GET": of.override_versions}),
+        "/v1/overrides/{policy}/{subject}/versions": Route({"GET": of.override_versions}, gives=OverrideVersions),
         "/v1/overrides/{policy}/{subject}/rollback": Route(
-            {"POST": of.roll_back_override}, ONE_BODY_BYTES, roles=ADMIN, takes=RollbackForm
+            {"POST": of.roll_back_override}, ONE_BODY_BYTES, roles=ADMIN, takes=RollbackForm, gives=Changed
         ),
     }
 
@@ -174,7 +244,7 @@ class _Paths:
         entry = None if configuration is None else configuration.view.entries.get(name)
         if policy is None and (entry is None or entry.value is None):
             raise _nothing(f"no policy {quoted(name)}")
-        body: dict[str, Any] = {"name": name} if policy is None else answers.policy(policy)
+        body: dict[str, Any] = {"name": name} if policy is None else {**answers.policy(policy)}
         if entry is not None and configuration is not None:
             next_value: Policy | None = entry.value
             is_next = entry.effective_us > configuration.view.now_us()

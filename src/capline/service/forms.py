@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 
+from capline.limiter.prepared import MOST_JOINT
 from capline.model.attempt import Attempt
 from capline.model.errors import InvalidValueError, UnknownNameError, quoted
-from capline.model.subject import Subject, check_subject, parse_subject
+from capline.model.limit import LARGEST_QUOTA
+from capline.model.policy import POLICY_FORM
+from capline.model.subject import LARGEST_ID, LONGEST_TEXT_BYTES, Subject, check_subject, parse_subject
 from capline.service.problems import Problem
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AttemptRequest",
     "BatchRequest",
+    "Cost",
     "JointRefundRequest",
     "JointRequest",
     "JointScheduleRequest",
@@ -33,7 +37,9 @@ __all__ = [
     "ReservedRequest",
     "ScheduleRequest",
     "SettleRequest",
+    "SubjectForm",
     "UsageRequest",
+    "described_as",
     "query_of",
     "subject_of",
     "word_of",
@@ -42,13 +48,29 @@ __all__ = [
 T = TypeVar("T")
 
 
+def described_as(**schema: Any) -> msgspec.Meta:
+    """What OpenAPI says of a field besides its type. The limiter checks it: its errors say how to fix the call."""
+    return msgspec.Meta(extra_json_schema=schema)
+
+
+SubjectForm = (
+    Annotated[str, described_as(minLength=1, maxLength=LONGEST_TEXT_BYTES)]
+    | Annotated[int, described_as(minimum=0, maximum=LARGEST_ID)]
+)
+Cost = Annotated[int, described_as(minimum=0, maximum=LARGEST_QUOTA)]
+Name = Annotated[str, described_as(pattern=f"^{POLICY_FORM.pattern}$")]
+Id = Annotated[str, described_as(minLength=1)]
+Seconds = Annotated[float, described_as(minimum=0)]
+Stamp = Annotated[int, described_as(minimum=0)]
+
+
 class AttemptRequest(msgspec.Struct, forbid_unknown_fields=True):
     """One attempt."""
 
-    policy: str
-    subject: Subject
-    cost: int = 1
-    id: str | None = None
+    policy: Name
+    subject: SubjectForm
+    cost: Cost = 1
+    id: Id | None = None
     segment: str | None = None
     channel: str | None = None
     zone: str | None = None
@@ -74,47 +96,47 @@ class AttemptRequest(msgspec.Struct, forbid_unknown_fields=True):
 class ScheduleRequest(AttemptRequest, forbid_unknown_fields=True):
     """One attempt that may wait: at most `max_wait` seconds, at least `not_before`."""
 
-    max_wait: float | None = None
-    not_before: float = 0
+    max_wait: Seconds | None = None
+    not_before: Seconds = 0
 
 
 class ReserveRequest(AttemptRequest, forbid_unknown_fields=True):
     """One attempt whose hit holds for `ttl` seconds, unless it is committed."""
 
-    ttl: float = 60
+    ttl: Annotated[float, described_as(exclusiveMinimum=0, maximum=86_400)] = 60
 
 
 class ReservedRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A reserved hit, to be committed or cancelled."""
 
-    policy: str
-    subject: Subject
-    hit: int
+    policy: Name
+    subject: SubjectForm
+    hit: Stamp
 
 
 class RefundRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A hit to be given back."""
 
-    policy: str
-    subject: Subject
-    hit: int
-    cost: int = 1
+    policy: Name
+    subject: SubjectForm
+    hit: Stamp
+    cost: Cost = 1
 
 
 class SettleRequest(msgspec.Struct, forbid_unknown_fields=True):
     """What a hit, made as an estimate, really cost."""
 
-    policy: str
-    subject: Subject
-    hit: int
-    cost: int
+    policy: Name
+    subject: SubjectForm
+    hit: Stamp
+    cost: Cost
 
 
 class UsageRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A subject and the limits that are asked for."""
 
-    policy: str
-    subject: Subject
+    policy: Name
+    subject: SubjectForm
     segment: str | None = None
     channel: str | None = None
     zone: str | None = None
@@ -123,20 +145,20 @@ class UsageRequest(msgspec.Struct, forbid_unknown_fields=True):
 class JointRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Parts of one attempt."""
 
-    attempts: list[AttemptRequest]
+    attempts: Annotated[list[AttemptRequest], described_as(minItems=1, maxItems=MOST_JOINT)]
 
 
 class JointScheduleRequest(JointRequest, forbid_unknown_fields=True):
     """Parts of one attempt that may wait: at most `max_wait` seconds, at least `not_before`."""
 
-    max_wait: float | None = None
-    not_before: float = 0
+    max_wait: Seconds | None = None
+    not_before: Seconds = 0
 
 
 class JointRefundRequest(JointRequest, forbid_unknown_fields=True):
     """The attempts of an answer to several, and its hits."""
 
-    hits: list[int]
+    hits: list[Stamp]
 
 
 class BatchRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -149,7 +171,7 @@ class BatchRequest(msgspec.Struct, forbid_unknown_fields=True):
     codes: list[int] | None = None
     channel: str | None = None
     zone: str | None = None
-    cost: int = 1
+    cost: Cost = 1
     receipt: str | None = None
     attempts: list[AttemptRequest] | None = None
 

@@ -17,9 +17,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 
 from capline.model.errors import CaplineError
-from capline.service.bodies import JSON, MSGPACK, Receive, body_of, check_head, check_size, is_unread, rest_of
+from capline.service.bodies import (
+    JSON,
+    MSGPACK,
+    Receive,
+    body_of,
+    check_head,
+    check_size,
+    is_packed,
+    is_unread,
+    rest_of,
+)
 from capline.service.paths import Paths
-from capline.service.problems import RETRY_AFTER_S, Problem, document, problem_of
+from capline.service.problems import PROBLEM, RETRY_AFTER_S, Problem, document, problem_of
 from capline.service.run.settings import Bounds
 
 if TYPE_CHECKING:
@@ -97,11 +107,15 @@ class Route:
     `any_type` where the body's Content-Type does not matter
     `roles`   that may call it: by default read for GET, decide for POST, else admin, who may call all; () is anybody
     `direct`  whether its POST may be answered without ASGI: `run.connection` says when
-    `takes`   the form of the body, `gives` that of the answer, `query` the parameters by method, `also` what
-              other statuses mean: for OpenAPI
+    `takes`   the form of the body, `gives` that of the answer, or of each method's; a text is the type of a page
+    `query`   the parameters by method, `needs` those that must be there; `headers` those that are read
+    `sends`   the headers of an answer; `also` what other statuses mean, 2xx in place of 200: all for OpenAPI
     """
 
-    __slots__ = ("also", "any_type", "body_bytes", "direct", "gives", "handlers", "query", "roles", "takes")
+    __slots__ = (
+        *("also", "any_type", "body_bytes", "direct", "gives", "handlers", "headers", "needs", "query", "roles"),
+        *("sends", "takes"),
+    )
 
     def __init__(
         self,
@@ -114,14 +128,18 @@ class Route:
         takes: Any = None,
         gives: Any = None,
         query: Mapping[str, tuple[str, ...]] | None = None,
+        needs: tuple[str, ...] = (),
+        headers: tuple[str, ...] = (),
+        sends: tuple[str, ...] = (),
         also: Mapping[int, str] | None = None,
     ) -> None:
         self.handlers = handlers
         self.body_bytes = body_bytes
         self.any_type, self.direct = any_type, direct
         self.roles = roles
-        self.takes, self.gives, self.query = takes, gives, query or {}
-        self.also = also or {}
+        self.takes, self.query = takes, query or {}
+        self.gives: Mapping[str, Any] = gives if type(gives) is dict else dict.fromkeys(handlers, gives)  # pyright: ignore[reportUnknownMemberType] - of any form
+        self.needs, self.headers, self.sends, self.also = needs, headers, sends, also or {}
 
     def roles_of(self, method: str) -> tuple[str, ...]:
         """The roles that may use the method, besides admin; () is anybody."""
@@ -170,6 +188,7 @@ class App:
         self._body_bytes = {ONE_BODY_BYTES: self._bounds.body_bytes, BATCH_BYTES: self._bounds.batch_bytes}
         self._observers, self._guard, self._trusted, self._count = observers, guard, trusted_proxies, count
         self._under_way = 0
+        self._listed = "/docs lists those there are" if "/docs" in routes else f"there are {', '.join(routes)}"
         self.direct = frozenset(path.encode() for path, route in routes.items() if route.direct)
         """Paths whose POST may be answered without ASGI."""
 
@@ -211,19 +230,20 @@ class App:
             reply = await self._answer(request, receive)
             return None if reply is None else (reply, reply.sent(request.packed))
         except Problem as problem:
-            return _told(problem)
+            return _told(problem, request)
         except CaplineError as error:
-            return _told(problem_of(error))
+            return _told(problem_of(error), request)
         except Exception:
             log.exception("a fault of the service")
-            return _told(Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault of the service; its log says more"))
+            fault = Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault of the service; its log says more")
+            return _told(fault, request)
         finally:
             self._under_way -= 1
 
     async def _answer(self, request: Request, receive: Receive | None) -> Reply | None:
         found = self._paths.find(request.path)
         if found is None:
-            raise Problem(HTTPStatus.NOT_FOUND, "there is nothing at this path; /docs lists those there are")
+            raise Problem(HTTPStatus.NOT_FOUND, f"there is nothing at this path; {self._listed}")
         route, request.route, request.names = found
         if self._under_way > self._bounds.requests and route.roles != ():  # probes are always answered
             raise Problem(
@@ -285,6 +305,10 @@ def _header_name(name: str) -> bytes:
     return name.lower().encode()
 
 
-def _told(problem: Problem) -> tuple[Reply, bytes]:
-    body = document(problem)
-    return Reply(body, problem.headers, status=problem.status.value, type="application/problem+json"), body
+def _told(problem: Problem, request: Request) -> tuple[Reply, bytes]:
+    """The problem in what the request was asked in: msgpack has no type of its own for problems."""
+    reply = Reply(document(problem), problem.headers, status=problem.status.value)
+    body = reply.sent(is_packed(request.headers))
+    if reply.type == JSON:
+        reply.type = PROBLEM
+    return reply, body

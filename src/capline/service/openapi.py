@@ -8,13 +8,20 @@ from __future__ import annotations
 import html
 import inspect
 import re
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from capline import __version__
+from capline.model.limit import LARGEST_QUOTA
+from capline.model.policy import POLICY_FORM
+from capline.service.answers import Answer, JointAnswer
+from capline.service.bodies import JSON, MSGPACK
 from capline.service.http import WITH_BODY, Reply, Request, Route
 from capline.service.paths import names_of
+from capline.service.problems import PROBLEM
+from capline.service.segments import MEMBERS, MOST_MEMBERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +39,28 @@ _PROBLEM: dict[str, Any] = {
         "detail": {"type": "string"},
     },
 }
+_TEXT = {"type": "string", "minLength": 1}
+_PARAMETERS: dict[str, dict[str, Any]] = {
+    "cost": {"type": "integer", "minimum": 0, "maximum": LARGEST_QUOTA, "default": 1},
+    "if_version": {"type": "integer", "minimum": 0},
+    "policy": {"type": "string", "pattern": f"^{POLICY_FORM.pattern}$"},
+    "limit": {"type": "integer", "minimum": 1, "maximum": MOST_MEMBERS, "default": MEMBERS},
+    "refuse": {"type": "integer", "enum": [403, 429], "default": 403},
+    "who": {"type": "string", "default": "http"},
+}
+_SAID = {
+    "subject": "Who is limited: i:42 is the integer, s:42 the text, any other word text",
+    "who": "Who makes the change; with tokens it is the token's name",
+}
+_HEADERS = {
+    "RateLimit-Policy": "Every limit: its quota and window (draft-ietf-httpapi-ratelimit-headers-11)",
+    "RateLimit": "Of every limit the units that are left, and the seconds until there are more",
+    "Retry-After": "Whole seconds until it may be asked again",
+    "X-RateLimit-Limit": "The quota of the limit that the answer names",
+    "X-RateLimit-Remaining": "Units of it that are left",
+    "X-RateLimit-Reset": "Seconds until all of it is back",
+}
+_LIMITS = ("RateLimit-Policy", "RateLimit")
 _STATUSES = {
     "400": "The body, path or query cannot be read",
     "401": "No token, or one that is not known",
@@ -51,7 +80,12 @@ _STATUSES = {
 
 def document(routes: Mapping[str, Route]) -> dict[str, Any]:
     """The OpenAPI document of these routes."""
-    forms = [form for route in routes.values() for form in (route.takes, route.gives) if form is not None]
+    forms = [
+        form
+        for route in routes.values()
+        for form in (route.takes, *route.gives.values())
+        if form is not None and not isinstance(form, str)
+    ]
     schemas, components = msgspec.json.schema_components(forms, ref_template=_REFS)
     by_form = dict(zip(forms, schemas, strict=True))
     paths: dict[str, Any] = {}
@@ -67,6 +101,10 @@ def document(routes: Mapping[str, Route]) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": {**components, "Problem": _PROBLEM},
+            "headers": {
+                name: {"description": said, "schema": {"type": "string" if name in _LIMITS else "integer"}}
+                for name, said in _HEADERS.items()
+            },
             "securitySchemes": {
                 "token": {"type": "http", "scheme": "bearer"},
                 "chosen": {"type": "http", "scheme": "basic"},
@@ -87,8 +125,8 @@ def described(routes: dict[str, Route]) -> dict[str, Route]:
         """This description, to be read."""
         return Reply(shown, {"Content-Security-Policy": _POLICY}, type="text/html; charset=utf-8")
 
-    own["/openapi.json"] = Route({"GET": openapi}, roles=())
-    own["/docs"] = Route({"GET": docs}, roles=())
+    own["/openapi.json"] = Route({"GET": openapi}, roles=(), gives=dict[str, Any])
+    own["/docs"] = Route({"GET": docs}, roles=(), gives="text/html")
     known = routes | own
     told = document(known)
     encoded = msgspec.json.encode(told)
@@ -104,34 +142,62 @@ def _operation(path: str, method: str, route: Route, by_form: Mapping[Any, Any])
     said = inspect.getdoc(handler) or f"{method} {path}"
     statuses = {"400", "404", "409", "422", "500", "503"}
     parameters: list[dict[str, Any]] = []
-    text = {"type": "string", "minLength": 1}
-    parameters += [{"name": name, "in": "path", "required": True, "schema": text} for name in names_of(path)]
-    named = route.query.get(method, ())
-    parameters += [{"name": name, "in": "query", "schema": {"type": "string"}} for name in named]
-    answer = {} if route.gives is None else {"schema": by_form[route.gives]}
+    parameters += [_parameter(name, "path", required=True) for name in names_of(path)]
+    parameters += [_parameter(name, "query", required=name in route.needs) for name in route.query.get(method, ())]
+    parameters += [
+        {"name": name, "in": "header", "schema": _TEXT, "description": "Counts where the query does not have it"}
+        for name in route.headers
+    ]
+    gives = route.gives[method]
+    limits = route.sends or (_LIMITS if isinstance(gives, type) and issubclass(gives, (Answer, JointAnswer)) else ())
     operation: dict[str, Any] = {
         "operationId": f"{method.lower()}{re.sub('[^a-z0-9]+', '_', path).rstrip('_')}",
         "summary": said.split("\n", 1)[0],
         "parameters": parameters,
     }
+    types = [JSON]
     if route.body_bytes and method in WITH_BODY:
+        types = [JSON, MSGPACK]
         statuses |= {"408", "413", "415", "429"}
         body: dict[str, Any] = {} if route.takes is None else {"schema": by_form[route.takes]}
-        content = dict.fromkeys(("application/json", "application/msgpack"), body)
+        content = dict.fromkeys(types, body)
         operation["requestBody"] = {"required": True, "content": content}
     if route.roles_of(method):
         statuses |= {"401", "403"}
         operation["security"] = [{}, {"token": []}, {"chosen": []}]
         operation["x-roles"] = sorted({*route.roles_of(method), "admin"})
-    operation["responses"] = {"200": {"description": "The answer", "content": {"application/json": answer}}} | {
-        status: {
-            "description": _STATUSES[status],
-            "content": {"application/problem+json": {"schema": {"$ref": _REFS.format(name="Problem")}}},
-        }
-        for status in sorted(statuses)
+    problem = {kind: {"schema": {"$ref": _REFS.format(name="Problem")}} for kind in (PROBLEM, *types[1:])}
+    responses: dict[str, Any] = {
+        status: {"description": _STATUSES[status], "content": problem} for status in sorted(statuses)
     }
-    operation["responses"] |= {str(status): {"description": text} for status, text in route.also.items()}
+    for status in {"429", "503"} & statuses:
+        responses[status]["headers"] = _headers("Retry-After")
+    if isinstance(gives, str):
+        responses["200"] = {"description": "A page", "content": {gives: {"schema": {"type": "string"}}}}
+    elif gives is not None:
+        content = {kind: {"schema": by_form[gives]} for kind in types}
+        responses["200"] = {"description": "The answer", "content": content}
+        if limits:  # a refusal is a 200 with Retry-After
+            responses["200"]["headers"] = _headers(*limits, "Retry-After")
+    for status, text in route.also.items():
+        also = responses.setdefault(str(status), {})
+        also["description"] = " ".join(filter(None, (text, also.get("description") and f"Or: {also['description']}")))
+        if status >= HTTPStatus.BAD_REQUEST:  # with the answer as it is of 200, or with nothing
+            plain = {"text/plain": {"schema": {"type": "string"}}}
+            also["content"] = also.get("content", {}) | responses.get("200", {}).get("content", plain)
+        also["headers"] = _headers(*limits, *(("Retry-After",) if status >= HTTPStatus.BAD_REQUEST else ()))
+    operation["responses"] = dict(sorted(responses.items()))
     return operation
+
+
+def _parameter(name: str, place: str, *, required: bool) -> dict[str, Any]:
+    schema = _PARAMETERS.get(name, _TEXT)
+    said = {"description": _SAID[name]} if name in _SAID else {}
+    return {"name": name, "in": place, "required": required, "schema": schema, **said}
+
+
+def _headers(*names: str) -> dict[str, Any]:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 
 def page(told: Mapping[str, Any]) -> str:
@@ -144,7 +210,7 @@ def page(told: Mapping[str, Any]) -> str:
                 for one in operation["parameters"]
             )
             body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
-            answer = operation["responses"]["200"]["content"]["application/json"].get("schema")
+            answer = operation["responses"].get("200", {}).get("content", {}).get(JSON, {}).get("schema")
             roles = ", ".join(operation.get("x-roles", ["anybody"]))
             parts.append(
                 f"<section><h2><b>{method.upper()}</b> <code>{html.escape(path)}</code></h2>"

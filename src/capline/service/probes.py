@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from capline.model.errors import StoreUnavailableError
 from capline.service.configuration import configuration_state
@@ -23,6 +23,28 @@ READY_WITHIN_S = 5.0
 """Longer than a store's usual deadline."""
 
 OK = b'{"status":"ok"}'
+
+
+class SegmentsServed(TypedDict):
+    """The version, seconds since it was built and since it was known to be the newest, and what is wrong."""
+
+    version: str | None
+    age: float | None
+    behind: float | None
+    error: str | None
+
+
+class Alive(TypedDict):
+    """The process answers."""
+
+    status: str
+
+
+class Ready(Alive):
+    """The store answers, and what else is to be known."""
+
+    configuration: NotRequired[str]
+    segments: NotRequired[SegmentsServed]
 
 
 def probes(limiter: AsyncLimiter, segments: SegmentSource | None = None) -> dict[str, Route]:
@@ -44,4 +66,7 @@ def probes(limiter: AsyncLimiter, segments: SegmentSource | None = None) -> dict
             state["segments"] = figures(segments)
         return Reply({"status": "ok", **state} if state else OK)
 
-    return {"/healthz": Route({"GET": alive}, roles=()), "/readyz": Route({"GET": ready}, roles=())}
+    return {
+        "/healthz": Route({"GET": alive}, roles=(), gives=Alive),
+        "/readyz": Route({"GET": ready}, roles=(), gives=Ready),
+    }

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-import msgspec
-
 from capline.model.errors import (
     CaplineError,
     ConfigConflictError,
@@ -23,7 +21,9 @@ from capline.model.errors import (
 )
 from capline.model.status_title import status_title
 
-__all__ = ["RETRY_AFTER_S", "Problem", "document", "problem_of"]
+__all__ = ["PROBLEM", "RETRY_AFTER_S", "Problem", "document", "problem_of"]
+
+PROBLEM = "application/problem+json"
 
 RETRY_AFTER_S = 1
 """Of an outage: nobody knows when the store answers again."""
@@ -51,7 +51,7 @@ def problem_of(error: CaplineError) -> Problem:
     return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail)
 
 
-def document(problem: Problem) -> bytes:
-    """The body of `application/problem+json`."""
+def document(problem: Problem) -> dict[str, object]:
+    """The problem document."""
     title, status = status_title(problem.status), problem.status.value
-    return msgspec.json.encode({"type": "about:blank", "title": title, "status": status, "detail": problem.detail})
+    return {"type": "about:blank", "title": title, "status": status, "detail": problem.detail}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 
 import msgspec
 
@@ -53,6 +53,64 @@ class Evaluate(msgspec.Struct, forbid_unknown_fields=True):
     """An expression over segments."""
 
     expression: str
+
+
+class Versioned(TypedDict):
+    """What segments say: the version that gave it."""
+
+    version: str
+
+
+class SegmentFacts(TypedDict):
+    """A segment: how many ids are in it, and whether they may be in others as well."""
+
+    name: str
+    count: int
+    overlapping: bool
+
+
+class Segments(Versioned):
+    """All segments; `ids` is the kind of their ids."""
+
+    ids: str
+    created_us: int
+    segments: list[SegmentFacts]
+
+
+class Counted(Versioned):
+    """How many ids a segment has."""
+
+    segment: str
+    count: int
+
+
+class Contains(Versioned):
+    """Whether an id is in a segment."""
+
+    segment: str
+    id: Subject
+    contains: bool
+
+
+class Members(Counted):
+    """A page of ids; `next` is sent back as `after`, until it is null."""
+
+    ids: list[Subject]
+    next: Subject | None
+
+
+class SegmentsOf(Versioned):
+    """The segment of each id, and by row why an id can be in none."""
+
+    segments: list[str | None]
+    errors: dict[str, str]
+
+
+class Evaluated(Versioned):
+    """How many ids an expression has."""
+
+    expression: str
+    count: int
 
 
 @asynccontextmanager
@@ -96,12 +154,16 @@ def routes(source: SegmentSource | None) -> dict[str, Route]:
     """The routes of these segments; without segments each answers 404."""
     asked = _Segments(source) if source is not None else _None()
     return {
-        "/v1/segments": Route({"GET": asked.list}),
-        "/v1/segments/of": Route({"POST": asked.of}, BATCH_BYTES, roles=_READ, takes=Ids),
-        "/v1/segments/evaluate": Route({"POST": asked.evaluate}, ONE_BODY_BYTES, roles=_READ, takes=Evaluate),
-        "/v1/segments/{name}/count": Route({"GET": asked.count}),
-        "/v1/segments/{name}/contains": Route({"GET": asked.contains}, query={"GET": ("id",)}),
-        "/v1/segments/{name}/members": Route({"GET": asked.members}, query={"GET": ("after", "limit")}),
+        "/v1/segments": Route({"GET": asked.list}, gives=Segments),
+        "/v1/segments/of": Route({"POST": asked.of}, BATCH_BYTES, roles=_READ, takes=Ids, gives=SegmentsOf),
+        "/v1/segments/evaluate": Route(
+            {"POST": asked.evaluate}, ONE_BODY_BYTES, roles=_READ, takes=Evaluate, gives=Evaluated
+        ),
+        "/v1/segments/{name}/count": Route({"GET": asked.count}, gives=Counted),
+        "/v1/segments/{name}/contains": Route(
+            {"GET": asked.contains}, gives=Contains, query={"GET": ("id",)}, needs=("id",)
+        ),
+        "/v1/segments/{name}/members": Route({"GET": asked.members}, gives=Members, query={"GET": ("after", "limit")}),
     }
 
 

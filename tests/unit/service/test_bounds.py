@@ -131,7 +131,8 @@ def test_msgpack_is_asked_and_answered() -> None:
 def test_msgpack_that_is_wrong(status: int, body: bytes) -> None:
     with Service(POLICIES) as service:
         answer = service("POST", "/v1/decide", content=body, headers=PACKED)
-        assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
+        assert (answer.status_code, answer.headers["content-type"]) == (status, PACKED["Content-Type"])
+        assert msgspec.msgpack.decode(answer.content)["status"] == status
         assert service.post("/v1/peek", policy="promo", subject="u").json()["remaining"] == 2, "nothing was recorded"
 
 

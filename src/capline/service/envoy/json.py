@@ -36,4 +36,6 @@ def json_route(ratelimit: RateLimit) -> dict[str, Route]:
         body: str = form.MessageToJson(response, indent=None)
         return Reply(body.encode(), status=429 if response.overall_code == OVER_LIMIT else 200)
 
-    return {"/json": Route({"POST": ask}, ONE_BODY_BYTES, any_type=True, also={429: "Over a limit"})}
+    return {
+        "/json": Route({"POST": ask}, ONE_BODY_BYTES, any_type=True, gives=dict[str, Any], also={429: "Over a limit"})
+    }

@@ -136,12 +136,12 @@ def _ends(kept: _Kept) -> list[str]:
 def _family(kept: _Kept) -> Metric:
     if not kept.bounds:
         counter = CounterMetricFamily(kept.name, kept.text, labels=kept.labels)
-        for values, (numbers, (at,)) in kept.places.items():
+        for values, (numbers, (at,)) in list(kept.places.items()):  # the loop may add one meanwhile
             counter.add_metric(values, numbers[at])
         return counter
     histogram = HistogramMetricFamily(kept.name, kept.text, labels=kept.labels)
     ends = _ends(kept)
-    for values, (numbers, (sum_at, *buckets)) in kept.places.items():
+    for values, (numbers, (sum_at, *buckets)) in list(kept.places.items()):  # the loop may add one meanwhile
         sums = accumulate(numbers[at] for at in buckets)
         histogram.add_metric(values, [*zip(ends, sums, strict=True)], numbers[sum_at])
     return histogram

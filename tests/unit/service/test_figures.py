@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from capline.service.figures import Figures
+from capline.service.http import Request
+from capline.service.metrics import Metrics
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
+
+    from prometheus_client.core import Metric
 
 BOUNDS = (10e-6, 0.5, 1)
 SECONDS = (1e-6, 10e-6, 11e-6, 0.5, 0.75, 1, 1.5)
@@ -71,3 +78,35 @@ def test_a_file_that_grows_keeps_what_is_counted(tmp_path: Path) -> None:
     for add in [*adds, *adds]:
         add(1)
     assert {registry.get_sample_value("requests_total", {"who": str(n) * 100}) for n in range(1000, 1300)} == {2.0}
+
+
+class _WaitsForTheLoop:
+    """A collector that ends once the event loop has done something else."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    def collect(self) -> Iterable[Metric]:
+        self.begun.set()
+        assert self.may_end.wait(30)
+        return ()
+
+
+def test_decisions_go_on_while_the_metrics_are_written() -> None:
+    metrics, collector = Metrics(), _WaitsForTheLoop()
+
+    async def scraped() -> object:
+        metrics.asked.register(collector)  # pyright: ignore[reportArgumentType] - it has what a collector needs
+        collector.begun.clear()
+        collector.may_end.clear()
+        read = metrics.routes()["/metrics"].handlers["GET"]
+        reply = asyncio.ensure_future(read(Request("GET", b"/metrics", b"", [], "")))  # pyright: ignore[reportArgumentType] - a coroutine
+        assert await asyncio.to_thread(collector.begun.wait, 30)
+        metrics.answered(200, 0.001)
+        collector.may_end.set()
+        return (await reply).body
+
+    collector.may_end.set()  # prometheus-client collects once when it is registered
+    body = asyncio.run(scraped())
+    assert isinstance(body, bytes)
+    assert b"capline_http_requests_total" in body

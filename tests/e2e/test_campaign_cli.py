@@ -251,6 +251,16 @@ def test_a_run_that_was_begun_otherwise_is_not_gone_on_with(site: Site) -> None:
     assert answer("campaign", "run", site.file)["state"] == "finished"
 
 
+def test_every_fault_of_the_file_is_named(site: Site) -> None:
+    site.write(cost="-1", batch="many", as_of="yesterday")
+    done = capline("campaign", "run", site.file)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert [line.split(": ")[1] for line in done.stderr.splitlines()[1:]]
+    assert all(f"{key}: " in done.stderr for key in ("cost", "batch")), done.stderr
+    assert "'yesterday' is not an instant" in done.stderr
+    assert len(done.stderr.splitlines()) == 3
+
+
 def test_status_of_nothing(site: Site) -> None:
     assert "no ledger here" in refusal("campaign", "status", site.file)
     assert "no such file" in refusal("campaign", "status", site.path / "none.yaml")

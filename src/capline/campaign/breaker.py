@@ -5,7 +5,8 @@
     open      the retries have used up their attempts: the campaign stops early and can be resumed; messages that were
               not sent have not failed
 
-The rule: only first tries count, and each message that is sent resets the count. Retries are a selection of the worst,
+The rule: only first tries count, and each message that is sent resets the count. Where a request has many messages it
+counts as one, and one of its messages that is sent resets the count. Retries are a selection of the worst,
 so they do not count: a batch of 10,000 with 30 full mailboxes is no outage.
 """
 
@@ -35,6 +36,8 @@ class Breaker:
 
     threshold: int
     in_a_row: int = 0
+    size: int = 1
+    """Messages in a request."""
 
     @property
     def is_failing(self) -> bool:
@@ -43,8 +46,9 @@ class Breaker:
 
     def count(self, states: NDArray[np.uint8], first: NDArray[np.bool_]) -> None:
         """Count a send: its rows' states now, and which rows were tried for the first time."""
-        sent = np.flatnonzero(states == DELIVERED)
+        requests = np.arange(len(states)) // self.size
+        sent = requests[states == DELIVERED]
         if sent.size:
             self.in_a_row = 0
-            first = first[int(sent[-1]) + 1 :]
-        self.in_a_row += int(first.sum())
+            first = first & (requests > sent[-1])
+        self.in_a_row += np.unique(requests[first]).size

@@ -155,19 +155,22 @@ class Delivery:
         return outcomes.wait_s
 
     def _stop_if_down(self, rows: BatchRows, some: NDArray[np.intp]) -> None:
-        """Stop early if messages of the last send failed for good or used up their attempts.
+        """Stop early if none of the last send is left to try again, or some used up their attempts.
+
+        The receiver answered for those it refused for good: beside others that may yet be sent they are no outage.
 
         Attempts at a receiver that is down do not count: a resumed run has all of them again.
         """
         states = rows.state[some]
         due = some[np.isin(states, (RETRY, UNSURE))]
-        if np.isin(states, (REFUNDED, NOT_KNOWN)).any() or (rows.attempts[due] >= self.file.retry.attempts).any():
+        if not due.size or (states == NOT_KNOWN).any() or (rows.attempts[due] >= self.file.retry.attempts).any():
             rows.attempts[due] = 0
             self.record.save(rows)
             reason = int(rows.reason[some[-1]])
             why = rows.reasons[reason - 1] if reason else "no reason given"
+            what = "messages" if self.breaker.size == 1 else "requests"
             raise SenderFailingError(
-                f"stopped early: {self.breaker.in_a_row:,} messages in a row were not sent by {self.file.sender.name} "
+                f"stopped early: {self.breaker.in_a_row:,} {what} in a row were not sent by {self.file.sender.name} "
                 f"({why}); fix that and run the same command again; the sender's option 'breaker' "
                 f"({self.breaker.threshold}, 0 for never) says after how many"
             )

@@ -27,6 +27,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit
@@ -137,7 +138,10 @@ def loads_campaign(text: str, path: Path) -> CampaignFile:
     elif not faults:
         faults = [(0, "the file is empty; begin it with 'campaign: a-name'")]
     if faults or campaign is None:
-        raise CampaignError(in_one_line(str(path), faults))
+        error = CampaignError(in_one_line(str(path), faults))
+        for line, fault in sorted(faults, key=itemgetter(0)) if len(faults) > 1 else ():
+            error.add_note(f"{path}:{line}: {fault}" if line else f"{path}: {fault}")
+        raise error
     return campaign
 
 

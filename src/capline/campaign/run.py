@@ -88,7 +88,7 @@ def run(
             before = job.rows(batch).start if batch < job.batches else ledger.done_rows()
             progress(before + subjects)
 
-    breaker = Breaker(job.file.sender.breaker)
+    breaker = Breaker(job.file.sender.breaker, size=job.file.sender.request_size)
     delivery = Delivery(job.file, job.policy, *kinds, limiter, info, steps, breaker, pause or stop.wait, done, jitter)
     try:
         with as_campaign_errors(job.file.sender.name):

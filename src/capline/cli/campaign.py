@@ -20,7 +20,19 @@ import typer
 
 from capline.cli import outcomes
 from capline.cli.campaign_report import show_queue, show_report
-from capline.cli.common import FAILED, JsonOption, answer_json, examples, group, note, out, plain, stop_lines, warn
+from capline.cli.common import (
+    FAILED,
+    FAILED_FOR_GOOD,
+    JsonOption,
+    answer_json,
+    examples,
+    group,
+    note,
+    out,
+    plain,
+    stop_lines,
+    warn,
+)
 from capline.cli.outcomes import LedgerOption, run_directory
 from capline.cli.progress import progress_bar
 from capline.model.errors import CampaignError
@@ -72,7 +84,8 @@ def run(
 ) -> None:
     """Decide, deliver and report. After a stop or a kill, the same command resumes the run.
 
-    Exits 1 where a delivery failed or is not known, and where the receiver accepts nothing.
+    Exits 1 where a delivery failed or is not known, and where the receiver accepts nothing; 3 where all that failed
+    were refused by the receiver for good.
 
     Ctrl-C finishes the step under way and exits 130; a second one ends at once.
     """
@@ -126,14 +139,17 @@ def run(
             raise typer.Exit(128 + stopped.signum) from None
         except SenderFailingError as error:
             note.print(f"[bold red]capline:[/] {plain(error)}", soft_wrap=True)
-            show_report(replace(report_of(opened), store=store), as_json=as_json)
+            show_report(replace(report_of(opened), store=store, state="stopped"), as_json=as_json)
             raise typer.Exit(FAILED) from None
         report = replace(report_of(opened), store=store)
+        gone = opened.refused_for_good(job.file.retry.attempts)
     show_report(report, as_json=as_json)
-    if report.total.failed:
+    if report.total.failed > gone:
         warn(f"{report.total.failed:,} failed; try these again with: {shlex.join([*again, '--retry-failed'])}")
-    if report.total.failed or report.total.not_known:
+    if report.total.failed > gone or report.total.not_known:
         raise typer.Exit(FAILED)
+    if gone:
+        raise typer.Exit(FAILED_FOR_GOOD)
 
 
 @app.command(epilog=examples("capline campaign plan summer-sale.yaml", "capline campaign plan summer-sale.yaml --json"))

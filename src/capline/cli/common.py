@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BAD_INPUT",
     "FAILED",
+    "FAILED_FOR_GOOD",
     "INTERRUPTED",
     "NO_SEGMENT",
     "JsonOption",
@@ -40,6 +41,7 @@ __all__ = [
 
 FAILED = 1
 BAD_INPUT = 2
+FAILED_FOR_GOOD = 3
 INTERRUPTED = 130
 
 NO_SEGMENT = "-"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, cast
@@ -27,6 +26,7 @@ from capline.cli import (
     worker,
 )
 from capline.cli.common import BAD_INPUT, INTERRUPTED, note, plain
+from capline.cli.output import output
 from capline.model.errors import CaplineError
 
 if TYPE_CHECKING:
@@ -70,12 +70,18 @@ def command() -> TyperGroup:
 def main() -> None:
     """Run the command line.
 
-    Exits 0 on success, 2 on bad input (with one line that says what to fix), 130 on Ctrl-C.
+    Exits 0 on success, 2 on bad input and where the answer cannot be written (with one line that says what to fix),
+    130 on Ctrl-C.
     """
+    if sys.stdout is sys.__stdout__:
+        sys.stdout = output()
     try:
         status = command()(standalone_mode=False)
+        sys.stdout.flush()
     except CaplineError as error:
-        status = _refused(str(error))
+        for line in getattr(error, "__notes__", [str(error)]):
+            _refused(line)
+        status = BAD_INPUT
     except typer.TyperException as error:
         message = error.format_message()
         status = BAD_INPUT
@@ -83,9 +89,6 @@ def main() -> None:
             status = _refused(f"{message} ({' '.join(['capline', *_typed()])} --help tells more)")
     except typer.Abort:
         status = INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 0
     sys.exit(status if isinstance(status, int) else 0)
 
 

@@ -107,6 +107,33 @@ def test_many_that_cannot_be_reached_among_others_do_not_stop_it(tmp_path: Path,
     assert (report.total.sent, report.total.failed + report.total.not_known) == (240, 160)
 
 
+def test_an_answer_that_was_lost_once_and_a_message_that_is_refused_for_good_are_no_outage(tmp_path: Path) -> None:
+    def said(subject: int, tries: int) -> int:
+        return PERMANENT if subject % 100 == 10 else UNKNOWN if subject % 100 >= 50 and tries == 1 else TAKEN
+
+    far = Far(said, most=100, request_size=50)
+    job = with_sender(Site(tmp_path).job(), far, breaker=20)
+    with job.open_limiter("memory://") as limiter:
+        report = go(job, limiter, tmp_path / "run")
+    assert (report.total.sent, report.total.failed) == (396, 4)
+
+
+def test_who_is_refused_for_good_beside_others_that_may_yet_be_sent_does_not_stop_it(tmp_path: Path) -> None:
+    far = Far(lambda subject, tries: PERMANENT if subject % 40 == 5 else TRANSIENT if tries == 1 else TAKEN, most=40)
+    job = with_sender(Site(tmp_path).job(), far, breaker=20)
+    with job.open_limiter("memory://") as limiter:
+        report = go(job, limiter, tmp_path / "run")
+    assert (report.total.sent, report.total.failed) == (390, 10)
+
+
+def test_a_dead_receiver_of_many_messages_in_a_request_stops_the_campaign(tmp_path: Path) -> None:
+    far = Far(lambda _subject, _tries: TRANSIENT, most=40, request_size=10)
+    job = with_sender(Site(tmp_path).job(), far, breaker=6)
+    refused = pytest.raises(SenderFailingError, match="8 requests in a row")
+    with job.open_limiter("memory://") as limiter, refused:
+        go(job, limiter, tmp_path / "run")
+
+
 def test_a_run_of_failures_may_cross_batches(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.audience(range(100))

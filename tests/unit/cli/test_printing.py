@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import typer
@@ -15,9 +17,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from capline.cli.common import note, out, plain, printable
 from capline.cli.main import app
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NASTY = "\x1b[31m\x1b]0;title\x07\x9b5m\u202e[bold red]x[/]:heart:\\\t\r\n\x00\x7f"
 SHOWN = r"\x1b[31m\x1b]0;title\x07\x9b5m\u202e[bold red]x[/]:heart:\\t\r\n\x00\x7f"
@@ -33,6 +32,28 @@ def capline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 def is_quiet(text: str) -> bool:
     """Whether a terminal only shows it."""
     return all(c.isprintable() or c == "\n" for c in text)
+
+
+@pytest.mark.parametrize("output", ["full", "a pipe that is closed", "closed"])
+@pytest.mark.parametrize("words", [["decide", "p", "u"], ["usage", "p", "u", "--json"], ["--version"], ["--help"]])
+def test_an_output_that_takes_nothing_is_one_line_and_exit_2(tmp_path: Path, words: list[str], output: str) -> None:
+    (tmp_path / "policies.yaml").write_text("namespace: n\npolicies: {p: {limits: [1/day]}}\n", encoding="utf-8")
+    read, write = os.pipe()
+    os.close(read)
+    with Path("/dev/full").open("wb") as full, os.fdopen(write, "wb") as broken:
+        typed = [sys.executable, "-m", "capline.cli", *words, *(() if words[0][0] == "-" else ("--store", "memory://"))]
+        if output == "closed":
+            typed = ["sh", "-c", 'exec "$@" >&-', "sh", *typed]
+        done = subprocess.run(
+            typed,
+            cwd=tmp_path,
+            stdout=broken if output == "a pipe that is closed" else full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert re.fullmatch(r"capline: the answer cannot be written \([a-z ]+\); .*\n", done.stderr), done.stderr
 
 
 @settings(derandomize=True, deadline=None)

@@ -48,7 +48,7 @@ import numpy as np
 from capline.campaign.ledger.database import FILE, commits, connect, is_locked, sqlite_errors, take_lock
 from capline.campaign.ledger.inputs import read_inputs, refuse_changes, write_inputs
 from capline.campaign.ledger.retry import put_retries
-from capline.campaign.ledger.rows import RETRIED, BatchRows
+from capline.campaign.ledger.rows import REFUNDED, RETRIED, BatchRows
 from capline.model.errors import CampaignError
 from capline.model.private import create_private_file, make_private_directory
 
@@ -225,6 +225,10 @@ class Ledger:
             numbers = self._db.execute("SELECT number FROM batch ORDER BY number").fetchall()
             found = (self._db.execute(f"{_SELECT} WHERE number = ?", key).fetchone() for key in numbers)
             return put_retries(self._db, (_rows(self.directory, row) for row in found), number, most)
+
+    def refused_for_good(self, attempts: int) -> int:
+        """How many failed while attempts were left: their receiver said that it never takes them."""
+        return sum(int((rows.attempts[rows.where(REFUNDED)] < attempts).sum()) for rows in self.batches())
 
     def batch(self, number: int) -> BatchRows | None:
         """The batch as last recorded; None where it is not decided yet."""

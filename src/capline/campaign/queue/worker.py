@@ -299,7 +299,7 @@ class _Run:
         self._file = replace(self._file, store=store or run.store or self._file.store)
         policies = loads(run.policies, name=str(self._file.policies))
         self._policy: Policy = pick_policy(self._file, policies)
-        self._breaker = Breaker(self._file.sender.breaker)
+        self._breaker = Breaker(self._file.sender.breaker, size=self._file.sender.request_size)
         self._segments = tuple(name for name, _ in run.facts.segments)
         self.info = RunInfo(run.facts.campaign, run.facts.run_id, run.facts.channel, run.columns)
         with ExitStack() as stack:

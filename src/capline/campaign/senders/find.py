@@ -37,13 +37,19 @@ _OURS = {"file": "FileSender", "webhook": "WebhookSender", "smtp": "SmtpSender"}
 class BuiltSender:
     """A sender that is ready to open, its name, and a digest of all options that change what is delivered.
 
-    `breaker`: the campaign stops early after so many messages in a row that were not sent; 0 for never.
+    `breaker`: the campaign stops early after so many messages (requests, where one has several) in a row that were
+    not sent; 0 for never.
     """
 
     name: str
     sender: Sender
     digest: str
     breaker: int = 0
+
+    @property
+    def request_size(self) -> int:
+        """The messages that one request of the sender has."""
+        return int(getattr(self.sender, "request_size", 1))
 
 
 class _NoSender:

@@ -144,6 +144,8 @@ async def _envoy(
     )
     envoy = await stack.enter_async_context(envoy_server(parts.limiter, chosen, metrics.figures, guard))
     log.info("Envoy is answered by gRPC at %s", grpc.listen if grpc.listen.is_unix else f"port {envoy.port}")
+    if grpc.modes.shadow_mode:
+        log.warning("shadow mode: no request of Envoy is refused")
     parts.followed.append(Followed("grpc.envoy", envoy.reload))
     if envoy.certificate is not None:
         parts.followed.append(Followed("grpc.tls", envoy.certificate.reload))

@@ -47,15 +47,15 @@ def upstream_settings(environment: Mapping[str, str]) -> dict[str, tuple[str, st
     """By key: the variable's name and its value, in the words of the settings. What is wrong there is found later."""
     found: dict[str, tuple[str, str | tuple[str, ...]]] = {}
     said = {name: value for name, value in environment.items() if value}
-    for name in said.keys() & _FLAGS.keys():
-        found[_FLAGS[name]] = name, _BOOLEANS.get(said[name].lower(), said[name])
-    for name in said.keys() & _WORDS.keys():
-        found[_WORDS[name]] = name, said[name]
-    for name in said.keys() & _SPANS.keys():
-        seconds = _seconds(said[name])
-        if seconds != "0":  # to Go that is no bound
+    for name, value in said.items():
+        if name in _FLAGS:
+            found[_FLAGS[name]] = name, _BOOLEANS.get(value.lower(), value)
+        elif name in _WORDS:
+            found[_WORDS[name]] = name, value
+        elif name in _SPANS and (seconds := _seconds(value)) != "0":  # to Go 0 is no bound
             found[_SPANS[name]] = name, seconds
-    if _BOOLEANS.get(said.get("GRPC_SERVER_USE_TLS", "").lower(), said.get("GRPC_SERVER_USE_TLS", "")) == "true":
+    use_tls = said.get("GRPC_SERVER_USE_TLS", "").lower()
+    if _BOOLEANS.get(use_tls, use_tls) == "true":
         found.update({key: (name, said[name]) for name, key in _TLS.items() if name in said})
     if "GRPC_UDS" in said:
         found["grpc.listen"] = "GRPC_UDS", f"unix:{said['GRPC_UDS']}"

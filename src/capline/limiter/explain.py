@@ -11,7 +11,7 @@ from capline.model.limit import Limit, QuietHours
 from capline.model.subject import Subject
 from capline.window.bound_log import readers_of, table_of
 from capline.window.limit_reader import QuietReader
-from capline.window.log import Hit, Log
+from capline.window.log import REFUNDED, Hit, Log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -125,7 +125,10 @@ def explain(
             quiet_until_us = opens_us if opens_us > now_us else None
             remaining = max(0, left - 1 if decision.allowed else left)
             states.append(ExplainedLimit(log_limits.log, reader.limit, used, remaining, frees, binds, quiet_until_us))
-    hits = tuple(ExplainedHit(hit.stamp_us, hit.units, hit.fingerprint, ids.get(hit.fingerprint)) for hit in logs[0])
+    names = [hit.fingerprint if hit.fingerprint < REFUNDED else 0 for hit in logs[0]]
+    hits = tuple(
+        ExplainedHit(hit.stamp_us, hit.units, name, ids.get(name)) for hit, name in zip(logs[0], names, strict=True)
+    )
     counts_denied = rule.denied_units > 0
     return Explanation(
         rule.policy, subject, now_us, decision, tuple(states), hits, rule.algorithm, rule.zone, counts_denied

@@ -30,7 +30,7 @@ class OpenLog(LogView, Protocol):
         ...
 
     def extend(self, stamp_us: int, units: int, high_water_us: int) -> None:
-        """Move the last hit, which has no id, to this stamp, not before its own, and add units (may be negative)."""
+        """Move the last hit, with its mark, to this stamp, not before its own, and add units (may be negative)."""
         ...
 
     def units_at(self, stamp_us: int) -> int:
@@ -50,11 +50,11 @@ class OpenLog(LogView, Protocol):
         ...
 
     def trim(self, cutoff_us: int) -> None:
-        """Forget what is as old as the cutoff or older."""
+        """Forget what is as old as the cutoff or older: by age, never by count."""
         ...
 
     def forget(self, cutoff_us: int) -> None:
-        """`trim`, but for hits that have an id."""
+        """Forget the refusals (`DENIED`) that are as old as the cutoff or older."""
         ...
 
 

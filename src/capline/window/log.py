@@ -17,7 +17,9 @@ from typing import Any, Protocol
 import msgspec
 
 __all__ = [
+    "DENIED",
     "NEVER",
+    "REFUNDED",
     "Draft",
     "Hit",
     "Log",
@@ -33,6 +35,11 @@ __all__ = [
 
 NEVER = -1
 """The newest stamp of a log that has no hit."""
+
+DENIED = (1 << 64) - 1
+"""In place of an id: the hit is a refusal that counts."""
+REFUNDED = DENIED - 1
+"""In place of an id: the hit had one, and was refunded."""
 
 
 class LogView(Protocol):
@@ -67,13 +74,13 @@ class LogView(Protocol):
         """The last stamp, refunded or not; `NEVER` where the log is empty."""
         ...
 
-    def is_named(self, stamp_us: int) -> bool:
-        """Whether the hit with this stamp was recorded under an id."""
+    def name_of(self, stamp_us: int) -> int:
+        """The fingerprint of the hit with this stamp, or its mark (`DENIED`, `REFUNDED`); 0 for none."""
         ...
 
 
 class Hit(msgspec.Struct, frozen=True):
-    """What was recorded: a stamp, its units (0: refunded), and 64 bits of the attempt's id (0: it had none)."""
+    """What was recorded: a stamp, its units (0: refunded), and 64 bits of the attempt's id (0: none) or a mark."""
 
     stamp_us: int
     units: int
@@ -117,9 +124,9 @@ class Log(msgspec.Struct, frozen=True):
         """The last stamp, refunded or not; `NEVER` where the log is empty."""
         return self.hits[-1].stamp_us if self.hits else NEVER
 
-    def is_named(self, stamp_us: int) -> bool:
-        """Whether the hit with this stamp was recorded under an id."""
-        return any(hit.fingerprint for hit in self.hits if hit.stamp_us == stamp_us)
+    def name_of(self, stamp_us: int) -> int:
+        """The fingerprint of the hit with this stamp, or its mark; 0 for none."""
+        return sum(hit.fingerprint for hit in self.hits if hit.stamp_us == stamp_us)
 
     def units_at(self, stamp_us: int) -> int:
         """The units of the hit with this stamp; 0 where there is none, or it was refunded."""
@@ -140,10 +147,15 @@ def extend(log: Log, stamp_us: int, units: int, high_water_us: int) -> Log:
 
 
 def give_back(log: Log, stamp_us: int, units: int) -> tuple[Log, bool]:
-    """The log with so many units taken off the hit with this stamp, and whether it had them. Its id is free again."""
+    """The log with so many units taken off the hit with this stamp, and whether it had them.
+
+    Its id is free again, but the hit stays marked: else where sums are kept a later hit would be added to it, and a
+    repeated refund would take that one's units.
+    """
     if not units or log.units_at(stamp_us) < units:
         return log, False
-    hits = tuple(Hit(stamp_us, hit.units - units) if hit.stamp_us == stamp_us else hit for hit in log.hits)
+    mark = REFUNDED if log.name_of(stamp_us) else 0
+    hits = tuple(Hit(stamp_us, hit.units - units, mark) if hit.stamp_us == stamp_us else hit for hit in log.hits)
     return Log(hits, log.high_water_us), True
 
 
@@ -165,8 +177,9 @@ def trim(log: Log, cutoff_us: int) -> Log:
 
 
 def forget(log: Log, cutoff_us: int) -> Log:
-    """`trim` that keeps hits with an id, so that a retry still finds them."""
-    return Log(tuple(hit for hit in log.hits if hit.stamp_us > cutoff_us or hit.fingerprint), log.high_water_us)
+    """The log without the refusals that are as old as the cutoff or older."""
+    kept = tuple(hit for hit in log.hits if hit.stamp_us > cutoff_us or hit.fingerprint != DENIED)
+    return Log(kept, log.high_water_us)
 
 
 class Draft:
@@ -209,5 +222,5 @@ class Draft:
         self.log = trim(self.log, cutoff_us)
 
     def forget(self, cutoff_us: int) -> None:
-        """`trim` that keeps hits with an id."""
+        """Without the refusals that are as old as the cutoff or older."""
         self.log = forget(self.log, cutoff_us)

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from capline.window.log import REFUNDED
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -47,7 +49,7 @@ def merge(
     `logs` are those of one attempt: the policy's own, in which known hits are found, then its channel's.
     """
     own = {stamp_us: (units, fingerprint) for stamp_us, units, fingerprint in logs[0]}
-    fingerprints = {fingerprint for _, _, fingerprint in logs[0] if fingerprint}
+    fingerprints = {fingerprint for _, _, fingerprint in logs[0] if 0 < fingerprint < REFUNDED}
     taken = {row[0] for log in logs for row in log}
     added: list[Row] = []
     known = old = ahead = 0
@@ -62,7 +64,7 @@ def merge(
             free_us = stamp_us
             while free_us in taken:
                 free_us += 1
-                if not fingerprint and own.get(free_us) == (units, 0):
+                if not 0 < fingerprint < REFUNDED and own.get(free_us) == (units, fingerprint):
                     break
             if free_us in taken:
                 known += 1
@@ -70,7 +72,7 @@ def merge(
             own[free_us] = units, fingerprint
             taken.add(free_us)
             added.append((free_us, units, fingerprint))
-            if fingerprint:
+            if 0 < fingerprint < REFUNDED:
                 fingerprints.add(fingerprint)
     return added, Merged(len(added), known, old, ahead)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from capline.model.limit import LARGEST_QUOTA
 from capline.window.counters import LevelReader
-from capline.window.log import NEVER
+from capline.window.log import DENIED, NEVER
 
 if TYPE_CHECKING:
     from capline.model.policy import LogLimits
@@ -34,17 +34,18 @@ def record_hit(bound: BoundLog, time_us: int, stamp_us: int, fingerprint: int, u
             log.record(stamp_us, level, high_water_us)
         else:
             log.extend(stamp_us, level - log.units_at(last_us), high_water_us)
-    elif log_limits.keeps == "sums" and not fingerprint and _is_sum_of(log, log_limits, last_us, stamp_us):
+    elif fingerprint in (0, DENIED) and _is_sum_of(log, log_limits, last_us, stamp_us, fingerprint):
         log.extend(stamp_us, units, high_water_us)
     else:
         log.record(stamp_us, units, high_water_us, fingerprint)
     bound.changed = True
 
 
-def _is_sum_of(log: OpenLog, log_limits: LogLimits, last_us: int, stamp_us: int) -> bool:
-    """Whether the last hit is the sum that this one belongs to. A hit with an id is never part of a sum."""
-    same = NEVER < last_us < stamp_us and last_us // log_limits.grain_us == stamp_us // log_limits.grain_us
-    return same and not log.is_named(last_us)
+def _is_sum_of(log: OpenLog, log_limits: LogLimits, last_us: int, stamp_us: int, mark: int) -> bool:
+    """Whether the last hit is the sum that this one belongs to, of hits or of refusals. One with an id is in no sum."""
+    if log_limits.keeps != "sums" or not NEVER < last_us < stamp_us:
+        return False
+    return last_us // log_limits.grain_us == stamp_us // log_limits.grain_us and log.name_of(last_us) == mark
 
 
 def has_room(bound: BoundLog, time_us: int, stamp_us: int, units: int) -> bool:
@@ -74,7 +75,7 @@ def _sum_of(bound: BoundLog, stamp_us: int) -> int:
     grain_us = bound.log_limits.grain_us
     end_us = stamp_us - stamp_us % grain_us + grain_us
     at_us = bound.log.next_stamp(stamp_us)
-    while at_us != NEVER and bound.log.is_named(at_us):
+    while at_us != NEVER and bound.log.name_of(at_us):
         at_us = bound.log.next_stamp(at_us + 1)
     return at_us if at_us < end_us else NEVER
 
@@ -92,12 +93,12 @@ def give_back(bound: BoundLog, stamp_us: int, cost: int, now_us: int) -> bool:
             bound.changed = True
         return rest > 0
     if log.next_stamp(stamp_us) == stamp_us:
-        bound.changed = log.give_back(stamp_us, log.units_at(stamp_us) if log.is_named(stamp_us) else cost)
+        bound.changed = log.give_back(stamp_us, log.units_at(stamp_us) if log.name_of(stamp_us) else cost)
         return bound.changed
     # A sum has the stamp of its newest hit.
     end_us = stamp_us - stamp_us % log_limits.grain_us + log_limits.grain_us
     at_us = log.next_stamp(stamp_us)
     while at_us != NEVER and at_us < end_us and not bound.changed:
-        bound.changed = not log.is_named(at_us) and log.give_back(at_us, cost)
+        bound.changed = not log.name_of(at_us) and log.give_back(at_us, cost)
         at_us = log.next_stamp(at_us + 1)
     return bound.changed

@@ -53,7 +53,7 @@ def settle(logs: Sequence[BoundLog], stamp_us: int, now_us: int) -> bool:
     units = own.log.units_at(stamp_us)
     if not units or stamp_us <= time_us - own.log_limits.retention_us:
         return False
-    if own.log_limits.keeps != "hits" and not own.log.is_named(stamp_us):
+    if own.log_limits.keeps != "hits" and not own.log.name_of(stamp_us):
         return False
     if not cost:
         refund(logs, stamp_us, units, now_us)

@@ -27,7 +27,7 @@ import msgspec
 from capline.model.clock import LATEST_US
 from capline.window.answer import build_answer, known_answer
 from capline.window.bound_log import draft_logs
-from capline.window.log import NEVER
+from capline.window.log import DENIED, NEVER
 from capline.window.reading import fits_all, newest_of, opens_from, stamp_from, tightest_of, time_of
 from capline.window.recording import record_hit
 from capline.window.slot import take_slot
@@ -51,8 +51,8 @@ def attempt(
     """Decide one attempt, and record it in the logs if it is allowed.
 
     `fingerprint` is 64 bits of the attempt's id (0: none). With `denied_units` above 0 refusals count: a refusal is
-    recorded as well, and a log keeps its newest so many units. Hits with an id stay besides, so that a retry of an
-    allowed attempt gets its answer however many refusals came after it.
+    recorded as well, marked as one, and refusals behind the newest so many units of a log are forgotten. What was
+    allowed stays: its quota may be raised again, and a retry gets its answer however many refusals came after it.
     Raises `IdConflictError` if the id was recorded with another cost.
     """
     time_us = time_of(logs, now_us)
@@ -144,7 +144,7 @@ def _deny(logs: Sequence[BoundLog], time_us: int, now_us: int, denied_units: int
         return None
     for bound in logs:
         # More units than that change no answer, and would let sums grow.
-        record_hit(bound, time_us, stamp_us, 0, min(bound.cost, denied_units))
+        record_hit(bound, time_us, stamp_us, DENIED, min(bound.cost, denied_units))
         oldest_us = bound.log.stamp_of_unit(denied_units + 1)
         if oldest_us != NEVER:
             bound.log.forget(oldest_us - 1)

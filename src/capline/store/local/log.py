@@ -3,7 +3,8 @@
     stamps   s0 < s1 < ... < sn-1            microseconds, one for each hit
     before   units of all hits before each   only once a hit has other than 1 unit (a cost above 1, a refund);
              (total: units of all hits)      until then a hit's position is its units: a read by index
-    ids      fingerprint -> stamp            only once an attempt had an id
+    ids      fingerprint -> stamp            only once an attempt had an id; under `REFUNDED` the newest stamp of such
+    denied   stamps of refusals              only once one was counted
 
 Trimming moves `start` forward and gives the memory back in strides, so that it costs O(1) a hit whatever the log's
 length.
@@ -15,7 +16,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
-from capline.window.log import NEVER
+from capline.window.log import DENIED, NEVER, REFUNDED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +30,7 @@ _REBASE_AT = 1 << 62
 class ColumnLog:
     """A mutable `LogView` (see `capline.window.log`); a read costs at most O(log n), recording O(1) amortised."""
 
-    __slots__ = ("before", "high_water_us", "ids", "stamps", "start", "total")
+    __slots__ = ("before", "denied", "high_water_us", "ids", "stamps", "start", "total")
 
     def __init__(self) -> None:
         self.stamps: array[int] = array("Q")
@@ -38,6 +39,7 @@ class ColumnLog:
         self.total = 0
         self.high_water_us = 0
         self.ids: dict[int, int] | None = None
+        self.denied: set[int] | None = None
 
     def __len__(self) -> int:
         return len(self.stamps) - self.start
@@ -103,14 +105,26 @@ class ColumnLog:
                 self._rebase()
         self.high_water_us = max(self.high_water_us, high_water_us)
         if fingerprint:
-            if self.ids is None:
-                self.ids = {}
-            self.ids[fingerprint] = stamp_us
+            self.name(stamp_us, fingerprint)
+
+    def name(self, stamp_us: int, fingerprint: int) -> None:
+        """Give the hit with this stamp a fingerprint or a mark."""
+        if fingerprint == DENIED:
+            self.denied = self.denied or set()
+            self.denied.add(stamp_us)
+            return
+        if self.ids is None:
+            self.ids = {}
+        # Of refunded hits only the last hit's mark is asked for.
+        self.ids[fingerprint] = max(stamp_us, self.ids.get(fingerprint, 0)) if fingerprint == REFUNDED else stamp_us
 
     def extend(self, stamp_us: int, units: int, high_water_us: int) -> None:
-        """Move the last hit, which has no id, to this stamp, not before its own, with so many units more; O(1)."""
+        """Move the last hit, with its mark, to this stamp, not before its own, with so many units more; O(1)."""
         if self.before is None:
             self._count_units()
+        if self.denied and self.stamps[-1] in self.denied:
+            self.denied.remove(self.stamps[-1])
+            self.denied.add(stamp_us)
         self.stamps[-1] = stamp_us
         self.total += units
         self.high_water_us = max(self.high_water_us, high_water_us)
@@ -120,9 +134,11 @@ class ColumnLog:
         i = bisect_left(self.stamps, stamp_us, self.start)
         return self.stamps[i] if i < len(self.stamps) else NEVER
 
-    def is_named(self, stamp_us: int) -> bool:
+    def name_of(self, stamp_us: int) -> int:
         """As in `LogView`; O(hits with an id)."""
-        return self.ids is not None and stamp_us in self.ids.values()
+        if self.denied and stamp_us in self.denied:
+            return DENIED
+        return next((name for name, us in self.ids.items() if us == stamp_us), 0) if self.ids else 0
 
     def units_at(self, stamp_us: int) -> int:
         """The units of the hit with this stamp; 0 where there is none, or it was refunded."""
@@ -144,8 +160,10 @@ class ColumnLog:
         for j in range(bisect_left(self.stamps, stamp_us, self.start) + 1, len(before)):
             before[j] -= units
         self.total -= units
-        if self.ids:
-            self.ids = {fingerprint: us for fingerprint, us in self.ids.items() if us != stamp_us} or None
+        if (self.ids or self.denied) and (name := self.name_of(stamp_us)):
+            (self.denied or set()).discard(stamp_us)
+            (self.ids or {}).pop(name, None)
+            self.name(stamp_us, REFUNDED)
         return True
 
     def amend(self, stamp_us: int, units: int) -> None:
@@ -172,15 +190,14 @@ class ColumnLog:
                 self.pack()
 
     def forget(self, cutoff_us: int) -> None:
-        """`trim` that keeps hits with an id; O(n) if there are such."""
-        named = {stamp_us for stamp_us in (self.ids or {}).values() if stamp_us <= cutoff_us}
-        if not named:
-            self.trim(cutoff_us)
+        """Forget the refusals that are as old as the cutoff or older; O(n) if there are such."""
+        if not self.denied or min(self.denied) > cutoff_us:
             return
         self.pack()
-        stamps, before = self.stamps, self.before
+        stamps, before, denied = self.stamps, self.before, self.denied or set()
         cut = bisect_right(stamps, cutoff_us)
-        kept = [i for i in range(cut) if stamps[i] in named]
+        kept = [i for i in range(cut) if stamps[i] not in denied]
+        self.denied = {us for us in denied if us > cutoff_us} or None
         if before is not None:
             units = before[cut] if cut < len(before) else self.total
             front: list[int] = []
@@ -192,18 +209,25 @@ class ColumnLog:
 
     def recorded(self) -> Iterator[tuple[int, int, int]]:
         """Each hit as (stamp, units, fingerprint), oldest first."""
-        names = {stamp_us: fingerprint for fingerprint, stamp_us in (self.ids or {}).items()}
+        names = self.names()
         for stamp_us in self.stamps[self.start :]:
             yield stamp_us, self.units_at(stamp_us), names.get(stamp_us, 0)
+
+    def names(self) -> dict[int, int]:
+        """The fingerprint or the mark of each hit that has one, by its stamp."""
+        names = {stamp_us: fingerprint for fingerprint, stamp_us in (self.ids or {}).items()}
+        return names | dict.fromkeys(self.denied or (), DENIED)
 
     def pack(self) -> None:
         """Free the memory of trimmed hits; O(n)."""
         start = self.start
         if start:
+            # Nothing at the cut or before it is asked for again.
+            cut_us = self.stamps[start - 1]
             if self.ids:
-                # Nothing at the cut or before it is asked for again.
-                cut_us = self.stamps[start - 1]
                 self.ids = {fingerprint: us for fingerprint, us in self.ids.items() if us > cut_us} or None
+            if self.denied:
+                self.denied = {us for us in self.denied if us > cut_us} or None
             # A new array: decisions may still read the old one (see `capline.store.local.fast_path`).
             self.stamps = self.stamps[start:]
             if self.before is not None:

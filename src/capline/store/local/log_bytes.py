@@ -11,7 +11,7 @@
            lead words        of heads (with PAGED) and pages: see `capline.store.local.log_pages`
            stamps * n
            before * n        with UNITS: units of the hits before each
-           ids * n           with IDS: fingerprints of the attempts' ids, 0 for none
+           ids * n           with IDS: fingerprints of the attempts' ids or marks (`capline.window.log`), 0 for none
 
 A usual log, every hit one unit, is 8 bytes and 8 more for each hit. The CRC starts from kind and form, goes over the
 words and then over the key, so it covers all of them: a value under another key fails the check. A value that fails the
@@ -149,9 +149,9 @@ def pack_log(log: ColumnLog, key: bytes, kind: int = 0, lead: tuple[int, ...] = 
     words.extend(stamps)
     if log.before is not None:
         words.extend(log.before)
-    if log.ids:
+    if log.ids or log.denied:
         kind |= IDS
-        named = {stamp_us: fingerprint for fingerprint, stamp_us in log.ids.items()}
+        named = log.names()
         words.extend(named.get(stamp_us, 0) for stamp_us in stamps)
     return pack_words(kind, words, key)
 
@@ -171,7 +171,9 @@ def unpack_log(kind: int, words: array[int], lead: int = 0) -> tuple[ColumnLog, 
         log.total = words[extra - 1]
         log.before = words[first + n : first + 2 * n]
     if kind & IDS:
-        log.ids = {fingerprint: stamp for stamp, fingerprint in zip(log.stamps, words[-n:], strict=True) if fingerprint}
+        for stamp_us, fingerprint in zip(log.stamps, words[-n:], strict=True):
+            if fingerprint:
+                log.name(stamp_us, fingerprint)
     return log, tuple(words[extra:first])
 
 

@@ -151,11 +151,11 @@ class PagedLog:
             found_us = next(later, self.tail.stamps[self.tail.start])
         return found_us
 
-    def is_named(self, stamp_us: int) -> bool:
-        """Whether the hit with this stamp was recorded under an id."""
+    def name_of(self, stamp_us: int) -> int:
+        """As in `ColumnLog`."""
         if stamp_us >= self.tail.stamps[self.tail.start] or self._first == self._next:
-            return self.tail.is_named(stamp_us)
-        return self._last(lambda page, _: page.stamps[0] <= stamp_us)[0].is_named(stamp_us)
+            return self.tail.name_of(stamp_us)
+        return self._last(lambda page, _: page.stamps[0] <= stamp_us)[0].name_of(stamp_us)
 
     def units_at(self, stamp_us: int) -> int:
         """As in `ColumnLog`."""
@@ -195,21 +195,28 @@ class PagedLog:
             self.tail.trim(cutoff_us)
 
     def forget(self, cutoff_us: int) -> None:
-        """`trim` that keeps hits with an id; a page with such a hit stays until half of all hits can go."""
-        while self._first < self._next and not (oldest := self._read(self._first)[0]).ids:
+        """Forget refusals; a page with another hit stays until half of all hits can go.
+
+        That is looked for once in some sixteenth of the pages of a longer log, as it reads them all.
+        """
+        while self._first < self._next and len((oldest := self._read(self._first)[0]).denied or ()) == PAGE_HITS:
             if oldest.stamps[-1] > cutoff_us:
                 return
             self._remove_first()
-        if self._first == self._next:
+        pages = self._next - self._first
+        if not pages:
             self.tail.forget(cutoff_us)
+            return
+        step = 1 << max(0, pages.bit_length() - 4)
+        if step > 1 and (self._next % step or len(self.tail) != TAIL_HITS):
             return
         loose = 0
         for number in range(self._first, self._next):
             page = self._read(number)[0]
             if page.stamps[-1] > cutoff_us:
                 break
-            loose += PAGE_HITS - len(page.ids or ())
-        if loose * 2 >= (self._next - self._first) * PAGE_HITS:
+            loose += len(page.denied or ())
+        if loose * 2 >= pages * PAGE_HITS:
             self._dissolve()
             self.tail.forget(cutoff_us)
 
@@ -252,10 +259,13 @@ class PagedLog:
             tail.before = array("Q", (before - end for before in tail.before[PAGE_HITS:]))
             tail.total -= end
             self._mixed = 1
+        cut_us = page.stamps[-1]
         if tail.ids:
-            cut_us = page.stamps[-1]
             page.ids = {fingerprint: us for fingerprint, us in tail.ids.items() if us <= cut_us} or None
             tail.ids = {fingerprint: us for fingerprint, us in tail.ids.items() if us > cut_us} or None
+        if tail.denied:
+            page.denied = {us for us in tail.denied if us <= cut_us} or None
+            tail.denied = {us for us in tail.denied if us > cut_us} or None
         tail.stamps = tail.stamps[PAGE_HITS:]
         self._epoch = self._epoch or int.from_bytes(os.urandom(8)) or 1
         self._pages.write(self._next, pack_log(page, page_key(self._pages.key, self._next), lead=(self._sealed,)))

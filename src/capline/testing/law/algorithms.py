@@ -50,7 +50,7 @@ class AlgorithmLaw(StoreSetting):
         assert limiter.peek("p", "s")
         answers = limiter.decide_many("p", ["s"] * 4)
         assert answers.allowed.tolist() == [True, False, False, False]
-        assert len(limiter.explain("p", "s").hits) == 3, "of a hammered log the newest 2 units and a hit are kept"
+        assert len(limiter.explain("p", "s").hits) == 4, "of refusals the newest 2 units and a hit are kept"
 
     def test_hammering_leaves_a_short_log_and_a_large_cost_no_larger_one(self) -> None:
         limiter = self.one("3/10s", count_denied=True)
@@ -123,6 +123,19 @@ class AlgorithmLaw(StoreSetting):
         assert not limiter.refund("p", "s", first.hit), "once"
         assert limiter.decide("p", "s", 2, id="x").hit != first.hit
         assert not limiter.decide("p", "s")
+
+    @each_algorithm
+    def test_a_refunded_id_takes_no_later_units(self, algorithm: str) -> None:
+        limiter = self.one("5/10s", algorithm=algorithm)
+        first = limiter.decide("p", "s", 2, id="x")
+        for _ in range(2):
+            assert limiter.refund("p", "s", first.hit, 2)
+            later = limiter.decide("p", "s", 2)
+            assert not limiter.refund("p", "s", first.hit, 2), "it was given back, and the later hit is another"
+            assert limiter.usage("p", "s")[0].used == 2
+            assert limiter.refund("p", "s", later.hit, 2)
+            first = limiter.decide("p", "s", 2, id="x")
+            assert first.allowed
 
     @each_algorithm
     def test_a_refund_gives_its_units_back_under_every_algorithm(self, algorithm: str) -> None:

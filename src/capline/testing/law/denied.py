@@ -44,12 +44,32 @@ class DeniedLaw(StoreSetting):
         for id in ("a", "b", "c"):
             assert limiter.decide("p", "s", id=id).hit == allowed[id].hit
         hits = limiter.explain("p", "s", ids=["a", "b", "c"]).hits
-        assert [hit.id for hit in hits[:4]] == ["a", "b", "c", None]
-        assert len(hits) <= 3 + 13, "of the rest the newest 12 units and a hit"
+        assert [hit.id for hit in hits[:6]] == ["a", None, "b", None, "c", None]
+        assert len(hits) <= 6 + 13, "of the refusals the newest 12 units and a hit"
         self.clock.advance_us(10 * SECOND + 1)
         assert limiter.decide("p", "s", 6), "what an id keeps counts no longer than its window"
         self.clock.advance_us(DAY)
         assert limiter.decide("p", "s", id="a").hit != allowed["a"].hit
+
+    @pytest.mark.parametrize("many", [9, 70, 200])
+    @pytest.mark.parametrize("algorithm", ["sliding_log", "bucketed"])
+    def test_what_was_allowed_outlives_a_quota_that_was_smaller_for_a_while(self, algorithm: str, many: int) -> None:
+        policy = self.policy("p", ["3/day"], count_denied=True, algorithm=algorithm)
+        limiter = self.limiter(policy, config="memory://")
+        limiter.override("p", "s", ["300/day"])
+        for _ in range(many):
+            self.clock.advance_us(10 * SECOND)
+            assert limiter.decide("p", "s")
+        limiter.override("p", "s", None)
+        for _ in range(4 * many):
+            self.clock.advance_us(10 * SECOND)
+            assert not limiter.decide("p", "s")
+        limiter.override("p", "s", ["300/day"])
+        used = limiter.usage("p", "s")[0].used
+        assert many < used <= 5 * many, "each hit, and some of the refusals"
+        assert len(limiter.explain("p", "s").hits) <= 2.5 * many + 60, "a hammered log stays short"
+        self.clock.advance_us(DAY)
+        assert limiter.usage("p", "s")[0].used == 0
 
     def test_an_id_is_known_in_a_long_log(self) -> None:
         limiter = self.one("150/10s", "900/day", count_denied=True)

@@ -9,7 +9,8 @@
 --   general   64 + 32 F + 4 C + S   floor[7]  first[7]  (C = 2: base[7])   entries of
 --             (stamp - first)[S + 4]   (units up to here)[0, 1 or 7 for C = 0, 1, 2]   (F: id[8])
 --             floor: the high-water mark, the latest instant that the log has seen; all ones: the newest stamp. base:
---             units before the first hit. C = 0: each hit is one unit. A refunded hit stays, with 0 units and no id.
+--             units before the first hit. C = 0: each hit is one unit. A refunded hit stays, with 0 units; in place of
+--             an id it had stands REFUNDED. In place of a refusal's id stands DENIED.
 --             A long log (more than 128 hits) has first = 0, S = 3 and C = 2: hits are appended in place by SETRANGE,
 --             and single entries are read by GETRANGE.
 --
@@ -21,6 +22,8 @@
 local NONE = '\0\0\0\0\0\0\0\0'
 local NONE_7 = '\0\0\0\0\0\0\0'
 local AT_NEWEST = '\255\255\255\255\255\255\255'
+local DENIED = '\255\255\255\255\255\255\255\255'
+local REFUNDED = '\255\255\255\255\255\255\255\254'
 local BLOCK = 32    -- hits fetched at a time from a longer value
 
 -- How many of a[1..n], which never decrease, are at most `key`. An interpolation search, since traffic is mostly even;
@@ -273,20 +276,25 @@ local function trim(log, cutoff)
   if m > 0 then forget(log, m) end
 end
 
--- `trim` that keeps hits with an id. A long log that has such hits is trimmed only if half of it can go.
-local function trim_unnamed(log, cutoff)
-  local m, named = upto(log.s, log.n, cutoff), {}
-  for i = 1, log.f and m or 0 do
-    if log.f[i] then named[#named + 1] = i end
+-- Forget the refusals as old as the cutoff or older. Behind a hit that was allowed, those of a long log go only if half
+-- of it can, and that is looked for once in some eighth of its hits, as it reads them all.
+local function trim_denied(log, cutoff)
+  local m, first, kept = log.f and upto(log.s, log.n, cutoff) or 0, 0, {}
+  while first < m and log.f[first + 1] == DENIED do first = first + 1 end
+  if first > 0 then forget(log, first) end
+  m = m - first
+  local _, bits = math.frexp(log.n)
+  if log.key and (m * 2 < log.n or log.n % 2 ^ (bits - 4) > 0) then return end
+  for i = 1, m do
+    if log.f[i] ~= DENIED then kept[#kept + 1] = i end
   end
-  local many = #named
-  if many == 0 and m > 0 then return forget(log, m) end
+  local many = #kept
   if many == m or log.key and (m - many) * 2 < log.n then return end
   local s, c, f, n = log.s, log.c, log.f, log.n
   local s2, c2, f2, units = {}, {}, {}, 0
-  for _, i in ipairs(named) do units = units + c[i] - c[i - 1] end
+  for _, i in ipairs(kept) do units = units + c[i] - c[i - 1] end
   c2[0] = c[m] - units
-  for k, i in ipairs(named) do s2[k], c2[k], f2[k] = s[i], c2[k - 1] + c[i] - c[i - 1], f[i] end
+  for k, i in ipairs(kept) do s2[k], c2[k], f2[k] = s[i], c2[k - 1] + c[i] - c[i - 1], f[i] end
   for i = m + 1, n do
     local k = many + i - m
     s2[k], c2[k], f2[k] = s[i], c[i], f[i]
@@ -339,12 +347,13 @@ local function units_of(log, i)
   return log.c[i] - log.c[i - 1]
 end
 
--- Take so many units off hit number i; false if it has fewer. The hit stays; its id may be used again.
+-- Take so many units off hit number i; false if it has fewer. The hit stays; its id may be used again. It stays marked:
+-- else where sums are kept a later hit would be added to it.
 local function give_back(log, i, units)
   local c, f = log.c, log.f
   if units == 0 or units_of(log, i) < units then return false end
   for k = i, log.n do c[k] = c[k] - units end
-  if f then f[i] = false end
+  if f then f[i] = f[i] and REFUNDED end
   log.dirty = math.min(log.dirty or i, i)
   return true
 end

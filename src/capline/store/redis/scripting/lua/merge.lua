@@ -40,10 +40,11 @@ for k, key in ipairs(KEYS) do
 end
 local own, horizon = logs[1], time - retention
 for _, log in ipairs(logs) do trim(log, horizon) end
+local function is_id(id) return id and id ~= DENIED and id ~= REFUNDED end
 local marks = {}
 if own.f then
   for i = 1, own.n do
-    if own.f[i] then marks[own.f[i]] = true end
+    if is_id(own.f[i]) then marks[own.f[i]] = true end
   end
 end
 
@@ -76,9 +77,9 @@ end
 local function free_stamp(stamp, units, id)
   while taken(stamp) do
     stamp = stamp + 1
-    if not id then
+    if not is_id(id) then
       local there, its = hit_at(stamp)
-      if there == units and not its then return nil end
+      if there == units and (its or nil) == id then return nil end
     end
   end
   return stamp
@@ -97,7 +98,7 @@ for pos = 1, #packed, 22 do
     if free then
       local one = {free, units, id}
       fresh[#fresh + 1], at[free] = one, one
-      if id then marks[id] = true end
+      if is_id(id) then marks[id] = true end
     else
       known = known + 1
     end

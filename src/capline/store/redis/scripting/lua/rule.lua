@@ -263,7 +263,7 @@ local function put(bound, time, stamp, id, units)
   local floor = stamp <= time + 1 and stamp or time
   if level then
     if n == 0 then record(log, stamp, level, floor) else extend(log, stamp, level - units_of(log, n), floor) end
-  elseif storage > 0 and not id and n > 0 and log.s[n] < stamp and not (log.f and log.f[n])
+  elseif storage > 0 and (not id or id == DENIED) and n > 0 and log.s[n] < stamp and (log.f and log.f[n] or nil) == id
     and math.floor(log.s[n] / storage) == math.floor(stamp / storage) then
     extend(log, stamp, units, floor)
   else
@@ -284,9 +284,9 @@ local function deny(logs, now)
   local stamp = free_stamp(logs, time, -1)
   if stamp >= MOST_UNITS then return nil end
   for _, bound in ipairs(logs) do
-    put(bound, time, stamp, nil, math.min(bound.cost, bound.denied))
+    put(bound, time, stamp, DENIED, math.min(bound.cost, bound.denied))
     local oldest = stamp_of_unit(bound.log, bound.denied + 1)
-    if oldest ~= -1 then trim_unnamed(bound.log, oldest - 1) end
+    if oldest ~= -1 then trim_denied(bound.log, oldest - 1) end
   end
   local stamped = {{logs, stamp}}
   local fits, binding, early = fits_at(logs, time)

@@ -119,7 +119,6 @@ VERBS = {
     "log_of": "unit/limiter/test_beside.py",
     "from_config": "unit/limiter/test_overrides.py",
     "from_file": "unit/limiter/test_async.py",
-    "override": "unit/limiter/test_overrides.py",
     "reload": "unit/limiter/test_async.py",
     "segment_of": "unit/limiter/test_segments.py",
     "servers": "unit/observe/test_servers.py",

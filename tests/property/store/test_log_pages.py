@@ -104,6 +104,9 @@ def apply(
         plain, done = window.give_back(plain, stamp, part)
         assert log.give_back(stamp, part) is done
         assert log.give_back(stamp, there - part + 1) is False
+        if there > part and n % 2:
+            log.amend(stamp, there + n)
+            plain = window.amend(plain, stamp, there + n)
     if verb == "extend" and plain.hits and plain.hits[-1].fingerprint in (0, window.DENIED):
         now_us = max(now_us, plain.last_us()) + n
         log.extend(now_us, units, now_us)

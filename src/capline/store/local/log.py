@@ -16,10 +16,15 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
+from capline.model.late import LateModule
 from capline.window.log import DENIED, NEVER, REFUNDED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import numpy as np
+else:
+    np = LateModule("numpy")
 
 __all__ = ["ColumnLog"]
 
@@ -97,8 +102,7 @@ class ColumnLog:
             self.stamps = stamps[:i] + array("Q", (stamp_us,)) + stamps[i:]
             if before is not None:
                 before.insert(i, before[i])
-                for j in range(i + 1, len(before)):
-                    before[j] += units
+                self._shift(i + 1, units)
         if before is not None:
             self.total += units
             if self.total > _REBASE_AT:
@@ -156,9 +160,7 @@ class ColumnLog:
             return False
         if self.before is None:
             self._count_units()
-        before = self.before or array("Q")
-        for j in range(bisect_left(self.stamps, stamp_us, self.start) + 1, len(before)):
-            before[j] -= units
+        self._shift(bisect_left(self.stamps, stamp_us, self.start) + 1, -units)
         self.total -= units
         if (self.ids or self.denied) and (name := self.name_of(stamp_us)):
             (self.denied or set()).discard(stamp_us)
@@ -171,9 +173,7 @@ class ColumnLog:
         more = units - self.units_at(stamp_us)
         if self.before is None:
             self._count_units()
-        before = self.before or array("Q")
-        for i in range(bisect_left(self.stamps, stamp_us, self.start) + 1, len(before)):
-            before[i] += more
+        self._shift(bisect_left(self.stamps, stamp_us, self.start) + 1, more)
         self.total += more
 
     def find(self, fingerprint: int, cutoff_us: int) -> int:
@@ -234,11 +234,21 @@ class ColumnLog:
                 del self.before[:start]
             self.start = 0
 
+    def _shift(self, first: int, units: int) -> None:
+        """Add so many units (may be negative) to those before each hit from this place on."""
+        before = self.before or array("Q")
+        if len(before) - first > _STRIDE:
+            np.frombuffer(before, np.int64)[first:] += units
+            return
+        for i in range(first, len(before)):
+            before[i] += units
+
     def _count_units(self) -> None:
         self.pack()
         self.stamps = self.stamps[:]
         self.total = len(self.stamps)
-        self.before = array("Q", range(self.total))
+        long = self.total > _STRIDE
+        self.before = array("Q", np.arange(self.total, dtype=np.uint64).tobytes() if long else range(self.total))
 
     def _rebase(self) -> None:
         self.pack()

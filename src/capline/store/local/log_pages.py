@@ -8,7 +8,8 @@
 the whole log. While every page holds 32 units (`mixed` is 0) that number gives the page. The widest window ends in the
 first page, since pages out of it are removed. So a decision reads the head and one page, and writes the head: its cost
 does not grow with the quota. The end of a narrower window, or a unit among mixed pages, is found by bisection over
-pages, some 12 reads in a log of 100,000. A refund of a hit in a sealed page rewrites the whole log.
+pages, some 12 reads in a log of 100,000. A refund of a hit in a sealed page rewrites that page, and the base of each
+later one.
 """
 
 from __future__ import annotations
@@ -164,19 +165,20 @@ class PagedLog:
         return self._last(lambda page, _: page.stamps[0] <= stamp_us)[0].units_at(stamp_us)
 
     def give_back(self, stamp_us: int, units: int) -> bool:
-        """As in `ColumnLog`; a hit in the tail costs no more than there, an older one rewrites the log."""
+        """As in `ColumnLog`; a hit in the tail costs no more than there, an older one O(pages behind it)."""
         if stamp_us >= self.tail.stamps[self.tail.start]:
             return self.tail.give_back(stamp_us, units)
-        if self.units_at(stamp_us) < units:
+        if not 0 < units <= self.units_at(stamp_us):
             return False
-        self._dissolve()
-        return self.tail.give_back(stamp_us, units)
+        self._change(stamp_us, lambda page: page.give_back(stamp_us, units))
+        return True
 
     def amend(self, stamp_us: int, units: int) -> None:
-        """As in `ColumnLog`; a hit in the tail costs no more than there, an older one rewrites the log."""
+        """As in `ColumnLog`; a hit in the tail costs no more than there, an older one O(pages behind it)."""
         if stamp_us < self.tail.stamps[self.tail.start]:
-            self._dissolve()
-        self.tail.amend(stamp_us, units)
+            self._change(stamp_us, lambda page: page.amend(stamp_us, units))
+        else:
+            self.tail.amend(stamp_us, units)
 
     def find(self, fingerprint: int, cutoff_us: int) -> int:
         """As in `ColumnLog`; reads pages from the newest back to the cutoff."""
@@ -267,10 +269,28 @@ class PagedLog:
             page.denied = {us for us in tail.denied if us <= cut_us} or None
             tail.denied = {us for us in tail.denied if us > cut_us} or None
         tail.stamps = tail.stamps[PAGE_HITS:]
-        self._epoch = self._epoch or int.from_bytes(os.urandom(8)) or 1
+        self._epoch = self._epoch or _new_epoch()
         self._pages.write(self._next, pack_log(page, page_key(self._pages.key, self._next), lead=(self._sealed,)))
         self._next += 1
         self._sealed += units
+
+    def _change(self, stamp_us: int, change: Callable[[ColumnLog], object]) -> None:
+        """Change the units of the sealed hit with this stamp."""
+        number = self._find(lambda page, _: page.stamps[0] <= stamp_us)
+        page, base = self._read(number)
+        units = page.units_after(NEVER)
+        change(page)
+        more = page.units_after(NEVER) - units
+        key = self._pages.key
+        self._pages.write(number, pack_log(page, page_key(key, number), lead=(base,)))
+        for later in range(number + 1, self._next):
+            kind, words = _page_words(self._pages, later)
+            words[kind & UNITS] += more  # the base: behind the total, where there is one
+            self._pages.write(later, pack_words(kind, words, page_key(key, later)))
+            self._seen.pop(later, None)
+        self._sealed += more
+        self._mixed = 1
+        self._epoch = _new_epoch()
 
     def _dissolve(self) -> None:
         """Take every page back into the tail; `value` seals them again."""
@@ -288,6 +308,10 @@ class PagedLog:
         return whole
 
     def _last(self, holds: Callable[[ColumnLog, int], bool]) -> tuple[ColumnLog, int]:
+        """The page that `_find` finds, and the units sealed before it."""
+        return self._read(self._find(holds))
+
+    def _find(self, holds: Callable[[ColumnLog, int], bool]) -> int:
         """The last page for which `holds` is true, given that it is true up to some page; the first if for none."""
         low, high = self._first, self._next
         while high - low > 1:
@@ -296,7 +320,7 @@ class PagedLog:
                 low = middle
             else:
                 high = middle
-        return self._read(low)
+        return low
 
     def _newest_first(self) -> Iterator[ColumnLog]:
         return (self._read(number)[0] for number in range(self._next - 1, self._first - 1, -1))
@@ -421,6 +445,11 @@ class UnitPages:
 def page_key(key: bytes, number: int) -> bytes:
     """The key of a page: the log's, then the page's number, big-endian."""
     return key + number.to_bytes(4)
+
+
+def _new_epoch() -> int:
+    """Another than every process has cached pages under."""
+    return int.from_bytes(os.urandom(8)) or 1
 
 
 def _page_words(pages: Pages, number: int) -> tuple[int, array[int]]:

@@ -41,7 +41,7 @@ MANY = ROWS_ON_THE_LOOP + 1
 
 
 class AsyncLimiter(AsyncReservations):
-    """`Limiter` with awaited verbs; it says what each verb and option does. Close it by `async with` or `close`.
+    """`Limiter` with awaited verbs; it says what each verb and option does. Close it by `async with` or `aclose`.
 
     It belongs to one event loop. On a local store a decision runs on the loop, since it takes microseconds; large
     batches run in a thread. With `segments` as a publication's address the constructor blocks until the first fetch:

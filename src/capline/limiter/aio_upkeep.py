@@ -161,6 +161,10 @@ class AsyncUpkeep(LimiterBase[AsyncStore]):
                 await asyncio.to_thread(self._stop_following)
             await store.close()
 
+    async def aclose(self) -> None:
+        """As `close`: the name that `contextlib.aclosing` and other awaited clients use."""
+        await self.close()
+
     async def __aenter__(self) -> Self:
         return self
 

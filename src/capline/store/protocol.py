@@ -388,3 +388,7 @@ class AsyncStore(Protocol):
     async def close(self) -> None:
         """Let go of files and connections. Safe to call twice."""
         ...
+
+    async def aclose(self) -> None:
+        """As `close`, for `contextlib.aclosing`."""
+        await self.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from tests.kit.limiter import Door, gone
 
 from capline import AsyncLimiter, Attempt, Limiter, LimitExceeded, ManualClock, Policy
-from capline.model.errors import StoreUnavailableError
+from capline.model.errors import StoreClosedError, StoreUnavailableError
 from capline.store.local.aio import AsyncLocalStore
 from capline.store.open import open_async_store, open_store
 
@@ -320,9 +321,22 @@ def test_many_rows_are_checked_in_a_thread_and_few_where_they_are_awaited() -> N
     asyncio.run(main())
 
 
+@LOCAL_STORES
+def test_aclosing_closes_it(url: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with aclosing(AsyncLimiter(url.format(tmp_path), [POLICY])) as limiter:
+            assert await limiter.decide("p", "a")
+        with pytest.raises(StoreClosedError, match="was closed"):
+            await limiter.decide("p", "a")
+        await limiter.aclose()
+
+    asyncio.run(main())
+
+
 def test_it_has_every_verb_and_option_of_the_other() -> None:
     public = [name for name in dir(Limiter) if not name.startswith("_") or name == "__init__"]
-    assert public == [name for name in dir(AsyncLimiter) if not name.startswith("_") or name == "__init__"]
+    awaited = [name for name in dir(AsyncLimiter) if not name.startswith("_") or name == "__init__"]
+    assert sorted([*public, "aclose"]) == awaited
     for name in public:
         mine, other = getattr(Limiter, name), getattr(AsyncLimiter, name)
         if callable(mine):
@@ -337,9 +351,8 @@ def test_its_clock_is_awaited_and_the_stores_own_unless_given(tmp_path: Path) ->
         async with AsyncLimiter("memory://", clock=ManualClock(7)) as limiter:
             assert await limiter.now_us() == 7
         for url in ("memory://", f"lmdb://{tmp_path}"):
-            store = open_async_store(url)
-            assert await store.now_us() > 10**15
-            await store.close()
+            async with aclosing(open_async_store(url)) as store:
+                assert await store.now_us() > 10**15
 
     asyncio.run(main())
     for url in ("memory://", f"lmdb://{tmp_path}"):

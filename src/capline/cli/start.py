@@ -15,3 +15,8 @@ def main() -> None:
         run()
     except KeyboardInterrupt:
         sys.exit(130)
+    except ModuleNotFoundError as error:
+        if error.name != "fcntl":
+            raise
+        sys.stderr.write("capline: the commands need the file locks of Linux or macOS; on Windows type them in WSL\n")
+        sys.exit(2)

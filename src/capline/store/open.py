@@ -108,7 +108,14 @@ def _open_local(url: str, kind: str, options: dict[str, str], clock: Clock, *, c
         return MemoryStore(clock)
     if kind == "lmdb":
         _refuse_rest(url, options, ("durability", "max_bytes"))
-        from capline.store.local.lmdb.store import LmdbStore  # noqa: PLC0415 - only the store that is named is loaded
+        try:
+            from capline.store.local.lmdb.store import LmdbStore  # noqa: PLC0415 - only the store that is named is loaded
+        except ModuleNotFoundError as error:
+            if error.name != "fcntl":
+                raise
+            raise InvalidValueError(
+                f"store URL {url!r}: lmdb:// needs the file locks of Linux or macOS; on Windows use memory:// or redis://"
+            ) from None
 
         return LmdbStore(
             lmdb_path(url),
@@ -132,6 +139,8 @@ def lmdb_path(url: str) -> Path:
     if "#" in url:
         raise InvalidValueError(f"store URL {url!r}: write a # in a path as %23")
     parts = _split(url)
+    if "[" in parts.netloc or "]" in parts.netloc:
+        raise _unreadable(url)  # also where this Python's urlsplit reads it
     path = unquote(parts.netloc + parts.path)
     if not path:
         raise InvalidValueError(f"store URL {url!r}: name a directory, like 'lmdb:///var/lib/capline'")

@@ -9,6 +9,7 @@ import pytest
 
 from capline import InvalidTypeError, InvalidValueError
 from capline.store.open import lmdb_path, open_async_store, open_store
+from capline.store.redis.io.url import parse_url
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,10 +40,17 @@ def test_a_url_that_names_no_store(opened: Any, url: str, said: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["lmdb://[x", "lmdb://x]", "lmdb://[::1]x"])
+@pytest.mark.parametrize("url", ["lmdb://[x", "lmdb://x]", "lmdb://[::1]x", "lmdb://x[::1]"])
 def test_a_path_that_urls_cannot_have_is_refused_where_only_the_path_is_asked_for(url: str) -> None:
     with pytest.raises(InvalidValueError, match="cannot be read"):
         lmdb_path(url)
+
+
+def test_servers_by_address_of_ipv6_whatever_this_pythons_urlsplit_takes() -> None:
+    assert parse_url("redis+cluster://[::1],h:7001,[::2]:7002").seeds == (("::1", 6379), ("h", 7001), ("::2", 7002))
+    for host in ("[::1", "::1]", "[::1]x", "x[::1]", "[]"):
+        with pytest.raises(InvalidValueError, match="is no host:port"):
+            parse_url(f"redis://{host}:6379")
 
 
 @pytest.mark.parametrize("url", [None, 5, b"memory://"])

@@ -93,7 +93,7 @@ def parse_url(url: str) -> Settings:
     if re.search(r"[/?#].*@", url.partition("://")[2]):
         raise InvalidValueError(f"{where}: write / as %2F, ? as %3F, # as %23, @ as %40 in a user name or password")
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(url.replace("[", "%5B").replace("]", "%5D"))  # Pythons differ on several [hosts]
         options = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
     except ValueError:
         raise InvalidValueError(f"{where}: cannot be read; write it like 'redis://127.0.0.1:6379/0'") from None
@@ -107,7 +107,7 @@ def parse_url(url: str) -> Settings:
     if not tls and any(name in options for name in ("ca", "cert", "key")):
         kind, plus, rest = parts.scheme.partition("+")
         raise InvalidValueError(f"{where}: ca, cert and key are for TLS; use {kind}s{plus}{rest}")
-    credentials, at, hosts = parts.netloc.rpartition("@")
+    credentials, at, hosts = parts.netloc.replace("%5B", "[").replace("%5D", "]").rpartition("@")
     username, _, password = credentials.partition(":")
     master, database = _path(parts, shape, where)
     seeds = _seeds(hosts, 26379 if shape == "sentinel" else 6379, where)
@@ -151,8 +151,8 @@ def _seeds(hosts: str, port: int, where: str) -> tuple[Address, ...]:
         host, colon, number = text.rpartition(":")
         if not colon or text.endswith("]"):
             host, number = text, str(port)
-        host = host.removeprefix("[").removesuffix("]")
-        if not host or not _NUMBER.fullmatch(number) or not 0 < int(number) < 1 << 16:
+        host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        if not host or "[" in host or "]" in host or not _NUMBER.fullmatch(number) or not 0 < int(number) < 1 << 16:
             raise InvalidValueError(f"{where}: {text!r} is no host:port")
         seeds.append((host, int(number)))
     if len(seeds) > MOST_SEEDS:

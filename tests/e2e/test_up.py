@@ -188,6 +188,10 @@ def test_it_starts_whole_and_any_of_it_may_be_killed(tmp_path: Path) -> None:
         assert up.process.poll() is None, up.said
         assert not up.has("is missing"), up.said
         assert len(up.tries) == 5
+        for link in re.findall(
+            r"http://127\.0\.0\.1:\d+/[^\s,]+", "\n".join(line for line in up.said if "(pid" in line)
+        ):
+            assert httpx.get(link, timeout=WITHIN_S, trust_env=False).status_code == 200, link
 
         api, override, promo, envoy, receiver = (typed(command) for command in up.tries)
         assert (api["allowed"], api["limit"], api["remaining"]) == (True, "20/minute", 15)

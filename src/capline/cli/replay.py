@@ -31,7 +31,7 @@ __all__ = ["app"]
 
 app = typer.Typer()
 
-DEFAULT_DATA = Path("examples/data/cdnow_transactions.csv.gz")
+DEFAULT_DATA = Path(__file__).parents[1] / "replay/demo/cdnow_transactions.csv.gz"
 DEFAULT_OUT = Path("build/demo")
 DEFAULT_POLICIES = Path("policies.yaml")
 
@@ -84,7 +84,11 @@ def replay_file(
 def demo(
     data: Annotated[
         Path,
-        typer.Option("--data", help="The purchases: a CSV with the columns customer_id and date."),
+        typer.Option(
+            "--data",
+            help="The purchases: a CSV with the columns customer_id and date.",
+            show_default="those that come with capline",
+        ),
     ] = DEFAULT_DATA,
     out_dir: Annotated[Path, typer.Option("--out", help="The directory for store, segments and report.")] = DEFAULT_OUT,
     policies: Annotated[
@@ -103,7 +107,7 @@ def demo(
     from capline.replay.demo.run import run_demo  # noqa: PLC0415
 
     if not data.exists():
-        raise ReplayError(f"{data}: no such file; run this in the project's folder, or name the purchases with --data")
+        raise ReplayError(f"{data}: no such file; name the purchases with --data")
     check_report_parts()
     bar = _progress(TextColumn("simulated days"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     try:

@@ -227,7 +227,7 @@ class _Maker:
         self._files["alerts.yml"] = files.alerts_yaml()
         words = (self._programs.prometheus, "--config.file=prometheus.yml", "--storage.tsdb.path=prometheus")
         listen = f"--web.listen-address={HOST}:{port}"
-        where = f"http://{HOST}:{port}, alerts at http://{HOST}:{port}/alerts"
+        where = f"http://{HOST}:{port}, alerts at http://{HOST}:{port}/api/v1/alerts"
         self._add(Part("prometheus", (*words, listen), f"http://{HOST}:{port}/-/ready", where=where))
 
     def _module(self, name: str, *words: str, ready: str = "", where: str = "") -> None:

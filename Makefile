@@ -1,7 +1,8 @@
 # capline: the commands. `make` alone lists them; each one makes what it needs first.
 #
 # Everything runs from .venv, which tools/setup.sh makes from requirements.lock and makes again only when the lock changes.
-# Settings: PYTHON=/path/to/python3 (3.11 or newer) makes .venv from that interpreter; PYTEST_ARGS="-k lmdb" picks tests;
+# Settings: PYTHON=/path/to/python3 (3.11 or newer) makes .venv from that interpreter; APT=no installs nothing by apt, and
+# names what is missing; PYTEST_ARGS="-k lmdb" picks tests;
 # CHAOS_ARGS="--kind valkey --json" goes to the failover experiment; "--short" is its form in the tests, sixty seconds of load.
 
 SHELL := /bin/bash

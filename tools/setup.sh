@@ -10,7 +10,8 @@
 #
 # It is quiet but for its own lines, and ends by saying how to get at capline.
 #
-# System packages are listed in tools/system-packages.txt; as root they are installed by apt, else a line says what to type.
+# System packages are listed in tools/system-packages.txt. As root they are named, then installed by apt; with APT=no, or as
+# anybody else, each that is missing is named with what to type.
 #
 # .venv/.capline-setup tells what .venv was made from. It is removed before the first change and written after the last, so
 # a setup that was interrupted is not taken for a whole one: without it .venv is made from nothing.
@@ -56,6 +57,7 @@ fi
 
 new_enough() { "$1" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' </dev/null >/dev/null 2>&1; }
 makes_venv() { "$1" -c 'import ensurepip, venv' </dev/null >/dev/null 2>&1; }
+may_apt() { [[ $EUID -eq 0 && ${APT:-} != no ]] && command -v apt-get >/dev/null; }
 identity() { "$1" -c 'import sys; print(" ".join(sys.version.split()))' </dev/null 2>/dev/null; }
 
 # Debian's own build first: it is optimised by profile, and it is the one that apt's python3-venv fits. Where only apt could
@@ -70,7 +72,7 @@ choose_python() {
   fi
   for candidate in "${candidates[@]}"; do
     new_enough "$candidate" || continue
-    if [[ $EUID -eq 0 ]] || makes_venv "$candidate"; then
+    if may_apt || makes_venv "$candidate"; then
       command -v "$candidate"
       return
     fi
@@ -94,7 +96,6 @@ there() { # probe
 # Without our lock's descriptor (9): a service that a package starts would keep it for good.
 apt_install() { # packages
   export DEBIAN_FRONTEND=noninteractive
-  say "installing by apt: $*"
   quietly apt-get -qq -o DPkg::Lock::Timeout=300 update 9<&- &&
     quietly apt-get -qq -y -o DPkg::Lock::Timeout=300 --no-install-recommends install "$@" 9<&-
 }
@@ -111,10 +112,12 @@ system_packages() { # goals
   done <tools/system-packages.txt
   [[ ${#wanted[@]} -gt 0 ]] || return 0
 
-  if [[ $EUID -eq 0 ]] && command -v apt-get >/dev/null; then
+  local i how
+  if may_apt; then
+    say "apt will now install ${#wanted[@]} packages and what they need; APT=no leaves them out:"
+    for i in "${!wanted[@]}"; do say "  ${wanted[i]}: ${reasons[i]}"; done
     apt_install "${wanted[@]}" || say "apt could not install: ${wanted[*]}"
   fi
-  local i how
   for i in "${!wanted[@]}"; do
     there "${probes[i]}" && continue
     how="sudo apt-get install ${wanted[i]}"

@@ -80,7 +80,7 @@ def test_what_fails_shows_what_the_tool_said(setup: Setup, fails: str, said: str
 
 def test_for_the_whole_system_what_cannot_be_had_is_named_and_for_tests_it_must_be(setup: Setup) -> None:
     apt = setup.folder / "apt-get"
-    apt.write_text("#!/bin/bash\nexit 1\n", encoding="utf-8")
+    apt.write_text("#!/bin/bash\necho apt was called\nexit 1\n", encoding="utf-8")
     apt.chmod(0o755)
     path = f"{setup.folder}:{os.environ['PATH']}"
     packages = (
@@ -89,8 +89,15 @@ def test_for_the_whole_system_what_cannot_be_had_is_named_and_for_tests_it_must_
     (setup.folder / "tools/system-packages.txt").write_text(packages, encoding="utf-8")
     (setup.folder / "tools/ministack.lock").touch()
     assert setup().returncode == 0
+    without = setup("up", PATH=path, FAILS="ministack.lock", APT="no")
+    assert (without.returncode, "apt w" in without.stderr) == (0, False), without.stderr
+    assert "note: no-such-server is missing (what is tried)" in without.stderr
     up = setup("up", PATH=path, FAILS="ministack.lock")
     assert up.returncode == 0, up.stderr
+    if os.geteuid() == 0:
+        told = up.stderr.partition("apt was called")[0].splitlines()
+        assert "APT=no" in told[0]
+        assert told[1:] == ["setup:   no-such-server: what is tried"]
     assert "note: no-such-server is missing (what is tried)" in up.stderr
     assert "no-such-tool" not in up.stderr
     assert "note: build/ministack could not be made" in up.stderr

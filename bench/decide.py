@@ -83,6 +83,23 @@ def in_one_process(url: str, policy: list[str], subjects: list[str], allowed: in
     return min(seconds) / len(subjects) * 1e6
 
 
+def off_the_shortest_path(url: str, cost: int, *, with_id: bool) -> float:
+    """Microseconds a decision of this cost, or with an id for each; every attempt allowed."""
+
+    def work() -> None:
+        with tempfile.TemporaryDirectory() as folder, Limiter(url.format(folder), [Policy("p", TWO)]) as limiter:
+            decide = limiter.decide
+            asked = [(subject, f"{subject}:{turn}" if with_id else None) for turn in range(10) for subject in SUBJECTS]
+            seconds.append(
+                best_seconds(lambda: check(all(decide("p", one, cost, id) for one, id in asked), url), rounds=1)
+            )
+
+    seconds: list[float] = []
+    for _ in range(4):
+        work()
+    return min(seconds) / len(SUBJECTS) / 10 * 1e6
+
+
 def hammer(folder: str, times: int) -> int:
     """One process of several on one subject; how many it was allowed."""
     with Limiter(f"lmdb://{folder}", [Policy("p", ["5000/hour", "9000/day"])]) as limiter:
@@ -110,6 +127,9 @@ def main() -> None:
     for name, rounds in {"all allowed": 10, "half refused": 20, "mostly refused": options.rounds // 2}.items():
         us = in_one_process("lmdb://{}", FEW, SUBJECTS * rounds, 10_000)
         report.add(f"lmdb relaxed, two limits, {name}", us, "us a decision", at_most=6)
+    for store, url in {"memory": "memory://", "lmdb relaxed": "lmdb://{}"}.items():
+        report.add(f"{store}, two limits, cost 2", off_the_shortest_path(url, 2, with_id=False), "us a decision")
+        report.add(f"{store}, two limits, with an id", off_the_shortest_path(url, 1, with_id=True), "us a decision")
     full = in_one_process("lmdb://{}?durability=full", FEW, SUBJECTS[:500], 500)
     report.add("lmdb full, two limits, all allowed", full, "us a decision")
     us, allowed = four_processes(20_000)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import re
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,8 @@ from tests.distributed.test_campaign_queue import RUN, claimed, finish, put, row
 from tests.kit.server import SLOW, Limiters, Proxy, each_kind, each_layout
 from tests.kit.servers import KINDS, ReplyError, certificates, free_port, shared, single
 
-from capline import Attempt, CaplineError, Decision, Limiter, Policy, StoreError
+from capline import Attempt, CaplineError, Configuration, Decision, Limiter, Policy, StoreError
+from capline.campaign.ledger.inputs import Input
 from capline.campaign.queue.queue import Queue
 from capline.campaign.queue.records import Over
 from capline.campaign.queue.server import QueueServer
@@ -34,11 +36,19 @@ if TYPE_CHECKING:
 PASSWORD = "s3cret-p@ss/w:rd"  # noqa: S105 - of servers that live for a test
 
 
+STORES = (Path(__file__).parents[2] / "docs" / "stores.md").read_text(encoding="utf-8")
+
+
 def documented(user: str) -> list[str]:
     """What docs/stores.md gives this user, behind its password."""
-    text = (Path(__file__).parents[2] / "docs" / "stores.md").read_text(encoding="utf-8")
-    [line] = [line for line in text.splitlines() if line.startswith(f"user {user} on >PASSWORD ")]
+    [line] = [line for line in STORES.splitlines() if line.startswith(f"user {user} on >PASSWORD ")]
     return line.split()[4:]
+
+
+def documented_besides() -> list[str]:
+    """What docs/stores.md adds for a configuration store at the same URL."""
+    [words] = re.findall(r"^ACL SETUSER capline (.*)$", STORES, re.MULTILINE)
+    return words.split()
 
 
 RIGHTS = documented("capline")
@@ -194,7 +204,51 @@ def test_a_script_cannot_reach_other_keys_either(server: Server) -> None:
         )
 
 
+# --- a configuration at the same URL ----------------------------------------------------------------------------------
+
+
+def use_the_configuration(url: str) -> None:
+    """Everything that is ever asked of it, beside a limiter that follows it."""
+    with Configuration(url) as configuration, Limiter.from_config(url, url) as limiter:
+        configuration.set_policies([Policy("p", ["3/day"]), Policy("q", ["3/day"])])
+        configuration.override_many("p", {"u": ["9/day"], "v": ["9/day"]}, effective_at="2100-01-01T00:00:00Z")
+        configuration.override("p", "u", ["5/day"])
+        limiter.reload()
+        assert limiter.decide("p", "u").remaining == 4
+        assert configuration.delete_policy("q")
+        assert configuration.roll_back_policy("p", 1)
+        assert "u" in dict(configuration.overrides("p"))
+        assert configuration.override_versions("p", "u")
+        assert configuration.policy_versions("p")
+        assert configuration.commits()
+        configuration.refresh()
+    with Configuration(url) as again:
+        assert again.version == configuration.version
+        assert again.servers()[0].memory_bytes is not None
+
+
+def test_what_is_added_for_a_configuration_is_enough_and_nothing_of_it_without_need(server: Server) -> None:
+    besides = documented_besides()
+
+    def works(more: list[str]) -> bool:
+        server.command("FLUSHALL")
+        server.command("SCRIPT", "FLUSH")
+        server.command("ACL", "SETUSER", "both", "reset", "on", f">{PASSWORD}", *RIGHTS, *more)
+        try:
+            use_the_configuration(address(server, "both"))
+        except (CaplineError, AssertionError):
+            return False
+        return True
+
+    assert works(besides)
+    assert [word for word in besides if works([one for one in besides if one != word])] == []
+    server.command("FLUSHALL")
+
+
 # --- the queue --------------------------------------------------------------------------------------------------------
+
+
+STORE = Input("store identity", "aa", "a store")
 
 
 def use_the_queue(url: str) -> None:
@@ -204,6 +258,8 @@ def use_the_queue(url: str) -> None:
         assert queue.open_campaigns() == []
         assert queue.begin(RUN)
         queue.put_files(RUN)
+        assert queue.freeze_store("sale", STORE) == STORE == queue.store("sale")
+        assert queue.ages_s().keys() == {"sale"}
         assert put(queue, 0, 1, 2) == 3
         batches = [claimed(queue, worker) for worker in "abc"]
         assert queue.renew(batches[0], "a")

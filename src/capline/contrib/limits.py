@@ -3,9 +3,10 @@
     import capline.contrib.limits                       # makes the URLs known
     Limiter(key_func, app=app, storage_uri="capline+lmdb:///var/lib/app/limits")
 
-`capline+` stands before any store URL: memory, lmdb, redis, redis+cluster and so on. `moving-window` and the default
-`fixed-window` are both an exact rolling window here: a fixed window admits twice its quota around its end, and a
-storage learns the strategy only with the first request, too late to refuse it.
+`capline+` stands before any store URL: memory, lmdb, redis, redis+cluster and so on; `async+capline+` for `limits.aio`,
+which asks in threads. `moving-window`, `sliding-window-counter` and the default `fixed-window` are all an exact rolling
+window here: a fixed window admits twice its quota around its end, and a storage learns the strategy only with the
+first request, too late to refuse it. A cost with a fraction counts as the next whole number.
 
 Each key is a subject, each (amount, period) a set of limits that comes with the call; `limits` itself still asks one
 limit at a time, so a refusal by the second has used up the first. Only capline's own verbs decide all at once.
@@ -13,26 +14,31 @@ limit at a time, so a refusal by the second has used up the first. Only capline'
 
 from __future__ import annotations
 
+import asyncio
 import re
 from hashlib import blake2b
-from typing import NoReturn
+from math import ceil
+from typing import Any
 
 from capline.limiter.limiter import Limiter
 from capline.model.errors import CaplineError, InvalidValueError, StoreError
 from capline.model.limit import Limit
-from capline.store.redis.io.url import server_schemes
+from capline.store.redis.io.url import safe_url, server_schemes
 
 try:
+    from limits.aio.storage.base import MovingWindowSupport as AsyncMovingWindowSupport
+    from limits.aio.storage.base import Storage as AsyncStorage
     from limits.limits import GRANULARITIES
     from limits.storage.base import MovingWindowSupport, Storage
 except ImportError as error:
     raise CaplineError("capline.contrib.limits needs limits: pip install limits") from error
 
-__all__ = ["CaplineStorage"]
+__all__ = ["AsyncCaplineStorage", "CaplineStorage"]
 
 POLICY = "limits"
 _PREFIX = "capline+"
 _LONGEST_KEY_BYTES = 512
+_SCHEMES = [f"{_PREFIX}{name}" for name in ("memory", "lmdb", *server_schemes())]
 _END = re.compile(r".*/(\d+)/(\d+)/(\w+)", re.DOTALL)
 """How the key of a limit ends: amount, multiples, granularity."""
 
@@ -40,13 +46,16 @@ _END = re.compile(r".*/(\d+)/(\d+)/(\w+)", re.DOTALL)
 class CaplineStorage(Storage, MovingWindowSupport):
     """See the module's text. Options are `capline.Limiter`'s, like `on_store_error` or `namespace`."""
 
-    STORAGE_SCHEME = [f"{_PREFIX}{name}" for name in ("memory", "lmdb", *server_schemes())]  # noqa: RUF012 - as limits asks
+    STORAGE_SCHEME = _SCHEMES
     DEPENDENCIES = []  # noqa: RUF012
 
     def __init__(self, uri: str | None = None, wrap_exceptions: bool = False, **options: str | float | bool) -> None:
         super().__init__(uri, wrap_exceptions=wrap_exceptions)
         given: dict[str, object] = dict(options)
-        self._limiter = Limiter((uri or "capline+memory://").removeprefix(_PREFIX), **given)  # pyright: ignore[reportArgumentType] - checked there
+        url = (uri or "capline+memory://").removeprefix(_PREFIX)
+        self.storage = safe_url(url)  # `flask limiter config` shows it
+        self._seen: set[tuple[int, int]] = set()
+        self._limiter = Limiter(url, **given)  # pyright: ignore[reportArgumentType] - checked there
 
     @property
     def base_exceptions(self) -> type[Exception]:
@@ -55,9 +64,23 @@ class CaplineStorage(Storage, MovingWindowSupport):
 
     def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
         """Whether `amount` more fit; consumes them if so."""
-        if amount < 1:
+        if amount <= 0:
             return True
-        return self._limiter.decide(POLICY, _subject(key), amount, limits=_limits(limit, expiry)).allowed
+        self._seen.add((limit, expiry))
+        return self._limiter.decide(POLICY, _subject(key), ceil(amount), limits=_limits(limit, expiry)).allowed
+
+    def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
+        """As `acquire_entry`: exact, where `sliding-window-counter` elsewhere estimates."""
+        return self.acquire_entry(key, limit, expiry, amount)
+
+    def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
+        """No window before, whose weight would be added; the units in the window, and when the oldest leaves it."""
+        began, units = self.get_moving_window(key, _limit_of(key)[0], expiry)
+        return 0, 0.0, units, began + expiry - self._limiter.now_us() / 1e6
+
+    def clear_sliding_window(self, key: str, _expiry: int) -> None:
+        """As `clear`."""
+        self.clear(key)
 
     def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
         """When the oldest hit of the window was, or now if there is none; and how many units are in it."""
@@ -84,9 +107,10 @@ class CaplineStorage(Storage, MovingWindowSupport):
             return False
         return True
 
-    def reset(self) -> NoReturn:
-        """Not offered: logs expire by themselves."""
-        raise NotImplementedError("capline forgets a key by clear(); to begin anew use another namespace")
+    def reset(self) -> int:
+        """Forget every key under the limits that this process has used; returns how many."""
+        under = self._limiter._under  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as in `clear`
+        return sum(under(POLICY, _limits(*limit)).flush(POLICY) for limit in tuple(self._seen))
 
     def incr(self, key: str, expiry: int, amount: int = 1) -> int:
         """Count `amount` more under the limit that the key names, if they fit.
@@ -94,9 +118,10 @@ class CaplineStorage(Storage, MovingWindowSupport):
         Returns the units in the window then, or one more than the limit where they do not fit.
         """
         limit, _ = _limit_of(key)
-        if amount < 1:
+        if amount <= 0:
             return self.get(key)
-        decision = self._limiter.decide(POLICY, _subject(key), amount, limits=_limits(limit, expiry))
+        self._seen.add((limit, expiry))
+        decision = self._limiter.decide(POLICY, _subject(key), ceil(amount), limits=_limits(limit, expiry))
         return limit - decision.remaining if decision.allowed else limit + 1
 
     def get(self, key: str) -> int:
@@ -111,6 +136,37 @@ class CaplineStorage(Storage, MovingWindowSupport):
     def close(self) -> None:
         """Close the store."""
         self._limiter.close()
+
+
+def _awaited(name: str) -> Any:
+    async def method(self: AsyncCaplineStorage, *given: Any, **named: Any) -> Any:
+        return await asyncio.to_thread(getattr(self.beside, name), *given, **named)
+
+    return method
+
+
+class AsyncCaplineStorage(AsyncStorage, AsyncMovingWindowSupport):
+    """The same for `limits.aio`: each call is made in a thread. Its options are `CaplineStorage`'s."""
+
+    STORAGE_SCHEME = [f"async+{name}" for name in _SCHEMES]  # noqa: RUF012 - as limits asks
+    DEPENDENCIES = []  # noqa: RUF012
+
+    def __init__(self, uri: str | None = None, wrap_exceptions: bool = False, **options: Any) -> None:
+        super().__init__(uri, wrap_exceptions=wrap_exceptions)
+        self.beside = CaplineStorage((uri or "async+capline+memory://").removeprefix("async+"), **options)
+
+    @property
+    def base_exceptions(self) -> type[Exception]:
+        """What an outage raises."""
+        return StoreError
+
+    acquire_entry = acquire_sliding_window_entry = _awaited("acquire_entry")
+    get_moving_window = _awaited("get_moving_window")
+    get_sliding_window = _awaited("get_sliding_window")
+    clear = _awaited("clear")
+    clear_sliding_window = _awaited("clear_sliding_window")
+    incr, get, get_expiry = _awaited("incr"), _awaited("get"), _awaited("get_expiry")
+    check, reset, aclose = _awaited("check"), _awaited("reset"), _awaited("close")
 
 
 def _limit_of(key: str) -> tuple[int, int]:

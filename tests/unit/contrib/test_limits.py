@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 import flask_limiter
@@ -12,9 +13,9 @@ import pytest
 import slowapi
 from fastapi import FastAPI, Request
 from flask import Flask
-from limits import parse
+from limits import aio, parse
 from limits.storage import storage_from_string
-from limits.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter
+from limits.strategies import FixedWindowRateLimiter, MovingWindowRateLimiter, SlidingWindowCounterRateLimiter
 from slowapi.errors import RateLimitExceeded
 
 from capline.contrib.limits import CaplineStorage
@@ -82,6 +83,52 @@ def test_a_fixed_window_moves_too(storage: CaplineStorage) -> None:
     assert fixed.get_window_stats(item, "a").remaining == 3
 
 
+def test_a_sliding_window_counter_is_exact_here(storage: CaplineStorage) -> None:
+    sliding, item = SlidingWindowCounterRateLimiter(storage), parse("3/hour")
+    before = time.time()
+    assert [sliding.hit(item, "a", cost=cost) for cost in (2, 2, 1)] == [True, False, True]
+    assert not sliding.test(item, "a")
+    stats = sliding.get_window_stats(item, "a")
+    assert (stats.remaining, before + 3599 <= stats.reset_time <= time.time() + 3601) == (0, True)
+    sliding.clear(item, "a")
+    assert sliding.get_window_stats(item, "a").remaining == 3
+
+
+@pytest.mark.parametrize("kind", [FixedWindowRateLimiter, MovingWindowRateLimiter])
+def test_a_part_of_a_unit_is_a_whole_one(storage: CaplineStorage, kind: Any) -> None:
+    limiter, item = kind(storage), parse("2/hour")
+    assert [limiter.hit(item, "a", cost=cost) for cost in (0, 0.5, 0.5, 0.5)] == [True, True, True, False]
+    assert limiter.hit(item, "b", cost=1.5)
+    assert not limiter.hit(item, "b")
+
+
+def test_reset_forgets_every_key(storage: CaplineStorage) -> None:
+    moving, hour, day = MovingWindowRateLimiter(storage), parse("1/hour"), parse("1/day")
+    assert moving.hit(hour, "a")
+    assert FixedWindowRateLimiter(storage).hit(day, "b")
+    assert storage.reset() == 2
+    assert moving.hit(hour, "a")
+    assert moving.hit(day, "b")
+
+
+@pytest.mark.parametrize("kind", ["FixedWindow", "MovingWindow", "SlidingWindowCounter"])
+def test_limits_aio_runs_on_it_by_url(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        storage: Any = storage_from_string(f"async+capline+lmdb://{tmp_path}/store")
+        limiter, item = getattr(aio.strategies, f"{kind}RateLimiter")(storage), parse("2/hour")
+        assert await storage.check()
+        assert [await limiter.hit(item, "a") for _ in range(3)] == [True, True, False]
+        assert not await limiter.test(item, "a")
+        assert (await limiter.get_window_stats(item, "a")).remaining == 0
+        await limiter.clear(item, "a")
+        assert await limiter.hit(item, "a", cost=2)
+        assert await storage.reset() == 1
+        assert await limiter.hit(item, "a", cost=2)
+        await storage.aclose()
+
+    asyncio.run(main())
+
+
 def test_an_outage_is_no_refusal() -> None:
     down: Any = storage_from_string("capline+redis://127.0.0.1:1?deadline=1ms")
     assert not down.check()
@@ -110,6 +157,11 @@ def test_flask_limiter_runs_on_it_by_url(tmp_path: Path) -> None:
     assert [answer.status_code for answer in answers] == [200, 200, 429]
     assert [answer.headers["X-RateLimit-Remaining"] for answer in answers] == ["1", "0", "0"]
     assert 3590 <= int(answers[2].headers["Retry-After"]) <= 3601
+    (command,) = entry_points(group="flask.commands", name="limiter")
+    shown = app.test_cli_runner().invoke(command.load(), ["config"])
+    assert (shown.exit_code, "CaplineStorage" in shown.output) == (0, True), shown.output
+    limiter.reset()
+    assert client.get("/").status_code == 200
 
 
 # slowapi asks asyncio what Python 3.14 would have it ask inspect.

@@ -8,7 +8,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup demo up test test-deep steady lint bench articles proof chaos lock clean
+.PHONY: help setup demo up test test-newer test-deep steady lint bench articles proof chaos lock clean
 
 BIN := .venv/bin
 # Three for two cores: a test waits for its servers now and then.
@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 setup: ## make .venv with the package, its extras and the tools; does nothing when it is up to date
 	@bash tools/setup.sh setup
@@ -47,6 +47,11 @@ test: setup ## lint and the tests of every day; PYTEST_ARGS="-k lmdb" picks some
 .PHONY: test-together
 test-together:
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not alone and not deep" $(PYTEST_ARGS) || [ $$? -eq 5 ]
+
+test-newer: setup ## conformance and the quick unit tests on a newer Python, where the machine has one
+	@bash tools/setup.sh newer
+	@[ ! -x build/newer/bin/python ] || build/newer/bin/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not alone and not deep" \
+		tests/conformance tests/unit/limiter tests/unit/model tests/unit/policy tests/unit/store tests/unit/window
 
 test-deep: setup ## the rest: every combination, long random runs, clusters under faults; some 20 minutes
 	@bash tools/setup.sh test

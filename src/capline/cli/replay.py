@@ -84,11 +84,7 @@ def replay_file(
 def demo(
     data: Annotated[
         Path,
-        typer.Option(
-            "--data",
-            help="The purchases: a CSV with the columns customer_id and date.",
-            show_default="those that come with capline",
-        ),
+        typer.Option("--data", help="Purchases, with the columns customer_id and date.", show_default="capline's own"),
     ] = DEFAULT_DATA,
     out_dir: Annotated[Path, typer.Option("--out", help="The directory for store, segments and report.")] = DEFAULT_OUT,
     policies: Annotated[

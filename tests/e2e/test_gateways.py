@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 POLICIES = "policies: {api: {limits: [3/hour]}}"
+PAGE = {"Host": "shop.example", "Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site"}
+"""What a gateway passes on of a browser's request."""
 
 
 def policies(folder: Path) -> None:
@@ -27,7 +30,7 @@ def test_nginx_lets_pass_what_is_allowed_and_answers_429(tmp_path: Path) -> None
     with Provider() as provider, Serving(tmp_path, "--store", "memory://") as service:
         addresses = {"127.0.0.1:8080": service.url, "127.0.0.1:9000": provider.url}
         with Gateway(tmp_path, "nginx.conf", command, addresses) as nginx:
-            answers = [nginx.get("/a", X_Api_Key="k&cost=3", X_Capline_Cost="3") for _ in range(4)]
+            answers = [nginx.get("/a", X_Api_Key="k&cost=3", X_Capline_Cost="3", **PAGE) for _ in range(4)]
             assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
             assert answers[0].headers["RateLimit"].startswith('"api-hour";r=2')
             assert answers[3].headers["RateLimit"].startswith('"api-hour";r=0')
@@ -46,8 +49,8 @@ def test_caddy_passes_the_refusal_on(tmp_path: Path) -> None:
     command = [program("caddy"), "run", "--config", "Caddyfile", "--adapter", "caddyfile"]
     with Provider() as provider, Serving(tmp_path, "--store", "memory://") as service:
         addresses = {"127.0.0.1:8080": service.url, "127.0.0.1:9000": provider.url}
-        with Gateway(tmp_path, "Caddyfile", command, addresses) as caddy:
-            answers = [caddy.get("/a", X_Capline_Subject="mine", X_Capline_Cost="3") for _ in range(4)]
+        with Gateway(tmp_path, "Caddyfile", command, addresses, ":8000 {") as caddy:
+            answers = [caddy.get("/a", X_Capline_Subject="mine", X_Capline_Cost="3", **PAGE) for _ in range(4)]
             assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
             assert answers[3].headers["RateLimit"].startswith('"api-hour";r=0')
             assert int(answers[3].headers["Retry-After"]) > 3000
@@ -66,8 +69,9 @@ def test_haproxy_asks_the_agent(tmp_path: Path) -> None:
     command = [program("haproxy"), "-db", "-f", "haproxy.cfg"]
     with Provider() as provider, Serving(tmp_path, *words) as service:
         addresses = {"127.0.0.1:8083": f"127.0.0.1:{port}", "127.0.0.1:9000": provider.url}
+        addresses |= {"127.0.0.1:8080": service.url, "port 8080": f"port {urlsplit(service.url).port}"}
         with Gateway(tmp_path, "haproxy.cfg", command, addresses) as haproxy:
-            answers = [haproxy.get("/a") for _ in range(4)]
+            answers = [haproxy.get("/a", **PAGE) for _ in range(4)]
             assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
             assert answers[0].headers["RateLimit"].startswith('"api-hour";r=2')
             assert answers[3].headers["RateLimit"].startswith('"api-hour";r=0')
@@ -80,5 +84,6 @@ def test_haproxy_asks_the_agent(tmp_path: Path) -> None:
 
 
 def test_traefiks_file_is_yaml() -> None:
-    text = (DOCS / "traefik.yaml").read_text(encoding="utf-8")
-    assert "/check?policy=api" in yaml.safe_load(text)["http"]["middlewares"]["limit"]["forwardAuth"]["address"]
+    set_up = yaml.safe_load((DOCS / "traefik.yaml").read_text(encoding="utf-8"))["http"]["middlewares"]
+    assert set_up["limit"]["forwardAuth"]["address"].startswith("http://127.0.0.1:8080/check?policy=api")
+    assert set_up["client"]["headers"]["customRequestHeaders"]["X-Capline-Gateway"]

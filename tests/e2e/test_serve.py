@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 POLICIES = "policies:\n  promo: {limits: [3/day]}\n  wide: {limits: [50/day]}\n"
 
-HEAD = b"POST /v1/decide HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n"
+HEAD = b"POST /v1/decide HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n"
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,7 @@ def test_what_is_under_way_is_finished(tmp_path: Path) -> None:
         address = (service.client.base_url.host, service.client.base_url.port or 0)
         with socket.create_connection(address, WITHIN_S) as slow:
             head = (
-                b"POST /v1/decide HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+                b"POST /v1/decide HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
             )
             slow.sendall(head % len(body) + body[:10])
             assert service.client.get("/healthz").status_code == 200  # by now it has read the other's first bytes

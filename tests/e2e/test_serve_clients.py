@@ -53,19 +53,19 @@ def test_slow_and_large_heads_are_ended(tmp_path: Path) -> None:
     bounds = {"header_within": 1, "header_bytes": 2048, "body_within": 1}
     with configured(tmp_path, bounds=bounds) as service:
         with connected(service) as silent, connected(service) as slow:
-            slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-A: ")
+            slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-A: ")
             assert silent.recv(100) == b"", "ended, with nothing said"
             assert slow.recv(100) == b""
         with connected(service) as large:
-            large.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-A: " + b"a" * 4096)
+            large.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-A: " + b"a" * 4096)
             assert large.recv(100).startswith(b"HTTP/1.1 431 ")
         with connected(service) as body:
             body.sendall(
-                b"POST /v1/decide HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 40\r\n\r\n{"
+                b"POST /v1/decide HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 40\r\n\r\n{"
             )
             assert body.recv(100).startswith(b"HTTP/1.1 408 ")
         with connected(service) as twice:  # the second head of a connection has the same bound
-            twice.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /healthz HTTP/1.1\r\nHost")
+            twice.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /healthz HTTP/1.1\r\nHost")
             got = b"".join(iter(lambda: twice.recv(65_536), b""))
             assert got.count(b"HTTP/1.1 200") == 1
         assert service.ask("/v1/decide", **ASKED).json()["remaining"] == 2
@@ -73,7 +73,7 @@ def test_slow_and_large_heads_are_ended(tmp_path: Path) -> None:
 
 
 HIDDEN = (
-    b"POST /v1/decide HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 33\r\n\r\n"
+    b"POST /v1/decide HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 33\r\n\r\n"
     b'{"policy":"hidden","subject":"u"}'
 )
 
@@ -97,7 +97,7 @@ HIDDEN = (
 def test_nobody_hides_a_request_in_the_body_of_another(serving: Serving, framing: bytes) -> None:
     """A proxy that reads the framing in its own way sees one request; so may the service, or none, but never two."""
     body = b"0\r\n\r\n" + HIDDEN
-    head = b"POST /v1/decide HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" + framing % len(body)
+    head = b"POST /v1/decide HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + framing % len(body)
     with connected(serving) as client:
         client.sendall(head + b"\r\n\r\n" + body)
         answer = b"".join(iter(lambda: client.recv(65_536), b""))
@@ -109,7 +109,7 @@ def test_nobody_hides_a_request_in_the_body_of_another(serving: Serving, framing
 @pytest.mark.deep
 def test_a_client_that_goes_away_counts_once_if_it_had_asked(tmp_path: Path) -> None:
     body = json.dumps(ASKED).encode()
-    head = b"POST /v1/decide HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST /v1/decide HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
     with configured(tmp_path) as service:
         with connected(service) as cut:
             cut.sendall(head % len(body) + body[:-1])

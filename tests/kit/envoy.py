@@ -64,7 +64,7 @@ class EnvoyService:
         )
         transport = httpx.ASGITransport(App(json_route(self.server.ratelimit)))
         self.http = await self._stack.enter_async_context(
-            httpx.AsyncClient(transport=transport, base_url="http://service")
+            httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1")
         )
 
     def run(self, answer: Coroutine[Any, Any, Any]) -> Any:

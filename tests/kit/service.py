@@ -46,7 +46,7 @@ class Service:
         served = routes(self.limiter, (bounds or Bounds()).batch_rows, newcomers) | check_route(self.limiter)
         served |= segments.routes(options.get("segments")) | probes(self.limiter, options.get("segments"))
         self.app = App(described(served), bounds, observers, guard, trusted_proxies)
-        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://service")
+        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://127.0.0.1")
 
     def run(self, answer: Coroutine[Any, Any, Any]) -> Any:
         """Await it on the service's own loop."""

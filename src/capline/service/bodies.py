@@ -18,15 +18,18 @@ JSON, MSGPACK = "application/json", "application/msgpack"
 _JSON = JSON.encode()
 _LINGER_S = 5.0
 """How long the rest of a refused request is read: a close while it comes is a reset, and the answer is lost."""
+_CURL = b"application/x-www-form-urlencoded"
 _PACKED = (MSGPACK.encode(), b"application/x-msgpack")
 
 
 def check_head(headers: list[tuple[bytes, bytes]], most_bytes: int, *, any_type: bool) -> bool:
     """Raise for a body that the head alone rules out, by size or type; returns whether it is msgpack."""
-    kind = b""
+    kind, by_page = b"", False
     for name, value in headers:
         if name == b"content-type":
             kind = value
+        elif name == b"origin":
+            by_page = True
         elif name == b"content-length" and int(value) > most_bytes:
             raise _too_large(most_bytes)
     if kind == _JSON:
@@ -34,8 +37,8 @@ def check_head(headers: list[tuple[bytes, bytes]], most_bytes: int, *, any_type:
     kind = _plain(kind)
     if kind in _PACKED:
         return True
-    # A web page may send forms and text to another site without a preflight, but not JSON.
-    if not any_type and kind != _JSON:
+    # A web page may send forms and text to another site without a preflight, but not JSON; and it says its origin.
+    if not any_type and kind != _JSON and (by_page or kind != _CURL):
         raise Problem(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
             "send JSON, with the header Content-Type: application/json, or msgpack, with application/msgpack",

@@ -8,7 +8,7 @@ request ends its connection.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from functools import lru_cache
 from http import HTTPStatus
 from time import perf_counter
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 
 from capline.model.errors import CaplineError
+from capline.service.access.pages import Pages
 from capline.service.bodies import (
     JSON,
     MSGPACK,
@@ -171,7 +172,8 @@ class Observer(Protocol):
 class App:
     """The application over these routes: by ASGI, and for connections that ask it directly.
 
-    `count` is called with the status and the seconds of every request.
+    `count` is called with the status and the seconds of every request. Without a `guard`, web pages of other sites are
+    refused; `hosts` are the names by which it may then be asked, besides loopback.
     """
 
     def __init__(
@@ -182,11 +184,13 @@ class App:
         guard: Guard | None = None,
         trusted_proxies: int = 0,
         count: Callable[[int, float], None] | None = None,
+        hosts: Iterable[str] = (),
     ) -> None:
         self._paths = Paths(routes)
         self._bounds = Bounds() if bounds is None else bounds
         self._body_bytes = {ONE_BODY_BYTES: self._bounds.body_bytes, BATCH_BYTES: self._bounds.batch_bytes}
         self._observers, self._guard, self._trusted, self._count = observers, guard, trusted_proxies, count
+        self._pages = Pages(hosts) if guard is None else None
         self._under_way = 0
         self._listed = "/docs lists those there are" if "/docs" in routes else f"there are {', '.join(routes)}"
         self.direct = frozenset(path.encode() for path, route in routes.items() if route.direct)
@@ -241,6 +245,8 @@ class App:
             self._under_way -= 1
 
     async def _answer(self, request: Request, receive: Receive | None) -> Reply | None:
+        if self._pages is not None:
+            self._pages.check(request.headers)
         found = self._paths.find(request.path)
         if found is None:
             raise Problem(HTTPStatus.NOT_FOUND, f"there is nothing at this path; {self._listed}")

@@ -245,6 +245,7 @@ async def _serve(
                 guard,
                 settings.http.trusted_proxies,
                 metrics.answered if public else None,
+                settings.hosts,
             )
             listeners[name] = Listener(
                 app, settings.bounds, context, waits=not settings.store.lower().startswith(_LOCAL)

@@ -180,9 +180,16 @@ def test_a_client_that_leaves_before_its_end_gets_no_decision(service: Service, 
     assert sent == []
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "application/cbor", ""])
+@pytest.mark.parametrize("kind", ["text/plain", "application/cbor", ""])
 def test_only_json_is_taken(service: Service, kind: str) -> None:
     assert "application/json" in problem(service.send("/v1/decide", GOOD, kind), 415)
+
+
+def test_json_as_curl_sends_it_is_taken_where_no_page_asks(service: Service) -> None:
+    kind = "application/x-www-form-urlencoded"
+    assert service.send("/v1/peek", GOOD, kind).status_code == 200
+    said = {"Content-Type": kind, "Origin": "http://127.0.0.1"}
+    assert "application/json" in problem(service("POST", "/v1/decide", content=GOOD, headers=said), 415)
 
 
 def test_json_may_name_its_charset(service: Service) -> None:
@@ -286,7 +293,7 @@ def _behind_a_door(service: Service) -> Door:
 
 
 def _scope() -> dict[str, Any]:
-    headers = [(b"content-type", b"application/json")]
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
     return {"type": "http", "method": "POST", "raw_path": b"/v1/decide", "query_string": b"", "headers": headers}
 
 

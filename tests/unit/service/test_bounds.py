@@ -59,7 +59,7 @@ def test_more_requests_than_the_bound_are_reported_to_come_again() -> None:
                 "method": "POST",
                 "raw_path": b"/v1/decide",
                 "query_string": b"",
-                "headers": [(b"content-type", b"application/json")],
+                "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
             }
             first = asyncio.create_task(service.app(scope, receive, send))
             await asyncio.sleep(0)  # it has begun, and waits for its body

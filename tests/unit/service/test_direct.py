@@ -131,7 +131,7 @@ def post(
     body: bytes, path: str = "/v1/decide", *, kind: bytes = JSON, more: bytes = b"", version: bytes = b"1.1"
 ) -> bytes:
     """A request."""
-    head = b"POST %b HTTP/%b\r\nHost: x\r\ncontent-type: %b\r\nContent-Length: %d\r\n%b\r\n"
+    head = b"POST %b HTTP/%b\r\nHost: localhost\r\ncontent-type: %b\r\nContent-Length: %d\r\n%b\r\n"
     return head % (path.encode(), version, kind, len(body), more) + body
 
 
@@ -453,7 +453,7 @@ def test_a_head_that_does_not_end_ends_its_connection() -> None:
     asyncio.run(run())
 
 
-CHUNKED = b"POST %b HTTP/1.1\r\nHost: x\r\ncontent-type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNKED = b"POST %b HTTP/1.1\r\nHost: localhost\r\ncontent-type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
 MOST = BOUNDS.header_bytes
 
 
@@ -516,7 +516,7 @@ def test_the_bound_of_a_head_holds_in_one_read() -> None:
         for path in (b"/v1/decide", b"/" + b"x" * MOST):
             for more in (0, 300):
                 value = b"x" * (MOST - 300 + more)
-                head = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nX: %b\r\n\r\n" % (path, value)
+                head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nX: %b\r\n\r\n" % (path, value)
                 one.connection.data_received(head)
                 too_large = len(path) > MOST or more > 0
                 assert (b" 431 " in await one.settled(), one.wire.closed) == (too_large, too_large)

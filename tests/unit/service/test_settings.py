@@ -77,7 +77,7 @@ def test_each_key_is_a_variable_too(tmp_path: Path, variable: str) -> None:
     if variable.endswith(("STORE", "CONFIG", "_ERROR", "LISTEN", "_PROXIES", "_WORKERS", "_TLS_KEY", "_CA")) or any(
         word in variable
         for word in (
-            *("BOUNDS", "_SAMPLE", "SUBJECTS", "TRACES", "CERTIFICATE", "MERGE"),
+            *("BOUNDS", "_SAMPLE", "SUBJECTS", "TRACES", "CERTIFICATE", "MERGE", "HOSTS"),
             *("_MODE", "_AGE", "_RATIO", "_HEADER", "_METADATA"),
         )
     ):
@@ -180,6 +180,8 @@ def test_the_keys_that_are_fixed() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("hosts: [capline.internal:8080]", ":1: hosts: 'capline.internal:8080' is no name of a host; without a port"),
+        ("hosts: 'https://capline'", ":1: hosts: 'https://capline' is no name"),
         ("stor: memory://", ":1: unknown key 'stor'; did you mean store?"),
         ("\nhttp: {lisen: 127.0.0.1:1}", ":2: http: unknown key 'lisen'; did you mean listen?"),
         ("http: {listen: 8080}", ":1: http: listen: '8080' is no address; write host:port"),

@@ -8,6 +8,7 @@
     grpc: {listen: 127.0.0.1:8082, envoy: ratelimit/, merge_domains: false, tls: {…}}     or listen: unix:envoy.sock
     spoe: {listen: 127.0.0.1:8083}
     tokens: tokens.json                       who may ask
+    hosts: [capline.internal]                 without tokens: names that a request's Host may have, besides loopback
     on_store_error: raise
     observers: {access_log: "-", access_sample: 0.01}
     bounds: {requests: 1000}
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["KEYS", "VARIABLES", "read_settings"]
 
 _LARGEST_FILE_BYTES = 1 << 20
+_HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", re.ASCII)
 MOST_WORKERS = 256
 _MOST = 1 << 40
 _LONGEST_S = 3600
@@ -50,7 +52,7 @@ _LONGEST_AGE_S = 2_000_000
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}", re.ASCII)
 
 KEYS = (
-    *("store", "policies", "config", "segments", "tokens", "on_store_error"),
+    *("store", "policies", "config", "segments", "tokens", "hosts", "on_store_error"),
     *("http.listen", "http.workers", "http.trusted_proxies"),
     *("http.tls.certificate", "http.tls.key", "http.tls.client_ca"),
     *("admin.listen", "admin.tls.certificate", "admin.tls.key", "admin.tls.client_ca"),
@@ -154,6 +156,7 @@ class _Reader:
             grpc=grpc,
             spoe=self._spoe(),
             tokens=self._path(top, "tokens"),
+            hosts=self._hosts(),
             on_store_error=top.one_of("on_store_error", ("raise", "allow", "deny"), usual.on_store_error),
             observers=self._observers(usual.observers),
             bounds=self._bounds(usual.bounds),
@@ -188,6 +191,14 @@ class _Reader:
                     )
         top.close()
         return settings
+
+    def _hosts(self) -> tuple[str, ...]:
+        words = self._top.texts("hosts", (), "capline.internal")
+        hosts = tuple(host.strip() for word in words for host in word.split(","))
+        for host in hosts:
+            if not _HOST.fullmatch(host):
+                self._top.fault("hosts", f"{shown(host)} is no name of a host; without a port, like capline.internal")
+        return hosts
 
     def _note_of(self, section: str, problem: str) -> None:
         fields = self._top.section(section)

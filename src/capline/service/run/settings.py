@@ -93,7 +93,10 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """All settings. `policies` is a file; `config` a store of overrides, and of policies too if there is no file."""
+    """All settings. `policies` is a file; `config` a store of overrides, and of policies too if there is no file.
+
+    `hosts` are names, besides loopback, by which a service without tokens may be asked.
+    """
 
     store: str = DEFAULT_URL
     policies: str | None = "policies.yaml"
@@ -104,6 +107,7 @@ class Settings(msgspec.Struct, frozen=True):
     grpc: Grpc | None = None
     spoe: Address | None = None
     tokens: str | None = None
+    hosts: tuple[str, ...] = ()
     on_store_error: str = "raise"
     observers: Observers = Observers()
     bounds: Bounds = Bounds()

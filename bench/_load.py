@@ -49,7 +49,8 @@ class Load:
 
 def post(path: str, body: bytes) -> bytes:
     """A request."""
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 

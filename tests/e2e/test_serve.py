@@ -63,10 +63,7 @@ def test_what_is_under_way_is_finished(tmp_path: Path) -> None:
     with Serving(tmp_path) as service:
         address = (service.client.base_url.host, service.client.base_url.port or 0)
         with socket.create_connection(address, WITHIN_S) as slow:
-            head = (
-                b"POST /v1/decide HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-            )
-            slow.sendall(head % len(body) + body[:10])
+            slow.sendall(HEAD % (len(body), b"") + body[:10])
             assert service.client.get("/healthz").status_code == 200  # by now it has read the other's first bytes
             service.process.send_signal(signal.SIGTERM)
             assert soon(lambda: _refuses(address), WITHIN_S)

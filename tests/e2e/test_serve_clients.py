@@ -61,7 +61,8 @@ def test_slow_and_large_heads_are_ended(tmp_path: Path) -> None:
             assert large.recv(100).startswith(b"HTTP/1.1 431 ")
         with connected(service) as body:
             body.sendall(
-                b"POST /v1/decide HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 40\r\n\r\n{"
+                b"POST /v1/decide HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                b"Content-Length: 40\r\n\r\n{"
             )
             assert body.recv(100).startswith(b"HTTP/1.1 408 ")
         with connected(service) as twice:  # the second head of a connection has the same bound
@@ -109,7 +110,9 @@ def test_nobody_hides_a_request_in_the_body_of_another(serving: Serving, framing
 @pytest.mark.deep
 def test_a_client_that_goes_away_counts_once_if_it_had_asked(tmp_path: Path) -> None:
     body = json.dumps(ASKED).encode()
-    head = b"POST /v1/decide HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    head = (
+        b"POST /v1/decide HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    )
     with configured(tmp_path) as service:
         with connected(service) as cut:
             cut.sendall(head % len(body) + body[:-1])

@@ -120,7 +120,7 @@ MUTANTS = (
     Mutant(
         "revoked_secret_is_remembered",
         "service/access/guard.py",
-        "if self._known.get(digest) is token:",
+        "if self._known.get(digest) == token:",
         "if digest in self._known:",
         "a secret that was revoked and chosen anew is still taken",
         "tests/unit/service/test_tokens.py::test_a_chosen_secret_is_sent_with_its_name",
@@ -128,15 +128,15 @@ MUTANTS = (
     Mutant(
         "guesses_without_bound",
         "service/access/guard.py",
-        "if self._waiting >= _MOST_WAIT:",
-        "if False:",
+        "or sum(self._waiting) >= _MOST_WAIT:",
+        "or False:",
         "who guesses secrets makes all others wait for minutes",
         "tests/unit/service/test_tokens.py::test_when_too_many_show_secrets_the_next_is_to_come_again",
     ),
     Mutant(
         "guesses_that_are_never_over",
         "service/access/guard.py",
-        "        finally:\n            self._waiting -= 1",
+        "        finally:\n            self._waiting[line] -= 1",
         "        finally:\n            pass",
         "after sixteen secrets, right or wrong, nobody is let in until a restart",
         "tests/unit/service/test_tokens.py::test_wrong_secrets_one_after_the_other_keep_nobody_out",

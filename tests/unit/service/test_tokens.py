@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import stat
 import sys
 from base64 import b64encode
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +18,8 @@ from tests.kit.service import Service
 from capline import Policy
 from capline.model.errors import InvalidValueError
 from capline.service.access.guard import Guard
-from capline.service.access.tokens import TokenFile, is_of
+from capline.service.access.tokens import Token, TokenFile, is_of
+from capline.service.problems import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,10 +120,58 @@ def test_when_too_many_show_secrets_the_next_is_to_come_again(
 def test_wrong_secrets_one_after_the_other_keep_nobody_out(
     service: Service, tokens: TokenFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capline.service.access.guard._MOST_WAIT", 1)
+    monkeypatch.setattr("capline.service.access.guard._MOST_IN_LINE", 1)
     tokens.create("ann", ["decide"], CHOSEN)
     shown = [basic("ann", "no"), basic("ann", "no"), basic("ann", CHOSEN)]
     assert [status(service, header) for header in shown] == [401, 401, 200]
+
+
+def test_forty_who_guess_keep_out_neither_the_right_secret_nor_other_names(
+    tokens: TokenFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each guesses again when it was answered: the right one waits for the others' turns, other names for one each."""
+    tokens.create("ann", ["decide"], CHOSEN)
+    tokens.create("bob", ["decide"], CHOSEN)
+    shown = tokens.create("billing", ["decide"])
+    guard, refused, begun = Guard(tokens), 0, asyncio.Event()
+    guard._key = bytes(32)  # pyright: ignore[reportPrivateUsage] - under this key the names have lines of their own
+    is_right = partial(is_of, tokens.tokens["billing"])
+
+    def quickly(token: Token | None, chosen: str) -> bool:
+        return is_right(chosen) if token == tokens.tokens["billing"] else chosen == CHOSEN
+
+    monkeypatch.setattr("capline.service.access.guard.is_of", quickly)
+
+    async def who(header: str) -> str:
+        return await guard.who([(b"authorization", header.encode())], ("decide",))
+
+    async def guess(number: int) -> None:
+        nonlocal refused
+        while True:
+            with pytest.raises(Problem) as problem:
+                await who(basic("ann" if number % 2 else "nobody", f"guess {number} {refused}"))
+            assert problem.value.status == 401
+            refused += 1
+            begun.set()
+
+    async def run() -> None:
+        assert await who(basic("ann", CHOSEN)) == "ann"
+        tokens.create("later", ["read"])  # the file changes, ann's token in it does not
+        guessing = [asyncio.create_task(guess(number)) for number in range(40)]
+        await begun.wait()
+        for header, name in ((basic("ann", CHOSEN), "ann"), (f"Bearer {shown}", "billing")):
+            before = refused
+            assert await who(header) == name
+            assert refused == before, "it waited for nobody"
+        assert await who(basic("bob", CHOSEN)) == "bob"
+        assert refused - before <= 6, "a turn for each name that is guessed"
+        guard._known.clear()  # pyright: ignore[reportPrivateUsage] - as in another worker
+        assert await who(basic("ann", CHOSEN)) == "ann"
+        for task in guessing:
+            task.cancel()
+        await asyncio.gather(*guessing, return_exceptions=True)
+
+    asyncio.run(run())
 
 
 def test_a_chosen_secret_in_the_form_of_a_generated_one_is_still_sent_with_its_name(

@@ -4,7 +4,9 @@
     Authorization: Basic name:secret         a chosen one: scrypt, some 80 ms once; then a keyed hash
 
 The rule: without a good token no body is read, and an answer does not tell a wrong name from a wrong secret. scrypt
-runs in a thread, one at a time, with a short queue: guessing secrets slows nobody else.
+runs in a thread, one at a time, the names in turn: guessing secrets slows neither tokens nor secrets that were shown
+before, and other names little. Names share lines by a keyed hash, whether they are known or not, so that waiting does
+not tell which are.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["Guard"]
 
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="capline", Basic realm="capline"'}
-_MOST_WAIT = 16
+_LINES = 64
+_MOST_WAIT, _MOST_IN_LINE = 256, 64
+"""How many wait for scrypt at once, well below `bounds.requests`; and how many of one name, some five seconds long."""
 _MOST_KNOWN = 1024
 _LONGEST = 1024
 """Characters of a header that can hold a token."""
@@ -41,7 +45,8 @@ class Guard:
         self._key = secrets.token_bytes(32)
         self._known: dict[bytes, Token] = {}
         self._one = asyncio.Semaphore(1)
-        self._waiting = 0
+        self._lines = [asyncio.Semaphore(1) for _ in range(_LINES)]
+        self._waiting = [0] * _LINES
 
     async def who(self, headers: list[tuple[bytes, bytes]], roles: tuple[str, ...]) -> str:
         """The name of the caller's token, "" where anybody may call; raises the `Problem` that says why not."""
@@ -77,20 +82,21 @@ class Guard:
     async def _chosen(self, header: bytes, name: str, chosen: str) -> Token | None:
         token = self._file.tokens.get(name, _NOBODY)
         digest = hashlib.blake2b(header, key=self._key).digest()
-        if self._known.get(digest) is token:
+        if self._known.get(digest) == token:  # also once another token has changed the file
             return token
         if not token.hash.startswith("scrypt:"):
             token = _NOBODY
-        if self._waiting >= _MOST_WAIT:
+        line = hashlib.blake2b(name.encode(), key=self._key).digest()[0] % _LINES
+        if self._waiting[line] >= _MOST_IN_LINE or sum(self._waiting) >= _MOST_WAIT:
             raise Problem(
                 HTTPStatus.SERVICE_UNAVAILABLE, "too many ask who they are", {"Retry-After": str(RETRY_AFTER_S)}
             )
-        self._waiting += 1
+        self._waiting[line] += 1
         try:
-            async with self._one:
+            async with self._lines[line], self._one:
                 good = await asyncio.to_thread(is_of, token, chosen)
         finally:
-            self._waiting -= 1
+            self._waiting[line] -= 1
         if not good:
             return None
         if len(self._known) >= _MOST_KNOWN:

@@ -16,7 +16,7 @@ from capline.cli.common import BAD_INPUT, NO_SEGMENT, JsonOption, answer_json, e
 from capline.limiter.rules import Rules
 from capline.model.errors import CaplineError, UnknownNameError
 from capline.model.limit import duration_text
-from capline.policy.file import PolicyFile, PolicyFileError, load
+from capline.policy.file import PolicyFile, PolicyFileError, check_for_local, load
 
 if TYPE_CHECKING:
     from capline.model.policy import Policy
@@ -34,18 +34,25 @@ app = group("policies", "Check [bold]policy files[/], and show what they say.")
     epilog=examples(
         "capline policies check policies.yaml",
         "capline policies check deploy/*.yaml --json",
+        "capline policies check policies.yaml --store lmdb:///var/lib/capline",
     )
 )
 def check(
     files: FilesArgument,
     as_json: JsonOption = False,
+    store: Annotated[
+        str | None, typer.Option("--store", "-s", help="The URL of the store that is to keep them; it is not opened.")
+    ] = None,
 ) -> None:
-    """Check policy files as a limiter reads them, and list every fault. Exits 2 if there is one."""
+    """Check policy files as a limiter reads them, and list every fault. Exits 2 if there is one.
+
+    Without --store they may wait for replicas, which stores on this machine have none of.
+    """
     answers: list[dict[str, object]] = []
     good = True
     for path in files:
         try:
-            file = _read(path)
+            file = _read(path, store)
         except CaplineError as error:
             good = False
             faults = error.faults if isinstance(error, PolicyFileError) else ((0, str(error)),)
@@ -58,7 +65,9 @@ def check(
             answers.append({"file": str(path), "ok": True, "namespace": file.namespace, "policies": len(file.policies)})
             if not as_json:
                 count = len(file.policies)
-                out.print(plain(f"{path}: good, {count} {'policy' if count == 1 else 'policies'}"), soft_wrap=True)
+                said = f"{path}: good, {count} {'policy' if count == 1 else 'policies'}"
+                waits = any(policy.wait_replicas for policy in file.policies)
+                out.print(plain(said + "; redis stores only, for wait_replicas" * waits), soft_wrap=True)
     if as_json:
         answer_json(answers)
     if not good:
@@ -91,10 +100,12 @@ def show(
         _print(policy, rules)
 
 
-def _read(path: Path) -> PolicyFile:
-    """The file, checked as a limiter does: also for faults between its policies."""
+def _read(path: Path, store: str | None = None) -> PolicyFile:
+    """The file, checked as a limiter does: also for faults between its policies, and for its kind of store."""
     read = load(path)
     Rules(read.policies, read.namespace)
+    if store is not None and store.lower().startswith(("memory:", "lmdb:")):
+        check_for_local(read)
     return read
 
 

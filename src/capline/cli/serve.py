@@ -104,12 +104,16 @@ def serve(
     }
     options = {key: (name, value) for key, (name, value) in asked.items() if value is not None}
     settings = read_settings(None if config is None else Path(config), os.environ, options)
+    warnings = settings.warnings()
+    for warning in warnings:
+        note.print(f"warning: {warning}", markup=False, soft_wrap=True)
     if check:
         from capline.service.server import check as checked  # noqa: PLC0415 - as above
 
         count = checked(settings)
         if json:
-            answer_json({"good": True, "policies": settings.policies, "count": count})
+            told = {"good": True, "policies": settings.policies, "count": count}
+            answer_json(told | {"warnings": warnings} if warnings else told)
             return
         if settings.policies is None and settings.config is None:
             out.print("good: the limits are those for Envoy; there are no policies", markup=False)

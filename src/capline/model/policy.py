@@ -43,6 +43,7 @@ __all__ = [
     "LogLimits",
     "Policy",
     "check_name",
+    "check_no_replicas",
 ]
 
 ALGORITHMS = ("sliding_log", "bucketed", "sliding_counter", "fixed_window", "gcra")
@@ -327,6 +328,15 @@ class Policy:
         yield from self.limits
         for limits in (*self.by_segment.values(), *self.channels.values()):
             yield from limits
+
+
+def check_no_replicas(policy: Policy | BoundPolicy) -> None:
+    """Raise `InvalidValueError` for a policy that waits for replicas, in a store that has none."""
+    if policy.wait_replicas:
+        name = policy.name if isinstance(policy, Policy) else policy.policy
+        raise InvalidValueError(
+            f"policy {name!r}: wait_replicas needs a redis store, which has replicas; leave it out here"
+        )
 
 
 def check_name(name: str, what: str) -> str:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from capline.forms.tree import in_one_line, read_tree
 from capline.model.errors import InvalidTypeError, PolicyError
+from capline.model.policy import check_no_replicas
 from capline.policy.form import read_form
 
 if TYPE_CHECKING:
@@ -31,7 +32,16 @@ if TYPE_CHECKING:
     from capline.forms.tree import Fault
     from capline.model.policy import Policy
 
-__all__ = ["LARGEST_FILE_BYTES", "MOST_NODES", "PolicyFile", "PolicyFileError", "load", "loads", "read_bytes"]
+__all__ = [
+    "LARGEST_FILE_BYTES",
+    "MOST_NODES",
+    "PolicyFile",
+    "PolicyFileError",
+    "check_for_local",
+    "load",
+    "loads",
+    "read_bytes",
+]
 
 LARGEST_FILE_BYTES = 16 << 20
 MOST_NODES = 1_500_000
@@ -61,6 +71,12 @@ class PolicyFileError(PolicyError):
     def of(cls, name: str, faults: Sequence[Fault]) -> PolicyFileError:
         """Make the error of all these faults (at least one) in the file of this name."""
         return cls(in_one_line(name, faults), sorted(faults, key=itemgetter(0)))
+
+
+def check_for_local(file: PolicyFile) -> None:
+    """Raise `InvalidValueError` if a policy needs what stores on this machine have not: replicas to wait for."""
+    for policy in file.policies:
+        check_no_replicas(policy)
 
 
 def load(path: str | os.PathLike[str]) -> PolicyFile:

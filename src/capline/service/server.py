@@ -22,6 +22,8 @@ from msgspec.structs import replace
 from capline.limiter.aio import AsyncLimiter
 from capline.model.errors import NoStoreError
 from capline.model.policy import Policy
+from capline.policy.file import check_for_local
+from capline.policy.file import load as load_policies
 from capline.service import configuration, segments
 from capline.service.access.guard import Guard
 from capline.service.access.log import AccessLog
@@ -58,10 +60,6 @@ __all__ = ["ADMIN", "PUBLIC", "SPOE", "Parts", "Settings", "check", "open_parts"
 PUBLIC, ADMIN, SPOE = "http", "admin", "spoe"
 """The sockets, by their section in the settings. A process has PUBLIC or ADMIN or both, and SPOE only with PUBLIC."""
 
-_LOCAL = ("memory:", "lmdb:")
-"""Stores of this machine, which answer at once."""
-
-
 _End = Callable[[float], Awaitable[object]]
 
 
@@ -89,6 +87,8 @@ async def open_parts(
 
     Only a process that `answers` decisions listens for Envoy, whose calls pass the `guard`.
     """
+    if settings.policies is not None and settings.is_local:
+        check_for_local(load_policies(settings.policies))
     async with AsyncExitStack() as stack:
         source = await stack.enter_async_context(segments.opened(settings.segments))
         options: Any = {
@@ -247,9 +247,7 @@ async def _serve(
                 metrics.answered if public else None,
                 settings.hosts,
             )
-            listeners[name] = Listener(
-                app, settings.bounds, context, waits=not settings.store.lower().startswith(_LOCAL)
-            )
+            listeners[name] = Listener(app, settings.bounds, context, waits=not settings.is_local)
         reload_now = asyncio.Event()
         stop = _Stop(listeners.values(), parts.ending, drain_s(settings.bounds))
         _on_signals(stop, reload_now, lifeline)

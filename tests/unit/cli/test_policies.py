@@ -44,6 +44,18 @@ def test_good_files_are_good(capline: CommandLine) -> None:
     ]
 
 
+def test_what_waits_for_replicas_is_good_for_stores_of_servers(capline: CommandLine, tmp_path: Path) -> None:
+    text = "policies: {promo: {limits: [3/day], wait_replicas: 1}}"
+    (tmp_path / "waits.yaml").write_text(text, encoding="utf-8")
+    check = ("policies", "check", "waits.yaml")
+    assert capline(*check) == (0, "waits.yaml: good, 1 policy; redis stores only, for wait_replicas\n", "")
+    assert capline(*check, "--store", "redis://127.0.0.1:1").returncode == 0
+    for store in ("memory://", "lmdb:///var/lib/capline"):
+        done = capline(*check, "--store", store)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert "waits.yaml: policy 'promo': wait_replicas needs a redis store" in done.stderr
+
+
 def test_every_fault_of_every_file_is_reported_with_its_line(capline: CommandLine) -> None:
     done = capline("policies", "check", "bad.yaml", "good.yaml", "shared.yaml", "none.yaml")
     assert (done.returncode, done.stdout) == (2, "good.yaml: good, 3 policies\n")

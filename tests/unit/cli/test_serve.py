@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 def capline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
     text = "policies:\n  promo: {limits: [3/day]}\n  wide: {limits: [50/day]}\n"
     (tmp_path / "policies.yaml").write_text(text, encoding="utf-8")
+    text = "policies: {promo: {limits: [3/day], wait_replicas: 1}}"
+    (tmp_path / "waits.yaml").write_text(text, encoding="utf-8")
     return CommandLine(tmp_path, monkeypatch, capsys)
 
 
@@ -36,6 +38,14 @@ def capline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         (["--merge-domains"], "--merge-domains: which limits? name files of envoyproxy/ratelimit"),
         (["--grpc", "0.0.0.0:8082", "--envoy", "limits"], "--grpc: without tokens and TLS it listens on loopback only"),
         (["--spoe", "0.0.0.0:8083"], "--spoe: its protocol has no tokens, so it listens on loopback only"),
+        (
+            ["--listen", "127.0.0.1:81", "--admin", "127.0.0.1:81"],
+            "--admin: 127.0.0.1:81 is the address of http and of",
+        ),
+        (["--listen", "127.0.0.1:8083", "--spoe", "127.0.0.1:8083"], "--spoe: 127.0.0.1:8083 is the address of http"),
+        (["--listen", "[::1]:8082", "--grpc", "[::1]:8082", "--envoy", "x"], "--grpc: [::1]:8082 is the address of"),
+        (["--policies", "waits.yaml"], "policy 'promo': wait_replicas needs a redis store"),
+        (["--policies", "waits.yaml", "--store", "memory://"], "policy 'promo': wait_replicas needs a redis store"),
         (["--on-store-error", "perhaps"], "--on-store-error: 'perhaps' is not known; use raise or allow or deny"),
     ],
 )
@@ -84,3 +94,23 @@ def test_a_check_of_envoys_limits_alone(capline: CommandLine, tmp_path: Path, mo
     monkeypatch.setenv("SHADOW_MODE", "perhaps")
     assert "SHADOW_MODE: expected true or false" in capline(*words).stderr
     assert "policies.yaml: cannot be read" in capline("serve", "--check").stderr
+
+
+def test_an_address_for_others_without_tls_is_good_with_a_warning(capline: CommandLine, tmp_path: Path) -> None:
+    capline("token", "create", "shop", "--file", "t.json")
+    words = ("serve", "--check", "--tokens", "t.json", "--listen", "0.0.0.0:8080", "--admin", "127.0.0.1:8081")
+    done = capline(*words)
+    assert (done.returncode, done.stdout) == (0, "good: 2 policies of policies.yaml\n")
+    assert done.stderr.startswith("warning: http.listen 0.0.0.0:8080: without TLS"), done.stderr
+    assert done.stderr.count("\n") == 1
+    (warning,) = capline.json(*words)["warnings"]
+    assert "http: tls: {certificate: cert.pem, key: key.pem}" in warning
+    assert capline("serve", "--check", "--policies", "waits.yaml", "--store", "redis://127.0.0.1:1").returncode == 0
+    assert not (tmp_path / ".capline").exists()
+
+
+@pytest.mark.parametrize("options", [{"--listen": "0.0.0.0:81", "--admin": "127.0.0.1:81"}, {"--listen": "[::]:8081"}])
+def test_an_address_that_another_contains(capline: CommandLine, options: dict[str, str]) -> None:
+    capline("token", "create", "shop", "--file", "t.json")
+    done = capline("serve", "--check", "--tokens", "t.json", *(word for option in options.items() for word in option))
+    assert (done.returncode, "is the address of http and of admin; give each" in done.stderr) == (2, True), done.stderr

@@ -180,6 +180,12 @@ class _Reader:
             if address is not None and address.port == 0 and settings.http.workers > 1:
                 several = "a Unix socket is of one process: give 'workers: 1'" if address.is_unix else ""
                 self._note_of(name, several or "several workers need a port that all know, not 0")
+        self._check_apart(
+            [
+                *(("http", settings.http.listen), ("admin", settings.admin.listen)),
+                *(("grpc", grpc and grpc.listen), ("spoe", settings.spoe)),
+            ]
+        )
         if settings.tokens is None:
             for name, listener in (("http", settings.http), ("admin", settings.admin)):
                 if not listener.listen.is_loopback:
@@ -199,6 +205,16 @@ class _Reader:
             if not _HOST.fullmatch(host):
                 self._top.fault("hosts", f"{shown(host)} is no name of a host; without a port, like capline.internal")
         return hosts
+
+    def _check_apart(self, listeners: list[tuple[str, Address | None]]) -> None:
+        """Note the listeners that would be in each other's way."""
+        for position, (name, address) in enumerate(listeners):
+            for other, taken in listeners[:position]:
+                if address is None or taken is None or address.port != taken.port or not address.port:
+                    continue
+                if address.host == taken.host or address.is_any or taken.is_any:
+                    section = name if self._top.has(name) else other
+                    self._note_of(section, f"{address} is the address of {other} and of {name}; give each its own port")
 
     def _note_of(self, section: str, problem: str) -> None:
         fields = self._top.section(section)

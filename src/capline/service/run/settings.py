@@ -38,6 +38,11 @@ class Address(NamedTuple):
         """Whether only this machine reaches it."""
         return self.is_unix or ip_address(self.host).is_loopback
 
+    @property
+    def is_any(self) -> bool:
+        """Whether it is every address of this machine."""
+        return ip_address(self.host).is_unspecified
+
 
 class Tls(msgspec.Struct, frozen=True):
     """Paths of PEM files; with `client_ca` a client must show a certificate that it signed."""
@@ -111,6 +116,20 @@ class Settings(msgspec.Struct, frozen=True):
     on_store_error: str = "raise"
     observers: Observers = Observers()
     bounds: Bounds = Bounds()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the store is on this machine, and answers at once."""
+        return self.store.lower().startswith(("memory:", "lmdb:"))
+
+    def warnings(self) -> list[str]:
+        """What it starts with all the same: addresses that other machines reach, where tokens come unencrypted."""
+        return [
+            f"{name}.listen {http.listen}: without TLS whoever is on the way reads the tokens; give "
+            f"'{name}: tls: {{certificate: cert.pem, key: key.pem}}', or end TLS just before it"
+            for name, http in (("http", self.http), ("admin", self.admin))
+            if http.tls is None and not http.listen.is_loopback
+        ]
 
 
 def parse_address(text: str) -> Address:

@@ -10,10 +10,10 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from capline.model.errors import CaplineError, IdConflictError, InvalidValueError
+from capline.model.errors import CaplineError, IdConflictError
 from capline.model.late import LateModule
 from capline.model.override import override
-from capline.model.policy import BoundPolicy, LogLimits
+from capline.model.policy import BoundPolicy, LogLimits, check_no_replicas
 from capline.model.subject import Subject, check_subject
 from capline.store.local.batches import NO_ANSWER, STEPS_A_TRANSACTION, decided_once, in_parts, rows_of
 from capline.store.local.damage import past_damage
@@ -101,10 +101,7 @@ class LocalStore(Store, ABC):
     @override
     def compiled(self, rule: BoundPolicy) -> LocalRule:
         """Raises `InvalidValueError` for a rule that waits for replicas, as there are none here."""
-        if rule.wait_replicas:
-            raise InvalidValueError(
-                f"policy {rule.policy!r}: wait_replicas needs a redis store, which has replicas; leave it out here"
-            )
+        check_no_replicas(rule)
         retention_us = rule.logs[0].retention_us
 
         compiled = LocalRule(

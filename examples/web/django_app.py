@@ -8,7 +8,7 @@ from capline.web import Rule, key
 from capline.web.django import limited
 
 limiter = Limiter("lmdb://.capline/store", [Policy("ip", ["20/10s", "200/hour"]), Policy("search", ["3/minute"])])
-CAPLINE = {"limiter": limiter, "rules": [Rule("ip", key.ip(trusted=1))]}  # in settings.py, beside MIDDLEWARE
+CAPLINE = {"limiter": limiter, "rules": [Rule("ip", key.ip())]}  # in settings.py, beside MIDDLEWARE
 settings.configure(ROOT_URLCONF=__name__, CAPLINE=CAPLINE, MIDDLEWARE=["capline.web.django.CaplineMiddleware"])
 by_wsgi, by_asgi = wsgi.get_wsgi_application(), asgi.get_asgi_application()
 

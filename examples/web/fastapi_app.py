@@ -7,7 +7,7 @@ from capline.web.fastapi import CaplineMiddleware, Limited
 policies = [Policy("ip", ["20/10s", "200/hour"]), Policy("search", ["3/minute"])]
 app = FastAPI()
 limiter = AsyncLimiter("lmdb://.capline/store", policies)
-app.add_middleware(CaplineMiddleware, limiter=limiter, rules=[Rule("ip", key.ip(trusted=1))])
+app.add_middleware(CaplineMiddleware, limiter=limiter, rules=[Rule("ip", key.ip())])
 
 
 def current_user(x_user: str = Header()) -> str:

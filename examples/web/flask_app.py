@@ -6,7 +6,7 @@ from capline.web.flask import Capline
 
 limiter = Limiter("lmdb://.capline/store", [Policy("ip", ["20/10s", "200/hour"]), Policy("search", ["3/minute"])])
 app = Flask(__name__)
-cap = Capline(limiter, rules=[Rule("ip", key.ip(trusted=1))], on_error="deny")
+cap = Capline(limiter, rules=[Rule("ip", key.ip())], on_error="deny")
 cap.init_app(app)
 
 

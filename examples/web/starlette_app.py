@@ -12,6 +12,6 @@ async def search(_: object) -> PlainTextResponse:
 
 
 limiter = AsyncLimiter("lmdb://.capline/store", [Policy("ip", ["20/10s"]), Policy("search", ["3/minute"])])
-rules = [Rule("ip", key.ip(trusted=1)), Rule("search", key.header("X-User"), refund_if=range(500, 600))]
+rules = [Rule("ip", key.ip()), Rule("search", key.header("X-User"), refund_if=range(500, 600))]
 app = Starlette(routes=[Route("/search", search)])
 app.add_middleware(CaplineMiddleware, limiter=limiter, rules=rules, headers="both", exempt=["/healthz"])

@@ -44,7 +44,9 @@ class Service:
         self.counting = self.run(_limiter("memory://", [Policy(POLICY, [f"{new_subjects or 1}/minute"])], options))
         newcomers = Newcomers(self.counting) if new_subjects else None
         served = routes(self.limiter, (bounds or Bounds()).batch_rows, newcomers) | check_route(self.limiter)
-        served |= segments.routes(options.get("segments")) | probes(self.limiter, options.get("segments"))
+        served |= segments.routes(options.get("segments")) | probes(
+            self.limiter, options.get("segments"), allows=options.get("on_store_error") == "allow"
+        )
         self.app = App(described(served), bounds, observers, guard, trusted_proxies)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://127.0.0.1")
 

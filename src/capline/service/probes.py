@@ -1,6 +1,7 @@
 """Health checks: is the process alive, and can it decide?
 
-`/readyz` asks the store for its time at each call, so it says what a decision would meet.
+`/readyz` asks the store for its time at each call, so it says what a decision would meet: where an outage is answered
+with `allow`, the service is ready in one too, since a balancer that took all instances out would refuse everybody.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
-from capline.model.errors import StoreUnavailableError
+from capline.model.errors import StoreDamagedError, StoreError, StoreUnavailableError
 from capline.service.configuration import configuration_state
 from capline.service.http import Reply, Request, Route
 from capline.service.segments import figures
@@ -47,21 +48,28 @@ class Ready(Alive):
     segments: NotRequired[SegmentsServed]
 
 
-def probes(limiter: AsyncLimiter, segments: SegmentSource | None = None) -> dict[str, Route]:
-    """`/healthz` and `/readyz`. Old segments do not make it unready: the last good ones serve, and it says how old."""
+def probes(limiter: AsyncLimiter, segments: SegmentSource | None = None, *, allows: bool = False) -> dict[str, Route]:
+    """`/healthz` and `/readyz`; `allows` says that an outage of the store lets everything pass.
+
+    Old segments do not make it unready: the last good ones serve, and it says how old.
+    """
 
     async def alive(_request: Request) -> Reply:
         """The process answers."""
         return Reply(OK)
 
     async def ready(_request: Request) -> Reply:
-        """The store answers."""
+        """Decisions are answered: by the store, or in an outage by `on_store_error` allow."""
+        state: dict[str, object] = {}
         try:
             async with asyncio.timeout(READY_WITHIN_S):
                 await limiter.now_us()
-        except TimeoutError:
-            raise StoreUnavailableError(f"the store did not answer within {READY_WITHIN_S:g} s") from None
-        state: dict[str, object] = dict(configuration_state(limiter))
+        except (TimeoutError, StoreError) as error:
+            why = str(error) or f"the store did not answer within {READY_WITHIN_S:g} s"
+            if isinstance(error, StoreDamagedError) or not allows:
+                raise error if isinstance(error, StoreError) else StoreUnavailableError(why) from None
+            state["store"] = why
+        state |= configuration_state(limiter)
         if segments is not None:
             state["segments"] = figures(segments)
         return Reply({"status": "ok", **state} if state else OK)

@@ -219,7 +219,7 @@ async def _serve(
     async with parts.stack:
         if SPOE in sockets:
             await _haproxy(parts, sockets[SPOE])
-        known = probes(parts.limiter, parts.segments)
+        known = probes(parts.limiter, parts.segments, allows=settings.on_store_error == "allow")
         of = {PUBLIC: described(parts.public | known), ADMIN: known | metrics.routes()}
         if tokens is not None:
             parts.followed.append(Followed("tokens", tokens.reload))

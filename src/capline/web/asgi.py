@@ -1,6 +1,6 @@
 """Limits for any ASGI app: Starlette, FastAPI, Litestar, plain; HTTP and WebSockets.
 
-    app.add_middleware(CaplineMiddleware, limiter=limiter, rules=[Rule("ip", key.ip(trusted=1))])
+    app.add_middleware(CaplineMiddleware, limiter=limiter, rules=[Rule("ip", key.ip())])
 
 A request is decided before the app sees it; a WebSocket when it connects. A refused WebSocket is answered 429 where the
 server can (the extension `websocket.http.response`), else closed with 1008, which servers answer 403.

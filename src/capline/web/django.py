@@ -1,7 +1,7 @@
 """Limits for Django, sync and async, and for Django REST framework.
 
     MIDDLEWARE = ["capline.web.django.CaplineMiddleware", ...]
-    CAPLINE = {"limiter": "shop.limits.limiter", "rules": [Rule("ip", key.ip(trusted=1))]}
+    CAPLINE = {"limiter": "shop.limits.limiter", "rules": [Rule("ip", key.ip())]}
 
     @limited("login", key="post:username")
     def login(request): ...

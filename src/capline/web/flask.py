@@ -1,6 +1,6 @@
 """Limits for Flask: for all requests, and more for single views.
 
-    cap = Capline(limiter, rules=[Rule("ip", key.ip(trusted=1))])
+    cap = Capline(limiter, rules=[Rule("ip", key.ip())])
     cap.init_app(app)
     @app.post("/login")
     @cap.limit("login", key=lambda request: request.form.get("username"))

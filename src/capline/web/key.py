@@ -9,6 +9,7 @@ where a proxy of yours wrote it. None means that there is no such key, and the r
 
 from __future__ import annotations
 
+import logging
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["header", "ip", "joined"]
+
+log = logging.getLogger("capline.web")
 
 MOST_PROXIES = 16
 IPV6_BITS = 128
@@ -46,15 +49,27 @@ def ip(trusted: int = 0, ipv6: int = 64) -> Callable[[Any], str]:
     `X-Forwarded-For`, so the client's is that many from the right: what a client has written there itself is further
     left, and never read. With fewer addresses than proxies it is the leftmost. IPv6 is cut to its network of `ipv6`
     bits (a subscriber has at least a /64), written as `2001:db8::/64`; `::ffff:192.0.2.1` is 192.0.2.1.
+
+    With proxies, the first request without the header is logged as a warning: where none stands before the app, clients
+    choose their address.
     """
     _whole(trusted, 0, MOST_PROXIES, "trusted is the number of your proxies")
     _whole(ipv6, 1, IPV6_BITS, "ipv6 is the bits of a network")
+    warned = False
 
     def of(request: Any) -> str:
+        nonlocal warned
         peer = _peer(request)
         if not trusted:
             return _address(peer, ipv6) or peer or UNKNOWN
         forwarded = _header(request, b"x-forwarded-for", "HTTP_X_FORWARDED_FOR") or ""
+        if not forwarded and not warned:
+            warned = True
+            log.warning(
+                "key.ip(trusted=%d), but a request came without X-Forwarded-For: if no proxy of yours stands before "
+                "this app, clients choose their address by that header; use key.ip()",
+                trusted,
+            )
         # A client may send thousands of them; only the last few are looked at.
         chain = [*(forwarded.rsplit(",", trusted)[-trusted:] if forwarded else ()), peer]
         for text in chain:

@@ -263,7 +263,11 @@ def test_an_outage_is_503_and_damage_500(error: StoreError, status: int) -> None
 @pytest.mark.parametrize(("choice", "allowed"), [("allow", True), ("deny", False)])
 def test_the_choice_for_an_outage_is_marked(choice: str, allowed: bool) -> None:
     with Service([Policy("promo", ["3/day"])], on_store_error=choice) as service:
-        _behind_a_door(service).down = StoreUnavailableError("nobody is there")
+        door = _behind_a_door(service)
+        door.down = StoreUnavailableError("nobody is there")
+        ready = service("GET", "/readyz")
+        assert ready.status_code == (200 if allowed else 503), "as decisions are answered, so is a balancer"
+        assert "nobody is there" in ready.text
         one = service.post("/v1/decide", policy="promo", subject="u").json()
         assert (one["allowed"], one["origin"], one["limit"], one["reset_after"]) == (allowed, "fallback", None, None)
         many = service.post("/v1/decide/batch", policy="promo", subjects=["u"]).json()
@@ -271,6 +275,8 @@ def test_the_choice_for_an_outage_is_marked(choice: str, allowed: bool) -> None:
         problem(service.post("/v1/charge", policy="promo", subject="u"), 503)  # no answer can make up for it
         rows = service.post("/v1/decide/batch", attempts=[{"policy": "promo", "subject": "u"}]).json()
         assert (rows["allowed"], rows["origins"]) == ([allowed], {"0": "fallback"})
+        door.down = StoreDamagedError("page 7")
+        assert service("GET", "/readyz").status_code == 500, "damage is no outage"
 
 
 def test_a_fault_of_the_service_says_nothing_of_its_inside(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,25 @@ def forwarded(text: str, peer: str = "10.0.0.1") -> list[Any]:
 )
 def test_the_address_is_counted_from_the_right(trusted: int, text: str, address: str) -> None:
     assert {key.ip(trusted=trusted)(request) for request in forwarded(text)} == {address}
+
+
+def test_proxies_that_are_trusted_and_not_there_are_a_warning_once(caplog: pytest.LogCaptureFixture) -> None:
+    behind, before = key.ip(trusted=1), key.ip()
+    for _ in range(2):
+        assert behind(asgi("10.0.0.1", (b"x-forwarded-for", b"203.0.113.7"))) == "203.0.113.7"
+    assert before(asgi("10.0.0.1")) == "10.0.0.1"
+    assert caplog.text == ""
+    for request in (asgi("10.0.0.1"), wsgi("10.0.0.1"), asgi("10.0.0.1", (b"x-forwarded-for", b""))):
+        assert behind(request) == "10.0.0.1"
+    assert caplog.text.count("came without X-Forwarded-For") == 1
+
+
+def test_examples_believe_no_header_as_no_proxy_may_be_there() -> None:
+    root = Path(__file__).parents[3]
+    for page in (*(root / "examples" / "web").glob("*_app.py"), root / "docs" / "web.md"):
+        text = page.read_text(encoding="utf-8")
+        assert 'Rule("ip", key.ip())' in text
+        assert 'Rule("ip", key.ip(trusted' not in text
 
 
 def test_lines_of_one_header_are_one_list() -> None:

@@ -37,8 +37,8 @@ class Pages:
 
     def check(self, headers: list[tuple[bytes, bytes]]) -> None:
         """Raise the `Problem` that refuses a request with this head."""
-        named, origins, foreign, lifted = b"", [], False, False
-        hosts = 0
+        origins: list[bytes] = []
+        named, hosts, foreign, lifted = b"", 0, False, False
         for name, value in headers:
             if name == b"host":
                 named, hosts = value, hosts + 1

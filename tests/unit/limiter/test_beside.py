@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from capline import Insurance, Limiter, ManualClock, Policy
-from capline.model.errors import StoreClosedError, StoreUnavailableError, UnknownNameError
+from capline import Attempt, Insurance, Limiter, ManualClock, Policy
+from capline.model.errors import InvalidValueError, StoreClosedError, StoreUnavailableError, UnknownNameError
 from capline.store.local.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from capline.observe.event import Decided
 
 
 def test_both_count_on_one_store_and_each_has_its_own_policies() -> None:
@@ -38,6 +43,39 @@ def test_limits_that_come_with_the_call_raise_in_an_outage_as_its_policies_do(mo
         assert limiter.decide("call", "ann", limits=["1/day"]).origin == "fallback"
         with pytest.raises(StoreUnavailableError):
             other.decide("call", "ann", limits=["1/day"])
+
+
+class _Told:
+    """Notes what observers are told: the event's policy, and of each outcome the policy, the limit and the verdict."""
+
+    def __init__(self) -> None:
+        self.of: list[tuple[object, ...]] = []
+
+    def decided(self, event: Decided) -> None:
+        """As of `Observer`."""
+        self.of += [(event.policy, one.policy, one.limit, one.verdict, count) for one, count in event.counts.items()]
+
+
+def test_under_a_title_observers_are_told_of_one_policy_without_limits() -> None:
+    told = _Told()
+    with Limiter("memory://", observers=[told]) as limiter:
+        other = limiter.beside([], title="any").beside([Policy(f"p{number}", ["1/day"]) for number in (1, 2)])
+        other.decide("p1", "ann")
+        other.decide_all([Attempt("p1", "ann"), Attempt("p2", "ann")])
+        other.decide_batch([Attempt("p1", "bob"), Attempt("p2", "bob")])
+        assert told.of == [
+            ("any", "any", None, "allowed", 1),
+            ("any", "any", None, "refused", 1),
+            ("any", "any", None, "allowed", 2),
+        ]
+
+
+def test_as_many_subjects_in_one_attempt_as_it_is_made_for() -> None:
+    with Limiter("memory://") as limiter:
+        parts = [Attempt("p", f"user:{number}") for number in range(17)]
+        assert limiter.beside([Policy("p", ["1/day"])], most_joint=17).decide_all(parts).allowed
+        with pytest.raises(InvalidValueError, match="over 1 to 16 subjects"):
+            limiter.beside([Policy("p", ["1/day"])]).decide_all(parts)
 
 
 def test_it_opens_nothing_and_closing_it_closes_the_store_of_both() -> None:

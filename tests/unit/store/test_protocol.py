@@ -22,11 +22,11 @@ def verbs(protocol: type) -> set[str]:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_every_verb_has_to_be_written(protocol: type) -> None:
     assert {"decide", "refund", "close"} <= verbs(protocol)
-    assert verbs(protocol) == protocol.__abstractmethods__  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - of ABCMeta
+    assert verbs(protocol) - {"aclose"} == protocol.__abstractmethods__  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] - of ABCMeta
 
 
 def test_both_protocols_have_the_same_verbs() -> None:
-    assert verbs(Store) == verbs(AsyncStore)
+    assert verbs(Store) == verbs(AsyncStore) - {"aclose"}
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

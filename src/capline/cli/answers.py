@@ -58,7 +58,9 @@ def show_explanation(why: Explanation, segment: str | None, *, json: bool) -> No
         answer_json(why.as_dict(segment))
         return
     zone = why.zone or UTC_ZONE
-    show(why.decision, why.now_us, zone, json=False, exit_code=False)
+    line = _line(why.decision, why.now_us, zone)
+    out.print(line.replace(" left under ", " left after one more, under "))
+    _end(why.decision, exit_code=False)
     title = f"policy {why.policy}, subject {subject_text(why.subject)}"
     title += f", segment {segment}" if segment is not None else ""
     title += f", in {why.zone}" if why.zone else ""

@@ -10,18 +10,21 @@ from rich.table import Table
 from capline.cli.common import JsonOption, answer_json, examples, out
 from capline.cli.decisions import (
     DEFAULT_POLICIES,
+    CampaignOption,
     ChannelOption,
+    ConfigOption,
     IdOption,
     PoliciesOption,
     PolicyArgument,
     SegmentOption,
+    SegmentsOption,
     StoreOption,
     SubjectArgument,
     TextOption,
     ZoneOption,
 )
-from capline.cli.target import Words, target
-from capline.limiter.limiter import DEFAULT_URL, Limiter
+from capline.cli.target import Words, open_limiter, refuse_beside_campaign, target
+from capline.limiter.limiter import DEFAULT_URL
 from capline.model.limit import QuietHours, duration_text
 from capline.model.subject import parse_subject
 
@@ -39,6 +42,7 @@ def charge(
     cost: Annotated[int, typer.Argument(help="Units that were used.", show_default=False)],
     policies: PoliciesOption = DEFAULT_POLICIES,
     store: StoreOption = DEFAULT_URL,
+    config: ConfigOption = None,
     id: IdOption = None,
     segment: SegmentOption = None,
     channel: ChannelOption = None,
@@ -48,7 +52,7 @@ def charge(
 ) -> None:
     """Record units that were used, whatever the limits say. Above a quota, later attempts wait longer."""
     words = Words(
-        policy, subject, policies, store, cost, id, segment, channel=channel, zone=zone, as_text=text, create=True
+        policy, subject, policies, store, cost, id, segment, None, None, channel, zone, text, create=True, config=config
     )
     with target(words) as found:
         one = found.attempt
@@ -70,6 +74,7 @@ def settle(
     cost: Annotated[int, typer.Argument(help="Units that it really cost; 0 refunds it.", show_default=False)],
     policies: PoliciesOption = DEFAULT_POLICIES,
     store: StoreOption = DEFAULT_URL,
+    config: ConfigOption = None,
     text: TextOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -78,7 +83,7 @@ def settle(
     Unused units are refunded at once, further ones are recorded even above the quota. May be repeated.
     """
     named = parse_subject(subject, as_text=text)
-    with Limiter.from_file(policies, store, create=False) as limiter:
+    with open_limiter(policies, store, config) as limiter:
         done = limiter.settle(policy, named, hit, cost)
     if json:
         answer_json({"settled": done})
@@ -86,23 +91,30 @@ def settle(
         out.print("settled" if done else "nothing to settle: no such hit, given back, or out of every window")
 
 
-@app.command(epilog=examples("capline usage tokens key:7"))
+@app.command(epilog=examples("capline usage tokens key:7", "capline usage promo 42 --campaign spring.yaml"))
 def usage(
+    context: typer.Context,
     policy: PolicyArgument,
     subject: SubjectArgument,
     policies: PoliciesOption = DEFAULT_POLICIES,
     store: StoreOption = DEFAULT_URL,
+    config: ConfigOption = None,
     segment: SegmentOption = None,
+    segments: SegmentsOption = None,
+    campaign: CampaignOption = None,
     channel: ChannelOption = None,
     zone: ZoneOption = None,
     text: TextOption = False,
     json: JsonOption = False,
 ) -> None:
     """Show what is used and left of each limit now. Consumes nothing."""
-    words = Words(policy, subject, policies, store, segment=segment, channel=channel, zone=zone, as_text=text)
+    refuse_beside_campaign(context)
+    words = Words(
+        policy, subject, policies, store, None, None, segment, segments, campaign, channel, zone, text, config=config
+    )
     with target(words) as found:
         one = found.attempt
-        states = found.limiter.usage(one.policy, one.subject, segment=segment, channel=channel, zone=zone)
+        states = found.limiter.usage(one.policy, one.subject, segment=one.segment, channel=one.channel, zone=one.zone)
         found.print_remarks()
     if json:
         parts = ("name", "used", "remaining", "past", "frees_in_us", "whole_in_us")

@@ -236,7 +236,7 @@ def rollback(
     who: WhoOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set a policy or an override back to an earlier version, at once. This makes a new version."""
+    """Set a policy or an override back to an earlier version, at once. This makes a new version where it differs."""
     with _open(store, namespace) as configuration:
         if subject is None:
             _print_version(configuration.roll_back_policy(policy, version, who=who), as_json=as_json)

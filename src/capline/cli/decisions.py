@@ -14,9 +14,9 @@ import typer
 from capline.cli.answers import show, show_explanation, show_joint
 from capline.cli.common import JsonOption, answer_json, examples, out
 from capline.cli.subjects import read_also
-from capline.cli.target import Words, refuse_beside_campaign, target
+from capline.cli.target import Words, open_limiter, refuse_beside_campaign, target
 from capline.cli.twin import is_empty, warn_of_twin
-from capline.limiter.limiter import DEFAULT_URL, Limiter
+from capline.limiter.limiter import DEFAULT_URL
 from capline.model.subject import parse_subject
 
 if TYPE_CHECKING:
@@ -31,6 +31,16 @@ PoliciesOption = Annotated[
     typer.Option("--policies", "-p", envvar="CAPLINE_POLICIES", help="The policy file.", show_default=True),
 ]
 StoreOption = Annotated[str, typer.Option("--store", "-s", envvar="CAPLINE_STORE", help="The store's URL.")]
+ConfigOption = Annotated[
+    str | None,
+    typer.Option(
+        "--config-store",
+        metavar="URL",
+        envvar="CAPLINE_CONFIG_STORE",
+        help="The configuration store: its overrides hold, and its policies where there is no policy file.",
+        show_default=False,
+    ),
+]
 PolicyArgument = Annotated[str, typer.Argument(help="The policy's name.", show_default=False)]
 SubjectArgument = Annotated[
     str,
@@ -89,6 +99,7 @@ def _asks(*, consume: bool) -> Callable[..., None]:
         subject: SubjectArgument,
         policies: PoliciesOption = DEFAULT_POLICIES,
         store: StoreOption = DEFAULT_URL,
+        config: ConfigOption = None,
         cost: CostOption = None,
         id: IdOption = None,
         segment: SegmentOption = None,
@@ -103,7 +114,8 @@ def _asks(*, consume: bool) -> Callable[..., None]:
     ) -> None:
         refuse_beside_campaign(context)
         words = Words(
-            policy, subject, policies, store, cost, id, segment, segments, campaign, channel, zone, text, consume
+            *(policy, subject, policies, store, cost, id, segment, segments, campaign, channel, zone, text, consume),
+            config=config,
         )
         with target(words) as found:
             limiter, first = found.limiter, found.attempt
@@ -159,6 +171,7 @@ def refund(
     hit: Annotated[int, typer.Argument(help="The hit, as the decision showed it.", show_default=False)],
     policies: PoliciesOption = DEFAULT_POLICIES,
     store: StoreOption = DEFAULT_URL,
+    config: ConfigOption = None,
     cost: Annotated[int, typer.Option("--cost", help="Its cost, for algorithms that keep no single hits.")] = 1,
     text: TextOption = False,
     json: JsonOption = False,
@@ -168,7 +181,7 @@ def refund(
     If the policy's algorithm keeps no single hits, a hit without an id is refunded by its cost, each time you ask.
     """
     named = parse_subject(subject, as_text=text)
-    with Limiter.from_file(policies, store, create=False) as limiter:
+    with open_limiter(policies, store, config) as limiter:
         done = limiter.refund(policy, named, hit, cost)
         if not done:
             warn_of_twin(limiter, named, policy)
@@ -191,6 +204,7 @@ def explain(
     subject: SubjectArgument,
     policies: PoliciesOption = DEFAULT_POLICIES,
     store: StoreOption = DEFAULT_URL,
+    config: ConfigOption = None,
     segment: SegmentOption = None,
     segments: SegmentsOption = None,
     campaign: CampaignOption = None,
@@ -204,7 +218,9 @@ def explain(
 
     A log keeps only a hash of each id; --id marks the hits that were recorded with it.
     """
-    words = Words(policy, subject, policies, store, None, None, segment, segments, campaign, channel, zone, text)
+    words = Words(
+        policy, subject, policies, store, None, None, segment, segments, campaign, channel, zone, text, config=config
+    )
     refuse_beside_campaign(context)
     with target(words) as found:
         why = found.explain(ids or ())
@@ -220,12 +236,13 @@ def erase(
     subject: SubjectArgument,
     policies: PoliciesOption = DEFAULT_POLICIES,
     store: StoreOption = DEFAULT_URL,
+    config: ConfigOption = None,
     text: TextOption = False,
     json: JsonOption = False,
 ) -> None:
     """Forget a subject in every policy of the file."""
     named = parse_subject(subject, as_text=text)
-    with Limiter.from_file(policies, store, create=False) as limiter:
+    with open_limiter(policies, store, config) as limiter:
         held = limiter.erase(named)
         if not held:
             warn_of_twin(limiter, named)
@@ -239,10 +256,11 @@ def erase(
 def sweep(
     policies: PoliciesOption = DEFAULT_POLICIES,
     store: StoreOption = DEFAULT_URL,
+    config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Remove logs whose hits are all out of every window. Decisions go on meanwhile."""
-    with Limiter.from_file(policies, store, create=False) as limiter:
+    with open_limiter(policies, store, config) as limiter:
         removed = limiter.sweep()
     if json:
         answer_json({"removed_logs": removed})

@@ -18,10 +18,11 @@ import msgspec
 import typer
 
 from capline.cli.common import BAD_INPUT, INTERRUPTED, JsonOption, answer_json, examples, note, out, warn
-from capline.cli.decisions import DEFAULT_POLICIES, PoliciesOption, StoreOption
+from capline.cli.decisions import DEFAULT_POLICIES, ConfigOption, PoliciesOption, StoreOption
 from capline.cli.interruptible import interruptible
 from capline.cli.progress import progress_bar
-from capline.limiter.limiter import DEFAULT_URL, Limiter
+from capline.cli.target import open_limiter
+from capline.limiter.limiter import DEFAULT_URL
 from capline.limiter.records import MOST_LINE_BYTES, line_of, read_line
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError
 from capline.model.private import private_opener
@@ -57,6 +58,7 @@ def export_logs(
     file: Annotated[Path, typer.Argument(help="Where to write the lines; - is standard output.")] = STDIO,
     policies: PoliciesOption = DEFAULT_POLICIES,
     store: StoreOption = DEFAULT_URL,
+    config: ConfigOption = None,
     policy: PolicyOption = None,
     progress: ProgressOption = None,
     json: JsonOption = False,
@@ -74,7 +76,7 @@ def export_logs(
         warn(f"left out: {error}")
 
     with (
-        Limiter.from_file(policies, store, create=False) as limiter,
+        open_limiter(policies, store, config) as limiter,
         _written(file) as target,
         progress_bar("exporting", None, "lines", wanted=progress) as advance,
     ):
@@ -103,6 +105,7 @@ def import_logs(
     file: Annotated[Path, typer.Argument(help="The lines; - is standard input.", show_default=False)],
     policies: PoliciesOption = DEFAULT_POLICIES,
     store: StoreOption = DEFAULT_URL,
+    config: ConfigOption = None,
     progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -129,7 +132,7 @@ def import_logs(
             advance(read_bytes)
             yield record
 
-    with Limiter.from_file(policies, store) as limiter, _opened(file) as (lines, size_bytes):
+    with open_limiter(policies, store, config, create=True) as limiter, _opened(file) as (lines, size_bytes):
         try:
             with progress_bar("importing", size_bytes, "bytes", wanted=progress) as advance:
                 loaded = limiter.load(records(lines, advance))

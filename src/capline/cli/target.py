@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from capline.model.subject import Subject
     from capline.segment import Snapshot
 
-__all__ = ["Target", "Words", "refuse_beside_campaign", "target"]
+__all__ = ["Target", "Words", "open_limiter", "refuse_beside_campaign", "target"]
 
-_OF_A_CAMPAIGN = ("policies", "store", "segment", "segments", "channel", "zone")
+_OF_A_CAMPAIGN = ("policies", "store", "config", "segment", "segments", "channel", "zone")
 """Options whose values are in a campaign's file."""
 
 
@@ -57,6 +57,7 @@ class Words:
     zone: str | None = None
     as_text: bool = False
     create: bool = False
+    config: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,16 @@ class Target:
         return why if self.job is None or not ids else _with_messages(why, self.job.file, ids, self.remarks)
 
 
+def open_limiter(policies: Path, store: str, config: str | None = None, *, create: bool = False) -> Limiter:
+    """The limiter of the policy file and of the overrides in the configuration store at `config`.
+
+    Where there is no such file, the policies are those of the configuration store.
+    """
+    if config is not None and not policies.exists():
+        return Limiter.from_config(config, store, create=create)
+    return Limiter.from_file(policies, store, create=create, config=config)
+
+
 @contextmanager
 def target(words: Words) -> Generator[Target]:
     """Open the limiter and look up what was not typed."""
@@ -112,7 +123,7 @@ def target(words: Words) -> Generator[Target]:
 
     with ExitStack() as stack:
         if words.campaign is None:
-            limiter = stack.enter_context(Limiter.from_file(words.policies, words.store, create=words.create))
+            limiter = stack.enter_context(open_limiter(words.policies, words.store, words.config, create=words.create))
             attempt = Attempt(
                 words.policy,
                 subject,
@@ -136,7 +147,8 @@ def refuse_beside_campaign(context: typer.Context) -> None:
     for name in _OF_A_CAMPAIGN if context.params.get("campaign") is not None else ():
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            raise InvalidValueError(f"the file of --campaign says it: leave out --{name}")
+            typed = "config-store" if name == "config" else name
+            raise InvalidValueError(f"the file of --campaign says it: leave out --{typed}")
 
 
 def _segment(

@@ -22,13 +22,12 @@ __all__ = ["ExplainedHit", "ExplainedLimit", "Explanation", "explain"]
 
 
 class ExplainedLimit(msgspec.Struct, frozen=True):
-    """One limit as it stands: `used` is what counts now, and `remaining` what is left, as in `Decision`.
+    """One limit as it stands: `used` is what counts now, and `remaining` what is left now, as `usage` says them.
 
-    So if the attempt would be allowed, `remaining` is what would be left after it, and the least over all limits is the
-    decision's. `frees` is (microseconds since 1970, units) of every hit that counts, soonest first; empty if the
-    algorithm keeps no hits, and for quiet hours. `binds` is set for the limit that the decision names: the one that
-    blocks longest, or has the least left. `quiet_until_us` is when the current quiet hours end; None if there are none
-    now, and for all other limits.
+    A decision's `remaining` is what is left after it. `frees` is (microseconds since 1970, units) of every hit that
+    counts, soonest first; empty if the algorithm keeps no hits, and for quiet hours. `binds` is set for the limit that
+    the decision names: the one that blocks longest, or has the least left. `quiet_until_us` is when the current quiet
+    hours end; None if there are none now, and for all other limits.
     """
 
     log: str
@@ -123,8 +122,9 @@ def explain(
             binds = binding == len(states)
             opens_us = reader.opens_us(now_us, table) if isinstance(reader, QuietReader) else now_us
             quiet_until_us = opens_us if opens_us > now_us else None
-            remaining = max(0, left - 1 if decision.allowed else left)
-            states.append(ExplainedLimit(log_limits.log, reader.limit, used, remaining, frees, binds, quiet_until_us))
+            states.append(
+                ExplainedLimit(log_limits.log, reader.limit, used, max(0, left), frees, binds, quiet_until_us)
+            )
     names = [hit.fingerprint if hit.fingerprint < REFUNDED else 0 for hit in logs[0]]
     hits = tuple(
         ExplainedHit(hit.stamp_us, hit.units, name, ids.get(name)) for hit, name in zip(logs[0], names, strict=True)

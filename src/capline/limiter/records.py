@@ -12,6 +12,7 @@ left out. A record is bounded, so a stream of them takes a bounded memory.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -179,6 +180,8 @@ class _LogLine(msgspec.Struct, omit_defaults=True):
     keyed: bool = False
 
 
+# In a text that is no key the quotes are escaped.
+_KEYS = re.compile(rb'"(\w+)"\s*:')
 _decoder = msgspec.json.Decoder(_Line)
 _encode = msgspec.json.Encoder().encode
 
@@ -193,6 +196,9 @@ def read_line(line: bytes) -> Record:
     """The record that a line is; raises `InvalidValueError` saying what is wrong with it."""
     if len(line) > MOST_LINE_BYTES:
         raise InvalidValueError(f"longer than {MOST_LINE_BYTES} bytes; give a long log in several lines")
+    keys = _KEYS.findall(line)
+    if len(set(keys)) < len(keys):
+        raise InvalidValueError(f"a key twice, of {b', '.join(keys).decode()}; give each once")
     try:
         read = _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

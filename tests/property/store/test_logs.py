@@ -15,6 +15,7 @@ from tests.profiles import size
 
 from capline import Limiter, LogRecord, ManualClock, PastHit, Policy
 from capline.limiter.records import line_of, read_line
+from capline.model.errors import InvalidValueError
 from capline.store.redis.scripting.keys import field_of, subject_of, tag_of
 from capline.testing import Reference
 
@@ -164,3 +165,9 @@ def test_a_record_comes_back_from_its_line(subject: str | int, hits: list[tuple[
     line = line_of(record)
     assert line.count(b"\n") == 1
     assert read_line(line) == record
+
+
+@pytest.mark.parametrize("more", [', "cost": 5', ', "at" : 3'])
+def test_a_line_with_a_key_twice_is_refused(more: str) -> None:
+    with pytest.raises(InvalidValueError, match="a key twice, of policy, subject, "):
+        read_line(('{"policy": "p", "subject": "\\"cost\\": 1", "at": 1, "cost": 1' + more + "}").encode())

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from tests.kit.cli import CommandLine
 
 from capline import Limiter
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FILE = "policies:\n  promo: {limits: [3/day]}\n  psp: {limits: [10/s], by_segment: {big: [50/s]}}\n"
 
@@ -20,6 +17,29 @@ def capline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     (tmp_path / "policies.yaml").write_text(FILE, encoding="ascii")
     monkeypatch.delenv("CAPLINE_CONFIG_STORE", raising=False)
     return CommandLine(tmp_path, monkeypatch, capsys)
+
+
+def test_the_other_commands_see_its_overrides(capline: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    capline.json("config", "set", "policies.yaml")
+    capline.json("config", "override", "promo", "u", "10/day")
+    subject = ("promo", "u", "--store", "lmdb://log")
+    given = ("--config-store", "lmdb://.capline/store")
+    assert capline.json("decide", *subject, *given)["remaining"] == 9
+    for option in (given, ()):
+        if not option:
+            monkeypatch.setenv("CAPLINE_CONFIG_STORE", "lmdb://.capline/store")
+        assert capline.json("peek", *subject, *option)["remaining"] == 8
+        (limit,) = capline.json("explain", *subject, *option)["limits"]
+        assert (limit["limit"], limit["binds"], limit["used"], limit["remaining"]) == ("10/day", True, 1, 9)
+        assert capline.json("usage", *subject, *option)[0]["remaining"] == 9
+    Path("policies.yaml").unlink()
+    assert capline.json("explain", *subject)["decision"]["limit"] == "10/day"
+    assert capline.json("erase", "u", "--store", "lmdb://log") == {"erased_logs": 1}
+
+
+def test_a_rollback_to_what_it_is_makes_no_version(capline: CommandLine) -> None:
+    capline.json("config", "set", "policies.yaml")
+    assert capline.json("config", "rollback", "promo", "1") == {"version": 1}
 
 
 def test_it_sets_shows_and_rolls_back(capline: CommandLine) -> None:

@@ -192,7 +192,7 @@ def test_explain_and_erase(service: Service) -> None:
         "limit": "5/day",
         "log": "capline:promo",
         "used": 1,
-        "remaining": 3,
+        "remaining": 4,
         "binds": True,
         "frees": [{"at_us": NOW_US + 86_400_000_000, "units": 1}],
     }

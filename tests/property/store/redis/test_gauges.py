@@ -390,6 +390,24 @@ def test_a_long_log_is_trimmed_by_age_and_by_number_at_once(pair: Callable[..., 
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("aged_us", [0, 860])
+def test_the_first_id_of_a_long_log(pair: Callable[..., Pair], kind: str, aged_us: int) -> None:
+    """Its entries get wider; with an age, half of them go in the same step."""
+    both = pair(shared(kind).url, Setting([("p", ["400/1000us"], {})], 10), "subject", kind)
+    for _ in range(300):
+        both.clock.advance_us(1)
+        both.both("decide", "p", "s")
+    both.clock.advance_us(aged_us)
+    hits = [both.both("decide", "p", "s", cost, f"id {cost}").hit for cost in (1, 2, 3)]
+    assert [both.both("decide", "p", "s", cost, f"id {cost}").hit for cost in (1, 2, 3)] == hits
+    both.same_history()
+    assert both.both("refund", "p", "s", hits[1], 2)
+    assert both.both("decide", "p", "s", 5, "id 2").hit != hits[1]
+    assert both.both("decide", "p", "s", 3, "id 3").hit == hits[2]
+    both.same_history()
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layout", ["subject", "bucket"])
 def test_units_of_several_subjects_as_time_goes_on(pair: Callable[..., Pair], kind: str, layout: str) -> None:
     """Logs that are short and long, kept for a second and for weeks, mostly free at the instant of the asking."""

@@ -25,6 +25,7 @@ local AT_NEWEST = '\255\255\255\255\255\255\255'
 local DENIED = '\255\255\255\255\255\255\255\255'
 local REFUNDED = '\255\255\255\255\255\255\255\254'
 local BLOCK = 32    -- hits fetched at a time from a longer value
+local SEARCHED = 4096   -- the same, where an id is looked for
 
 -- How many of a[1..n], which never decrease, are at most `key`. An interpolation search, since traffic is mostly even;
 -- it bisects where that does not help. So few blocks of a long log are read.
@@ -231,11 +232,28 @@ local function index_of(log, stamp)
   if i > 0 and log.s[i] == stamp then return i end
 end
 
+-- `find` in a long log as it is stored: bytes are compared, not entries.
+local function find_stored(log, id, first)
+  local size, start, to, found = log.size, log.start, log.n, nil
+  while to >= first and not found do
+    local from = math.max(first, to - SEARCHED + 1)
+    local bytes = redis.call('GETRANGE', log.key, start + (from - 1) * size, start + to * size - 1)
+    local at = string.find(bytes, id, 1, true)
+    while at do
+      if (at - 15) % size == 0 then found = from + (at - 15) / size end
+      at = string.find(bytes, id, at + 1, true)
+    end
+    to = from - 1
+  end
+  return found
+end
+
 -- The number of the newest hit later than the horizon that was recorded under this id; nil where there is none.
 local function find(log, id, horizon)
   local f, s = log.f, log.s
   if not f then return nil end
   local first = upto(s, log.n, horizon) + 1
+  if log.key and not log.moved and not log.dirty then return find_stored(log, id, first) end
   for i = log.n, first, -1 do
     if f[i] == id then return i end
   end
@@ -319,7 +337,11 @@ local function record(log, stamp, units, floor, id)
   local p = upto(s, n, stamp) + 1
   if id and not log.f then
     log.f = {}
-    log.key = nil   -- entries get wider, so the log is written whole
+    if log.key then   -- each entry of a long log gets wider
+      local tail = log.moved and log.moved.tail or redis.call('GETRANGE', log.key, log.start, -1)
+      tail = string.gsub(tail, string.rep('.', log.size), '%0' .. NONE)
+      log.moved, log.size = {base = log.c[0], tail = tail}, log.size + 8
+    end
   end
   local f = log.f
   for i = n, p, -1 do

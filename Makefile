@@ -51,7 +51,7 @@ test-together:
 test-newer: setup ## conformance and the quick unit tests on a newer Python, where the machine has one
 	@bash tools/setup.sh newer
 	@[ ! -x build/newer/bin/python ] || build/newer/bin/python -m pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not alone and not deep" \
-		tests/conformance tests/unit/limiter tests/unit/model tests/unit/policy tests/unit/store tests/unit/window
+		tests/conformance/test_stores.py tests/conformance/test_server_stores.py tests/unit/limiter tests/unit/model tests/unit/policy tests/unit/store tests/unit/window
 
 test-deep: setup ## the rest: every combination, long random runs, clusters under faults; some 20 minutes
 	@bash tools/setup.sh test

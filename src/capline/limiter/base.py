@@ -119,7 +119,7 @@ class LimiterBase(Prepared[S]):
     @classmethod
     def from_file(
         cls,
-        path: str | Path,
+        path: str | Path | PolicyWatch,
         url: str = DEFAULT_URL,
         *,
         clock: Clock | None = None,
@@ -132,10 +132,13 @@ class LimiterBase(Prepared[S]):
         create: bool = True,
         config: str | Configuration | None = None,
     ) -> Self:
-        """A limiter of the policies in a YAML file, in its namespace; `reload` takes over what was changed there."""
+        """A limiter of the policies in a YAML file, in its namespace; `reload` takes over what was changed there.
+
+        `path` is the file's, or a `PolicyWatch` of it that nobody else polls.
+        """
         from capline.policy.watch import PolicyWatch  # noqa: PLC0415 - YAML is loaded where a file is read
 
-        watch = PolicyWatch(path)
+        watch = path if isinstance(path, PolicyWatch) else PolicyWatch(path)
         file = watch.current
         limiter = cls(
             url,

@@ -40,18 +40,21 @@ class PolicyWatch:
     Threads may share it. `poll` costs one `stat` (about 2 microseconds) while nothing changes.
 
     A changed namespace is refused like a broken file, since all logs would be lost to it. Restart to change it.
+
+    With `start` it begins with this version of the file, whatever the file says by now; `data` is the version in force.
     """
 
-    __slots__ = ("_clock", "_digest", "_lock", "_name", "_path", "_seen", "_state")
+    __slots__ = ("_clock", "_digest", "_lock", "_name", "_path", "_seen", "_state", "data")
 
-    def __init__(self, path: str | os.PathLike[str], clock: Clock | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], clock: Clock | None = None, *, start: bytes | None = None) -> None:
         self._clock = SystemClock() if clock is None else clock
-        data, _ = read_bytes(path)
+        data = read_bytes(path)[0] if start is None else start
         self._name = os.fsdecode(path)
         self._path = Path(self._name).absolute()  # so that a chdir does not change which file is meant
         self._lock = Lock()
         self._seen: _Signature | None = None  # None: read the bytes at the next poll
         self._digest = _digest(data)
+        self.data = data
         self._state = _State(loads(data, name=self._name), None)
 
     @property
@@ -88,6 +91,7 @@ class PolicyWatch:
         if changed:
             try:
                 self._take(loads(data, name=self._name), digest)
+                self.data = data
             except PolicyFileError as refused:
                 changed, error = False, refused
         self._state = replace(self._state, error=error)

@@ -39,6 +39,7 @@ from capline.service.http import App, Observer, Route
 from capline.service.metrics import Metrics
 from capline.service.openapi import described
 from capline.service.probes import probes
+from capline.service.run.last_good import LastGood
 from capline.service.run.listen import Listener, drain_s
 from capline.service.run.reload import Followed, follow
 from capline.service.run.settings import Settings
@@ -87,7 +88,7 @@ async def open_parts(
 
     Only a process that `answers` decisions listens for Envoy, whose calls pass the `guard`.
     """
-    if settings.policies is not None and settings.is_local:
+    if settings.policies is not None and settings.is_local and not LastGood(settings.policies).is_there:
         check_for_local(load_policies(settings.policies))
     async with AsyncExitStack() as stack:
         source = await stack.enter_async_context(segments.opened(settings.segments))
@@ -97,8 +98,9 @@ async def open_parts(
             "segments": source,
             "create": create,
         }
+        last_good = LastGood(settings.policies or "")
         if settings.policies is not None:
-            limiter = AsyncLimiter.from_file(Path(settings.policies), settings.store, config=settings.config, **options)
+            limiter = last_good.limiter(settings.store, config=settings.config, **options)
         elif settings.config is not None:
             limiter = AsyncLimiter.from_config(settings.config, settings.store, **options)
         else:
@@ -116,7 +118,7 @@ async def open_parts(
         if answers:
             await _envoy(parts, settings, metrics, guard, stack)
         if settings.policies is not None:
-            parts.followed.append(Followed("policies", limiter.reload))
+            parts.followed.append(Followed("policies", partial(last_good.reload, limiter)))
         metrics.add(limiter, source)
         parts.stack = stack.pop_all()
     return parts

@@ -189,6 +189,25 @@ def test_the_pods_that_answer_envoy_by_tls_have_all_that_it_takes(tmp_path: Path
     assert service["ports"][0]["targetPort"] == grpc.listen.port
 
 
+def test_the_autoscaler_goes_by_metrics_that_its_rules_make_of_the_services_own() -> None:
+    text = (DEPLOY / "kubernetes" / "autoscaler.yaml").read_text(encoding="utf-8")
+    scaler, rules = yaml.safe_load_all(text)
+    made = yaml.safe_load(rules["data"]["config.yaml"])["rules"]
+    assert {rule["seriesQuery"].partition("{")[0] for rule in made} <= exported()
+    asked = [metric["pods"]["metric"]["name"] for metric in scaler["spec"]["metrics"]]
+    assert asked == [rule["name"]["as"] for rule in made]
+    deployment, budget = documents()["Deployment"], documents()["PodDisruptionBudget"]
+    assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    assert scaler["spec"]["minReplicas"] == deployment["spec"]["replicas"] > budget["spec"]["minAvailable"]
+
+
+def test_pods_are_spread_over_zones() -> None:
+    template = documents()["Deployment"]["spec"]["template"]
+    (spread,) = template["spec"]["topologySpreadConstraints"]
+    assert spread["topologyKey"] == "topology.kubernetes.io/zone"
+    assert spread["labelSelector"]["matchLabels"] == template["metadata"]["labels"]
+
+
 def test_only_readiness_asks_the_store_and_nothing_stops_before_its_successor_is_ready() -> None:
     spec = documents()["Deployment"]["spec"]
     (container,) = spec["template"]["spec"]["containers"]

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import FrameType
 
-__all__ = ["READY", "Job", "serve_by_workers"]
+__all__ = ["FOLDER", "READY", "Job", "serve_by_workers"]
 
 READY = b"ready\n"
-_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""Of the workers of one service: what they count, and the last good policies."""
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
 _ENDING = {signal.SIGTERM, signal.SIGINT}
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0
@@ -106,7 +107,7 @@ class _Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=tuple(self._job.sockets.values()),
-                env={**os.environ, _FOLDER: self._folder},
+                env={**os.environ, FOLDER: self._folder},
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

@@ -264,8 +264,8 @@ class AlgorithmLaw(StoreSetting):
         assert limiter.decide("p", "s", 3, id="x")
         why = limiter.explain("p", "s", ids=["x"])
         assert [(str(one.limit), one.used, one.remaining) for one in why.limits] == [
-            ("5/10s", 3, 1),
-            ("8/minute", 3, 4),
+            ("5/10s", 3, 2),
+            ("8/minute", 3, 5),
         ]
         assert [one.binds for one in why.limits] == [True, False]
         assert [(hit.units, hit.id) for hit in why.hits] == [(3, "x")]
@@ -276,11 +276,13 @@ class AlgorithmLaw(StoreSetting):
         for step in range(14):
             self.clock.advance_us(1_300_007)
             why = limiter.explain("p", "s")
-            answers = [min(one.remaining for one in why.limits), why.decision.remaining]
+            left_now = min(one.remaining for one in why.limits)
+            answers = [why.decision.remaining]
             answers += [limiter.peek("p", "s").remaining, limiter.peek_all([Attempt("p", "s")]).remaining]
             answers += limiter.peek_many("p", ["s"]).remaining.tolist()
             decided = limiter.decide("p", "s")
-            assert answers == [decided.remaining] * 5, f"step {step}: after this attempt, if it is allowed"
+            assert answers == [decided.remaining] * 4, f"step {step}: after this attempt, if it is allowed"
+            assert left_now == decided.remaining + decided.allowed, "explain says what is left before it"
             if decided.allowed:
                 left = decided.remaining
                 assert bool(limiter.peek("p", "s", left)) is True if left else not limiter.peek("p", "s")

@@ -124,8 +124,8 @@ class HitLaw(StoreSetting):
         limiter.decide("p", "s")
         why = limiter.explain("p", "s")
         assert [(str(state.limit), state.used, state.remaining) for state in why.limits] == [
-            ("3/minute", 1, 1),
-            ("4/hour", 3, 0),
+            ("3/minute", 1, 2),
+            ("4/hour", 3, 1),
         ]
         assert why.limits[1].frees == ((START_US + 3600 * SECOND, 2), (START_US + 3690 * SECOND, 1))
         assert [(hit.stamp_us - START_US, hit.units) for hit in why.hits] == [(0, 2), (90 * SECOND, 1)]

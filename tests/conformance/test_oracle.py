@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from copy import deepcopy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -25,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from capline.model.decision import Decision
-    from capline.window.bound_log import BoundLog, OpenLog
+    from capline.window.bound_log import BoundLog
+    from capline.window.reservation import Pending
 
 Parts = list[list["BoundLog"]]
 
@@ -133,19 +133,19 @@ def test_a_right_one_breaks_none() -> None:
     assert {broken(seed) for seed in range(12)} == {None}
 
 
-def ends_late(record: OpenLog, time_us: int) -> list[int]:
+def ends_late(pending: list[Pending], time_us: int) -> list[Pending]:
     """A reservation holds a microsecond longer than it was told."""
-    return ended(record, time_us - 1)
+    return ended(pending, time_us - 1)
 
 
-def commits_what_has_ended(own: BoundLog, record: OpenLog, stamp_us: int, now_us: int) -> bool:
+def commits_what_has_ended(own: BoundLog, pending: list[Pending], stamp_us: int, now_us: int) -> bool:
     """Whoever commits is told that they hold it."""
-    return commit(own, record, stamp_us, now_us) or record.units_at(stamp_us) > 0
+    return commit(own, pending, stamp_us, now_us) or any(entry.stamp_us == stamp_us for entry in pending)
 
 
-def forgets_commits(own: BoundLog, record: OpenLog, stamp_us: int, now_us: int) -> bool:
+def forgets_commits(own: BoundLog, pending: list[Pending], stamp_us: int, now_us: int) -> bool:
     """A committed hit ends all the same."""
-    return commit(own, deepcopy(record), stamp_us, now_us)
+    return commit(own, [*pending], stamp_us, now_us)
 
 
 def broken_reservations(seed: int) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from capline.config.records import Totals
 from capline.model.errors import InvalidTypeError, InvalidValueError, PolicyError, UnknownNameError, listed, quoted
 from capline.model.limit import QuietHours
-from capline.model.policy import BoundPolicy, LogLimits, Policy, check_name
+from capline.model.policy import RESERVED, BoundPolicy, LogLimits, Policy, check_name
 from capline.model.zone import check_zone
 from capline.policy.shared_log import check_shared_log
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_NAMESPACE", "Names", "Rules"]
 
 DEFAULT_NAMESPACE = "capline"
-
-RESERVED = "+reserved"
-"""Suffix of the log that records pending reservations; no channel can have this name."""
 
 _NO_OVERRIDES = Totals()
 

@@ -39,6 +39,7 @@ __all__ = [
     "NAME_FORM",
     "POLICY_KEYS",
     "POPULATION",
+    "RESERVED",
     "BoundPolicy",
     "LogLimits",
     "Policy",
@@ -79,6 +80,9 @@ MOST_NAMES = 1024
 
 MOST_REPLICAS = 16
 """Replicas that a hit may wait for."""
+
+RESERVED = "+reserved"
+"""Suffix of the log that records pending reservations; no channel can have this name."""
 
 POPULATION = 10_000_000
 """Text subjects that `layout="bucket"` expects unless the policy says otherwise."""

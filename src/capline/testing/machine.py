@@ -66,6 +66,17 @@ POLICY_SETS = (
 )
 """The clock starts in the night before midnight, or the end of quiet hours, in Kathmandu."""
 
+CHANGES = (
+    [
+        Policy("p", ["6/30us", "9/60us"], channels=channels, reservations=reservations)
+        for channels in ({"push": ["2/50us"], "mail": ["3/60us"]}, {"mail": ["1/60us"]}, None)
+        for reservations in (True, False)
+    ],
+    [Policy("p", limits) for limits in (["5/10us"], ["5/300us"], ["3/40us", "9/90us"])],
+    [Policy("p", limits, reservations=True) for limits in (["5/10us"], ["5/300us"], ["3/40us", "9/90us"])],
+)
+"""Policies that take each other's place while a run goes on. Of those with channels the widest window stays."""
+
 plain_subjects = st.sampled_from(["plain", 8])
 subjects = st.sampled_from(["a", 7, 9, "long" * 120])
 every_subject = st.one_of(plain_subjects, subjects)
@@ -75,17 +86,21 @@ zones = st.sampled_from([None, None, "UTC", "Europe/Berlin"])
 ids = st.one_of(st.none(), st.none(), st.sampled_from(["x", "y", "z"]))
 
 
-def state_machine(url: str | Callable[[], str], *, steps: int = 10_000, layout: str = "subject") -> type[TestCase]:
+def state_machine(
+    url: str | Callable[[], str], *, steps: int = 10_000, layout: str = "subject", changing: bool = False
+) -> type[TestCase]:
     """A test case that drives the store at this URL (`{tmp}` becomes an empty directory) for at least so many steps.
 
     The URL may be a function, and each policy has this `layout`, as in `conformance`; each run has a namespace of its
-    own.
+    own. With `changing` the policy is changed on the way: its limits, channels and reservations.
     """
 
     class Machine(StoreMachine):
         store_url = staticmethod(url_of(url))
         store_layout = layout
         taken = 0
+
+    Machine.changing = changing
 
     a_run = 50
     base: Any = Machine.TestCase
@@ -111,6 +126,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     store_url: Callable[[], str] = staticmethod(lambda: "memory://")
     store_layout = "subject"
+    changing = False
     taken = 0
 
     def __init__(self) -> None:
@@ -119,9 +135,11 @@ class StoreMachine(RuleBasedStateMachine):
         self.clock = ManualClock(START_US)
         self.hits: list[tuple[str | int, int]] = []
 
-    @initialize(policies=st.sampled_from(POLICY_SETS))
-    def start(self, policies: list[Policy]) -> None:
-        self.policy = policies[0]
+    @initialize(data=st.data())
+    def start(self, data: st.DataObject) -> None:
+        self.others = data.draw(st.sampled_from(CHANGES if self.changing else POLICY_SETS))
+        self.policy = data.draw(st.sampled_from(self.others))
+        policies, self.changed = [self.policy], False
         url = self.store_url().format(tmp=self.tmp)
         laid_out = [_laid_out(policy, self.store_layout) for policy in policies]
         self.limiter = Limiter(url, laid_out, clock=self.clock, namespace=f"t{secrets.token_hex(8)}")
@@ -326,6 +344,44 @@ class StoreMachine(RuleBasedStateMachine):
     def refund_an_old_one(self, data: st.DataObject) -> None:
         self.give_back(*data.draw(st.sampled_from(self.hits[:-12])), data.draw(st.sampled_from([1, 1, 2, 8])))
 
+    @precondition(lambda self: len(self.others) > 1)
+    @rule(data=st.data())
+    def change_the_policy(self, data: st.DataObject) -> None:
+        """Other limits, channels, or reservations given up and taken again; what was counted stays so."""
+        self.put_in_force(data.draw(st.sampled_from(self.others)))
+
+    @precondition(lambda self: len(self.others) > 1)
+    @rule(data=st.data(), subject=subjects, ttl_us=st.integers(1, 20), back=st.booleans())
+    def change_around_a_hit(self, data: st.DataObject, subject: str | int, ttl_us: int, back: bool) -> None:
+        """What was recorded before a change ends, or is given back, after it; then the first policy may come back."""
+        first, before, names = self.policy, len(self.hits), self.names(data)
+        if first.reservations:
+            self.reserve_one(data, subject, 1, None, ttl_us)
+        else:
+            self.compare(
+                lambda: self.limiter.decide("p", subject, **names),
+                lambda: self.reference.decide("p", subject, **names),
+                self.oracle.decided,
+                Attempt("p", subject, **names),
+            )
+        self.change_the_policy(data)
+        for _, hit in self.hits[before:]:
+            if not first.reservations:
+                self.give_back(subject, hit, 1)
+            self.clock.advance_us(ttl_us)
+            self.compare_history(subject)
+            self.decide_as_time_goes(subject, [0])
+            if back:
+                self.put_in_force(first)
+                self.look(data, subject)
+
+    def put_in_force(self, policy: Policy) -> None:
+        self.policy, self.changed = policy, True
+        self.limiter.use([_laid_out(policy, self.store_layout)])
+        self.reference.use([policy])
+        self.oracle.use([policy])
+
+    @precondition(lambda self: not self.changed)
     @rule()
     def sweep(self) -> None:
         self.limiter.sweep()

@@ -108,8 +108,12 @@ class Oracle:
     """Call it after each answer, with the time of the answer."""
 
     def __init__(self, policies: Iterable[Policy]) -> None:
-        self._policies = {policy.name: policy for policy in policies}
+        self.use(policies)
         self._accounts: dict[Key, _Account] = {}
+
+    def use(self, policies: Iterable[Policy]) -> None:
+        """Other policies are in force."""
+        self._policies = {policy.name: policy for policy in policies}
 
     def decided(self, attempt: Attempt, now_us: int, decision: Decision) -> None:
         """An answer to `decide`, or a row of a batch."""
@@ -292,6 +296,7 @@ class Oracle:
             for limit in one.all_limits()
         )
         account = self._accounts.setdefault((log, subject), _Account(retention_us))
+        account.retention_us = retention_us
         if now_us is not None:
             account.pass_to(now_us)
         return account

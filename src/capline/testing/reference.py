@@ -5,7 +5,7 @@ Every store is compared with it. It shares the general rule with the stores of t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -16,9 +16,9 @@ from capline.model.policy import LogLimits
 from capline.window.bound_log import draft_logs
 from capline.window.charge import charge
 from capline.window.joint import joint, joint_slot
-from capline.window.log import Draft, Log, trim
+from capline.window.log import Log, trim
 from capline.window.refund import refund, settle
-from capline.window.reservation import commit, end_all, reserve, take_along
+from capline.window.reservation import commit, end_all, forget, reserve, take_along
 from capline.window.rule import attempt, peek
 from capline.window.slot import Slot
 
@@ -30,8 +30,13 @@ if TYPE_CHECKING:
     from capline.model.policy import BoundPolicy, Policy
     from capline.model.subject import Subject
     from capline.window.bound_log import BoundLog
+    from capline.window.log import Draft
+    from capline.window.reservation import Pending
 
 __all__ = ["Reference"]
+
+Opened: TypeAlias = "tuple[dict[str, Draft], list[BoundLog], list[Pending]]"
+"""The logs of an attempt as drafts and bound to its limits, and what is pending once they are kept."""
 
 
 class Reference:
@@ -41,6 +46,7 @@ class Reference:
         self._rules = Rules(policies)
         self._clock = clock
         self._logs: dict[tuple[str, Subject], Log] = {}
+        self._pending: dict[tuple[str, Subject], list[Pending]] = {}
 
     def use(self, policies: Iterable[Policy]) -> None:
         """Put other policies in force."""
@@ -88,7 +94,7 @@ class Reference:
         zone: str | None = None,
     ) -> Decision:
         """The answer that `decide` would give."""
-        _, bound_logs = self._open(self._rules.rule(policy, segment, channel, zone), subject, cost)
+        _, bound_logs, _ = self._open(self._rules.rule(policy, segment, channel, zone), subject, cost)
         return peek(bound_logs, self._clock.now_us(), fingerprint(id))
 
     def charge(
@@ -103,17 +109,18 @@ class Reference:
         zone: str | None = None,
     ) -> Decision:
         """Record whatever the limits say."""
-        drafts, bound_logs = self._open(self._rules.rule(policy, segment, channel, zone), subject, cost)
+        drafts, bound_logs, pending = self._open(self._rules.rule(policy, segment, channel, zone), subject, cost)
         decision = charge(bound_logs, self._clock.now_us(), fingerprint(id))
-        self._keep(subject, drafts, bound_logs)
+        self._keep(subject, drafts, bound_logs, pending)
         return decision
 
     def settle(self, policy: str, subject: Subject, stamp_us: int, cost: int) -> bool:
         """Give a hit what it really cost, in the policy's log and whichever other has it."""
-        drafts, bound_logs = self._open(self._with_every_log(policy), subject, cost)
+        drafts, bound_logs, pending = self._open(self._with_every_log(policy, subject), subject, cost)
         done = settle(bound_logs, stamp_us, self._clock.now_us())
         take_along(bound_logs)
-        self._keep(subject, drafts, bound_logs)
+        forget(bound_logs, pending, stamp_us)
+        self._keep(subject, drafts, bound_logs, pending)
         return done
 
     def reserve(
@@ -130,32 +137,27 @@ class Reference:
     ) -> Decision:
         """Decide and record a hit that ends by itself."""
         rule = self._rules.rule(policy, segment, channel, zone)
-        drafts, bound_logs = self._open(rule, subject, cost)
-        record = Draft(self._logs.get((rule.reserved, subject), Log()))
-        alone = not rule.channel_logs
-        now_us = self._clock.now_us()
-        decision = reserve(bound_logs, record, now_us, round(ttl * 1e6), fingerprint(id), alone=alone)  # pyright: ignore[reportArgumentType] - a draft has the rest of its log
-        self._keep(subject, drafts, bound_logs)
-        if bound_logs[0].changed:
-            self._logs[rule.reserved, subject] = record.log
+        drafts, bound_logs, pending = self._open(rule, subject, cost)
+        decision = reserve(bound_logs, pending, self._clock.now_us(), round(ttl * 1e6), fingerprint(id))
+        self._keep(subject, drafts, bound_logs, pending)
         return decision
 
     def commit(self, policy: str, subject: Subject, stamp_us: int) -> bool:
         """Make a reserved hit an ordinary one."""
-        rule = self._with_every_log(policy)
-        _, bound_logs = self._open(rule, subject, 1)
-        record = Draft(self._logs.get((rule.reserved, subject), Log()))
-        committed = commit(bound_logs[0], record, stamp_us, self._clock.now_us())  # pyright: ignore[reportArgumentType] - as above
-        if committed and record.log.hits:
-            self._logs[rule.reserved, subject] = record.log
-        return committed
+        rule = self._rules.rule(*self._rules.any_names(policy))
+        own, now_us = rule.logs[0].log, self._clock.now_us()
+        _, bound_logs = draft_logs(
+            [self._logs.get((own, subject), Log()), *[Log()] * (len(rule.logs) - 1)], rule, 1, now_us
+        )
+        return commit(bound_logs[0], self._pending.setdefault((own, subject), []), stamp_us, now_us)
 
     def decide_all(self, attempts: Sequence[Attempt]) -> Joint:
         """One attempt over several subjects, all or nothing."""
-        opened, parts = self._open_all(attempts)
+        opened = self._open_all(attempts)
+        parts = [bound_logs for _, bound_logs, _ in opened]
         decision, hits = joint(parts, self._clock.now_us(), [fingerprint(one.id) for one in attempts])
-        for one, drafts, bound_logs in zip(attempts, opened, parts, strict=True):
-            self._keep(one.subject, drafts, bound_logs)
+        for one, opened_one in zip(attempts, opened, strict=True):
+            self._keep(one.subject, *opened_one)
         return Joint.of(decision, hits, _binds(parts))
 
     def schedule_all(
@@ -163,24 +165,27 @@ class Reference:
     ) -> Joint:
         """Take the next free instant of all logs, or none."""
         slot = Slot(None if max_wait is None else round(max_wait * 1e6), round(not_before * 1e6))
-        opened, parts = self._open_all(attempts)
+        opened = self._open_all(attempts)
+        parts = [bound_logs for _, bound_logs, _ in opened]
         decision, hits = joint_slot(parts, self._clock.now_us(), [fingerprint(one.id) for one in attempts], slot)
-        for one, drafts, bound_logs in zip(attempts, opened, parts, strict=True):
-            self._keep(one.subject, drafts, bound_logs)
+        for one, opened_one in zip(attempts, opened, strict=True):
+            self._keep(one.subject, *opened_one)
         return Joint.of(decision, hits, _binds(parts))
 
     def refund(self, policy: str, subject: Subject, stamp_us: int, cost: int = 1) -> bool:
         """Give a hit back, in the policy's log and whichever other has it."""
-        drafts, bound_logs = self._open(self._with_every_log(policy), subject, cost)
+        drafts, bound_logs, pending = self._open(self._with_every_log(policy, subject), subject, cost)
         done = refund(bound_logs, stamp_us, cost, self._clock.now_us())
         take_along(bound_logs)
-        self._keep(subject, drafts, bound_logs)
+        forget(bound_logs, pending, stamp_us)
+        self._keep(subject, drafts, bound_logs, pending)
         return done
 
     def erase(self, subject: Subject) -> None:
         """Forget the subject."""
-        for key in [key for key in self._logs if key[1] == subject]:
-            del self._logs[key]
+        for of_logs in (self._logs, self._pending):
+            for key in [key for key in of_logs if key[1] == subject]:
+                del of_logs[key]
 
     def sweep(self) -> None:
         """Forget the logs that are out of every window."""
@@ -193,7 +198,7 @@ class Reference:
     def hits(self, policy: str, subject: Subject) -> list[list[tuple[int, int]]]:
         """(stamp, units) of every hit within the widest window, oldest first, in each log that the policy looks at."""
         rule = self._rules.rule(*self._rules.any_names(policy))
-        drafts, _ = self._open(rule, subject, 1)
+        drafts, _, _ = self._open(rule, subject, 1)
         found: list[list[tuple[int, int]]] = []
         for one in rule.logs:
             log = drafts[one.log].log
@@ -201,43 +206,48 @@ class Reference:
             found.append([(hit.stamp_us, hit.units) for hit in trim(log, cutoff_us).hits])
         return found
 
-    def _with_every_log(self, policy: str) -> BoundPolicy:
-        """A rule over every log that may hold a hit of the policy."""
+    def _with_every_log(self, policy: str, subject: Subject) -> BoundPolicy:
+        """A rule over every log that may hold a hit of the policy, also those of channels that it has no more."""
         rule = self._rules.rule(*self._rules.any_names(policy))
         if rule.algorithm != "sliding_log":
             return rule
-        channels = (LogLimits(name, (), rule.logs[0].retention_us) for name in rule.channel_logs)
+        beside = f"{rule.logs[0].log}/"
+        names = [name for name, whose in self._logs if whose == subject and name.startswith(beside)]
+        channels = (LogLimits(name, (), rule.logs[0].retention_us) for name in names)
         return msgspec.structs.replace(rule, logs=(rule.logs[0], *channels))
 
     def _attempt(
         self, rule: BoundPolicy, subject: Subject, cost: int, id: str | None, slot: Slot | None = None
     ) -> Decision:
-        drafts, bound_logs = self._open(rule, subject, cost)
+        drafts, bound_logs, pending = self._open(rule, subject, cost)
         decision = attempt(bound_logs, self._clock.now_us(), fingerprint(id), slot, rule.denied_units)
-        self._keep(subject, drafts, bound_logs)
+        self._keep(subject, drafts, bound_logs, pending)
         return decision
 
-    def _open_all(self, attempts: Sequence[Attempt]) -> tuple[list[dict[str, Draft]], list[list[BoundLog]]]:
+    def _open_all(self, attempts: Sequence[Attempt]) -> list[Opened]:
         rules = [self._rules.rule(one.policy, one.segment, one.channel, one.zone) for one in attempts]
-        opened = [self._open(rule, one.subject, one.cost) for rule, one in zip(rules, attempts, strict=True)]
-        return [drafts for drafts, _ in opened], [bound_logs for _, bound_logs in opened]
+        return [self._open(rule, one.subject, one.cost) for rule, one in zip(rules, attempts, strict=True)]
 
-    def _open(self, rule: BoundPolicy, subject: Subject, cost: int) -> tuple[dict[str, Draft], list[BoundLog]]:
+    def _open(self, rule: BoundPolicy, subject: Subject, cost: int) -> Opened:
         drafts, bound_logs = draft_logs(
             [self._logs.get((log_limits.log, subject), Log()) for log_limits in rule.logs],
             rule,
             cost,
             self._clock.now_us(),
         )
-        record = Draft(self._logs.get((rule.reserved, subject), Log()))
-        end_all(bound_logs, record, self._clock.now_us(), lambda draft: draft)  # pyright: ignore[reportArgumentType] - a draft has the rest of its log
-        return {log_limits.log: draft for log_limits, draft in zip(rule.logs, drafts, strict=True)}, bound_logs
+        pending = self._pending.get((rule.logs[0].log, subject), [])
+        pending = end_all(bound_logs, pending, self._clock.now_us(), lambda draft: draft)
+        return {one.log: draft for one, draft in zip(rule.logs, drafts, strict=True)}, bound_logs, pending
 
-    def _keep(self, subject: Subject, drafts: dict[str, Draft], bound_logs: Sequence[BoundLog]) -> None:
-        """Keep the logs in which something was recorded."""
+    def _keep(
+        self, subject: Subject, drafts: dict[str, Draft], bound_logs: Sequence[BoundLog], pending: list[Pending]
+    ) -> None:
+        """Keep the logs in which something was recorded, and then what is pending."""
         for (name, draft), bound in zip(drafts.items(), bound_logs, strict=True):
             if bound.changed:
                 self._logs[name, subject] = draft.log
+        if any(bound.changed for bound in bound_logs):
+            self._pending[next(iter(drafts)), subject] = pending
 
 
 def _binds(parts: Sequence[Sequence[BoundLog]]) -> int:

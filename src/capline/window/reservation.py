@@ -4,46 +4,73 @@ A reserved hit is a hit like any other, in every log of the attempt. Beside the 
 itself kept as a log:
 
     stamp    the reserved hit's
-    units    how long it holds, in microseconds from its stamp on; 0 once it is committed
+    units    how long it holds, in microseconds from its stamp on; 0, or no such entry, once it is committed
+    id       32 bits of the name of the last log that has the hit (its channel's), then 32 of the stamp; 0: not known
 
 The rule: a log is read as it is at the attempt's time, without the hits whose reservation has ended by then. So every
 verb begins with `end_all`, and then does what it does without reservations. Nothing is written for that alone: the next
-hit that is recorded also removes the ended ones, and raises the log's time past them.
+hit that is recorded also removes the ended ones, and raises the log's time past them. The record then forgets those
+that are out of every log that has them; the others stay until their channel's log is written, or until they age.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
 
 from capline.model.limit import LARGEST_QUOTA
 from capline.window.charge import too_many
-from capline.window.log import NEVER
-from capline.window.reading import time_of
 from capline.window.rule import attempt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from capline.model.decision import Decision
     from capline.window.bound_log import BoundLog, OpenLog
 
-__all__ = ["commit", "end_all", "ended", "reserve", "take_along"]
+__all__ = ["Pending", "commit", "end_all", "ended", "forget", "log_mark", "pending_in", "reserve", "take_along"]
 
 
-def ended(record: OpenLog, time_us: int) -> list[int]:
-    """The stamps of the reserved hits that hold no longer at this time. Costs O(pending)."""
-    return [stamp_us for stamp_us, ends_us in _pending(record) if ends_us <= time_us]
+class Pending(NamedTuple):
+    """One entry of the record."""
+
+    stamp_us: int
+    holds_us: int
+    mark: int
+
+    def is_of(self, logs: Sequence[BoundLog]) -> bool:
+        """Whether these are all the logs that have the hit, the policy's own log given."""
+        return any(self.mark == _mark_of(bound, self.stamp_us) for bound in logs)
 
 
-def end_all(logs: Sequence[BoundLog], record: OpenLog, now_us: int, copy: Callable[[OpenLog], OpenLog]) -> None:
-    """Take the hits whose reservation has ended out of the logs, the policy's own first, or out of copies of them."""
-    stamps_us = ended(record, max(now_us, logs[0].log.high_water_us))
-    for bound in logs if stamps_us else ():
-        found = [stamp_us for stamp_us in stamps_us if bound.log.units_at(stamp_us)]
+def pending_in(recorded: Iterable[tuple[int, int, int]]) -> list[Pending]:
+    """The record's entries that say something, from its log's (stamp, units, id)."""
+    return [entry for entry in map(Pending._make, recorded) if entry.holds_us]
+
+
+def ended(pending: Iterable[Pending], time_us: int) -> list[Pending]:
+    """The entries whose hits hold no longer at this time."""
+    return [entry for entry in pending if entry.stamp_us + entry.holds_us <= time_us]
+
+
+def end_all(
+    logs: Sequence[BoundLog], pending: Sequence[Pending], now_us: int, copy: Callable[[OpenLog], OpenLog]
+) -> list[Pending]:
+    """Take the hits whose reservation has ended out of the logs, the policy's own first, or out of copies of them.
+
+    Returns what the record still has to say once these logs are kept as they are now. Costs O(pending).
+    """
+    time_us = max(now_us, logs[0].log.high_water_us)
+    over = ended(pending, time_us)
+    for bound in logs if over else ():
+        found = [entry.stamp_us for entry in over if bound.log.units_at(entry.stamp_us)]
         if found:
             bound.log, bound.rewrites = copy(bound.log), True
         for stamp_us in found:
             bound.log.give_back(stamp_us, bound.log.units_at(stamp_us))
+    horizon_us = time_us - logs[0].log_limits.retention_us
+    gone = {entry for entry in over if entry.stamp_us <= horizon_us or entry.is_of(logs)}
+    return [entry for entry in pending if entry not in gone]
 
 
 def take_along(logs: Sequence[BoundLog]) -> None:
@@ -52,62 +79,51 @@ def take_along(logs: Sequence[BoundLog]) -> None:
         bound.changed = bound.changed or bound.rewrites
 
 
+def forget(logs: Sequence[BoundLog], pending: list[Pending], stamp_us: int) -> None:
+    """After a refund: the record says nothing more of a hit that is out of every log that had it."""
+    pending[:] = [
+        entry
+        for entry in pending
+        if entry.stamp_us != stamp_us or logs[0].log.units_at(stamp_us) or not entry.is_of(logs)
+    ]
+
+
 def reserve(
-    logs: Sequence[BoundLog],
-    record: OpenLog,
-    now_us: int,
-    ttl_us: int,
-    fingerprint: int = 0,
-    *,
-    alone: bool = True,
+    logs: Sequence[BoundLog], pending: list[Pending], now_us: int, ttl_us: int, fingerprint: int = 0
 ) -> Decision:
     """Decide one attempt; a hit that is recorded holds for `ttl_us` from its stamp on, unless it is committed.
 
-    An id that is known gets its first answer, and its hit stays as it is, reserved or not. `alone`: the policy has no
-    other logs, so what has ended is removed everywhere. Raises `InvalidValueError`, and records nothing, where more is
-    pending than the record can count: 100,000 hits that are reserved for a day.
+    `pending` is what `end_all` returned, and gets an entry more. An id that is known gets its first answer, and its hit
+    stays as it is, reserved or not. Raises `InvalidValueError`, and records nothing, where more is pending than the
+    record can count: 100,000 hits that are reserved for a day.
     """
-    if record.units_after(NEVER) + ttl_us > LARGEST_QUOTA:
+    if sum(entry.holds_us for entry in pending) + ttl_us > LARGEST_QUOTA:
         raise too_many(logs[0].cost)
-    time_us = time_of(logs, now_us)
     decision = attempt(logs, now_us, fingerprint)
     if decision.hit is not None and logs[0].changed:
-        _forget(record, time_us, time_us - logs[0].log_limits.retention_us, alone=alone)
-        record.record(decision.hit, ttl_us, decision.hit)
+        pending.append(Pending(decision.hit, ttl_us, _mark_of(logs[-1], decision.hit)))
     return decision
 
 
-def commit(own: BoundLog, record: OpenLog, stamp_us: int, now_us: int) -> bool:
+def commit(own: BoundLog, pending: list[Pending], stamp_us: int, now_us: int) -> bool:
     """Make the reserved hit with this stamp an ordinary one; True if it counts, also when it was committed before.
 
     False, and nothing changed, if its reservation has ended, or it was given back or is older than the widest window.
     """
-    if stamp_us <= max(now_us, own.log.high_water_us) - own.log_limits.retention_us or not own.log.units_at(stamp_us):
+    time_us = max(now_us, own.log.high_water_us)
+    if stamp_us <= time_us - own.log_limits.retention_us or not own.log.units_at(stamp_us):
         return False
-    holds_us = record.units_at(stamp_us)
-    if holds_us:
-        record.give_back(stamp_us, holds_us)
+    if any(entry.stamp_us == stamp_us for entry in ended(pending, time_us)):
+        return False
+    pending[:] = [entry for entry in pending if entry.stamp_us != stamp_us]
     return True
 
 
-def _pending(record: OpenLog) -> Iterator[tuple[int, int]]:
-    """Each reserved hit: its stamp, and when it ends."""
-    stamp_us = record.next_stamp(0)
-    while stamp_us != NEVER:
-        holds_us = record.units_at(stamp_us)
-        if holds_us:
-            yield stamp_us, stamp_us + holds_us
-        stamp_us = record.next_stamp(stamp_us + 1)
+def log_mark(log: str) -> int:
+    """What the record says of a log: 32 bits of its name."""
+    return crc32(log.encode())
 
 
-def _forget(record: OpenLog, time_us: int, horizon_us: int, *, alone: bool) -> None:
-    """Forget the oldest entries, up to the first that still says something."""
-    keep_us = next(
-        (
-            stamp_us
-            for stamp_us, ends_us in _pending(record)
-            if stamp_us > horizon_us and not (alone and ends_us <= time_us)
-        ),
-        record.last_us() + 1,
-    )
-    record.trim(keep_us - 1)
+def _mark_of(last: BoundLog, stamp_us: int) -> int:
+    """What an entry says of the last log that has the hit. The stamp makes it one entry's own."""
+    return log_mark(last.log_limits.log) << 32 | stamp_us & 0xFFFFFFFF

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from capline.model.errors import CaplineError, IdConflictError
 from capline.model.late import LateModule
 from capline.model.override import override
-from capline.model.policy import BoundPolicy, LogLimits, check_no_replicas
+from capline.model.policy import RESERVED, BoundPolicy, LogLimits, check_no_replicas
 from capline.model.subject import Subject, check_subject
 from capline.store.local.batches import NO_ANSWER, STEPS_A_TRANSACTION, decided_once, in_parts, rows_of
 from capline.store.local.damage import past_damage
@@ -86,6 +86,10 @@ class LocalStore(Store, ABC):
     def _handle(self, name: str, retention_us: int) -> object:
         """The store's own handle of a log whose hits are kept so long."""
 
+    @abstractmethod
+    def _beside(self, name: str) -> list[str]:
+        """The logs whose names go on from this one after a slash, whichever policy they were made for."""
+
     @override
     def stats(self) -> dict[str, int]:
         return {}
@@ -102,7 +106,14 @@ class LocalStore(Store, ABC):
     def compiled(self, rule: BoundPolicy) -> LocalRule:
         """Raises `InvalidValueError` for a rule that waits for replicas, as there are none here."""
         check_no_replicas(rule)
-        retention_us = rule.logs[0].retention_us
+        own, retention_us = rule.logs[0].log, rule.logs[0].retention_us
+        # Of channels and reservations that the policy had before it was changed; other algorithms keep no single hits.
+        decides = rule.algorithm == "sliding_log" and any(one.limits for one in rule.logs)
+        record, beside = f"{own}/{RESERVED}", self._beside(own) if decides else []
+        channels = {*rule.channel_logs, *beside} - {record}
+
+        def ref_of(name: str) -> LogRef:
+            return LogRef(LogLimits(name, (), retention_us), (), self._handle(name, retention_us))
 
         compiled = LocalRule(
             rule,
@@ -110,16 +121,16 @@ class LocalStore(Store, ABC):
                 LogRef(log_limits, readers, self._handle(log_limits.log, log_limits.retention_us))
                 for log_limits, readers in zip(rule.logs, readers_of(rule), strict=True)
             ),
-            tuple(
-                LogRef(LogLimits(name, (), retention_us), (), self._handle(name, retention_us))
-                for name in rule.channel_logs
-            ),
+            tuple(map(ref_of, sorted(channels))),
             fast_rule(rule),
             lambda subject: self.decide(compiled, check_subject(subject), 1, 0),
         )
         if rule.reserved:
-            record = LogLimits(rule.reserved, (), retention_us)
-            compiled.record = LogRef(record, (), self._handle(rule.reserved, retention_us))
+            compiled.record = ref_of(rule.reserved)
+        elif record in beside and self._transact(
+            lambda transaction: any(self._walk(transaction, ref_of(record), None))
+        ):
+            compiled.record, compiled.unit = ref_of(record), None
         if compiled.unit is not None:
             compiled.decide_one = self._fast_path(compiled, compiled.unit, compiled.refs[0])
         return compiled

@@ -54,6 +54,7 @@ class MemoryStore(LocalStore, LogTransaction):
         self._filled: dict[str, _LogTable] = {}
         self._turns: list[_LogTable] = []
         self._pace = Pace()
+        self._children: dict[str, set[str]] = {}
         self._receipts: dict[bytes, tuple[int, bytes]] = {}
         self._unswept: list[bytes] = []
         self._lock = threading.Lock()
@@ -64,6 +65,11 @@ class MemoryStore(LocalStore, LogTransaction):
             table = self._tables.setdefault(name, _LogTable(name))
             table.retention_us = max(table.retention_us, retention_us)
         return table
+
+    @override
+    def _beside(self, name: str) -> list[str]:
+        with self._lock:
+            return sorted(self._children.get(name, ()))
 
     def _transact(self, work: Callable[[LogTransaction], _T]) -> _T:
         with self._lock:
@@ -128,6 +134,8 @@ class MemoryStore(LocalStore, LogTransaction):
         if subject not in table.logs:
             table.logs[subject] = log  # pyright: ignore[reportArgumentType] - it came from `load`
             self._filled[table.name] = table
+            if "/" in table.name:
+                self._children.setdefault(table.name.rpartition("/")[0], set()).add(table.name)
             self._pace.fresh += 1
             if self._pace.is_due:
                 self._sweep_a_little()
@@ -162,7 +170,7 @@ class MemoryStore(LocalStore, LogTransaction):
         table: _LogTable = ref.handle  # pyright: ignore[reportAssignmentType] - what `_handle` put there
         found = table.logs.pop(subject, None) is not None
         if not table.logs:
-            self._filled.pop(table.name, None)
+            self._emptied(table)
         return found
 
     @override
@@ -204,8 +212,16 @@ class MemoryStore(LocalStore, LogTransaction):
         for subject in stale:
             del table.logs[subject]
         if not table.logs:
-            self._filled.pop(table.name, None)
+            self._emptied(table)
         return len(stale)
+
+    def _emptied(self, table: _LogTable) -> None:
+        self._filled.pop(table.name, None)
+        parent = table.name.rpartition("/")[0]
+        names = self._children.get(parent, set())
+        names.discard(table.name)
+        if not names:
+            self._children.pop(parent, None)
 
     def _sweep_receipts(self, now_us: int) -> None:
         """Check a few receipts in turn and drop those that have expired: a batch may come without a new subject."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capline.model.decision import Decision, Joint
-from capline.store.local.reservations import end_reservations, record_of, save_changed
+from capline.store.local.reservations import OpenRecord, save_changed
 from capline.store.local.whole_logs import counted
 from capline.store.protocol import StoreAttempt
 from capline.window.bound_log import BoundLog, table_of
 from capline.window.charge import charge
 from capline.window.joint import joint, joint_slot
 from capline.window.refund import refund, settle
-from capline.window.reservation import reserve, take_along
+from capline.window.reservation import forget, reserve, take_along
 from capline.window.rule import attempt as make_attempt
 from capline.window.rule import peek
 
@@ -39,33 +39,43 @@ class Operations:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
-    def _bound_logs(self, transaction: LogTransaction, attempt: StoreAttempt, now_us: int) -> list[BoundLog]:
+    def _open(
+        self, transaction: LogTransaction, attempt: StoreAttempt, now_us: int
+    ) -> tuple[list[BoundLog], OpenRecord]:
         compiled: LocalRule = attempt.compiled
         table = table_of(compiled.rule, now_us)
         logs = [
             BoundLog(transaction.load(ref, attempt.subject), ref.log_limits, ref.readers, attempt.cost, table)
             for ref in compiled.refs
         ]
-        if compiled.record is not None:
-            end_reservations(logs, transaction.load(compiled.record, attempt.subject), now_us)
-        return logs
+        record = OpenRecord(transaction, compiled, attempt.subject)
+        record.end(logs, now_us)
+        return logs, record
 
-    def _save(self, transaction: LogTransaction, attempt: StoreAttempt, bound_logs: Sequence[BoundLog]) -> None:
+    def _save(
+        self,
+        transaction: LogTransaction,
+        attempt: StoreAttempt,
+        bound_logs: Sequence[BoundLog],
+        record: OpenRecord,
+    ) -> None:
         for ref, bound in zip(attempt.compiled.refs, bound_logs, strict=True):
             save_changed(transaction, ref, attempt.subject, bound)
+        if bound_logs[0].changed:
+            record.save()
 
     def decide(self, transaction: LogTransaction, attempt: StoreAttempt, slot: Slot | None = None) -> Decision:
         """One attempt, or the slot that it takes."""
         now_us = self._clock.now_us()
-        bound_logs = self._bound_logs(transaction, attempt, now_us)
+        bound_logs, record = self._open(transaction, attempt, now_us)
         decision = make_attempt(bound_logs, now_us, attempt.fingerprint, slot, attempt.compiled.rule.denied_units)
-        self._save(transaction, attempt, bound_logs)
+        self._save(transaction, attempt, bound_logs, record)
         return decision
 
     def peek(self, transaction: LogTransaction, attempt: StoreAttempt) -> Decision:
         """What `decide` would answer; nothing is changed."""
         now_us = self._clock.now_us()
-        return peek(self._bound_logs(transaction, attempt, now_us), now_us, attempt.fingerprint)
+        return peek(self._open(transaction, attempt, now_us)[0], now_us, attempt.fingerprint)
 
     def joint(
         self,
@@ -77,23 +87,24 @@ class Operations:
     ) -> Joint:
         """One attempt over the logs of all parts, or one slot in them."""
         now_us = self._clock.now_us()
-        parts = [self._bound_logs(transaction, attempt, now_us) for attempt in attempts]
+        opened = [self._open(transaction, attempt, now_us) for attempt in attempts]
+        parts = [bound_logs for bound_logs, _ in opened]
         fingerprints = [attempt.fingerprint for attempt in attempts]
         if slot is None:
             decision, hits = joint(parts, now_us, fingerprints, record=record)
         else:
             decision, hits = joint_slot(parts, now_us, fingerprints, slot)
-        for attempt, bound_logs in zip(attempts, parts, strict=True):
-            self._save(transaction, attempt, bound_logs)
+        for attempt, (bound_logs, pending) in zip(attempts, opened, strict=True):
+            self._save(transaction, attempt, bound_logs, pending)
         binds = next((i for i, bound_logs in enumerate(parts) if any(bound.binds for bound in bound_logs)), 0)
         return Joint.of(decision, hits if record else (), binds)
 
     def charge(self, transaction: LogTransaction, attempt: StoreAttempt) -> Decision:
         """One charge."""
         now_us = self._clock.now_us()
-        bound_logs = self._bound_logs(transaction, attempt, now_us)
+        bound_logs, record = self._open(transaction, attempt, now_us)
         decision = charge(bound_logs, now_us, attempt.fingerprint)
-        self._save(transaction, attempt, bound_logs)
+        self._save(transaction, attempt, bound_logs, record)
         return decision
 
     def refund(
@@ -135,31 +146,30 @@ class Operations:
         )
         bound_logs = [BoundLog(transaction.load(ref, subject), ref.log_limits, ref.readers, cost) for ref in refs]
         now_us = self._clock.now_us()
-        if compiled.record is not None:
-            end_reservations(bound_logs, transaction.load(compiled.record, subject), now_us)
+        record = OpenRecord(transaction, compiled, subject)
+        record.end(bound_logs, now_us)
         done = change(bound_logs, stamp_us, now_us)
         take_along(bound_logs)
         for ref, bound in zip(refs, bound_logs, strict=True):
             save_changed(transaction, ref, subject, bound)
+        if any(bound.changed for bound in bound_logs):
+            forget(bound_logs, record.pending, stamp_us)
+            record.save()
         return done
 
     def reserve(self, transaction: LogTransaction, attempt: StoreAttempt, ttl_us: int) -> Decision:
         """One attempt that holds for so long, unless it is committed."""
-        now_us, ref = self._clock.now_us(), record_of(attempt.compiled)
-        record = transaction.load(ref, attempt.subject)
-        bound_logs = self._bound_logs(transaction, attempt, now_us)
-        alone = not attempt.compiled.channel_refs
-        decision = reserve(bound_logs, record, now_us, ttl_us, attempt.fingerprint, alone=alone)
-        self._save(transaction, attempt, bound_logs)
-        if bound_logs[0].changed:
-            transaction.save(ref, attempt.subject, record)
+        now_us = self._clock.now_us()
+        bound_logs, record = self._open(transaction, attempt, now_us)
+        decision = reserve(bound_logs, record.pending, now_us, ttl_us, attempt.fingerprint)
+        self._save(transaction, attempt, bound_logs, record)
         return decision
 
     def recorded(
         self, transaction: LogTransaction, compiled: LocalRule, subject: Subject, now_us: int
     ) -> list[list[Hit]]:
         """The hits of each log of the rule, as they count now."""
-        bound_logs = self._bound_logs(transaction, StoreAttempt(compiled, subject), now_us)
+        bound_logs, _ = self._open(transaction, StoreAttempt(compiled, subject), now_us)
         return [
             counted(bound.log, now_us, ref.retention_us)  # pyright: ignore[reportArgumentType] - it came from `load`
             for bound, ref in zip(bound_logs, compiled.refs, strict=True)

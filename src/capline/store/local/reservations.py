@@ -12,27 +12,47 @@ from typing import TYPE_CHECKING
 from capline.model.errors import InvalidValueError
 from capline.store.local.log import ColumnLog
 from capline.window.bound_log import BoundLog
-from capline.window.reservation import commit, end_all
+from capline.window.reservation import commit, end_all, pending_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from capline.model.subject import Subject
     from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, StoredLog
+    from capline.window.reservation import Pending
 
-__all__ = ["commit_hit", "end_reservations", "record_of", "save_changed"]
-
-
-def record_of(compiled: LocalRule) -> LogRef:
-    """Where the rule's reservations are; raises `InvalidValueError` for a rule that has none."""
-    if compiled.record is None:
-        raise InvalidValueError(f"policy {compiled.rule.policy!r} has no reservations; give it reservations=True")
-    return compiled.record
+__all__ = ["OpenRecord", "commit_hit", "save_changed"]
 
 
-def end_reservations(logs: Sequence[BoundLog], record: StoredLog, now_us: int) -> None:
-    """Take the hits whose reservation has ended out of these logs, the policy's own first."""
-    end_all(logs, record, now_us, _copy_of)  # pyright: ignore[reportArgumentType] - the logs came from `load`
+class OpenRecord:
+    """What is pending of one subject, within a transaction; nothing for a rule without reservations."""
+
+    __slots__ = ("_ref", "_stored", "_subject", "_transaction", "pending")
+
+    def __init__(self, transaction: LogTransaction, compiled: LocalRule, subject: Subject) -> None:
+        self._transaction, self._ref, self._subject = transaction, compiled.record, subject
+        self._stored: list[Pending] = []
+        if self._ref is not None:
+            self._stored = pending_in(transaction.load(self._ref, subject).recorded())
+        self.pending = self._stored
+
+    def end(self, logs: Sequence[BoundLog], now_us: int) -> None:
+        """Take the hits whose reservation has ended out of these logs, the policy's own first."""
+        if self._stored:
+            self.pending = end_all(logs, self._stored, now_us, _copy_of)  # pyright: ignore[reportArgumentType] - the logs came from `load`
+        else:
+            self.pending = []
+
+    def save(self) -> None:
+        """Keep what is pending now: one entry for each, so that no dead one stands in the way. O(pending)."""
+        if self._ref is None or self.pending == self._stored:
+            return
+        self._transaction.remove(self._ref, self._subject)
+        if self.pending:
+            log = ColumnLog()
+            for stamp_us, holds_us, mark in self.pending:
+                log.record(stamp_us, holds_us, stamp_us, mark)
+            self._transaction.save(self._ref, self._subject, log)
 
 
 def save_changed(transaction: LogTransaction, ref: LogRef, subject: Subject, bound: BoundLog) -> None:
@@ -45,14 +65,13 @@ def save_changed(transaction: LogTransaction, ref: LogRef, subject: Subject, bou
 
 def commit_hit(transaction: LogTransaction, compiled: LocalRule, subject: Subject, stamp_us: int, now_us: int) -> bool:
     """Commit the hit with this stamp; see `Store.commit`."""
-    ref, own = record_of(compiled), compiled.refs[0]
-    record = transaction.load(ref, subject)
-    logs = [BoundLog(transaction.load(own, subject), own.log_limits, (), 1)]
-    end_reservations(logs, record, now_us)
-    pending = record.units_at(stamp_us)
-    committed = commit(logs[0], record, stamp_us, now_us)
-    if committed and pending:
-        transaction.save(ref, subject, record)
+    if compiled.record is None:
+        raise InvalidValueError(f"policy {compiled.rule.policy!r} has no reservations; give it reservations=True")
+    ref, record = compiled.refs[0], OpenRecord(transaction, compiled, subject)
+    record.pending = [*record.pending]
+    own = BoundLog(transaction.load(ref, subject), ref.log_limits, (), 1)
+    committed = commit(own, record.pending, stamp_us, now_us)
+    record.save()
     return committed
 
 

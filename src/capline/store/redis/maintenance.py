@@ -6,6 +6,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from capline.model.errors import CaplineError, StoreDamagedError, StoreError
+from capline.model.policy import RESERVED
 from capline.store.protocol import Page, ScannedLog
 from capline.store.redis.cluster.router import UnderReplicated
 from capline.store.redis.io.wire import Exchange, NoReply, Request, ServerError, pack
@@ -50,7 +51,10 @@ class Maintenance:
         """The hits in each log of the rule within the widest window."""
         family = compiled.family
         tag = tag_of(subject, family.buckets)
-        keys = keys_of(family.logs, tag)
+        # Reservations that the policy gave up end all the same.
+        record = f"{compiled.rule.logs[0].log}/{RESERVED}".encode()
+        ends = compiled.rule.algorithm == "sliding_log" and not compiled.rule.denied_units
+        keys = keys_of((*family.hit_logs, record) if ends else family.logs, tag)
         slot = slot_of(tag)
         if family.buckets:
             payloads = [pack(b"HGET", key, field_of(subject)) for key in keys]
@@ -60,8 +64,12 @@ class Maintenance:
         *values, asked = yield from self._router.run(calls, self._session.until())
         now_us = _time_us(sound(asked)) if self._session.clock is None else self._session.clock.now_us()
         logs = [_stored(sound(value), compiled) for value in values]
-        if family.reserves:
+        if ends:
             _end_reservations(logs, logs.pop(), now_us)
+            # A channel's hit has the units of the policy's own, as in rule.lua.
+            own = {stamp_us: units for stamp_us, units, _ in logs[0].hits}
+            for log in logs[1:]:
+                log.hits[:] = [(stamp_us, own.get(stamp_us, units), mark) for stamp_us, units, mark in log.hits]
         return [_within(log, now_us, family.retention_us) for log in logs]
 
     def merge(self, merges: Sequence[Merge]) -> Steps[list[Merged | CaplineError]]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
 __all__ = ["LmdbStore"]
 
 _T = TypeVar("_T")
+LOG_KEY = b"log:"
 MOST_NUMBERS = 4096
 """Logs whose numbers a process remembers: names that come with the call have no end."""
 MOST_LONG_LOGS = 64
@@ -141,7 +143,7 @@ class LmdbStore(LocalStore):
         return number
 
     def _numbered(self, name: str, retention_us: int) -> bytes:
-        key = b"log:" + name.encode()
+        key = LOG_KEY + name.encode()
 
         def work(txn: Transaction) -> bytes:
             meta = self._table(b"meta")
@@ -150,6 +152,17 @@ class LmdbStore(LocalStore):
             if retention_us > kept_us:
                 txn.put(key, seal(key, LOG_META.pack(number, retention_us)), db=meta)
             return LOG_NUMBER.pack(number)
+
+        return self._run(work)
+
+    @override
+    def _beside(self, name: str) -> list[str]:
+        prefix = LOG_KEY + f"{name}/".encode()
+
+        def work(txn: Transaction) -> list[str]:
+            cursor = txn.cursor(self._table(b"meta"))
+            keys = takewhile(lambda key: key.startswith(prefix), cursor.iternext(values=False))
+            return [key[len(LOG_KEY) :].decode() for key in keys] if cursor.set_range(prefix) else []
 
         return self._run(work)
 

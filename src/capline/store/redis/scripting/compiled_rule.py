@@ -18,6 +18,7 @@ from capline.store.redis.scripting.keys import bucket_count
 from capline.window.bound_log import readers_of
 from capline.window.counters import CounterReader, FixedReader, LevelReader
 from capline.window.limit_reader import CalendarReader, LimitReader, QuietReader
+from capline.window.reservation import log_mark
 
 __all__ = ["MOST_SHORT_QUOTA", "SIMPLE_BYTES", "STATE_BYTES", "Family", "RedisRule", "bind"]
 
@@ -30,7 +31,7 @@ MOST_SHORT_QUOTA = 128
 SERVER_GRACE_MS = 60_000
 """How much longer a key lives than its hits count: the server's clock may step back a little."""
 
-_RECORD, _RECORD_BESIDE_CHANNELS = -2, -3
+_RECORD = -2
 """The `storage` of a record of reservations."""
 
 CALLER_GRACE_MS = 86_400_000
@@ -76,6 +77,8 @@ class RedisRule(msgspec.Struct):
     """What each log keeps, as the scripts take it; None if every log keeps each hit."""
     refund_keeps: bytes
     """What each of `refund_logs` keeps, as refund.lua takes it."""
+    refund_marks: bytes
+    """The marks of `refund_logs` in a record of reservations, as refund.lua takes them."""
     head: list[object]
     """The terms as attempt.lua takes them, but for the zone."""
     long: bool
@@ -128,6 +131,7 @@ def bind(rule: BoundPolicy, own_clock: bool) -> RedisRule:
     records: tuple[bytes, ...] = ()
     storage = keeps
     refund_looks = logs[:1] if keeps is None else logs
+    refund_logs = (*(log_limits.log for log_limits in refund_looks), *rule.channel_logs)
     refund_keeps = [
         number
         for log_limits, own in zip(refund_looks, readers, strict=False)
@@ -135,8 +139,8 @@ def bind(rule: BoundPolicy, own_clock: bool) -> RedisRule:
     ]
     if rule.reserved:
         records = (rule.reserved.encode(),)
-        limits_of.append([])
-        storage = [*([0] * len(logs)), _RECORD_BESIDE_CHANNELS if rule.channel_logs else _RECORD]
+        limits_of.append([log_mark(log_limits.log) for log_limits in logs])
+        storage = [*([0] * len(logs)), _RECORD]
     one = struct.pack(
         f">BQQQBQ{2 * len(limits)}Q",
         stamp_bytes,
@@ -158,13 +162,14 @@ def bind(rule: BoundPolicy, own_clock: bool) -> RedisRule:
             rule.wait_replicas,
             bool(records),
         ),
-        tuple(name.encode() for name in (*(log_limits.log for log_limits in refund_looks), *rule.channel_logs)),
+        tuple(name.encode() for name in refund_logs),
         limits,
         SIMPLE_BYTES + STATE_BYTES * len(limits),
         widest_us,
         limits_of,
         storage,
         msgspec.msgpack.encode(refund_keeps) if keeps else b"",
+        b"".join(log_mark(name).to_bytes(4) for name in refund_logs),
         [
             limits_of,
             least if usable else 0,

@@ -175,7 +175,15 @@ def hit_call(
     keys = keys_of((*compiled.refund_logs, *family.records), tag)
     field = field_of(subject) if family.buckets else b""
     numbers = (b"%d" % number for number in (family.retention_us, family.grace_ms, family.stamp_bytes, cost))
-    asked = (b"%d" % stamp_us, field, now, *numbers, compiled.refund_keeps, verb, *([b"1"] if family.reserves else []))
+    asked = (
+        b"%d" % stamp_us,
+        field,
+        now,
+        *numbers,
+        compiled.refund_keeps,
+        verb,
+        *([compiled.refund_marks] if family.reserves else []),
+    )
     payload = pack(b"EVALSHA", REFUND.sha, b"%d" % len(keys), *keys, *asked)
     return Call(slot_of(tag), payload, REFUND, repeatable=verb != REFUNDS and cost > 0)
 

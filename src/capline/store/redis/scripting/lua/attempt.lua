@@ -97,18 +97,17 @@ local function load_library()
 
   -- Decide one attempt; a hit that is recorded holds for `ttl` us from its stamp on, unless it is committed.
   local function reserve(logs, pending, id, now, ttl)
-    if not has_room(pending.log, -1, ttl, MOST_UNITS - 1) then return {NO_ROOM, 0, 0, 0, 0}, false end
-    local time = time_and_newest(logs, now)
+    local holds = ttl
+    for _, entry in ipairs(pending.left) do holds = holds + entry[2] end
+    if holds > MOST_UNITS - 1 then return {NO_ROOM, 0, 0, 0, 0}, false end
     local said, again = attempt(logs, 0, id, now, -1, 0)
-    if logs[1].changed then
-      hold(pending.log, said[4], ttl, time, time - logs[1].retention, pending.storage == -2)
-      pending.changed = true
-    end
+    if logs[1].changed then hold(pending, said[4], ttl) end
     return said, again
   end
 
   library = {decode = decode, encode = encode, attempt = attempt, save = save, open_long = open_long, newest = newest,
-    states_of = states_of, take_record = take_record, reserve = reserve}
+    states_of = states_of, take_record = take_record, reserve = reserve,
+    renew = renew, match_channels = match_channels}
 end
 
 local function ttl_ms()
@@ -139,27 +138,29 @@ local function group_rows(g)
   return high * 256 + low
 end
 
--- One row by the general rule: the new value of each log, '' if it was written in place, false if it is unchanged; nil
--- if all are unchanged.
-local function general(values, key, keys, term)
+-- One row by the general rule, on KEYS from the first of its own on: the new value of each log, '' if it was written in
+-- place, 0 if it is to go, false if it is unchanged; nil if all are unchanged.
+local function general(values, first, long, term, field)
   if not library then load_library() end
   local logs, new, changed = {}, {}, false
   for k = 1, width do
     if type(values[k]) == 'table' then return say(3, 255, 0, 0, 0) end   -- an error: a key of another kind
     local log
-    if keys then
-      local bytes = redis.pcall('STRLEN', keys[k])
+    local key = KEYS[first + k - 1]
+    if long then
+      local bytes = redis.pcall('STRLEN', key)
       if type(bytes) == 'table' then return say(3, 255, 0, 0, 0) end
-      log = library.open_long(keys[k], bytes)
+      log = library.open_long(key, bytes)
     end
-    if not log then log = library.decode(keys and call('GET', keys[k]) or values[k]) end
+    if not log then log = library.decode(long and call('GET', key) or values[k]) end
     if not log then return say(3, 255, 0, 0, 0) end
     logs[k] = {
       log = log, limits = term[1][k], cost = cost, retention = retention,
       storage = term[6] and term[6][k] or 0, zone = term[8], denied = term[7] or 0,
     }
   end
-  local pending = library.take_record(logs, now)
+  local pending = library.take_record(logs, now, KEYS[first], field or '')
+  library.match_channels(logs)
   local said, again
   if mode == 4 then
     said, again = library.reserve(logs, pending, id, now, max_wait)
@@ -168,8 +169,9 @@ local function general(values, key, keys, term)
   end
   if again and mode ~= 1 then
     local own = logs[1].log
-    touch(key, lifetime(math.max(library.newest(own), own.floor), retention, now, grace))
+    touch(KEYS[first], lifetime(math.max(library.newest(own), own.floor), retention, now, grace))
   end
+  if pending and logs[1].changed then library.renew(pending, logs[1].log) end
   say(said[1], said[2], said[3], said[4], said[5], term[4])
   if said[1] < 2 then add_states(library.states_of(logs)) end
   for k = 1, width do
@@ -182,9 +184,13 @@ local function general(values, key, keys, term)
       if log.key then
         library.save(log, ttl_ms())
         new[k] = ''
+      elseif log.n == 0 then
+        new[k] = 0   -- nothing is pending any more
       else
         new[k] = library.encode(log, stamp_bytes)
       end
+    elseif mode ~= 1 then
+      prolong(KEYS[first + k - 1], math.max(library.newest(log), log.floor), retention, now, grace)
     end
   end
   if changed then return new end
@@ -202,14 +208,18 @@ local function distinct_subjects()
       if mode == 2 and not in_time(kind, when) then new = false end
     end
     if new == false then
-      new = general({v or redis.pcall('GET', KEYS[g])}, KEYS[g], nil, term)
+      new = general({v or redis.pcall('GET', KEYS[g])}, g, false, term)
       if new then call('SET', KEYS[g], new[1], 'PX', ttl_ms()) end
     elseif new and not v then
       if not call('SET', KEYS[g], new, 'PX', ttl_now, 'NX') then kind, limit, remaining, when, reset = 3, 255, 0, 0, 0 end
       say(kind, limit, remaining, when, reset)
       add_unit_states(new, term[1][1], kind, when)
     else
-      if new then call('SET', KEYS[g], new, 'PX', when == now and ttl_now or ttl_ms()) end
+      if new then
+        call('SET', KEYS[g], new, 'PX', when == now and ttl_now or ttl_ms())
+      else
+        prolong(KEYS[g], now + reset - term[4], retention, now, grace)
+      end
       say(kind, limit, remaining, when, reset)
       add_unit_states(new or v, term[1][1], kind, when)
     end
@@ -244,9 +254,12 @@ local function subjects()
         if mode == 2 and not in_time(kind, when) then new = false end
       end
       if new == false then
-        new = general(values, keys[1], long and keys, term)
+        new = general(values, (g - 1) * width + 1, long, term)
         for k = 1, new and width or 0 do
-          if new[k] and new[k] ~= '' then
+          if new[k] == 0 then
+            remove(keys[k], '')
+            values[k] = false
+          elseif new[k] and new[k] ~= '' then
             call('SET', keys[k], new[k], 'PX', ttl_ms())
             values[k] = new[k]
           end
@@ -260,6 +273,8 @@ local function subjects()
         elseif new then
           call('SET', keys[1], new, 'PX', ttl_ms())
           values[1] = new
+        elseif mode ~= 1 then
+          prolong(keys[1], now + reset - term[4], retention, now, grace)
         end
       end
     end
@@ -315,10 +330,12 @@ local function buckets()
       if new == false then
         local own = {}
         for k = 1, width do own[k] = values[k].err and values[k] or values[k][r] end
-        new = general(own, KEYS[(g - 1) * width + 1], nil, term)
+        new = general(own, (g - 1) * width + 1, false, term, names[r])
         for k = 1, new and width or 0 do
           local list = lists[k]
-          if new[k] then
+          if new[k] == 0 then
+            remove(KEYS[(g - 1) * width + k], names[r])
+          elseif new[k] then
             list[#list + 1] = names[r]
             list[#list + 1] = new[k]
           end

@@ -102,7 +102,8 @@ for p = 1, many do
       storage = storage and storage[k] or 0, zone = zone, denied = denied,
     }
   end
-  take_record(part.logs, now)
+  part.record = take_record(part.logs, now, part.keys[1], field)
+  match_channels(part.logs)
   parts[#parts + 1] = part
 end
 
@@ -152,16 +153,23 @@ end
 
 local function save_part(part)
   if part.forgotten then return end
-  for k, bound in ipairs(part.logs) do
+  local all = {unpack(part.logs)}
+  all[#all + 1] = part.record
+  if part.record and part.logs[1].changed then renew(part.record, part.logs[1].log) end
+  for k, bound in ipairs(all) do
     local log, key = bound.log, part.keys[k]
     local ttl = lifetime(math.max(newest(log), log.floor), bound.retention, now, part.grace)
     if part.known then return touch(key, ttl) end
     if bound.changed then
       if log.key then
         save(log, ttl)
+      elseif log.n == 0 then
+        remove(key, part.field)
       else
         put_value(key, part.field, nil, encode(log, part.stamp_bytes), ttl, part.grace)
       end
+    else
+      prolong(key, math.max(newest(log), log.floor), bound.retention, now, part.grace)
     end
   end
 end
@@ -188,9 +196,9 @@ end
 local allowed = said[1] == ALLOWED
 if allowed then
   for i, part in ipairs(new) do part.hit = stamps and stamps[i] or said[4] end
-  if mode ~= 1 then
-    for _, part in ipairs(new) do put_all(part.logs, part.time, part.hit, part.id) end
-    for _, part in ipairs(parts) do save_part(part) end
-  end
+end
+if mode ~= 1 then
+  for _, part in ipairs(allowed and new or {}) do put_all(part.logs, part.time, part.hit, part.id) end
+  for _, part in ipairs(allowed and parts or new) do save_part(part) end
 end
 return pack_answer(said[1], owner, limit or 255, said[3], allowed and 0 or said[4], said[5], hits())

@@ -11,6 +11,8 @@
 --             floor: the high-water mark, the latest instant that the log has seen; all ones: the newest stamp. base:
 --             units before the first hit. C = 0: each hit is one unit. A refunded hit stays, with 0 units; in place of
 --             an id it had stands REFUNDED. In place of a refusal's id stands DENIED.
+--             A log with pending reservations never has a floor of all ones, nor C = 0: so no fast path takes it, and a
+--             policy that gave up its reservations looks for them (`former_record`).
 --             A long log (more than 128 hits) has first = 0, S = 3 and C = 2: hits are appended in place by SETRANGE,
 --             and single entries are read by GETRANGE.
 --
@@ -112,9 +114,10 @@ local function decode(v)
     end
     pos = pos + size
   end
-  if string.sub(v, 2, 8) == AT_NEWEST then floor = last end
+  local explicit = string.sub(v, 2, 8) ~= AT_NEWEST
+  if not explicit then floor = last end
   if last >= MOST_UNITS or floor >= MOST_UNITS or sum > MOST_UNITS then return nil end
-  return {s = s, c = c, f = f, n = n, floor = floor}
+  return {s = s, c = c, f = f, n = n, floor = floor, explicit = explicit}
 end
 
 -- A long log in a string key of this many bytes; a block is read when one of its entries is. Nil if the value is short
@@ -157,7 +160,7 @@ local function open_long(key, bytes)
   if s[n] >= MOST_UNITS or c[n] > MOST_UNITS then return nil end
   return {
     s = s, c = c, f = f, n = n, floor = implied and s[n] or floor,
-    key = key, size = size, start = start, implied = implied,
+    key = key, size = size, start = start, implied = implied, explicit = not implied,
   }
 end
 
@@ -175,7 +178,7 @@ local function entries(log, i, first, base, stamp_bytes, sums, ids)
 end
 
 local function floor_bytes(log)
-  return log.floor == log.s[log.n] and AT_NEWEST or struct.pack('>I7', log.floor)
+  return log.floor == log.s[log.n] and not log.reserved and AT_NEWEST or struct.pack('>I7', log.floor)
 end
 
 -- The whole log as a value, in the shortest form that holds it; a plain stamp has so many bytes (5, 6 or 7).
@@ -186,7 +189,7 @@ local function encode(log, stamp_bytes)
     if c[i] - c[i - 1] ~= 1 then units = false end
     if f and f[i] then ids = true end
   end
-  if units and not ids and n > 0 and n <= SHORT and log.floor == s[n] then
+  if units and not ids and n > 0 and n <= SHORT and log.floor == s[n] and not log.reserved then
     local parts = {string.char(stamp_bytes) .. struct.pack('>I7', s[n])}
     local fmt, span = '>I' .. stamp_bytes, 256 ^ stamp_bytes
     for i = n - 1, 1, -1 do parts[n - i + 1] = struct.pack(fmt, s[i] % span) end
@@ -196,7 +199,7 @@ local function encode(log, stamp_bytes)
   stamp_bytes = span < 256 ^ 5 and 5 or span < 256 ^ 6 and 6 or 7
   if n > SHORT then
     first, stamp_bytes = 0, 7
-  elseif units then
+  elseif units and not log.reserved then
     sums = 0
   elseif c[n] - base < 256 then
     sums = 1
@@ -205,6 +208,16 @@ local function encode(log, stamp_bytes)
   local head = string.char(tag) .. floor_bytes(log) .. struct.pack('>I7', first)
   if sums == 7 then head = head .. NONE_7 end
   return head .. entries(log, 1, first, base, stamp_bytes, sums, ids and 8 or 0)
+end
+
+-- The record of reservations beside the policy's own log, of a policy that has none now; nil where none is pending. The
+-- log stays marked as one that has them.
+local function former_record(log, key, field)
+  if not log.explicit then return nil end
+  local beside = string.gsub(key, ':{', '/+reserved:{', 1)
+  local v = field == '' and redis.pcall('GET', beside) or field ~= '' and redis.pcall('HGET', beside, field)
+  log.reserved = type(v) == 'string'
+  return log.reserved and decode(v) or nil
 end
 
 -- The latest stamp of a hit with units; -1 where there is none.
@@ -400,7 +413,7 @@ local function save(log, ttl)
     local tag = 64 + (ids > 0 and 32 or 0) + 11
     local head = string.char(tag) .. floor_bytes(log) .. struct.pack('>I7I7', 0, log.moved.base)
     redis.call('SET', log.key, head .. log.moved.tail)
-  elseif not log.implied or log.floor ~= log.s[log.n] then
+  elseif not log.implied or log.floor ~= log.s[log.n] or log.reserved then
     redis.call('SETRANGE', log.key, 1, floor_bytes(log))
   end
   redis.call('SETRANGE', log.key, log.start + (log.dirty - 1) * log.size, entries(log, log.dirty, 0, 0, 7, 7, ids))

@@ -39,6 +39,7 @@ for k, key in ipairs(KEYS) do
   time = math.max(time, logs[k].floor)
 end
 local own, horizon = logs[1], time - retention
+former_record(own, KEYS[1], field)
 for _, log in ipairs(logs) do trim(log, horizon) end
 local function is_id(id) return id and id ~= DENIED and id ~= REFUNDED end
 local marks = {}

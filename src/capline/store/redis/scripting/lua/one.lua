@@ -40,21 +40,26 @@ local function ttl_ms()
   return lifetime(last_stamp, retention, now, grace)
 end
 
+if new == nil and kind == 0 then prolong(key, now + reset - widest, retention, now, grace) end
 if new == false then
   local with_states = true
   --@include log
   --@include level
   --@include limit_reader
   --@include rule
+  --@include reservation
   local log
   if bytes then log = open_long(key, bytes) or decode(call('GET', key)) else log = decode(v) end
   kind, limit, remaining, when, reset, states = 3, 255, 0, 0, 0, ''
   if log then
     local bound = {log = log, limits = limits, cost = 1, retention = retention, storage = 0, denied = 0}
+    take_record({bound}, now, key, field)
     local said = attempt({bound}, slot and 2 or 0, nil, now, max_wait, not_before)
     kind, limit, remaining, when, reset = unpack(said)
     states = bound.states
-    if bound.changed then
+    if not bound.changed then
+      prolong(key, math.max(newest(log), log.floor), retention, now, grace)
+    else
       last_stamp = math.max(newest(log), log.floor)
       bytes = nil
       if log.key then save(log, ttl_ms()) else new = encode(log, stamp_bytes) end

@@ -23,9 +23,21 @@ local function keep_bucket(key, ttl, grace)
   if call('PTTL', key) < ttl then call('PEXPIRE', key, ttl + math.floor(grace / 2)) end
 end
 
--- Write a key again, unchanged, so that a WAIT after this script covers its first write. One whose end was taken away
--- (PERSIST, RESTORE) gets this one, in ms.
+-- Remove a log: its key, or its field of a bucket.
+local function remove(key, field)
+  if field == '' then return call('DEL', key) end
+  return call('HDEL', key, field)
+end
+
+-- Let a key whose last stamp is this one live as long as this rule keeps hits: it may have been written under a rule that
+-- keeps them for less, and a refusal writes nothing. A write only where more than half the grace is missing.
+local function prolong(key, last, retention, now, grace)
+  keep_bucket(key, lifetime(last, retention, now, grace - math.floor(grace / 2)), grace)
+end
+
+-- Write a key again, unchanged, so that a WAIT after this script covers its first write. It lives at least so many ms, also
+-- where its end was taken away (PERSIST, RESTORE).
 local function touch(key, ttl)
   local left = call('PTTL', key)
-  call('PEXPIRE', key, left > 0 and left or ttl)
+  call('PEXPIRE', key, math.max(left, ttl))
 end

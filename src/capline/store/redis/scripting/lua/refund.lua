@@ -10,7 +10,8 @@
 --        7 the hit's cost in units; to refund, used where hits are kept as sums
 --        8 empty: every log keeps single hits; else msgpack, five for each key's log: `storage` as in rule.lua; the most
 --          units that a sum may have; rise, fall and brim of the level of gcra, 0 for other algorithms
---        9 empty: refund; 1: settle; 2: commit   10 absent: no reservations
+--        9 empty: refund; 1: settle; 2: commit   10 absent: no reservations; else the mark of each other key's log, 4 bytes
+--        each, see reservation.lua
 -- Reply: 1 done; 2 settled at as many units as it had, or more; 0 no such hit in the widest window, or refunded before;
 --        -1 a stored value is not a log; -2 more units than a log can count.
 -- Invariant: a hit is refunded at most once, and its stamp stays. Reservations that have ended are written with a change
@@ -41,7 +42,9 @@ end
 
 local function write(key, log)
   local longer = log.until_us and lifetime(log.until_us, retention, now, tonumber(ARGV[5]))
-  if log.key then
+  if log.n == 0 then
+    remove(key, field)
+  elseif log.key then
     local ids = log.size - 14
     call('SETRANGE', key, log.start + (log.dirty - 1) * log.size, entries(log, log.dirty, 0, 0, 7, 7, ids))
   elseif field == '' then
@@ -90,13 +93,18 @@ for k, key in ipairs(KEYS) do
   logs[k] = open(key)
   if not logs[k] then return -1 end
 end
-local own, many, pending = logs[1], #KEYS, nil
+local own, many, entries, left = logs[1], #KEYS, nil, nil
 if ARGV[10] then
-  pending, many = logs[many], many - 1
+  local pending, marks = logs[many], {}
+  many = many - 1
   logs[many + 1] = nil
-  end_reservations(logs, pending, now)
-  for _, log in ipairs(logs) do log.ended, log.dirty = log.dirty, nil end
+  for k = 1, many do marks[k] = struct.unpack('>I4', ARGV[10], 4 * k - 3) end
+  entries, left = end_reservations(logs, pending, marks, now, retention)
+else
+  local pending = (kept[1] or 0) == 0 and former_record(own, KEYS[1], field)
+  if pending then end_reservations(logs, pending, {}, now, retention) end
 end
+for _, log in ipairs(logs) do log.ended, log.dirty = log.dirty, nil end
 local time = math.max(now, own.floor)
 if stamp <= time - retention then return 0 end
 local given, at = 0, index_of(own, stamp)
@@ -143,8 +151,8 @@ end
 -- Commit the hit. One that is committed already is written again, unchanged, so that a WAIT after this script covers it.
 if ARGV[9] == '2' then
   if units == 0 then return 0 end
-  local i = index_of(pending, stamp)
-  if i and give_back(pending, i, units_of(pending, i)) then
+  local pending = record_of(entries, stamp)
+  if pending.n < #entries then
     write(KEYS[#KEYS], pending)
   else
     touch(KEYS[1], lifetime(math.max(newest(own), own.floor), retention, now, tonumber(ARGV[5])))
@@ -181,8 +189,18 @@ elseif units > 0 then
 end
 local changed = false
 for _, log in ipairs(logs) do changed = changed or log.dirty end
+if left and changed then
+  at = index_of(own, stamp)
+  local gone = false
+  for _, entry in ipairs(left) do
+    gone = gone or entry[1] == stamp and entry.clean and (not at or units_of(own, at) == 0)
+  end
+  left = record_of(left, gone and stamp or nil)
+  own.reserved = left.n > 0
+end
 for k, log in ipairs(logs) do
   log.dirty = math.min(log.dirty or math.huge, changed and log.ended or math.huge)
   if log.dirty < math.huge then write(KEYS[k], log) end
 end
+if left and changed and left.n < #entries then write(KEYS[#KEYS], left) end
 return given

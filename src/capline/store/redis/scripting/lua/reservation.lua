@@ -1,44 +1,70 @@
 -- Reservations: capline.window.reservation in Lua. Included after log.lua; runs nothing by itself.
 --
--- Where a policy has reservations, the last of its keys is the record of what is pending (`pending`), kept as a log:
--- the stamp of a reserved hit, and in place of its units for how many us it holds; 0 once it is committed. Its `storage`
--- (rule.lua) is -2; -3 if the policy has more logs than those that are read, for its channels.
+-- Where a policy has reservations, the last of its keys is the record of what is pending, kept as a log: the stamp of a
+-- reserved hit; in place of its units for how many us it holds; and as its id 4 bytes of the name of the last log that
+-- has the hit, then 4 of the stamp (none: not known). Its `storage` (rule.lua) is -2, its `limits` are the marks of the
+-- logs that are read before it: numbers, those 4 bytes.
 -- Invariant: a log is read as it is at its time, without the hits whose reservation has ended. Complexity: O(pending).
 
--- Take the hits whose reservation has ended out of these logs, the policy's own first.
-local function end_reservations(logs, pending, now)
-  local time, s, c = math.max(now, logs[1].floor), pending.s, pending.c
+-- Take the hits whose reservation has ended out of these logs, the policy's own first. Returns all entries of the
+-- record, and those that it still has once these logs are written: each {stamp, holds, id}.
+local function end_reservations(logs, pending, marks, now, retention)
+  local time, s, c, f, read = math.max(now, logs[1].floor), pending.s, pending.c, pending.f, {}
+  local all, left = {}, {}
+  for _, mark in ipairs(marks) do read[mark] = true end
   for i = 1, pending.n do
-    local holds = c[i] - c[i - 1]
-    if holds > 0 and s[i] + holds <= time then
-      for _, log in ipairs(logs) do
-        local j = index_of(log, s[i])
+    local stamp, holds, id = s[i], c[i] - c[i - 1], f and f[i] or nil
+    if holds > 0 then
+      local entry, over = {stamp, holds, id}, stamp + holds <= time
+      all[#all + 1] = entry
+      for _, log in ipairs(over and logs or {}) do
+        local j = index_of(log, stamp)
         if j then give_back(log, j, units_of(log, j)) end
       end
+      entry.clean = id and read[struct.unpack('>I4', id)]
+      if not over or not entry.clean and stamp > time - retention then left[#left + 1] = entry end
     end
   end
+  return all, left
 end
 
--- Take the record, if there is one, off the bound logs, and out of the others what has ended. Returns it.
-local function take_record(bound_logs, now)
-  local last = bound_logs[#bound_logs]
-  if last.storage > -2 then return nil end
-  bound_logs[#bound_logs] = nil
-  local logs = {}
+-- The record as a log of these entries, but for the one of this stamp.
+local function record_of(entries, stamp)
+  local s, c, f, n = {}, {[0] = 0}, {}, 0
+  for _, entry in ipairs(entries) do
+    if entry[1] ~= stamp then
+      n = n + 1
+      s[n], c[n], f[n] = entry[1], c[n - 1] + entry[2], entry[3] or false
+    end
+  end
+  return {s = s, c = c, f = f, n = n, floor = n > 0 and s[n] or 0}
+end
+
+-- Take the record, if there is one, off the bound logs, and out of the others what has ended; also where the policy gave
+-- up its reservations. Returns the record, with what it still has to say in `left`. `key` is that of the policy's own log.
+local function take_record(bound_logs, now, key, field)
+  local last, logs, _ = bound_logs[#bound_logs], {}, nil
+  if last.storage == -2 then bound_logs[#bound_logs] = nil end
   for k, bound in ipairs(bound_logs) do logs[k] = bound.log end
-  end_reservations(logs, last.log, now)
+  if last.storage ~= -2 then
+    local former = last.storage == 0 and last.denied == 0 and former_record(logs[1], key, field)
+    if former then end_reservations(logs, former, {}, now, last.retention) end
+    return nil
+  end
+  _, last.left = end_reservations(logs, last.log, last.limits, now, last.retention)
   return last
 end
 
--- Note that the hit of this stamp holds for `ttl` us, and forget the oldest entries that say nothing any more. `alone`:
--- there are no logs but those that were read, so what has ended by `time` is given back in all of them.
-local function hold(pending, stamp, ttl, time, horizon, alone)
-  local s, c, m = pending.s, pending.c, 0
-  while m < pending.n do
-    local at, holds = s[m + 1], c[m + 1] - c[m]
-    if at > horizon and holds > 0 and not (alone and at + holds <= time) then break end
-    m = m + 1
-  end
-  if m > 0 and (not pending.key or m * 2 >= pending.n) then forget(pending, m) end
-  record(pending, stamp, ttl, stamp)
+-- Note that the hit of this stamp holds for `ttl` us.
+local function hold(record, stamp, ttl)
+  record.left[#record.left + 1] = {stamp, ttl, struct.pack('>I4I4', record.limits[#record.limits], stamp % 2 ^ 32)}
+end
+
+-- After the logs were changed, the policy's own first: what the record has to say now. Sets `changed` where that is
+-- something else.
+local function renew(record, own)
+  local left, log = record.left, record.log
+  own.reserved = #left > 0
+  if #left == log.n and (log.n == 0 or left[log.n][1] == log.s[log.n]) then return end
+  record.log, record.changed = record_of(left), true
 end

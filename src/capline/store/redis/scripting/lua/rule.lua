@@ -2,8 +2,8 @@
 -- log.lua and limit_reader.lua (which has the fields of a bound log); runs nothing by itself.
 --
 -- Two fields of a bound log: `retention` is how long its hits are kept, in us. `storage` is what a hit leaves behind:
--- 0 the hit; -1 the hit if it has an id, else nothing; n > 0 one sum for all hits of a span of n us. Below -1 it is no
--- log of hits but the record of reservations: reservation.lua.
+-- 0 the hit; -1 the hit if it has an id, else nothing; n > 0 one sum for all hits of a span of n us. -2: it is no log
+-- of hits but the record of reservations: reservation.lua.
 -- Limits are numbered from 0 through all bound logs of an attempt.
 -- An answer is {kind, limit, remaining, x, reset_after in us}; x is retry_after in us + 1 (0: never), or the hit's
 -- stamp. If the including script sets `with_states`, each bound log gets `states`: for each limit 24 bytes, units
@@ -52,6 +52,19 @@ local function fits_at(logs, time)
     end
   end
   return latest, binding, early
+end
+
+-- Give each hit in the channels' logs the units that it has in the policy's own: it may have been refunded or settled
+-- while its channel was not one of the policy's. In short logs alone, as each hit is looked at.
+local function match_channels(logs)
+  local own = logs[1].log
+  for k = 2, logs[1].storage == 0 and not own.key and #logs or 1 do
+    local log, i = logs[k].log, 1
+    for j = 1, log.key and 0 or log.n do
+      while i < own.n and own.s[i] < log.s[j] do i = i + 1 end
+      if own.s[i] == log.s[j] and units_of(own, i) ~= units_of(log, j) then amend(log, j, units_of(own, i)) end
+    end
+  end
 end
 
 -- Below, `stamped` is a list of parts, {bound logs, stamp}: the logs of one subject, and the stamp that its hit would

@@ -70,6 +70,34 @@ def policies(layout: str) -> list[Policy]:
     ]
 
 
+@each_layout
+@pytest.mark.parametrize("channel", [None, "c"])
+@pytest.mark.parametrize("verb", ["decide", "decide_many", "decide_all", "reserve"])
+def test_a_longer_window_is_the_key_s_too_from_the_next_refusal_on(
+    server: Server, sync_limiters: Limiters, layout: str, channel: str | None, verb: str
+) -> None:
+    def policy(limit: str) -> Policy:
+        channels = {"c": [limit]} if channel else None
+        reserves = verb == "reserve"
+        return Policy("p", [limit], channels=channels, layout=layout, population=640, reservations=reserves)
+
+    limiter = sync_limiters(server, policy("5/10s"))
+    for number in range(5):
+        if verb == "reserve" and number:
+            limiter.reserve("p", "s", ttl=100, channel=channel)
+        else:
+            limiter.decide("p", "s", channel=channel)
+    assert max(ttls(server).values()) <= 10_000 + 2 * GRACE_MS
+    limiter.use([policy("5/h")])
+    if verb == "decide_many":
+        limiter.decide_many("p", ["s"] * 2, channel=channel)
+    elif verb == "decide_all":
+        limiter.decide_all([Attempt("p", "s", channel=channel)])
+    else:
+        limiter.decide("p", "s", channel=channel)
+    assert min(ttls(server).values()) > 3_590_000
+
+
 @pytest.mark.parametrize("hits", [3, 200], ids=["short", "long"])
 def test_each_hit_gives_its_key_a_whole_window_more(server: Server, sync_limiters: Limiters, hits: int) -> None:
     limiter = sync_limiters(server, Policy("p", ["800/hour"]))
@@ -191,3 +219,17 @@ def test_a_retry_on_a_key_without_an_end_keeps_the_log_and_gives_it_an_end(
         assert sorted(server.command("KEYS", "*")) == sorted(keys)
         assert limiter.peek("p", 1).remaining == left
         assert any(86_300_000 < server.command("PTTL", key) <= 86_400_000 + 2 * GRACE_MS for key in keys)
+
+
+@each_layout
+def test_nothing_pending_is_no_record(server: Server, sync_limiters: Limiters, layout: str) -> None:
+    policy = Policy("r", ["800/h"], reservations=True, layout=layout, population=640, channels={"c": ["9/h"]})
+    limiter = sync_limiters(server, policy)
+    for channel in (None, "c"):
+        for verb in (limiter.commit, limiter.cancel):
+            assert verb("r", "s", limiter.reserve("r", "s", ttl=60, channel=channel).hit)
+            assert not [key for key in ttls(server) if b"+reserved" in key]
+    limiter.reserve("r", "s", ttl=0.001, channel="c")
+    time.sleep(0.002)
+    assert limiter.decide("r", "s", channel="c")
+    assert not [key for key in ttls(server) if b"+reserved" in key]

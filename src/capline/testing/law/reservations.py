@@ -178,6 +178,63 @@ class ReservationLaw(StoreSetting):
         assert not limiter.decide("p", "s", channel="push")
         assert self.units(limiter) == [2]
 
+    def test_a_refund_is_the_channel_s_also_while_the_policy_has_it_not(self) -> None:
+        with_push, without = (
+            self.policy("p", ["9/day"], channels=channels) for channels in ({"push": ["1/day"]}, {"mail": ["5/day"]})
+        )
+        limiter = self.limiter(with_push)
+        hit = limiter.decide("p", "s", channel="push").hit
+        settled = limiter.decide("p", "t", channel="push").hit
+        assert not limiter.decide("p", "s", channel="push")
+        limiter.use([without])
+        assert limiter.refund("p", "s", hit) is True
+        assert limiter.settle("p", "t", settled, 3) is True
+        limiter.use([with_push])
+        assert self.units(limiter, channel="push") == [0, 0]
+        assert self.units(limiter, "t", channel="push") == [3, 3]
+        assert limiter.decide("p", "s", channel="push")
+        assert not limiter.decide("p", "s", channel="push")
+
+    def test_what_ended_stays_so_while_channels_come_and_go(self) -> None:
+        with_push, without = (
+            self.policy("p", ["9/day"], reservations=True, channels=channels)
+            for channels in ({"push": ["1/day"]}, None)
+        )
+        limiter = self.limiter(with_push)
+        assert limiter.reserve("p", "s", channel="push", ttl=10)
+        self.at(20)
+        limiter.use([without])
+        assert limiter.reserve("p", "s", ttl=10)
+        self.at(40)
+        assert limiter.decide("p", "s")
+        limiter.use([with_push])
+        assert self.units(limiter, channel="push") == [1, 0]
+        assert limiter.decide("p", "s", channel="push")
+
+    def test_who_gives_up_reservations_revives_none(self) -> None:
+        limiter = self.reserving("9/day")
+        for subject in ("s", "t", "kept"):
+            assert limiter.reserve("p", subject, 2, ttl=10)
+        assert limiter.decide("p", "t")
+        committed = limiter.reserve("p", "kept", ttl=10).hit
+        pending = limiter.reserve("p", "pending", ttl=100)
+        assert limiter.commit("p", "kept", committed)
+        self.at(20)
+        limiter.use([self.policy("p", ["9/day"])])
+        assert [self.units(limiter, one) for one in ("s", "t", "kept", "pending")] == [[0], [1], [1], [1]]
+        assert [hit.units for hit in limiter.explain("p", "s").hits] in ([0], [])
+        assert limiter.decide("p", "s", 9)
+        assert limiter.decide("p", "t", 8)
+        assert not limiter.refund("p", "kept", committed - 1)
+        self.at(99)
+        assert limiter.decide("p", "kept")
+        assert self.units(limiter, "pending") == [1]
+        self.at(100)
+        assert self.units(limiter, "pending") == [0]
+        assert limiter.refund("p", "pending", pending.hit) is False
+        limiter.use([self.policy("p", ["9/day"], reservations=True)])
+        assert [self.units(limiter, one) for one in ("s", "t", "kept", "pending")] == [[9], [9], [2], [0]]
+
     def test_policies_that_share_a_log_share_its_reservations(self) -> None:
         limiter = self.limiter(
             self.policy("p", ["2/h"], log="both", reservations=True),

@@ -312,7 +312,7 @@ local function buckets()
     for k = 1, width do
       values[k], lists[k] = read(KEYS[(g - 1) * width + k], names, many), {}
     end
-    local own_values, own_list, size = values[1], lists[1], 0
+    local own_values, own_list, size, refused = values[1], lists[1], 0, -1
     local short = plain and not own_values.err
     local term, own_limits, least, number, widest = terms[1], terms[1][1][1], terms[1][2], terms[1][3], terms[1][4]
     for r = 1, many do
@@ -347,6 +347,7 @@ local function buckets()
         else
           say(kind, limit, remaining, when, reset)
         end
+        if kind == 0 then refused = math.max(refused, now + reset - widest) end
         if with_states then add_unit_states(new or own_values[r], own_limits, kind, when) end
         if new then
           own_list[size + 1], own_list[size + 2] = names[r], new
@@ -355,6 +356,7 @@ local function buckets()
       end
     end
     for k = 1, width do write(KEYS[(g - 1) * width + k], lists[k]) end
+    if refused > -1 and mode ~= 1 then prolong(KEYS[(g - 1) * width + 1], refused, retention, now, grace) end
   end
 end
 

@@ -24,15 +24,15 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.delenv("CAPLINE_CONFIG_STORE", raising=False)
     capline = CommandLine(tmp_path, monkeypatch, capsys)
     block = next(text for kind, text in BLOCKS if kind == "sh")
-    written = re.match(r"cat > (\S+) <<'END'\n(.*?)END\n(.*)", block, re.DOTALL)
-    assert written is not None
-    (tmp_path / written[1]).write_text(written[2], encoding="utf-8")
-    lines = written[3].splitlines()
+    files = r"cat > (\S+) <<'END'\n(.*?)END\n"
+    for name, text in re.findall(files, block, re.DOTALL):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    lines = re.sub(files, "", block, flags=re.DOTALL).splitlines()
     for line in lines:
         name, *words = shlex.split(line)
         done = capline(*words)
         assert (name, done.returncode) == ("capline", 0), done.stderr
-    assert len(lines) == 7
+    assert len(lines) == 8
 
 
 def test_the_python_runs(tmp_path: Path) -> None:

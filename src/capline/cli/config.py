@@ -5,20 +5,23 @@ A change prints the configuration's new version. Running processes follow within
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 from rich.table import Table
 
 from capline.cli.common import JsonOption, answer_json, examples, group, out, plain
 from capline.config.shown import entry_facts
-from capline.model.errors import InvalidValueError, UnknownNameError
+from capline.model.errors import CaplineError, InvalidValueError, UnknownNameError
 from capline.model.instant import instant_text
-from capline.model.subject import parse_subject, subject_text
+from capline.model.limit import Limit
+from capline.model.subject import Subject, check_subject, parse_subject, subject_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from capline.config.configuration import Configuration
     from capline.config.records import Commit
@@ -186,6 +189,68 @@ def override(
             policy, parse_subject(subject), own, who=who, effective_at=at, if_version=if_version
         )
         _print_version(version, as_json=as_json)
+
+
+class _Row(msgspec.Struct, forbid_unknown_fields=True):
+    subject: Subject
+    limits: list[str] | None
+
+
+@app.command(
+    epilog=examples(
+        "capline config overrides promo vips.csv --who ann",
+        "capline config overrides promo vips.jsonl --at 2030-11-21T16:00Z",
+    )
+)
+def overrides(
+    policy: PolicyArgument,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help='.csv with the columns subject and limits ("10/day;50/week"; empty removes them), or lines of JSON.',
+            show_default=False,
+        ),
+    ],
+    store: StoreOption = DEFAULT_STORE,
+    namespace: NamespaceOption = "capline",
+    who: WhoOption = None,
+    at: AtOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Give many subjects their own limits; those that are not in the file stay as they are."""
+    wanted: dict[Subject, list[str] | None] = {}
+    for line, subject, limits in _rows(file):
+        if subject in wanted:
+            raise InvalidValueError(f"{file}, line {line}: {subject_text(subject)} is there twice; give it once")
+        wanted[subject] = limits
+    with _open(store, namespace, create=True) as configuration:
+        _print_version(configuration.override_many(policy, wanted, who=who, effective_at=at), as_json=as_json)
+
+
+def _rows(file: Path) -> Iterator[tuple[int, Subject, list[str] | None]]:
+    """Line, subject and limits of each row; raises `InvalidValueError` with the line that is wrong."""
+    line = 1
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as data:
+            if file.suffix != ".csv":
+                for line, text in enumerate(data, 1):
+                    row = msgspec.json.decode(text, type=_Row)
+                    yield line, check_subject(row.subject), row.limits
+                return
+            reader = csv.DictReader(data, strict=True)
+            if set(reader.fieldnames or ()) != {"subject", "limits"}:
+                raise InvalidValueError("the header names the columns subject and limits")
+            for cells in reader:
+                line = reader.line_num
+                if None in cells or None in cells.values():
+                    raise InvalidValueError("a row has a subject and limits, which may be empty")
+                texts = [str(limit) for limit in Limit.parse_many(cells["limits"])] if cells["limits"] else None
+                yield line, parse_subject(cells["subject"]), texts
+    except OSError as error:
+        raise InvalidValueError(f"{file}: {error.strerror}") from None
+    except (CaplineError, csv.Error, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidValueError(f"{file}, line {line}: {error}") from None
 
 
 @app.command(

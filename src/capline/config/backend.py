@@ -60,8 +60,11 @@ class Backend(Protocol):
         """Rows by name, in order, without the pending ones."""
         ...
 
-    def walk(self, table: str, prefix: bytes = b"") -> Iterable[tuple[bytes, bytes]]:
-        """All rows of a table whose names have this prefix; rows that are written meanwhile may be missing."""
+    def walk(self, table: str, prefix: bytes = b"", after: bytes = b"") -> Iterable[tuple[bytes, bytes]]:
+        """All rows of a table whose names have this prefix; rows that are written meanwhile may be missing.
+
+        Overrides come in an order that stays: those that come after the name `after`, whether or not it is there.
+        """
         ...
 
     def totals(self, policies: Sequence[str] | None = None) -> dict[str, bytes]:

@@ -130,9 +130,14 @@ class Configuration:
         """The versions of an override, newest first; at most 17. A value is limits, or None where it was removed."""
         return self._versions(OVERRIDES, PAST_OVERRIDES, name_of(check_name(policy, "policy"), check_subject(subject)))
 
-    def overrides(self, policy: str) -> Iterator[tuple[Subject, Entry]]:
-        """Every override of a policy, unordered. Reads the whole store: some seconds for millions."""
-        for name, row in self._backend.walk(OVERRIDES, f"{check_name(policy, 'policy')}\0".encode()):
+    def overrides(self, policy: str, after: Subject | None = None) -> Iterator[tuple[Subject, Entry]]:
+        """Every override of a policy, in an order of the store's own; those that come after a subject.
+
+        Reads the whole store: some seconds for millions.
+        """
+        prefix = f"{check_name(policy, 'policy')}\0".encode()
+        last = b"" if after is None else name_of(policy, check_subject(after))
+        for name, row in self._backend.walk(OVERRIDES, prefix, last):
             entry, subject = read_entry(row), names_of(name)[1]
             if subject is not None and (entry.value is not None or entry.before is not None):
                 yield subject, entry
@@ -206,7 +211,10 @@ class Configuration:
         effective_at: str | datetime | None = None,
         if_version: int | None = None,
     ) -> int:
-        """`override` for many subjects of a policy, up to a thousand in one commit."""
+        """`override` for many subjects of a policy, up to a thousand in one commit.
+
+        All are checked before the first is set; in an outage on the way those of the first commits stay.
+        """
         known = self.view.entries
         held = known.get(check_name(policy, "policy"))
         if known and (held is None or (held.value is None and held.before is None)):

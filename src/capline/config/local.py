@@ -119,10 +119,10 @@ class LocalBackend(Backend, ABC):
         return self._run(work)
 
     @override
-    def walk(self, table: str, prefix: bytes = b"") -> Iterable[tuple[bytes, bytes]]:
+    def walk(self, table: str, prefix: bytes = b"", after: bytes = b"") -> Iterable[tuple[bytes, bytes]]:
         # A cut name keeps its beginning, so its prefix finds it too.
         first = table.encode() + b"\0" + prefix
-        start: bytes | None = first
+        start: bytes | None = _key(table, after) + b"\0" if after else first  # the next key that there can be
 
         def work(held: Table) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
             found: list[tuple[bytes, bytes]] = []

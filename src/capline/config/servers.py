@@ -111,17 +111,21 @@ class ServerBackend(Backend):
         return found
 
     @override
-    def walk(self, table: str, prefix: bytes = b"") -> Iterable[tuple[bytes, bytes]]:
+    def walk(self, table: str, prefix: bytes = b"", after: bytes = b"") -> Iterable[tuple[bytes, bytes]]:
         if table not in (OVERRIDES, PAST_OVERRIDES):
             cursor = None
             while cursor != 0:
                 cursor, rows = self._one("HSCAN", self._key(table, b""), cursor or 0, "COUNT", _SCAN)
                 yield from ((name, row) for name, row in _pairs(rows) if name.startswith(prefix))
             return
-        for first in range(0, BUCKETS, AT_ONCE):
-            keys = [self._bucket(table, one) for one in range(first, first + AT_ONCE)]
-            for rows in self._many([(key, ("HGETALL", key)) for key in keys]):
-                yield from ((name, row) for name, row in _pairs(rows) if name.startswith(prefix))
+        begun = zlib.crc32(after) % BUCKETS if after else 0
+        for first in range(begun, BUCKETS, AT_ONCE):
+            numbers = range(first, min(first + AT_ONCE, BUCKETS))
+            keys = [self._bucket(table, one) for one in numbers]
+            for number, rows in zip(numbers, self._many([(key, ("HGETALL", key)) for key in keys]), strict=True):
+                for name, row in sorted(_pairs(rows)):
+                    if name.startswith(prefix) and (number > begun or name > after):
+                        yield name, row
 
     @override
     def totals(self, policies: Sequence[str] | None = None) -> dict[str, bytes]:

@@ -260,13 +260,19 @@ class View:
                     entries[name] = with_policies(name, entry)
             self.entries = dict(sorted(entries.items()))
         totals = dict(self.totals)
+        again: dict[str, list[Subject]] = {}
         with self._lock:
             for commit in commits:
                 totals.update(commit.totals)
                 for one in commit.changes:
                     if not _is_policy(one):
+                        recent = self._cache.of(one.policy)
+                        if one.subject is not None and (one.subject in recent.young or one.subject in recent.old):
+                            again.setdefault(one.policy, []).append(one.subject)
                         self._cache.forget(one.policy, one.subject)
         self.totals = totals
+        for policy, subjects in again.items():  # now, as the backend may be away when they are asked for
+            self.owns(policy, subjects)
 
     def _settle_late(self, versions: list[int]) -> None:
         """Finish commits that have been pending for long: their author may have been killed."""

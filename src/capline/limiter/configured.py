@@ -52,6 +52,14 @@ class Configured(CompiledRules[S]):
         self._turn()
         return dict(self._rules.policies)
 
+    @property
+    def missing_segments(self) -> dict[str, list[str]]:
+        """Segments that policies in force list and the served version lacks, by policy: nobody is in them now.
+
+        Only policies of a configuration store, or segments published later, can have any: others are refused.
+        """
+        return {} if self._lookup is None else self._lookup.missing(self._rules.policies.values())
+
     def check_policy(self, name: str) -> None:
         """Raise `UnknownNameError`, which lists those there are, unless there is a policy of this name."""
         self._rules.policy(name)
@@ -80,7 +88,8 @@ class Configured(CompiledRules[S]):
 
         A broken or missing file, or one of another namespace, raises its `PolicyError`; one that lists a segment which
         is not served, an `UnknownNameError`. The last good policies stay, and each call tries again. Of a configuration
-        store what is new is read now; what cannot be used yet is a warning in the log, and tried again by each call.
+        store what is new is read now; what cannot be used is a warning in the log, and tried again by each call. A
+        segment that is not served keeps nothing back there: `missing_segments` names it.
         """
         if self._config is not None and self._watch is None:
             changed = self._config.refresh()
@@ -140,7 +149,6 @@ class Configured(CompiledRules[S]):
             policies = view.policies_at(now_us) if self._follows_policies else self._rules.policies.values()
             try:
                 rules = Rules(policies, self._rules.namespace, totals)
-                self._check_segments(rules)
                 self._plan_turn(now_us, totals)
             except CaplineError as error:
                 import logging  # noqa: PLC0415 - loaded where there is something to say

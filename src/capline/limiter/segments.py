@@ -71,14 +71,21 @@ class SegmentLookup:
 
     def check(self, policies: Iterable[Policy]) -> None:
         """Raise where a policy lists a segment that there is not: probably it is misspelt."""
-        names = self.source.current.names
-        for policy in policies:
-            for name in policy.by_segment:
-                if name not in names:
-                    raise UnknownNameError(
-                        f"policy {policy.name!r} has limits for segment {name!r}, which the segments of version "
-                        f"{self.source.current.version} lack; there are: {', '.join(names) or 'none'}"
-                    )
+        for policy, names in self.missing(policies).items():
+            served = self.source.current
+            raise UnknownNameError(
+                f"policy {policy!r} has limits for segment {names[0]!r}, which the segments of version "
+                f"{served.version} lack; there are: {', '.join(served.names) or 'none'}"
+            )
+
+    def missing(self, policies: Iterable[Policy]) -> dict[str, list[str]]:
+        """The segments that policies list and the served version lacks, by policy."""
+        names = frozenset(self.source.current.names)
+        return {
+            one.name: [*lacking]
+            for one in policies
+            if (lacking := [*filter(lambda name: name not in names, one.by_segment)])
+        }
 
     def segment_of(self, policy: Policy, subject: Subject) -> str | None:
         """The segment whose limits bind the subject; None for the policy's plain limits."""

@@ -1,6 +1,7 @@
 """The configuration over HTTP: policies, overrides, their versions; who changes what.
 
     GET | PUT | DELETE  /v1/policies/{name}              /v1/overrides/{policy}/{subject}
+    GET | PATCH         /v1/overrides/{policy}           a page of them; many at once
     GET                 …/versions
     POST                …/rollback {"version": n}
 
@@ -12,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, get_type_hints
 
 import msgspec
 from prometheus_client.core import GaugeMetricFamily
@@ -23,11 +25,12 @@ from capline.config.shown import entry_facts
 from capline.limiter.rules import DEFAULT_NAMESPACE
 from capline.model.errors import InvalidValueError, NoStoreError, quoted
 from capline.model.policy import ALGORITHMS, LAYOUTS
-from capline.model.subject import Subject  # noqa: TC001 - msgspec reads the annotations
+from capline.model.subject import Subject, check_subject, parse_subject, subject_text
 from capline.service import answers
-from capline.service.forms import Reader, described_as, query_of, subject_of, word_of
-from capline.service.http import ONE_BODY_BYTES, Reply, Request, Route
+from capline.service.forms import Reader, SubjectForm, described_as, query_of, subject_of, word_of
+from capline.service.http import BATCH_BYTES, ONE_BODY_BYTES, Reply, Request, Route
 from capline.service.problems import Problem
+from capline.service.segments import MEMBERS, page_limit
 from capline.store.redis.io.url import parse_url, server_schemes
 
 if TYPE_CHECKING:
@@ -46,6 +49,10 @@ __all__ = ["ConfigurationMetrics", "check_address", "configuration_routes", "con
 WHO = "http"
 """The author of a change that names none."""
 ADMIN = ("admin",)
+_LATE = (
+    "a process that does not reach the configuration store until then follows late: one whose "
+    "capline_config_known_version is lower has not heard of it"
+)
 
 
 _Version = Annotated[int, described_as(minimum=0)]
@@ -86,6 +93,21 @@ class OverrideForm(_Change, forbid_unknown_fields=True, kw_only=True):
     limits: list[str]
 
 
+class OverrideRow(msgspec.Struct, forbid_unknown_fields=True):
+    """A subject and its limits; null removes them."""
+
+    subject: SubjectForm
+    limits: list[str] | None
+
+
+class OverridesForm(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Limits of many subjects; others stay as they are."""
+
+    overrides: list[OverrideRow]
+    who: str = WHO
+    effective_at: Annotated[str, described_as(format="date-time")] | None = None
+
+
 class RollbackForm(msgspec.Struct, forbid_unknown_fields=True):
     """A version to go back to."""
 
@@ -94,9 +116,10 @@ class RollbackForm(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Changed(TypedDict):
-    """The configuration's version after a change."""
+    """The configuration's version after a change; `note` of one that is to come."""
 
     version: int
+    note: NotRequired[str]
 
 
 class VersionFacts(TypedDict):
@@ -140,6 +163,13 @@ class OverrideNow(OverrideVersion):
     next: list[str] | None
 
 
+class OverridesPage(TypedDict):
+    """Overrides of a policy; `next` is sent back as `after`, until it is null."""
+
+    overrides: list[OverrideNow]
+    next: str | None
+
+
 PolicyNow = msgspec.defstruct(
     "PolicyNow",
     [
@@ -150,6 +180,7 @@ PolicyNow = msgspec.defstruct(
             if key != "name"
         ),
         ("next", dict[str, Any] | None | msgspec.UnsetType, msgspec.UNSET),
+        ("missing_segments", list[str] | msgspec.UnsetType, msgspec.UNSET),
     ],
     namespace={
         "__doc__": "A policy in force, its version where a store has it, and what it will be at `effective_at`."
@@ -172,6 +203,13 @@ def configuration_routes(limiter: AsyncLimiter) -> dict[str, Route]:
         "/v1/policies/{name}/versions": Route({"GET": of.policy_versions}, gives=PolicyVersions),
         "/v1/policies/{name}/rollback": Route(
             {"POST": of.roll_back_policy}, ONE_BODY_BYTES, roles=ADMIN, takes=RollbackForm, gives=Changed
+        ),
+        "/v1/overrides/{policy}": Route(
+            {"GET": of.overrides, "PATCH": of.set_overrides},
+            BATCH_BYTES,
+            takes=OverridesForm,
+            gives={"GET": OverridesPage, "PATCH": Changed},
+            query={"GET": ("after", "limit")},
         ),
         "/v1/overrides/{policy}/{subject}": Route(
             {"GET": of.override, "PUT": of.set_override, "DELETE": of.delete_override},
@@ -202,18 +240,21 @@ def check_address(url: str) -> str:
     return url
 
 
-def configuration_state(limiter: AsyncLimiter) -> dict[str, str]:
-    """What `/readyz` says of the configuration: nothing, or that the last known one serves, and for how long."""
+def configuration_state(limiter: AsyncLimiter) -> dict[str, object]:
+    """What `/readyz` says: that the last known configuration serves, and for how long; which segments are not there."""
     configuration = limiter.configuration
     stale_s = 0.0 if configuration is None else configuration.stale_s
-    return {"configuration": f"the last known serves: its store has been away for {stale_s:.0f} s"} if stale_s else {}
+    said: dict[str, object] = {"missing_segments": limiter.missing_segments}
+    if stale_s:
+        said["configuration"] = f"the last known serves: its store has been away for {stale_s:.0f} s"
+    return {key: what for key, what in said.items() if what}
 
 
 class ConfigurationMetrics:
     """Gauges of the configuration that this process serves, read on demand."""
 
-    def __init__(self, registry: CollectorRegistry, configuration: Configuration) -> None:
-        self._configuration = configuration
+    def __init__(self, registry: CollectorRegistry, configuration: Configuration, limiter: AsyncLimiter) -> None:
+        self._configuration, self._limiter = configuration, limiter
         registry.register(self)
 
     def collect(self) -> Iterable[Metric]:
@@ -227,6 +268,10 @@ class ConfigurationMetrics:
             ("overrides", "Overrides in the configuration."),
         ):
             yield GaugeMetricFamily(f"capline_config_{name}", what, value=figures[name])
+        missing = sum(map(len, self._limiter.missing_segments.values()))
+        yield GaugeMetricFamily(
+            "capline_missing_segments", "Segments that policies list and the served version lacks.", value=missing
+        )
 
 
 class _Paths:
@@ -234,6 +279,7 @@ class _Paths:
         self._limiter = limiter
         self._policy = Reader(PolicyForm, has_maps=True)
         self._override, self._rollback = Reader(OverrideForm), Reader(RollbackForm)
+        self._overrides = Reader(OverridesForm, has_maps=True)
 
     async def policy(self, request: Request) -> Reply:
         """A policy, its version, and what it will be at an instant to come."""
@@ -245,6 +291,8 @@ class _Paths:
         if policy is None and (entry is None or entry.value is None):
             raise _nothing(f"no policy {quoted(name)}")
         body: dict[str, Any] = {"name": name} if policy is None else {**answers.policy(policy)}
+        if missing := self._limiter.missing_segments.get(name):
+            body["missing_segments"] = missing
         if entry is not None and configuration is not None:
             next_value: Policy | None = entry.value
             is_next = entry.effective_us > configuration.view.now_us()
@@ -269,7 +317,8 @@ class _Paths:
         return await self._changed(
             lambda: self._store().set_policies(
                 [policy], who=who, effective_at=form.effective_at, if_version=form.if_version
-            )
+            ),
+            form.effective_at,
         )
 
     async def delete_policy(self, request: Request) -> Reply:
@@ -289,6 +338,30 @@ class _Paths:
         who = _who(request, form.who)
         return await self._changed(lambda: self._store().roll_back_policy(name, form.version, who=who))
 
+    async def overrides(self, request: Request) -> Reply:
+        """The overrides of a policy, page by page."""
+        named = query_of(request.query, ("after", "limit"))
+        policy, configuration = word_of(request.names[0]), self._store()
+        limit = page_limit(named["limit"]) if "limit" in named else MEMBERS
+        after = parse_subject(named["after"]) if "after" in named else None
+        # One more than is shown says whether there is a next page.
+        page = await asyncio.to_thread(lambda: [*islice(configuration.overrides(policy, after), limit + 1)])
+        now_us = configuration.view.now_us()
+        following = subject_text(page[limit - 1][0]) if len(page) > limit else None
+        return Reply({"overrides": [_now(policy, *one, now_us) for one in page[:limit]], "next": following})
+
+    async def set_overrides(self, request: Request) -> Reply:
+        """Give many subjects limits of their own, or the policy's again."""
+        form: OverridesForm = self._overrides(request.body, request.packed)
+        policy, who = word_of(request.names[0]), _who(request, form.who)
+        wanted = {check_subject(one.subject): one.limits for one in form.overrides}
+        if len(wanted) < len(form.overrides):
+            raise InvalidValueError("a subject is there twice; give it once")
+        return await self._changed(
+            lambda: self._store().override_many(policy, wanted, who=who, effective_at=form.effective_at),
+            form.effective_at,
+        )
+
     async def override(self, request: Request) -> Reply:
         """The limits that a subject has of its own."""
         query_of(request.query, ())
@@ -298,10 +371,7 @@ class _Paths:
         now_us = configuration.view.now_us()
         if not entries or (entries[0].value is None and entries[0].at(now_us) is None):
             raise _nothing(f"no override of this subject under policy {quoted(policy)}")
-        entry = entries[0]
-        is_next = entry.effective_us > now_us
-        body = {"policy": policy, "subject": subject, "limits": entry.at(now_us), **entry_facts(entry)}
-        return Reply({**body, "next": entry.value if is_next else None})
+        return Reply(_now(policy, subject, entries[0], now_us))
 
     async def override_versions(self, request: Request) -> Reply:
         """What the subject's own limits were, newest first, and who changed them."""
@@ -320,13 +390,18 @@ class _Paths:
         return await self._changed(
             lambda: self._store().override(
                 policy, subject, form.limits, who=who, effective_at=form.effective_at, if_version=form.if_version
-            )
+            ),
+            form.effective_at,
         )
 
     async def delete_override(self, request: Request) -> Reply:
         """Give a subject the policy's limits again."""
         policy, subject = _override(request)
         who, if_version = _of_query(request)
+        entry = await asyncio.to_thread(self._store().override_of, policy, subject)
+        is_gone = entry is None or (entry.value is None and entry.before is None)
+        if is_gone and if_version in (None, 0 if entry is None else entry.version):
+            raise _nothing(f"no override of this subject under policy {quoted(policy)}")
         return await self._changed(
             lambda: self._store().override(policy, subject, None, who=who, if_version=if_version)
         )
@@ -346,8 +421,15 @@ class _Paths:
             )
         return self._limiter.configuration
 
-    async def _changed(self, change: Callable[[], int]) -> Reply:
-        return Reply({"version": await asyncio.to_thread(change)})
+    async def _changed(self, change: Callable[[], int], effective_at: str | None = None) -> Reply:
+        version = await asyncio.to_thread(change)
+        return Reply({"version": version} | ({} if effective_at is None else {"note": _LATE}))
+
+
+def _now(policy: str, subject: Subject, entry: Entry, now_us: int) -> dict[str, Any]:
+    is_next = entry.effective_us > now_us
+    body = {"policy": policy, "subject": subject, "limits": entry.at(now_us), **entry_facts(entry)}
+    return {**body, "next": entry.value if is_next else None}
 
 
 def _override(request: Request) -> tuple[str, Subject]:

@@ -47,7 +47,7 @@ ONE_BODY_BYTES = Bounds().body_bytes
 BATCH_BYTES = Bounds().batch_bytes
 """The same for a batch."""
 
-WITH_BODY = ("POST", "PUT")
+WITH_BODY = ("POST", "PUT", "PATCH")
 
 log = logging.getLogger("capline.service")
 

@@ -83,6 +83,12 @@ class Metrics:
         self._store_up = Gauge(
             "capline_store_up", "1 while the store answers this process", registry=own, multiprocess_mode="livemin"
         )
+        self._known_version = Gauge(
+            "capline_config_known_version",
+            "The version of the configuration that each process has heard of",
+            registry=own,
+            multiprocess_mode="liveall",
+        )
         self._failures = Counter("capline_reload_failures_total", "Changes that were refused", ["what"], registry=own)
         self._reloads = Counter("capline_reloads_total", "Changes that were taken over", ["what"], registry=own)
         self._requests = figures.counter("capline_http_requests_total", "Requests, by status", ("status",))
@@ -108,7 +114,7 @@ class Metrics:
         if segments is not None:
             self._segments.add("main", segments)
         if limiter.configuration is not None:
-            ConfigurationMetrics(self.asked, limiter.configuration)
+            ConfigurationMetrics(self.asked, limiter.configuration, limiter)
 
     def reloaded(self, what: str, *, refused: bool, changed: bool) -> None:
         """Record that a change was taken over or refused."""
@@ -119,6 +125,8 @@ class Metrics:
     async def watch(self, limiter: AsyncLimiter) -> None:
         """Ask the store for its time every two seconds, until this is cancelled."""
         while True:
+            if limiter.configuration is not None:
+                self._known_version.set(limiter.configuration.version)
             try:
                 async with asyncio.timeout(STORE_WITHIN_S):
                     await limiter.now_us()

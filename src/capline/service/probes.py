@@ -44,7 +44,9 @@ class Alive(TypedDict):
 class Ready(Alive):
     """The store answers, and what else is to be known."""
 
+    store: NotRequired[str]
     configuration: NotRequired[str]
+    missing_segments: NotRequired[dict[str, list[str]]]
     segments: NotRequired[SegmentsServed]
 
 

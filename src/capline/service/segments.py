@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from capline.limiter.segments import SegmentSource
     from capline.segment import Snapshot
 
-__all__ = ["check_address", "figures", "opened", "routes"]
+__all__ = ["MEMBERS", "MOST_MEMBERS", "check_address", "figures", "opened", "page_limit", "routes"]
 
 MOST_IDS = 100_000
 """Ids in one call."""
@@ -204,7 +204,7 @@ class _Segments:
         named = query_of(request.query, ("after", "limit"))
         snapshot, version = self._source.served
         name = _name(snapshot, request)
-        limit = _limit(named["limit"]) if "limit" in named else MEMBERS
+        limit = page_limit(named["limit"]) if "limit" in named else MEMBERS
         after = _id(snapshot, named["after"], "after") if "after" in named else None
         # One more than is shown says whether there is a next page.
         page = await asyncio.to_thread(snapshot.members, name, after, limit + 1)
@@ -286,8 +286,9 @@ def _word(one: Any) -> Any:
     return f"s:{one}" if isinstance(one, str) and one.startswith(("i:", "s:")) else one
 
 
-def _limit(word: str) -> int:
+def page_limit(word: str) -> int:
+    """How many a page is to have; raises for a number that no page has."""
     number = int(word) if word.isascii() and word.isdecimal() and len(word) <= len(str(MOST_MEMBERS)) else 0
     if not 1 <= number <= MOST_MEMBERS:
-        raise InvalidValueError(f"limit {quoted(word)}: give a number of ids from 1 to {MOST_MEMBERS}")
+        raise InvalidValueError(f"limit {quoted(word)}: give a number from 1 to {MOST_MEMBERS}")
     return number

@@ -66,6 +66,49 @@ def test_it_sets_shows_and_rolls_back(capline: CommandLine) -> None:
         assert limiter.decide("psp", "x", segment="big").remaining == 49
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("vips.csv", "limits,subject\n10/day;50/week,user:42\n,user:43\n"),
+        (
+            "vips.jsonl",
+            '{"subject": "user:42", "limits": ["10/day", "50/week"]}\n{"subject": "user:43", "limits": null}\n',
+        ),
+    ],
+)
+def test_overrides_of_a_file(capline: CommandLine, tmp_path: Path, name: str, text: str) -> None:
+    capline("config", "set", "policies.yaml")
+    capline("config", "override", "promo", "user:43", "9/day")
+    (tmp_path / name).write_text(text, encoding="ascii")
+    assert capline.json("config", "overrides", "promo", name, "--who", "ann") == {"version": 3}
+    (told,) = capline.json("config", "get", "promo", "--overrides")["entries"]
+    assert (told["name"], told["in_force"], told["who"]) == ("promo user:42", ["10/day", "50/week"], "ann")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.csv", "subject\nu\n", "a.csv, line 1: the header names the columns subject and limits"),
+        ("a.csv", "subject,limits\nu,10/day\nv,soon\n", "a.csv, line 3: limit 'soon'"),
+        ("a.csv", "subject,limits\nu,10/day\nu,\n", "a.csv, line 3: u is there twice; give it once"),
+        ("a.csv", "subject,limits\nu\n", "a.csv, line 2: a row has a subject and limits, which may be empty"),
+        ("a.jsonl", '{"subject": "u", "limit": []}\n', "a.jsonl, line 1: Object"),
+        ("a.jsonl", '{"subject": "u", "limits": ["1/day"]}\n\n', "a.jsonl, line 2: "),
+        ("none.csv", None, "none.csv: No such file or directory"),
+    ],
+)
+def test_a_file_of_overrides_that_is_wrong_changes_nothing(
+    capline: CommandLine, tmp_path: Path, name: str, text: str | None, said: str
+) -> None:
+    capline("config", "set", "policies.yaml")
+    if text is not None:
+        (tmp_path / name).write_text(text, encoding="ascii")
+    done = capline("config", "overrides", "promo", name)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert said in done.stderr
+    assert capline.json("config", "get")["version"] == 1
+
+
 def test_it_prints_tables_for_people(capline: CommandLine) -> None:
     capline("config", "set", "policies.yaml", "--who", "ann")
     capline("config", "override", "promo", "user:42", "10/day", "50/week")

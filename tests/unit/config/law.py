@@ -208,7 +208,10 @@ class Law:
         for n, own in enumerate(one.view.owns("promo", subjects)):
             assert own is not None
             assert own.limits[0].quota == n + 1
-        assert {subject for subject, _ in one.overrides("promo")} == set(subjects)
+        listed = [subject for subject, _ in one.overrides("promo")]
+        assert set(listed) == set(subjects)
+        for at in (0, len(listed) // 2, len(listed) - 1):
+            assert [subject for subject, _ in one.overrides("promo", listed[at])] == listed[at + 1 :], "as pages follow"
 
     def test_what_cannot_be_set(self, one: Configuration) -> None:
         one.set_policies([PROMO, Policy("gcra", ["3/day"], algorithm="gcra")])

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,14 @@ from capline.config import view as view_of
 from capline.config.cache import OverrideCache
 from capline.config.configuration import Configuration
 from capline.config.records import PAST_OVERRIDES, name_of, read_past
-from capline.model.errors import InvalidTypeError, NoStoreError, PolicyError, StoreClosedError, StoreDamagedError
+from capline.model.errors import (
+    InvalidTypeError,
+    NoStoreError,
+    PolicyError,
+    StoreClosedError,
+    StoreDamagedError,
+    StoreUnavailableError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -85,6 +93,30 @@ def test_a_row_that_was_read_before_a_change_is_not_cached_after_it(
     monkeypatch.setattr(one._backend, "get", crossed)
     assert limits(one, "u") == "5/day"  # it was read before
     assert limits(one, "u") == "6/day"
+
+
+def test_a_change_that_was_heard_of_needs_the_store_no_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    clock = ManualClock(NOW_US)
+    with (
+        Configuration(f"lmdb://{tmp_path}", clock=clock) as one,
+        Configuration(f"lmdb://{tmp_path}", clock=clock) as two,
+    ):
+        one.set_policies([Policy("promo", ["3/day"])])
+        one.override("promo", "u", ["5/day"])
+        two.refresh()
+        assert limits(two, "u") == "5/day"
+        one.override("promo", "u", ["9/day"], effective_at="2030-01-01T00:00Z")
+        two.refresh()
+
+        def away(*_: object) -> Any:
+            raise StoreUnavailableError("away")
+
+        monkeypatch.setattr(two.view, "_backend", SimpleNamespace(get=away, head=away))
+        with pytest.raises(StoreUnavailableError):
+            two.refresh()
+        assert limits(two, "u") == "5/day"
+        clock.advance(10 * 366 * 86_400)
+        assert limits(two, "u") == "9/day"
 
 
 def test_who_polls_finishes_what_a_killed_writer_left(one: Configuration, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,9 +191,7 @@ def test_a_policy_file_that_lists_a_segment_too_early_is_tried_again(tmp_path: P
             assert not limiter.reload()
 
 
-def test_a_configuration_that_lists_a_segment_too_early_is_tried_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_policies_of_a_configuration_and_segments_come_into_force_independently(tmp_path: Path) -> None:
     site, configuration = directory_site(tmp_path), Configuration("memory://")
     configuration.set_policies([PROMO])
     with site.publisher() as publisher:
@@ -202,11 +200,29 @@ def test_a_configuration_that_lists_a_segment_too_early_is_tried_again(
             site.watch(tmp_path / "cache") as watch,
             Limiter.from_config(configuration, "memory://", segments=watch) as limiter,
         ):
-            before = limits(limiter, 2)
-            configuration.set_policies([Policy("promo", ["3/day"], by_segment={"later": ["7/day"]})])
-            assert "cannot be used, the last one serves" in caplog.text
-            assert limits(limiter, 2) == before, "the last good policies stay"
+            later = Policy("later", ["3/day"], by_segment={"later": ["7/day"], "new": ["2/day"]})
+            configuration.set_policies([later, Policy("other", ["4/day"])])
+            configuration.override("later", 5, ["9/day"])
+            assert [str(limiter.peek("later", one).limit) for one in (1, 2, 5)] == ["2/day", "3/day", "9/day"]
+            assert limiter.peek("other", "u", segment="new").remaining == 3
+            assert limiter.missing_segments == {"later": ["later"]}
+            with Limiter.from_config(configuration, "memory://", segments=watch) as again:
+                assert again.policies == limiter.policies, "a restart has no less"
             publisher.publish(make(tmp_path, "v2", new=[1], active=[3], later=[2]))
             watch.poll()
-            limiter.reload()
-            assert limits(limiter, 2) == ["7/day"]
+            assert (str(limiter.peek("later", 2).limit), limiter.missing_segments) == ("7/day", {})
+
+
+def test_segments_that_a_later_version_lacks_keep_no_override_back(tmp_path: Path) -> None:
+    site = directory_site(tmp_path)
+    with site.publisher() as publisher:
+        publisher.publish(make(tmp_path, "v1", new=[1], active=[2]))
+        with (
+            site.watch(tmp_path / "cache") as watch,
+            Limiter("memory://", [PROMO], segments=watch) as limiter,
+        ):
+            publisher.publish(make(tmp_path, "v2", active=[2]))
+            watch.poll()
+            limiter.override("promo", 1, ["2/minute"])
+            assert limits(limiter, 1) == ["2/minute"]
+            assert limiter.missing_segments == {"promo": ["new"]}

@@ -13,6 +13,7 @@ from tests.kit.service import Service
 
 from capline import Configuration, ManualClock, Policy
 from capline.model.errors import CaplineError, StoreUnavailableError
+from capline.segment import FixedSegments, IdSet, Snapshot
 from capline.service.metrics import Metrics
 from capline.service.run.settings import Settings
 from capline.service.server import check
@@ -78,10 +79,36 @@ def test_an_override_is_set_read_rolled_back_and_removed(service: Service) -> No
     }
     assert service.post("/v1/decide", policy="promo", subject="user:42").json()["remaining"] == 9
     assert service("DELETE", path).json() == {"version": 3}
+    assert service("DELETE", path).status_code == service("DELETE", f"{path}?if_version=3").status_code == 404
     assert service.post("/v1/decide", policy="promo", subject="user:42").json()["remaining"] == 1
     assert [one["limits"] for one in service("GET", f"{path}/versions").json()["versions"]] == [None, ["10/day"]]
     assert service.post(f"{path}/rollback", version=2).json() == {"version": 4}
     assert service.post("/v1/peek", policy="promo", subject="user:42").json()["remaining"] == 7
+
+
+def test_many_overrides_at_once_and_page_by_page(service: Service) -> None:
+    put(service, "/v1/policies/promo", limits=["3/day"])
+    put(service, "/v1/overrides/promo/gone", limits=["9/day"])
+
+    def patch(*rows: tuple[Any, Any]) -> Any:
+        form = {"overrides": [{"subject": subject, "limits": limits} for subject, limits in rows], "who": "ann"}
+        return service("PATCH", "/v1/overrides/promo", json=form)
+
+    many = [(subject, ["10/day"]) for subject in (1, "1", "b", 2)]
+    assert patch(("a", ["3/day", "20/week"]), *many, ("gone", None)).json() == {"version": 3}
+    pages: list[Any] = []
+    after = ""
+    while after is not None:
+        page = service("GET", f"/v1/overrides/promo?limit=2{after and '&after=' + after}").json()
+        pages.append({one["subject"]: (one["limits"], one["who"]) for one in page["overrides"]})
+        after = page["next"]
+    assert [len(page) for page in pages] == [2, 2, 1]
+    listed = {subject: found for page in pages for subject, found in page.items()}
+    assert listed == {subject: (limits, "ann") for subject, limits in [("a", ["3/day", "20/week"]), *many]}
+    assert service.post("/v1/decide", policy="promo", subject="b").json()["remaining"] == 9
+    for wrong in (("d", ["soon"]), ("c", None), ("d", [""]), (-1, None)):
+        assert patch(("c", ["4/day"]), wrong).status_code == 422
+    assert service("GET", "/v1/overrides/promo/c").status_code == 404, "none of them"
 
 
 def test_subjects_are_reported_apart_in_the_path(service: Service) -> None:
@@ -103,7 +130,8 @@ def test_an_instant_to_come_is_shown_beside_what_is_in_force(service: Service) -
         {"limits": ["5/day"]},
         "2027-01-15T08:00:10.000Z",
     )
-    put(service, "/v1/overrides/promo/u", limits=["9/day"], effective_at=at)
+    told = put(service, "/v1/overrides/promo/u", limits=["9/day"], effective_at=at)
+    assert "follows late" in told["note"], "no lead time beats an outage without end"
     told = service("GET", "/v1/overrides/promo/u").json()
     assert (told["limits"], told["next"]) == (None, ["9/day"])
     near = service("PUT", "/v1/overrides/promo/u", json={"limits": ["9/day"], "effective_at": AT})
@@ -148,7 +176,7 @@ def test_a_policy_that_is_only_scheduled_can_be_withdrawn(service: Service) -> N
         ("GET", "/v1/policies/nobody/versions", b"", 404),
         ("GET", "/v1/policies/%FF", b"", 400),
         ("PATCH", "/v1/policies/promo", b"{}", 405),
-        ("PUT", "/v1/overrides/promo", b'{"limits":["1/day"]}', 404),
+        ("PUT", "/v1/overrides/promo", b'{"limits":["1/day"]}', 405),
         ("PUT", "/v1/overrides/promo/u", b"{}", 422),
         ("PUT", "/v1/overrides/promo/u", b'{"limits":[]}', 422),
         ("PUT", "/v1/overrides/nobody/u", b'{"limits":["1/day"]}', 422),
@@ -207,6 +235,22 @@ def test_an_outage_of_the_configuration_is_said_and_serves_on(
     assert "the last known serves" in service("GET", "/readyz").json()["configuration"]
     assert metrics.asked.get_sample_value("capline_config_up") == 0
     assert (metrics.asked.get_sample_value("capline_config_stale_seconds") or 0) > 0
+
+
+def test_a_segment_that_is_not_there_is_named() -> None:
+    segments = FixedSegments(Snapshot({"new": IdSet([1])}, "v1"))
+    with Service([], clock=ManualClock(NOW_US), config="memory://", segments=segments) as service:
+        metrics = Metrics()
+        metrics.add(service.limiter)
+        put(service, "/v1/policies/a", limits=["3/day"], by_segment={"new": ["4/day"]})
+        assert "missing_segments" not in service("GET", "/readyz").json()
+        put(service, "/v1/policies/b", limits=["3/day"], by_segment={"nwe": ["5/day"]})
+        put(service, "/v1/policies/a", limits=["2/day"])
+        assert service.post("/v1/peek", policy="a", subject=7).json()["limit"] == "2/day", "others are in force"
+        told = service("GET", "/v1/policies/b").json()
+        assert (told["by_segment"], told["missing_segments"]) == ({"nwe": ["5/day"]}, ["nwe"])
+        assert service("GET", "/readyz").json()["missing_segments"] == {"b": ["nwe"]}
+        assert metrics.asked.get_sample_value("capline_missing_segments") == 1
 
 
 def test_a_check_asks_no_server_and_makes_no_file(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ class Metrics:
         if segments is not None:
             self._segments.add("main", segments)
         if limiter.configuration is not None:
-            ConfigurationMetrics(self.asked, limiter.configuration, limiter)
+            ConfigurationMetrics(self.asked, limiter.configuration, lambda: limiter.missing_segments)
 
     def reloaded(self, what: str, *, refused: bool, changed: bool) -> None:
         """Record that a change was taken over or refused."""

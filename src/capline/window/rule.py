@@ -112,7 +112,7 @@ def _verdict(logs: Sequence[BoundLog], now_us: int) -> _Verdict:
         return _Verdict(logs, stamp_us, None, binding)
     queued = newest_us > time_us
     if early_us > stamp_us or queued:
-        return _Verdict(logs, stamp_us, _held_until(early_us, newest_us if queued else NEVER), binding)
+        return _Verdict(logs, stamp_us, _held_until(early_us, newest_us if queued else NEVER, logs[0].cost), binding)
     hit_us = max(stamp_us, fits_us)
     return _Verdict(logs, stamp_us, NEVER, None, stamp_from(logs, hit_us, newest_us) if logs[0].cost else hit_us)
 
@@ -152,11 +152,11 @@ def _deny(logs: Sequence[BoundLog], time_us: int, now_us: int, denied_units: int
     fits_us, early_us, binding = fits_all(logs, time_us)
     if fits_us is None:
         return build_answer(stamped, now_us, binding=binding, retry_at_us=None)
-    opens_us, quiet = opens_from(stamped, _held_until(early_us, newest_of(logs)))
+    opens_us, quiet = opens_from(stamped, _held_until(early_us, newest_of(logs), 1))
     return build_answer(stamped, now_us, binding=binding or quiet, retry_at_us=opens_us)
 
 
-def _held_until(fits_us: int, last_us: int) -> int:
+def _held_until(fits_us: int, last_us: int, cost: int) -> int:
     """When a refused attempt is allowed: when it fits, but not before the last slot that is taken (`NEVER`: none)."""
-    # At the instant of the last slot itself the next stamp is a microsecond later.
-    return last_us if fits_us <= last_us + 1 else fits_us
+    # At the instant of the last slot itself the next stamp is a microsecond later; a peek of cost 0 takes none.
+    return last_us if fits_us <= last_us + min(1, cost) else fits_us

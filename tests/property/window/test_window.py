@@ -66,6 +66,18 @@ def test_a_verdict_is_the_rule_word_for_word_and_retry_after_is_the_first_instan
         assert not fits(log, (decision.limit,), cost, first_us - 1)
 
 
+@settings(max_examples=size(200, 600))
+@given(logs(), limits, st.integers(0, 60), st.integers(0, 40))
+def test_a_look_of_no_cost_is_told_the_first_instant_that_it_is_allowed_behind_slots_too(
+    log: Log, bounds: tuple[Limit, ...], ahead_us: int, later_us: int
+) -> None:
+    now_us = max(0, log.high_water_us - ahead_us) + later_us
+    log = Log(log.hits, min(log.high_water_us, now_us))
+    decision = judge(log, bounds, 0, now_us)
+    first_us = next(at for at in range(now_us, 1000) if at >= log.newest_us() and fits(log, bounds, 0, at))
+    assert (decision.allowed, decision.retry_after_us) == (first_us == now_us, first_us - now_us)
+
+
 attempts = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 5)), min_size=1, max_size=40)
 
 

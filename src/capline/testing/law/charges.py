@@ -51,6 +51,19 @@ class ChargeLaw(StoreSetting):
             assert [one.frees_in_us for one in look.limits] == [one.frees_in_us for one in last.limits]
             self.clock.advance_us(5)
 
+    def test_a_look_past_the_quota_and_behind_a_slot_is_told_when_it_is_allowed(self) -> None:
+        """The slot takes an instant, and the look may come with it; what was charged counts for a microsecond more."""
+        limiter = self.one("2/hour")
+        assert limiter.decide("p", "s", 2)
+        assert limiter.schedule("p", "s").wait == 3600
+        assert limiter.charge("p", "s", 4)
+        past = limiter.peek("p", "s", 0)
+        assert not past.allowed
+        self.clock.advance_us(past.retry_after_us - 1)
+        assert not limiter.peek("p", "s", 0)
+        self.clock.advance_us(1)
+        assert limiter.peek("p", "s", 0)
+
     def test_a_look_takes_nothing_and_no_id(self) -> None:
         limiter = self.one("2/10s", "3/min")
         assert limiter.decide("p", "s")

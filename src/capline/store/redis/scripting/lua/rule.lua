@@ -161,9 +161,9 @@ local function answer(stamped, now, allowed, binding, retry_at)
 end
 
 -- Refused until it fits, and until the last slot that is taken (-1: none).
-local function held_until(fits, last)
-  -- At the instant of the last slot itself, the next stamp is already one later.
-  if fits <= last + 1 then return last end
+local function held_until(fits, last, cost)
+  -- At the instant of the last slot itself, the next stamp is already one later; a peek of cost 0 takes none.
+  if fits <= last + math.min(1, cost) then return last end
   return fits
 end
 
@@ -175,7 +175,7 @@ local function verdict(logs, now)
   local stamp = logs[1].cost > 0 and free_stamp(logs, time, last) or time
   local fits, binding, early = fits_at(logs, time)
   if not fits then return stamp, nil, binding end
-  if early > stamp or last > time then return stamp, held_until(early, last > time and last or -1), binding end
+  if early > stamp or last > time then return stamp, held_until(early, last > time and last or -1, logs[1].cost), binding end
   if fits <= stamp then return stamp, -1, nil, stamp end
   return stamp, -1, nil, logs[1].cost > 0 and free_stamp(logs, fits, last) or fits
 end
@@ -305,7 +305,7 @@ local function deny(logs, now)
   local fits, binding, early = fits_at(logs, time)
   if not fits then return answer(stamped, now, false, binding, nil) end
   local _, last = time_and_newest(logs, now)
-  local opens, quiet = opens_at(stamped, held_until(early, last))
+  local opens, quiet = opens_at(stamped, held_until(early, last, 1))
   return answer(stamped, now, false, binding or quiet, opens)
 end
 

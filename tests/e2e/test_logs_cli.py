@@ -62,12 +62,24 @@ def test_past_sends_count_and_may_be_imported_again(tmp_path: Path) -> None:
     assert (refused["allowed"], refused["limit"]) == (False, "2/day")
     assert answer("decide", "promo", "user:1")["remaining"] == 0
     told = capline("import", "past.jsonl").stdout
-    assert told == "imported 0 hit(s) from 4 line(s); left out: 3 known, 1 out of every window, 0 in the future\n"
+    left_out = "3 known, 1 out of every window, 0 in the future, 0 ambiguous"
+    assert told == f"imported 0 hit(s) from 4 line(s); left out: {left_out}\n"
     why = answer("explain", "promo", "42", "--id", "m1", "--id", "m2")
     assert [hit.get("id") for hit in why["hits"]] == ["m2", "m1"]  # pyright: ignore[reportIndexIssue, reportGeneralTypeIssues, reportUnknownVariableType, reportUnknownMemberType, reportAttributeAccessIssue, reportOptionalIterable]
     shown = capline("explain", "promo", "42", "--id", "m1").stdout
     assert shown.count(", id m1") == 1
     assert "2/day (binds)" in shown
+
+
+def test_a_send_that_cannot_be_told_from_another_is_left_out_and_one_line_says_what_helps(tmp_path: Path) -> None:
+    at = time.time() - 60
+    sends = [json.dumps({"policy": "promo", "subject": 42, "at": at, "cost": cost}) + "\n" for cost in (1, 2)]
+    (tmp_path / "past.jsonl").write_text("".join(sends), encoding="utf-8")
+    for known in (0, 1):
+        told = capline("import", "past.jsonl")
+        assert told.returncode == 0
+        assert f"{known} known, 0 out of every window, 0 in the future, 1 ambiguous" in told.stdout
+        assert told.stderr.count("give each hit an id") == 1
 
 
 def test_an_export_goes_into_another_store_by_a_file_or_a_pipe(tmp_path: Path) -> None:

@@ -128,9 +128,9 @@ MUTANTS = (
     Mutant(
         "merge_ahead",
         "window/merge.py",
-        "stamp_us > time_us + MOST_AHEAD_US",
-        "stamp_us >= time_us + MOST_AHEAD_US",
-        "a hit of the past from a clock a second ahead is left out",
+        "stamp_us > time_us:",
+        "stamp_us >= time_us:",
+        "a hit of this very instant is left out",
         "tests/conformance/test_stores.py::TestMemory::test_what_is_known_old_or_ahead_is_left_out",
     ),
     Mutant(

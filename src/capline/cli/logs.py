@@ -155,8 +155,10 @@ def _answer(loaded: Loaded, file: Path, *, json: bool) -> None:
     else:
         out.print(
             f"imported {loaded.added:,} hit(s) from {loaded.records:,} line(s); left out: {loaded.known:,} known, "
-            f"{loaded.old:,} out of every window, {loaded.ahead:,} in the future"
+            f"{loaded.old:,} out of every window, {loaded.ahead:,} in the future, {loaded.ambiguous:,} ambiguous"
         )
+    if loaded.ambiguous:
+        warn(f"{loaded.ambiguous:,} hit(s) share their instant with a hit of other units: give each hit an id")
     if loaded.ahead:
         raise typer.Exit(BAD_INPUT)
     if loaded.failed:

@@ -337,7 +337,7 @@ class Prepared(Configured[S]):
                 raise InvalidTypeError(
                     f"a log is named by text, like 'promo' or 'promo/push', not {quoted(record.log)}"
                 )
-            return Merge(self._rule_of_log(record.log), subject, check_rows(record.hits))
+            return Merge(self._rule_of_log(record.log), subject, check_rows(record.hits), exported=True)
         if not isinstance(record, PastHit):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
             raise InvalidTypeError(f"a record is a LogRecord or a PastHit, not {type(record).__name__}")
         names = self._attempt(

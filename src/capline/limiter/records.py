@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import datetime
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -89,7 +90,7 @@ Record = LogRecord | PastHit
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """Counts of a load: records, and their hits that were `added` or left out (`known`, `old`, `ahead`: see `Merged`).
+    """Counts of a load: records, and their hits that were `added` or left out (the next four: see `Merged`).
 
     `failed` records were for a damaged log. `faults` are the errors of the first few records that failed or had a hit
     in the future, by record number from 1 on.
@@ -100,6 +101,7 @@ class Loaded(msgspec.Struct, frozen=True):
     known: int = 0
     old: int = 0
     ahead: int = 0
+    ambiguous: int = 0
     failed: int = 0
     faults: tuple[tuple[int, str], ...] = ()
 
@@ -113,25 +115,24 @@ class LoadProgress:
     def take(self, outcomes: Sequence[Merged | CaplineError]) -> None:
         """The next records' outcomes; raises the error of a store that could not answer."""
         before = self.loaded
-        sums = [before.added, before.known, before.old, before.ahead, before.failed]
+        sums, failed = msgspec.structs.astuple(before)[1:6], before.failed
         faults = list(before.faults)
         for number, outcome in enumerate(outcomes, before.records + 1):
+            fault = None
             if isinstance(outcome, Merged):
-                sums[:4] = (
-                    sums[0] + outcome.added,
-                    sums[1] + outcome.known,
-                    sums[2] + outcome.old,
-                    sums[3] + outcome.ahead,
-                )
-                fault = f"{outcome.ahead} hit(s) later than the store's time were left out" if outcome.ahead else None
+                sums = tuple(map(add, sums, msgspec.structs.astuple(outcome)))
+                if outcome.ahead:
+                    fault = f"{outcome.ahead} hit(s) later than the store's time were left out"
             elif isinstance(outcome, (StoreDamagedError, StoreVersionError)):
-                sums[4] += 1
+                failed += 1
                 fault = str(outcome)
+            elif isinstance(outcome, InvalidValueError):
+                raise InvalidValueError(f"record {number}: {outcome}")
             else:
                 raise outcome
             if fault and len(faults) < MOST_FAULTS:
                 faults.append((number, fault))
-        self.loaded = Loaded(before.records + len(outcomes), *sums, faults=tuple(faults))
+        self.loaded = Loaded(before.records + len(outcomes), *sums, failed, tuple(faults))
 
 
 def records_of(found: ScannedLog, log: str, *, keyed: bool) -> Iterator[LogRecord]:

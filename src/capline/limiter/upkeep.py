@@ -135,7 +135,8 @@ class Upkeep(LimiterBase[Store]):
         """Merge past hits into the logs, as if each had been recorded at its own time; returns the counts.
 
         Each record is one atomic step. The whole is not, but may be repeated: a known hit (by its id, or else by its
-        stamp and units) is not added again. So two hits of one instant need ids to count as two. A bad record raises
+        stamp and units, one of an export by its stamp) is not added again. One without an id at the instant of a hit
+        of other units is left out as `ambiguous`: two hits of one instant need ids to count as two. A bad record raises
         with its number; some hundred records before it may or may not be loaded.
         """
         progress, rest = LoadProgress(), iter(check_iterable(records, "records"))

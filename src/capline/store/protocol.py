@@ -68,6 +68,8 @@ class Merge(msgspec.Struct, frozen=True):
     compiled: Any
     subject: Subject
     hits: Sequence[Row]
+    exported: bool = False
+    """Whether they are of a store's own log: then a stamp is enough to know a hit by."""
 
 
 class ScannedLog(msgspec.Struct, frozen=True):

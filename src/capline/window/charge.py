@@ -44,5 +44,5 @@ def charge(logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0) -> Decis
 def too_many(cost: int) -> InvalidValueError:
     """The error of a cost that a log cannot count."""
     return InvalidValueError(
-        f"{cost} units are more than this log can count beside what it holds; charge less, or in larger units"
+        f"{cost} units are more than this log can count beside what it holds; ask for less, or in larger units"
     )

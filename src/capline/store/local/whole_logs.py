@@ -37,14 +37,14 @@ def merged(transaction: LogTransaction, one: Merge, now_us: int) -> Merged:
     time_us = max([now_us, *(log.high_water_us for log in logs)])
     horizon_us = time_us - refs[0].retention_us
     kept = [[hit for hit in log.recorded() if hit[0] > horizon_us] for log in logs]
-    added, answer = merge(kept, one.hits, time_us, refs[0].retention_us)
+    added, answer = merge(kept, one.hits, time_us, refs[0].retention_us, exported=one.exported)
     for i, (ref, log, hits) in enumerate(zip(refs, logs, kept, strict=True) if added else ()):
         rows = added if not i else [(stamp_us, units, 0) for stamp_us, units, _ in added]
         if hits and hits[-1][0] > added[0][0]:
             # Rewrite the log: inserting hits between others one by one would move the later ones each time.
             rows = sorted((*hits, *rows))
             transaction.remove(ref, one.subject)
-        high_water_us = max(log.high_water_us, added[-1][0])
+        high_water_us = max(log.high_water_us, min(added[-1][0], time_us))
         for first in range(0, len(rows), HITS_A_SAVE):
             log = transaction.load(ref, one.subject)  # noqa: PLW2901 - the same log, as it is now
             log.trim(horizon_us)

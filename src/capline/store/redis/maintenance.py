@@ -16,6 +16,8 @@ from capline.store.redis.scripting.requests import keys_of
 from capline.store.redis.scripting.scripts import MERGE, SWEEP, Call
 from capline.store.redis.scripting.value import ParsedLog, read_value
 from capline.store.redis.session import confirmed, sound
+from capline.store.redis.verbs import NO_ROOM
+from capline.window.charge import too_many
 from capline.window.log import Hit
 from capline.window.merge import Merged
 
@@ -77,7 +79,7 @@ class Maintenance:
         calls = [self._merge_call(one) for one in merges]
         replicas = max([one.compiled.family.replicas for one in merges], default=0)
         outcomes = yield from self._router.run(calls, self._session.bulk_until(), replicas)
-        return [_merged(outcome, one.compiled) for outcome, one in zip(outcomes, merges, strict=True)]
+        return [_merged(outcome, one) for outcome, one in zip(outcomes, merges, strict=True)]
 
     def _merge_call(self, one: Merge) -> Call:
         family: Family = one.compiled.family
@@ -91,7 +93,10 @@ class Maintenance:
                 for stamp, units, fingerprint in sorted(one.hits)
             ]
         )
-        payload = pack(b"EVALSHA", MERGE.sha, b"%d" % len(keys), *keys, field, self._session.now(), *numbers, packed)
+        exported = b"1" if one.exported else b""
+        payload = pack(
+            b"EVALSHA", MERGE.sha, b"%d" % len(keys), *keys, field, self._session.now(), *numbers, packed, exported
+        )
         return Call(slot_of(tag), payload, MERGE, repeatable=True)
 
     def scan(self, all_terms: Sequence[RedisRule], after: tuple[list[Address], bytes] | None) -> Steps[Page]:
@@ -215,12 +220,12 @@ def _found(
             yield ScannedLog(log, subject, hits)
 
 
-def _merged(outcome: Reply, compiled: RedisRule) -> Merged | CaplineError:
+def _merged(outcome: Reply, one: Merge) -> Merged | CaplineError:
     if isinstance(outcome, CaplineError):
         return outcome
     counts: list[int] = sound(outcome)
     if counts[0] < 0:
-        return damaged(compiled)
+        return damaged(one.compiled) if counts[0] != NO_ROOM else too_many(sum(hit[1] for hit in one.hits))
     merged = Merged(*counts)
     return outcome.error if isinstance(outcome, UnderReplicated) and merged.added + merged.known else merged
 

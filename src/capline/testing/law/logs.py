@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from capline.limiter.records import LogRecord, PastHit
-from capline.model.errors import CaplineError
+from capline.model.errors import CaplineError, InvalidValueError
+from capline.model.limit import LARGEST_QUOTA
 from capline.testing.setting import SECOND, START_US, StoreSetting
 
 __all__ = ["LogLaw"]
@@ -35,6 +36,7 @@ class LogLaw(StoreSetting):
         before = self.exported(limiter)
         assert len(before) == 2 * len(subjects)
         hits = sum(len(one[2]) for one in before)
+        self.at(len(subjects))
         loaded = other.load(limiter.export())
         assert (loaded.records, loaded.added, loaded.known) == (len(before), hits, 0)
         again = other.load(limiter.export())
@@ -79,28 +81,83 @@ class LogLaw(StoreSetting):
         back = limiter.decide("p", "s")
         limiter.refund("p", "s", back.hit)
 
-        def load(*hits: PastHit) -> tuple[int, int, int, int]:
+        def load(*hits: PastHit) -> tuple[int, int, int, int, int]:
             loaded = limiter.load(hits)
-            return loaded.added, loaded.known, loaded.old, loaded.ahead
+            return loaded.added, loaded.known, loaded.old, loaded.ahead, loaded.ambiguous
 
-        assert load(PastHit("p", "s", back.hit - 60 * SECOND)) == (0, 0, 1, 0)
-        assert load(PastHit("p", "s", back.hit + SECOND + 1)) == (0, 0, 0, 1)
-        assert load(PastHit("p", "s", back.hit - 60 * SECOND + 1)) == (1, 0, 0, 0)
-        assert load(PastHit("p", "s", now - 5, 7, id="a")) == (0, 1, 0, 0)
-        assert load(PastHit("p", "s", now, 2)) == (0, 1, 0, 0)
-        assert load(PastHit("p", "s", back.hit)) == (0, 1, 0, 0)
-        # Another hit of the same instant goes behind what stands there, and is known there.
-        assert load(PastHit("p", "s", now, 3)) == (1, 0, 0, 0)
-        assert load(PastHit("p", "s", now, 3)) == (0, 1, 0, 0)
-        assert load(PastHit("p", "s", now - 9, id="b"), PastHit("p", "s", now - 8, id="b")) == (1, 1, 0, 0)
-        # A second ahead is as far as clocks may differ.
-        assert load(PastHit("p", "t", now + SECOND), PastHit("p", "u", now + SECOND + 1)) == (1, 0, 0, 1)
+        assert load(PastHit("p", "s", back.hit - 60 * SECOND)) == (0, 0, 1, 0, 0)
+        assert load(PastHit("p", "s", back.hit + 1)) == (0, 0, 0, 1, 0)
+        assert load(PastHit("p", "s", back.hit - 60 * SECOND + 1)) == (1, 0, 0, 0, 0)
+        assert load(PastHit("p", "s", now - 5, 7, id="a")) == (0, 1, 0, 0, 0)
+        assert load(PastHit("p", "s", now, 2)) == (0, 1, 0, 0, 0)
+        assert load(PastHit("p", "s", back.hit)) == (0, 1, 0, 0, 0)
+        # Another hit of the same instant goes behind what stands there, if its id tells it from that.
+        assert load(PastHit("p", "s", now, 3, id="c")) == (1, 0, 0, 0, 0)
+        assert load(PastHit("p", "s", now, 3, id="c")) == (0, 1, 0, 0, 0)
+        assert load(PastHit("p", "s", now - 9, id="b"), PastHit("p", "s", now - 8, id="b")) == (1, 1, 0, 0, 0)
+        assert load(PastHit("p", "t", now), PastHit("p", "u", now + 1)) == (1, 0, 0, 1, 0)
         assert [(hit.stamp_us - now, hit.units) for hit in limiter.explain("p", "s").hits] == [
+            (2 - 60 * SECOND, 1),
             (-9, 1),
             (0, 2),
             (1, 0),
             (2, 3),
         ]
+
+    def test_a_hit_without_an_id_at_the_instant_of_other_units_is_ambiguous_and_never_added(self) -> None:
+        """The same rows are what a settlement, or another import, has left: it cannot be told."""
+        limiter = self.one("9/min", channels={"push": ["9/min"]})
+        self.at(100)
+        now = self.clock.now_us()
+        first = [PastHit("p", "s", now - 9, 3, "push"), PastHit("p", "s", now - 8)]
+        assert limiter.load(first).added == 2
+        for _ in range(2):
+            loaded = limiter.load([PastHit("p", "s", now - 9, channel="push"), *first])
+            assert (loaded.added, loaded.known, loaded.ambiguous) == (0, 2, 1)
+        assert limiter.settle("p", "s", now - 9, 5)
+        loaded = limiter.load(first)
+        assert (loaded.added, loaded.known, loaded.ambiguous) == (0, 1, 1)
+        assert limiter.usage("p", "s")[0].used == 6
+        named = limiter.load([PastHit("p", "s", now - 9, 2, id="x")])
+        assert named.added == 1
+        assert limiter.usage("p", "s")[0].used == 8
+
+    def test_an_export_s_hits_are_known_by_their_stamps_whatever_their_units_are_by_now(self) -> None:
+        limiter = self.one("9/min", channels={"push": ["9/min"]})
+        hits = [limiter.decide("p", "s", 2, id=name, channel="push").hit for name in ("a", None)]
+        before = list(limiter.export())
+        for hit in hits:
+            assert limiter.settle("p", "s", hit, 4)
+        loaded = limiter.load(before)
+        assert (loaded.added, loaded.known, loaded.ambiguous) == (0, 4, 0)
+        assert limiter.usage("p", "s", channel="push")[0].used == 8
+
+    def test_slots_are_not_moved_and_a_log_s_time_goes_no_further_than_now(self) -> None:
+        policy = self.policy("p", ["2/10s"])
+        limiter, other = self.limiter(policy), self.limiter(policy, namespace=f"{self.namespace}-2")
+        self.at(100)
+        for _ in range(2):
+            limiter.decide("p", "s")
+        self.at(109.5)
+        slots = [limiter.schedule("p", "s") for _ in range(2)]
+        assert [slot.wait > 0 for slot in slots] == [True, True]
+        loaded = other.load(limiter.export())
+        assert (loaded.added, loaded.ahead) == (2, 2)
+        assert other.now_us() == self.clock.now_us()
+        assert not other.decide("p", "s")
+        self.at(110.1)
+        assert other.decide("p", "s").hit == self.clock.now_us()
+
+    def test_more_units_than_a_log_can_count_are_not_loaded(self) -> None:
+        limiter = self.one("9/min")
+        now = self.clock.now_us()
+        rows = [(now - 9 + row, LARGEST_QUOTA, 0) for row in range(2)]
+        with pytest.raises(InvalidValueError, match=r"record 1: .* more than this log can count"):
+            limiter.load([LogRecord("p", "s", rows)])
+        assert limiter.explain("p", "s").hits == ()
+        assert limiter.load([LogRecord("p", "s", rows[:1])]).added == 1
+        with pytest.raises(InvalidValueError, match="more than this log can count"):
+            limiter.load([PastHit("p", "s", now - 5)])
 
     def test_hits_with_ids_are_two_though_they_have_one_stamp(self) -> None:
         limiter = self.one("9/min", channels={"push": ["9/min"]})

@@ -5,7 +5,9 @@
 -- KEYS   1  the policy's own log, in which known hits are found   2  a channel's, if any
 -- ARGV   1 field in the bucket (empty: keys of their own)   2 now in us (empty: the server's clock)   3 retention_us
 --        4 grace_ms   5 bytes of a plain stamp   6 the hits by stamp, 22 bytes each: stamp in us[7] units[7] id[8]
--- Reply: {added, known, old, ahead} as counts of hits, or {-1} if a stored value is not a log; then nothing is changed.
+--        7 empty: a hit without an id is known by its stamp and units; else of an export, by its stamp alone
+-- Reply: {added, known, old, ahead, ambiguous} as counts of hits; or {-1} if a stored value is not a log, {-2} if a log
+--        cannot count so many units: then nothing is changed.
 -- Invariant: the same hits merged again add nothing.
 -- Complexity: O(hits in the logs and new ones); O(new ones) if they go to the end of a long log and none has an id.
 
@@ -50,7 +52,7 @@ if own.f then
 end
 
 local fresh, at = {}, {}
-local known, old, ahead = 0, 0, 0
+local exported, known, old, ahead, ambiguous, more = ARGV[7] ~= '', 0, 0, 0, 0, 0
 
 -- The units and the id of the hit with this stamp in the policy's log; nil if there is none.
 local function hit_at(stamp)
@@ -71,19 +73,7 @@ local function is_known(stamp, units, id)
   if id and marks[id] then return true end
   local there, its = hit_at(stamp)
   if not there then return false end
-  return units == 0 or there == 0 or (there == units and (not id or not its or id == its))
-end
-
--- The first free microsecond at or after the hit's own stamp; nil if an earlier merge moved the same hit there.
-local function free_stamp(stamp, units, id)
-  while taken(stamp) do
-    stamp = stamp + 1
-    if not is_id(id) then
-      local there, its = hit_at(stamp)
-      if there == units and (its or nil) == id then return nil end
-    end
-  end
-  return stamp
+  return units == 0 or there == 0 or ((exported or there == units) and (not id or not its or id == its))
 end
 
 for pos = 1, #packed, 22 do
@@ -92,22 +82,26 @@ for pos = 1, #packed, 22 do
   if id == NONE then id = nil end
   if stamp <= horizon then
     old = old + 1
-  elseif stamp > time + 1000000 then   -- MOST_AHEAD_US
+  elseif stamp > time then
     ahead = ahead + 1
+  elseif is_known(stamp, units, id) then
+    known = known + 1
+  elseif not is_id(id) and taken(stamp) then
+    ambiguous = ambiguous + 1
   else
-    local free = not is_known(stamp, units, id) and free_stamp(stamp, units, id)
-    if free then
-      local one = {free, units, id}
-      fresh[#fresh + 1], at[free] = one, one
-      if is_id(id) then marks[id] = true end
-    else
-      known = known + 1
-    end
+    while taken(stamp) do stamp = stamp + 1 end
+    local one = {stamp, units, id}
+    fresh[#fresh + 1], at[stamp], more = one, one, more + units
+    if is_id(id) then marks[id] = true end
   end
 end
 if #fresh == 0 then
   if known > 0 then touch(KEYS[1], lifetime(math.max(newest(own), own.floor), retention, now, grace)) end
-  return {0, known, old, ahead}
+  return {0, known, old, ahead, ambiguous}
+end
+
+for _, log in ipairs(logs) do
+  if not has_room(log, horizon, more, MOST_UNITS - 1) then return {-2} end
 end
 
 -- Merge the new hits into the log in one pass: inserting one by one would move the later hits each time.
@@ -129,15 +123,14 @@ local function weave(log, ids)
     add(one[1], one[2], ids and one[3])
   end
   older(math.huge)
-  if sum > MOST_UNITS then error('capline: more than 2^53 units in one log') end
   log.s, log.c, log.f, log.n, log.key = s2, c2, f2, m, nil
-  log.floor = math.max(log.floor, fresh[#fresh][1])
+  log.floor = math.max(log.floor, math.min(fresh[#fresh][1], time))
 end
 
 local last = 0
 for k, log in ipairs(logs) do
   if log.n == 0 or log.s[log.n] < fresh[1][1] then
-    for _, one in ipairs(fresh) do record(log, one[1], one[2], one[1], k == 1 and one[3] or nil) end
+    for _, one in ipairs(fresh) do record(log, one[1], one[2], math.min(one[1], time), k == 1 and one[3] or nil) end
   else
     weave(log, k == 1)
   end
@@ -155,4 +148,4 @@ for k, key in ipairs(KEYS) do
     keep_bucket(key, ttl, grace)
   end
 end
-return {#fresh, known, old, ahead}
+return {#fresh, known, old, ahead, ambiguous}

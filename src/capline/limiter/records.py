@@ -115,16 +115,16 @@ class LoadProgress:
     def take(self, outcomes: Sequence[Merged | CaplineError]) -> None:
         """The next records' outcomes; raises the error of a store that could not answer."""
         before = self.loaded
-        sums, failed = msgspec.structs.astuple(before)[1:6], before.failed
+        sums = [before.added, before.known, before.old, before.ahead, before.ambiguous, before.failed]
         faults = list(before.faults)
         for number, outcome in enumerate(outcomes, before.records + 1):
             fault = None
             if isinstance(outcome, Merged):
-                sums = tuple(map(add, sums, msgspec.structs.astuple(outcome)))
+                sums[:5] = map(add, sums, msgspec.structs.astuple(outcome))
                 if outcome.ahead:
                     fault = f"{outcome.ahead} hit(s) later than the store's time were left out"
             elif isinstance(outcome, (StoreDamagedError, StoreVersionError)):
-                failed += 1
+                sums[5] += 1
                 fault = str(outcome)
             elif isinstance(outcome, InvalidValueError):
                 raise InvalidValueError(f"record {number}: {outcome}")
@@ -132,7 +132,7 @@ class LoadProgress:
                 raise outcome
             if fault and len(faults) < MOST_FAULTS:
                 faults.append((number, fault))
-        self.loaded = Loaded(before.records + len(outcomes), *sums, failed, tuple(faults))
+        self.loaded = Loaded(before.records + len(outcomes), *sums, faults=tuple(faults))
 
 
 def records_of(found: ScannedLog, log: str, *, keyed: bool) -> Iterator[LogRecord]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from capline.model.decision import Decision
     from capline.window.bound_log import BoundLog
 
-__all__ = ["charge", "too_many"]
+__all__ = ["charge", "check_room", "too_many"]
 
 
 def charge(logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0) -> Decision:
@@ -33,12 +33,19 @@ def charge(logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0) -> Decis
     if known is not None:
         return known
     stamp_us = stamp_from(logs, time_us, NEVER)
-    if stamp_us >= LATEST_US or not all(has_room(bound, time_us, stamp_us, bound.cost) for bound in logs):
+    if stamp_us >= LATEST_US:
         raise too_many(logs[0].cost)
+    check_room(logs, time_us, stamp_us)
     for number, bound in enumerate(logs):
         record_hit(bound, time_us, stamp_us, 0 if number else fingerprint)
     after = build_answer([(logs, stamp_us)], now_us)
     return msgspec.structs.replace(after, allowed=True, retry_after_us=0, hit=stamp_us)
+
+
+def check_room(logs: Sequence[BoundLog], time_us: int, stamp_us: int) -> None:
+    """Raise `InvalidValueError` if one of these logs cannot count its cost more."""
+    if not all(has_room(bound, time_us, stamp_us, bound.cost) for bound in logs):
+        raise too_many(logs[0].cost)
 
 
 def too_many(cost: int) -> InvalidValueError:

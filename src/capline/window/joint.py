@@ -13,6 +13,7 @@ import msgspec
 from capline.model.errors import IdConflictError
 from capline.model.limit_status import NUMBERS, LimitStatus, states_of
 from capline.window.answer import known_answer
+from capline.window.charge import check_room
 from capline.window.log import NEVER
 from capline.window.reading import time_of
 from capline.window.recording import record_hit
@@ -90,6 +91,9 @@ def joint_slot(
 
 def _record(parts: Sequence[Sequence[BoundLog]], now_us: int, fingerprints: Sequence[int], hits: Sequence[int]) -> None:
     """Record the hit of each part (`NEVER`: it has one), at the time of the part's own logs; its id in the first."""
+    for logs, stamp_us in zip(parts, hits, strict=True):
+        if stamp_us != NEVER:
+            check_room(logs, time_of(logs, now_us), stamp_us)
     for logs, fingerprint, stamp_us in zip(parts, fingerprints, hits, strict=True):
         time_us = time_of(logs, now_us)
         for number, bound in enumerate(logs if stamp_us != NEVER else ()):

@@ -27,6 +27,7 @@ import msgspec
 from capline.model.clock import LATEST_US
 from capline.window.answer import build_answer, known_answer
 from capline.window.bound_log import draft_logs
+from capline.window.charge import check_room
 from capline.window.log import DENIED, NEVER
 from capline.window.reading import fits_all, newest_of, opens_from, stamp_from, tightest_of, time_of
 from capline.window.recording import record_hit
@@ -53,7 +54,8 @@ def attempt(
     `fingerprint` is 64 bits of the attempt's id (0: none). With `denied_units` above 0 refusals count: a refusal is
     recorded as well, marked as one, and refusals behind the newest so many units of a log are forgotten. What was
     allowed stays: its quota may be raised again, and a retry gets its answer however many refusals came after it.
-    Raises `IdConflictError` if the id was recorded with another cost.
+    Raises `IdConflictError` if the id was recorded with another cost, `InvalidValueError` for more units than a log can
+    count, as it may hold those of windows that are over.
     """
     time_us = time_of(logs, now_us)
     known = known_answer(logs, fingerprint, time_us, now_us, slot=slot is not None)
@@ -61,6 +63,7 @@ def attempt(
         return known
     decision = judge([logs], now_us)[0] if slot is None else take_slot([logs], now_us, slot)
     if decision.hit is not None:
+        check_room(logs, time_us, decision.hit)
         for number, bound in enumerate(logs):
             record_hit(bound, time_us, decision.hit, 0 if number else fingerprint)
     elif denied_units and slot is None:

@@ -292,16 +292,23 @@ class LocalStore(Store, ABC):
     def _caught(self, transaction: LogTransaction, attempt: StoreAttempt) -> Decision | CaplineError:
         try:
             return self._operations.decide(transaction, attempt)
-        except IdConflictError as error:
+        except (IdConflictError, InvalidValueError) as error:
             return error
 
-    def _rows(self, transaction: LogTransaction, batch: Batch, rows: slice, *, record: bool) -> list[Decision]:
+    def _rows(
+        self, transaction: LogTransaction, batch: Batch, rows: slice, failed: dict[int, CaplineError], *, record: bool
+    ) -> list[Decision]:
         """Decide these rows of a batch in this transaction, or with `record` off only peek."""
         answer = self._operations.decide if record else self._operations.peek
         compiled, cost = batch.compiled, batch.cost
-        return [
-            answer(transaction, StoreAttempt(compiled[code], subject, cost)) for code, subject in rows_of(batch, rows)
-        ]
+        answers: list[Decision] = []
+        for row, (code, subject) in enumerate(rows_of(batch, rows), rows.start):
+            try:
+                answers.append(answer(transaction, StoreAttempt(compiled[code], subject, cost)))
+            except InvalidValueError as error:
+                failed[row] = error
+                answers.append(NO_ANSWER)
+        return answers
 
     def _in_parts(self, batch: Batch, *, record: bool) -> Decisions:
         """A transaction a part."""
@@ -332,10 +339,10 @@ class LocalStore(Store, ABC):
         answers: list[Decision] = []
         first = rows.start
         for row in sorted(row for row in damaged if rows.start <= row < rows.stop):
-            answers += self._rows(transaction, batch, slice(first, row), record=record)
+            answers += self._rows(transaction, batch, slice(first, row), damaged, record=record)
             answers.append(NO_ANSWER)
             first = row + 1
-        return answers + self._rows(transaction, batch, slice(first, rows.stop), record=record)
+        return answers + self._rows(transaction, batch, slice(first, rows.stop), damaged, record=record)
 
     def _sound(self, batch: Batch, rows: slice, decide: Callable[[dict[int, CaplineError]], _T], *, record: bool) -> _T:
         """What `decide` answers, given which of these rows of the batch are damaged."""
@@ -343,7 +350,7 @@ class LocalStore(Store, ABC):
             self._transact,
             decide,
             range(*rows.indices(len(batch.subjects))),
-            lambda transaction, row: self._rows(transaction, batch, slice(row, row + 1), record=record),
+            lambda transaction, row: self._rows(transaction, batch, slice(row, row + 1), {}, record=record),
         )
 
     def _each(self, items: Sequence[_Item], work: Callable[[LogTransaction, _Item], _T]) -> list[_T | CaplineError]:

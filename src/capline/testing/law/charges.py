@@ -133,6 +133,31 @@ class ChargeLaw(StoreSetting):
         assert (decided.allowed, decided.hit) == (True, first.hit), "an id is one consumption, by whichever verb"
         assert self.used(limiter) == [9]
 
+    def test_slots_and_decisions_of_more_than_a_log_can_count_are_refused_before_they_are_recorded(self) -> None:
+        """A log keeps hits for the widest window of all its policies, so it may hold more than one window's."""
+        policies = [self.policy("p", [f"{LARGEST_QUOTA}/10s"]), self.policy("kept", [f"{LARGEST_QUOTA}/hour"], log="p")]
+        limiter = self.limiter(*policies)
+        assert limiter.decide("p", "s", LARGEST_QUOTA)
+        self.clock.advance_us(10 * SECOND)
+        half = LARGEST_QUOTA // 2
+        assert limiter.decide("p", "t", half, "x")
+        assert limiter.schedule("p", "t", half + 1)
+        for verb in (limiter.decide, limiter.schedule):
+            for cost in (2, LARGEST_QUOTA):
+                with pytest.raises(InvalidValueError, match="more than this log can count"):
+                    verb("p", "s", cost)
+        with pytest.raises(InvalidValueError, match="more than this log can count"):
+            limiter.schedule("p", "t", 2)
+        for joint in (limiter.decide_all, limiter.schedule_all):
+            with pytest.raises(InvalidValueError, match="more than this log can count"):
+                joint([Attempt("p", "s:u"), Attempt("p", "s")])
+        assert limiter.usage("p", "s:u")[0].used == 0
+        [answer] = limiter.decide_batch([Attempt("p", "s", 2)])
+        assert isinstance(answer, InvalidValueError)
+        many = limiter.decide_many("p", ["s", "v"], cost=2)
+        assert (many.allowed.tolist(), type(many.errors[0])) == ([False, True], InvalidValueError)
+        assert [hit.units for hit in limiter.explain("p", "s").hits] == [LARGEST_QUOTA]
+
     @each_algorithm
     def test_a_charge_of_more_than_can_be_counted_is_refused_before_it_is_recorded(self, algorithm: str) -> None:
         limiter = self.one("7/11s", algorithm=algorithm)

@@ -246,7 +246,9 @@ class LmdbStore(LocalStore):
         pages.within(txn, self._table(b"pages"))
         return seen
 
-    def _rows(self, transaction: LogTransaction, batch: Batch, rows: slice, *, record: bool) -> list[Decision]:
+    def _rows(
+        self, transaction: LogTransaction, batch: Batch, rows: slice, failed: dict[int, CaplineError], *, record: bool
+    ) -> list[Decision]:
         """Many rows of one unit in one transaction, so at one instant: then all first hits are the same."""
         bound = batch.compiled
         if (
@@ -254,7 +256,7 @@ class LmdbStore(LocalStore):
             or batch.cost != 1
             or any(compiled.unit is None for compiled in bound)
         ):
-            return super()._rows(transaction, batch, rows, record=record)
+            return super()._rows(transaction, batch, rows, failed, record=record)
         txn, logs, now_us = transaction.txn, self._table(b"logs"), self._clock.now_us()
         prefix, retention_us = log_prefix(bound[0].refs[0]), bound[0].refs[0].retention_us
         firsts = [first_decision(compiled.unit, now_us) for compiled in bound]

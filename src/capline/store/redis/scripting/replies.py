@@ -32,9 +32,8 @@ __all__ = ["JointReply", "ReplyColumns", "conflict", "damaged", "decisions", "jo
 
 SPECIAL = np.dtype([("kind", "u1"), ("limit", "u1"), ("remaining", ">i8"), ("first", ">i8"), ("reset", ">i8")])
 _REFUSED, _ALLOWED, _CONFLICT, _DAMAGED, _OTHER_BATCH, _NO_ROOM = 0, 1, 2, 3, 4, 5
-_KNOWN = 4
-"""Of joint.lua, as is the next."""
-_SLOTS_DIFFER = 5
+_KNOWN, _SLOTS_DIFFER, _NO_ROOM_IN_PART = 4, 5, 6
+"""Of joint.lua."""
 _FORGOTTEN = 2
 """In place of whether a part's id was known: its slot is older than its log."""
 _JOINT = struct.Struct(">QBBBQQQ")
@@ -169,6 +168,8 @@ def joint_reply(
         raise damaged(compiled)
     if kind == _SLOTS_DIFFER:
         raise IdConflictError(SLOTS_DIFFER)
+    if kind == _NO_ROOM_IN_PART:
+        raise too_many(own.cost)
     if kind not in (_REFUSED, _ALLOWED, _KNOWN):
         raise _strange(kind)
     states_at = _JOINT.size + _JOINT_PART.size * len(attempts)
@@ -271,6 +272,8 @@ class ReplyColumns:
         """The error of a row of this kind."""
         if kind == _CONFLICT:
             return conflict(units, cost)
+        if kind == _NO_ROOM:
+            return too_many(cost)
         if kind == _OTHER_BATCH and self._receipt is not None:
             return receipt_conflict(self._receipt)
         return damaged(compiled) if kind == _DAMAGED else _strange(kind)

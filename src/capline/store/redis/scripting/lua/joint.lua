@@ -16,13 +16,14 @@
 -- Reply: one string: now in us[8]; kind[1]; the number of the part whose limit binds[1]; that limit's number in the
 --        part[1]; remaining[8]; retry_after in us + 1 (0: never)[8]; reset_after in us[8]; then for each part
 --        whether its id was known (2: of a slot that this log has forgotten)[1] and its hit[8]; then for each part, but
---        one that has forgotten, the state of each limit, as in rule.lua, unless kind is 2, 3 or 5.
+--        one that has forgotten, the state of each limit, as in rule.lua, unless kind is 2, 3, 5 or 6.
 --        The kinds:
 --        0 refused   1 allowed
 --        2 the part's id was recorded with another cost, which is in the place of remaining
 --        3 the value stored for the part is not a log
 --        4 allowed before: each part's id was known; the limit is the one that had the fewest units left
 --        5 the ids of a slot are known in some parts only, or at several instants
+--        6 the part's log cannot count so many units
 -- Invariant: nothing is written unless all parts are allowed. Complexity: O(limits), some commands for each log.
 
 --@include prelude
@@ -198,6 +199,10 @@ if allowed then
   for i, part in ipairs(new) do part.hit = stamps and stamps[i] or said[4] end
 end
 if mode ~= 1 then
+  for p, part in ipairs(allowed and parts or {}) do
+    local room = part.known or can_count(part.logs, part.time, part.hit)
+    if not room then return pack_answer(6, p - 1, 255, 0, 0, 0, '') end
+  end
   for _, part in ipairs(allowed and new or {}) do put_all(part.logs, part.time, part.hit, part.id) end
   for _, part in ipairs(allowed and parts or new) do save_part(part) end
 end

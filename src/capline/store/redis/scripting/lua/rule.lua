@@ -309,23 +309,25 @@ local function deny(logs, now)
   return answer(stamped, now, false, binding or quiet, opens)
 end
 
--- Whether the log can count its cost more, at this stamp.
-local function can_count(bound, time, stamp)
-  local log, by, most = bound.log, bound.limits[2], MOST_UNITS - 1
-  if bound.storage > 0 and by and kind_of(by) == LEVEL then
-    return level_raised(log, stamp, bound.cost, by[2], by[3], by[4]) ~= nil
+-- Whether each log can count its cost more, at this stamp.
+local function can_count(logs, time, stamp)
+  for _, bound in ipairs(logs) do
+    local log, by, most = bound.log, bound.limits[2], MOST_UNITS - 1
+    if bound.storage > 0 and by and kind_of(by) == LEVEL then
+      if not level_raised(log, stamp, bound.cost, by[2], by[3], by[4]) then return false end
+    else
+      if bound.storage > 0 and by and kind_of(by) == COUNTER then most = math.floor(most / by[4]) end
+      if not has_room(log, time - bound.retention, bound.cost, most) then return false end
+    end
   end
-  if bound.storage > 0 and by and kind_of(by) == COUNTER then most = math.floor(most / by[4]) end
-  return has_room(log, time - bound.retention, bound.cost, most)
+  return true
 end
 
 -- Record the cost whatever the limits say, now and before slots that are taken, and answer as of after it.
 local function charge(logs, id, now)
   local time = time_and_newest(logs, now)
   local stamp = free_stamp(logs, time, -1)
-  local room = stamp < MOST_UNITS
-  for _, bound in ipairs(logs) do room = room and can_count(bound, time, stamp) end
-  if not room then return {NO_ROOM, 0, 0, 0, 0} end
+  if stamp >= MOST_UNITS or not can_count(logs, time, stamp) then return {NO_ROOM, 0, 0, 0, 0} end
   put_all(logs, time, stamp, id)
   local after = answer({{logs, stamp}}, now, false)
   return {ALLOWED, after[2], after[3], stamp, after[5]}
@@ -345,6 +347,7 @@ local function attempt(logs, mode, id, now, max_wait, not_before)
   if mode == 1 then
     if said[1] == ALLOWED then said[4] = 2 ^ 60 end
   elseif said[1] == ALLOWED then
+    if not can_count(logs, time, said[4]) then return {NO_ROOM, 0, 0, 0, 0}, false end
     put_all(logs, time, said[4], id)
   elseif mode == 0 and logs[1].denied > 0 then
     said = deny(logs, now) or said

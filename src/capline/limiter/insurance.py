@@ -1,14 +1,15 @@
 """Limits kept in this process for as long as the store cannot answer: each quota divided by the number of hosts.
 
-The rule: all hosts together never admit more than a quota in any window of the outage. So a quota is rounded down, and
-one below the number of hosts refuses. What the store admitted before the outage is not known here, nor is what is
+The rule: all hosts together never admit more than a quota in any window of the outage. So a quota is rounded down. What
+does not fit a share at all, as each attempt where the quota is below the number of hosts, is refused by the outage and
+by no limit: for a second, and not for ever. What the store admitted before the outage is not known here, nor is what is
 admitted here known to the store afterwards: a window across its beginning or its end may hold up to twice the quota.
 """
 
 from __future__ import annotations
 
 from math import gcd
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -17,7 +18,7 @@ from capline.limiter.rules import Rules
 from capline.limiter.unnamed import UnnamedPolicies
 from capline.model.clock import SystemClock
 from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
-from capline.store.columns import NO_HIT
+from capline.store.columns import NEVER_US, NO_HIT
 from capline.store.protocol import Batch, StoreAttempt
 
 if TYPE_CHECKING:
@@ -36,10 +37,13 @@ if TYPE_CHECKING:
     from capline.store.columns import Decisions
     from capline.store.local.transaction import LocalRule
 
-__all__ = ["Insurance", "Insurer"]
+__all__ = ["ASK_AGAIN_US", "Insurance", "Insurer"]
 
+ASK_AGAIN_US = 1_000_000
+"""`retry_after` of a refusal by an outage: nobody knows when the store answers again, and None would mean never."""
 MOST_HOSTS = 1_000_000
 EXACT = 1 << 53
+_Answer = TypeVar("_Answer", "Decision", "Joint")
 _PRIMES = (2, 3, 5, 7)
 """The prime factors of usual windows."""
 
@@ -49,7 +53,8 @@ class Insurance(msgspec.Struct, frozen=True):
 
     `hosts` (1 to a million) is how many limiters, in all processes on all hosts, may stand in for the store at once.
     Each quota is divided by it and rounded down: together they never admit more than the quota in any window of the
-    outage, and a quota below the number of hosts refuses.
+    outage. What fits no share, as each attempt where the quota is below the number of hosts, is refused as
+    by `"deny"`: with origin `fallback`, no limit, and a `retry_after` of 1 s.
     """
 
     hosts: int = 8
@@ -90,15 +95,15 @@ class Insurer:
 
     def decide(self, attempt: Attempt) -> Decision:
         """As the store's `decide`."""
-        return _insured(self._store.decide(*self._arguments(attempt)))
+        return _insured(self._store.decide(*self._arguments(attempt)), hit=None)
 
     def peek(self, attempt: Attempt) -> Decision:
         """As the store's `peek`."""
-        return _insured(self._store.peek(*self._arguments(attempt)))
+        return _insured(self._store.peek(*self._arguments(attempt)), hit=None)
 
     def schedule(self, attempt: Attempt, max_wait_us: int | None, not_before_us: int) -> Decision:
         """As the store's `schedule`."""
-        return _insured(self._store.schedule(*self._arguments(attempt), max_wait_us, not_before_us))
+        return _insured(self._store.schedule(*self._arguments(attempt), max_wait_us, not_before_us), hit=None)
 
     def many(self, columns: AttemptColumns, *, consume: bool) -> Decisions:
         """As the store's `decide_many`, or `peek_many`."""
@@ -114,6 +119,9 @@ class Insurer:
             batch = self._overrides.batch(unrepeated, compiled, [self._rules.known(*names) for names in kinds])
         answers = self._store.decide_many(batch) if consume else self._store.peek_many(batch)
         answers.hit[:] = NO_HIT
+        never = ~answers.allowed & (answers.retry_after_us == NEVER_US)
+        answers.limit_index[never], answers.remaining[never] = -1, 0
+        answers.retry_after_us[never], answers.reset_after_us[never] = ASK_AGAIN_US, NEVER_US
         answers.origin = "insurance"
         return answers
 
@@ -121,13 +129,13 @@ class Insurer:
         """As the store's `decide_all`, or `peek_all`."""
         parts = [StoreAttempt(*self._arguments(attempt)) for attempt in attempts]
         answer = self._store.decide_all(parts) if consume else self._store.peek_all(parts)
-        return msgspec.structs.replace(answer, hits=(), origin="insurance")
+        return _insured(answer, hits=())
 
     def schedule_all(self, attempts: Sequence[Attempt], max_wait_us: int | None, not_before_us: int) -> Joint:
         """As the store's `schedule_all`."""
         parts = [StoreAttempt(*self._arguments(attempt)) for attempt in attempts]
         answer = self._store.schedule_all(parts, max_wait_us, not_before_us)
-        return msgspec.structs.replace(answer, hits=(), origin="insurance")
+        return _insured(answer, hits=())
 
     def forget(self, subject: Subject) -> None:
         """As the store's `erase`, in every policy."""
@@ -199,5 +207,10 @@ def _round_share(limit: Limit, hosts: int) -> int:
     return share - share % step
 
 
-def _insured(decision: Decision) -> Decision:
-    return msgspec.structs.replace(decision, hit=None, origin="insurance")
+def _insured(answer: _Answer, **no_hits: Any) -> _Answer:
+    """Without hits. What never fits a share is refused as by an outage: it may fit the quota, which is the store's."""
+    if answer.allowed or answer.retry_after_us is not None:
+        return msgspec.structs.replace(answer, **no_hits, origin="insurance")
+    return msgspec.structs.replace(
+        answer, limit=None, remaining=0, retry_after_us=ASK_AGAIN_US, reset_after_us=None, origin="fallback", _seen=()
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeGuard
 
-from capline.limiter.insurance import Insurance, Insurer
+from capline.limiter.insurance import ASK_AGAIN_US, Insurance, Insurer
 from capline.model.decision import Decision, Joint
 from capline.model.errors import (
     CaplineError,
@@ -42,8 +42,6 @@ __all__ = ["ASK_AGAIN_US", "OutagePolicy"]
 
 _CHOICES = ("raise", "allow", "deny")
 _ALLOW = Decision(True, None, 0, 0, None, None, "fallback")
-ASK_AGAIN_US = 1_000_000
-"""`retry_after` of a refusal by an outage: nobody knows when the store answers again, and None would mean never."""
 _DENY = Decision(False, None, 0, ASK_AGAIN_US, None, None, "fallback")
 
 

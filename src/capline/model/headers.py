@@ -7,7 +7,8 @@
     both      Retry-After                                  on a refusal: seconds until this cost would fit
 
 Seconds are whole and rounded up, so never too early. A time that never comes is left out. So are quiet hours, which
-have no quota; their end is in Retry-After. In an outage no limit was read, so there are no headers of limits.
+have no quota; their end is in Retry-After. In an outage no limit was read, so there are no headers of limits;
+`Insurance` has those of its shares.
 """
 
 from __future__ import annotations

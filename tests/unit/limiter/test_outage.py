@@ -257,9 +257,24 @@ def test_insured_limits_are_the_quota_divided_by_the_hosts_rounded_down(make: An
     assert [answer.hit for answer in answers] == [None] * 3
     assert str(answers[2].limit) == "2/day"
     refused = limiter.decide("p", "other", segment="new")
-    assert (refused.allowed, str(refused.limit), refused.retry_after_us) == (False, "0/day", None)
+    assert (refused.allowed, refused.limit, refused.retry_after, refused.origin) == (False, None, 1.0, "fallback")
     assert limiter.decide("p", "third", channel="push")
     assert str(limiter.decide("p", "third", channel="push").limit) == "1/day"
+
+
+def test_what_fits_no_share_is_refused_by_the_outage_and_not_for_ever(make: Any) -> None:
+    """Its share of 3/day is nothing: that says when to ask again, and shows no client a quota of 0."""
+    limiter, door = make(Insurance(hosts=8), Policy("p", ["3/day"]), Policy("wide", ["16/day"]))
+    door.down = gone()
+    many = limiter.decide_many("p", ["s"])
+    assert (many.allowed[0], many.retry_after_us[0], many.limit_index[0]) == (False, 1_000_000, -1)
+    parts = [Attempt("p", "s"), Attempt("wide", "s")]
+    refused = [verb("p", "s") for verb in (limiter.decide, limiter.peek, limiter.schedule)]
+    refused += [limiter.decide("wide", "s", 3), limiter.decide_all(parts), limiter.schedule_all(parts)]
+    for answer in refused:
+        assert (answer.allowed, answer.limit, answer.retry_after, answer.origin) == (False, None, 1.0, "fallback")
+    assert refused[0].headers("draft-11") == refused[0].headers("legacy") == {"Retry-After": "1"}
+    assert limiter.decide("wide", "s").headers("draft-11")["RateLimit"].startswith('"wide-day";r=1;')
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 3, 5, 8])
@@ -415,12 +430,14 @@ def test_every_policy_can_be_insured_by_any_number_of_hosts(
     policy = Policy("p", limits, **options)
     limiter, door = behind_a_door(policy, on_store_error=Insurance(hosts), clock=ManualClock(START_US))
     door.down = gone()
-    for limit in limiter._outage._insurer._rules.policy("p").limits:
+    shares = limiter._outage._insurer._rules.policy("p").limits
+    for limit in shares:
         whole = next(one.quota for one in policy.limits if one.window_us == limit.window_us)
         assert limit.quota * hosts <= whole
         if policy.algorithm == "gcra":
             assert limit.quota * hosts >= whole * 0.9 - hosts * 10 or whole < hosts * 100
-    assert limiter.decide("p", "s").origin == "insurance"
+    least = min(limit.quota for limit in shares)
+    assert limiter.decide("p", "s").origin in (("insurance",) if least else ("insurance", "fallback"))
     limiter.close()
 
 

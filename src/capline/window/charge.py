@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from capline.model.decision import Decision
     from capline.window.bound_log import BoundLog
 
-__all__ = ["charge", "check_room", "too_many"]
+__all__ = ["NoRoomError", "charge", "check_room", "too_many"]
 
 
 def charge(logs: Sequence[BoundLog], now_us: int, fingerprint: int = 0) -> Decision:
@@ -48,8 +48,12 @@ def check_room(logs: Sequence[BoundLog], time_us: int, stamp_us: int) -> None:
         raise too_many(logs[0].cost)
 
 
-def too_many(cost: int) -> InvalidValueError:
+class NoRoomError(InvalidValueError):
+    """A cost that a log cannot count; in a batch the error of its row alone."""
+
+
+def too_many(cost: int) -> NoRoomError:
     """The error of a cost that a log cannot count."""
-    return InvalidValueError(
+    return NoRoomError(
         f"{cost} units are more than this log can count beside what it holds; ask for less, or in larger units"
     )

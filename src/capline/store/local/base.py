@@ -24,6 +24,7 @@ from capline.store.local.transaction import LocalRule, LogRef, LogTransaction, S
 from capline.store.local.whole_logs import merged, next_page
 from capline.store.protocol import Batch, Merge, Page, Store, StoreAttempt
 from capline.window.bound_log import readers_of
+from capline.window.charge import NoRoomError
 from capline.window.slot import Slot
 
 if TYPE_CHECKING:
@@ -292,7 +293,7 @@ class LocalStore(Store, ABC):
     def _caught(self, transaction: LogTransaction, attempt: StoreAttempt) -> Decision | CaplineError:
         try:
             return self._operations.decide(transaction, attempt)
-        except (IdConflictError, InvalidValueError) as error:
+        except (IdConflictError, NoRoomError) as error:
             return error
 
     def _rows(
@@ -305,7 +306,7 @@ class LocalStore(Store, ABC):
         for row, (code, subject) in enumerate(rows_of(batch, rows), rows.start):
             try:
                 answers.append(answer(transaction, StoreAttempt(compiled[code], subject, cost)))
-            except InvalidValueError as error:
+            except NoRoomError as error:
                 failed[row] = error
                 answers.append(NO_ANSWER)
         return answers

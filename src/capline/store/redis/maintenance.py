@@ -11,12 +11,11 @@ from capline.store.protocol import Page, ScannedLog
 from capline.store.redis.cluster.router import UnderReplicated
 from capline.store.redis.io.wire import Exchange, NoReply, Request, ServerError, pack
 from capline.store.redis.scripting.keys import field_of, log_of_key, slot_of, subject_of, tag_of, tag_of_key
-from capline.store.redis.scripting.replies import damaged
+from capline.store.redis.scripting.replies import NO_ROOM, damaged
 from capline.store.redis.scripting.requests import keys_of
 from capline.store.redis.scripting.scripts import MERGE, SWEEP, Call
 from capline.store.redis.scripting.value import ParsedLog, read_value
 from capline.store.redis.session import confirmed, sound
-from capline.store.redis.verbs import NO_ROOM
 from capline.window.charge import too_many
 from capline.window.log import Hit
 from capline.window.merge import Merged

@@ -9,6 +9,7 @@ import numpy as np
 from capline.model.errors import CaplineError
 from capline.store.redis.cluster.router import UnderReplicated
 from capline.store.redis.scripting.replies import (
+    NO_ROOM,
     damaged,
     one_decision,
 )
@@ -44,8 +45,6 @@ __all__ = ["Verbs"]
 ROWS_A_ROUND = 10_000
 """Refunds in one round trip."""
 
-NO_ROOM = -2
-"""The reply of refund.lua for more units than a log can count."""
 NO_LESS = 2
 """Its reply for a hit that was settled at as many units as it had, or more."""
 

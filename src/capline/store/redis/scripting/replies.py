@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from capline.store.protocol import StoreAttempt
     from capline.store.redis.scripting.compiled_rule import RedisRule
 
-__all__ = ["JointReply", "ReplyColumns", "conflict", "damaged", "decisions", "joint_reply", "one_decision"]
+__all__ = ["NO_ROOM", "JointReply", "ReplyColumns", "conflict", "damaged", "decisions", "joint_reply", "one_decision"]
 
 SPECIAL = np.dtype([("kind", "u1"), ("limit", "u1"), ("remaining", ">i8"), ("first", ">i8"), ("reset", ">i8")])
 _REFUSED, _ALLOWED, _CONFLICT, _DAMAGED, _OTHER_BATCH, _NO_ROOM = 0, 1, 2, 3, 4, 5
@@ -38,6 +38,8 @@ _FORGOTTEN = 2
 """In place of whether a part's id was known: its slot is older than its log."""
 _JOINT = struct.Struct(">QBBBQQQ")
 _JOINT_PART = struct.Struct(">BQ")
+NO_ROOM = -2
+"""The reply of refund.lua and merge.lua for more units than a log can count."""
 _NO_STAMP = 1 << 60
 """The hit of a row that was only peeked at."""
 _MARK = 255

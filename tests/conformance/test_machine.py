@@ -8,4 +8,6 @@ pytestmark = sized
 STEPS = size(2_500, 10_000)
 
 TestMemory = state_machine("memory://", steps=STEPS)
+TestMemoryChanging = state_machine("memory://", steps=STEPS, changing=True)
+TestLmdbChanging = state_machine("lmdb://{tmp}/store", steps=STEPS, changing=True)
 TestLmdb = state_machine("lmdb://{tmp}/store", steps=STEPS)

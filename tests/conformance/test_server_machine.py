@@ -23,5 +23,9 @@ def _cluster(kind: str) -> str:
 
 TestRedis = state_machine(partial(_single, "redis"), steps=STEPS)
 TestRedisBucket = state_machine(partial(_single, "redis"), layout="bucket", steps=STEPS)
+TestRedisChanging = state_machine(partial(_single, "redis"), steps=STEPS, changing=True)
 TestValkey = state_machine(partial(_single, "valkey"), steps=STEPS)
+TestValkeyClusterBucketChanging = state_machine(
+    partial(_cluster, "valkey"), layout="bucket", steps=STEPS, changing=True
+)
 TestValkeyClusterBucket = state_machine(partial(_cluster, "valkey"), layout="bucket", steps=STEPS)

@@ -6,6 +6,7 @@ older generation moves to the younger, so frequent subjects stay.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from capline.model.limit import Limit
     from capline.model.subject import Subject
 
-__all__ = ["MISSING", "Cached", "OverrideCache", "OwnLimits", "Recent", "Timed"]
+__all__ = ["MISSING", "Cached", "OverrideCache", "OwnLimits", "Recent", "Timed", "drop_oldest"]
 
 
 class OwnLimits:
@@ -43,6 +44,12 @@ class _Missing:
 
 
 MISSING: Any = _Missing()
+
+
+def drop_oldest(kept: dict[Any, Any]) -> None:
+    """Drop the entry that is longest there. Where another thread changes the dict just now, the next call does it."""
+    with suppress(RuntimeError):
+        kept.pop(next(iter(kept), None), None)
 
 
 class Recent:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from capline.config.cache import MISSING, OverrideCache, OwnLimits, Timed
+from capline.config.cache import MISSING, OverrideCache, OwnLimits, Timed, drop_oldest
 from capline.config.document import policy_of
 from capline.config.records import (
     OVERRIDES,
@@ -175,7 +175,7 @@ class View:
         own = self._own.get(key)
         if own is None:
             if len(self._own) >= MOST_KINDS:
-                self._own = {}
+                drop_oldest(self._own)
             try:
                 own = self._own[key] = OwnLimits(tuple(Limit.parse(text) for text in texts))
             except CaplineError as error:

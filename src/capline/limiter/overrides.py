@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from capline.config.cache import MISSING, OwnLimits
+from capline.config.cache import MISSING, OwnLimits, drop_oldest
 from capline.model.errors import PolicyError, UnknownNameError
 from capline.model.late import LateModule
 from capline.model.subject import check_subject
@@ -38,7 +38,7 @@ else:
 __all__ = ["Overridden"]
 
 MOST_COMPILED = 4096
-"""Compiled rules of overrides that are kept; when there are more, all are dropped."""
+"""Compiled rules of overrides that are kept; one more takes the place of the oldest, which costs only that one."""
 MOST_CODES = 1 << 16
 
 
@@ -103,7 +103,7 @@ class Overridden:
             if own is None or compiled is None:
                 return common(subject)
             if len(fast_paths) >= MOST_COMPILED:
-                fast_paths.clear()
+                drop_oldest(fast_paths)
             fast_paths[own] = compiled.decide_one
             return compiled.decide_one(subject)
 
@@ -153,7 +153,7 @@ class Overridden:
             return known[own, names]
         except KeyError:
             if len(known) >= MOST_COMPILED:
-                known.clear()
+                drop_oldest(known)
         rule = self._rule(own, names)
         compiled = known[own, names] = None if rule is None else self._compile(rule)
         return compiled

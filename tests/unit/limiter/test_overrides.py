@@ -14,6 +14,7 @@ from tests.kit.limiter import behind_a_door, close, gone
 
 from capline import AsyncLimiter, Attempt, CaplineError, Insurance, Limit, Limiter, ManualClock, Policy
 from capline.config.configuration import Configuration
+from capline.limiter import overrides
 from capline.model.errors import PolicyError, StoreUnavailableError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -133,6 +134,27 @@ def test_a_policy_without_overrides_keeps_its_fast_path(limiter: Limiter) -> Non
     limiter.override("promo", "u", None)
     limiter.decide("promo", "v")
     assert limiter._fast_by_policy["promo"] == limiter._bound("promo", None, None).decide_one
+
+
+def test_one_more_set_of_limits_takes_the_place_of_one(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overrides, "MOST_COMPILED", 4)
+    for subject in range(6):
+        limiter.override("promo", subject, [f"{20 - subject}/day"])
+    made, compiled = limiter._overrides, list[object]()
+    assert made is not None
+    compile_rule = made._compile
+
+    def counted(rule: Any) -> Any:
+        compiled.append(rule)
+        return compile_rule(rule)
+
+    monkeypatch.setattr(made, "_compile", counted)
+    for subject in range(6):
+        limiter.decide("promo", subject)
+    assert len(compiled) == 6
+    for subject in range(2, 6):
+        limiter.decide("promo", subject)
+    assert len(compiled) == 6, "the other four stay"
 
 
 def test_the_fast_path_of_a_policy_with_overrides_asks_once(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,10 +32,10 @@ MUTANTS = (
     Mutant(
         "sweep_without_grace",
         "store/local/lmdb/store.py",
-        "rows, windows=2))",
-        "rows, windows=1))",
+        "rows, GRACE))",
+        "rows, 0))",
         "a clock that jumps ahead for a moment costs the history of a window",
-        "tests/unit/store/local/test_sweep.py::test_a_clock_that_jumps_ahead_for_less_than_a_window_costs_no_history",
+        "tests/unit/store/local/test_sweep.py::test_a_clock_that_jumps_ahead_for_less_than_half_a_window_costs_no_history",
     ),
     Mutant(
         "reserved_bytes_unchecked",

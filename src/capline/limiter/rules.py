@@ -33,10 +33,11 @@ Names = tuple[str, str | None, str | None, str | None]
 
 
 class _LogFacts(NamedTuple):
-    """Of one log: how long it keeps hits, the largest quota on it, and the names of the logs beside it."""
+    """Of one log: how long it keeps hits, its largest quota, the replicas to wait for, and the logs beside it."""
 
     retention_us: int
     largest: int
+    replicas: int
     channel_logs: tuple[str, ...]
     meters: tuple[str, ...]
 
@@ -83,7 +84,7 @@ class Rules:
         return facts
 
     def _put_together(self, log: str) -> _LogFacts:
-        retention_us = largest = 0
+        retention_us = largest = replicas = 0
         channels: set[str] = set()
         meters: list[str] = []
         for policy in self._sharing[log]:
@@ -92,11 +93,12 @@ class Rules:
             # A sliding counter counts the window before as well.
             retention_us = max(retention_us, 2 * widest_us if policy.algorithm == "sliding_counter" else widest_us)
             largest = max(largest, of_subjects.largest, *(limit.quota for limit in policy.all_limits()))
+            replicas = max(replicas, policy.wait_replicas)
             channels.update(policy.channels)
             if not policy.keeps_log:
                 meters += [part.log for part in _apart(f"{self.namespace}:{log}", policy, 0)[1:]]
         named = tuple(f"{self.namespace}:{log}/{channel}" for channel in sorted(channels))
-        return _LogFacts(retention_us, largest, named, tuple(meters))
+        return _LogFacts(retention_us, largest, replicas, named, tuple(meters))
 
     def policy(self, name: str) -> Policy:
         """The policy of this name; raises `UnknownNameError` that lists those there are."""
@@ -180,7 +182,7 @@ class Rules:
                 "only a log of sliding_log can be exported or loaded"
             )
         log_limits = LogLimits(full, (), self._of_log(own).retention_us)
-        replicas = max([one.wait_replicas for one in self._sharing[own]])
+        replicas = self._of_log(own).replicas
         return BoundPolicy(policy.name, (log_limits,), (), policy.layout, replicas, policy.population)
 
     def retention_us(self, log: str) -> int:

@@ -488,8 +488,8 @@ MUTANTS = (
     Mutant(
         "bucket_that_is_never_read",
         "config/servers.py",
-        "range(first, first + AT_ONCE)]",
-        "range(first, first + AT_ONCE - 1)]",
+        "range(first, min(first + AT_ONCE, BUCKETS))",
+        "range(first, min(first + AT_ONCE - 1, BUCKETS))",
         "a list of all overrides on a server lacks one in five hundred",
         "tests/unit/config/test_backends.py::TestServer::test_many_overrides_are_many_commits[redis]",
     ),

@@ -146,7 +146,7 @@ class _Form:
                 return None
             value = BOOLEANS[value.lower()]
         elif key in _NUMBERS:
-            if not node.plain or not WHOLE.fullmatch(value):
+            if not WHOLE.fullmatch(value):
                 self._misshapen(node, where, key, "a whole number, like 2 or 10_000_000")
                 return None
             value = int(value)

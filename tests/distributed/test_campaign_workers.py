@@ -598,7 +598,7 @@ def test_a_worker_whose_receiver_takes_nothing_ends_with_exit_1_and_the_next_goe
     with receiver(lambda _id, _tries: said["status"]) as far:
         by_webhook(site, far)
         enqueue(site, redis_server)
-        _, told = ended(start(redis_server), 2)
+        _, told = ended(start(redis_server), 1)
         assert "stopped early: 32 messages in a row were not sent by webhook (HTTP 401)" in told
         assert "Traceback" not in told
         report = status(redis_server)

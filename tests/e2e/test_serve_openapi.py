@@ -48,7 +48,7 @@ OURS: dict[str, object] = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """A service with all of its parts: a configuration store, overrides, segments."""
     folder = tmp_path_factory.mktemp("serving")

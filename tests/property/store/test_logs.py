@@ -32,6 +32,12 @@ def policies(limits: list[str], layout: str = "subject") -> list[Policy]:
     return [Policy("p", limits, channels=channels, layout=layout, population=500)]
 
 
+def unmarked(record: LogRecord) -> str:
+    """A log, but for the marks of refunded hits: a store may keep the newest one alone."""
+    hits = [(stamp_us, units, units and fingerprint) for stamp_us, units, fingerprint in record.hits]
+    return f"{record.log} {record.subject!r} {hits}"
+
+
 @cache
 def url_of(store: str) -> str:
     if store == "memory":
@@ -135,12 +141,12 @@ def test_where_hits_crowd_in_a_few_microseconds_every_store_puts_them_where_memo
             assert other.load([LogRecord("p", "s", plain)]) == one.load([LogRecord("p", "s", plain)])
             for at in refunds:
                 assert other.refund("p", "s", START_US + at) == one.refund("p", "s", START_US + at)
-            assert sorted(map(str, other.export())) == sorted(map(str, one.export()))
+            assert sorted(map(unmarked, other.export())) == sorted(map(unmarked, one.export()))
             repeated = [*records, LogRecord("p", "s", plain), *one.export()]
             again = one.load(repeated)
             assert other.load(repeated) == again
             assert refunds or not again.added
-            assert sorted(map(str, other.export())) == sorted(map(str, one.export()))
+            assert sorted(map(unmarked, other.export())) == sorted(map(unmarked, one.export()))
             assert other.peek("p", "s", channel="push") == one.peek("p", "s", channel="push")
 
 

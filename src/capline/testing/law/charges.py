@@ -136,7 +136,7 @@ class ChargeLaw(StoreSetting):
     def test_slots_and_decisions_of_more_than_a_log_can_count_are_refused_before_they_are_recorded(self) -> None:
         """A log keeps hits for the widest window of all its policies, so it may hold more than one window's."""
         policies = [self.policy("p", [f"{LARGEST_QUOTA}/10s"]), self.policy("kept", [f"{LARGEST_QUOTA}/hour"], log="p")]
-        limiter = self.limiter(*policies)
+        limiter = self.limiter(*policies, self.policy("beside", ["3/hour"]))
         assert limiter.decide("p", "s", LARGEST_QUOTA)
         self.clock.advance_us(10 * SECOND)
         half = LARGEST_QUOTA // 2
@@ -150,8 +150,8 @@ class ChargeLaw(StoreSetting):
             limiter.schedule("p", "t", 2)
         for joint in (limiter.decide_all, limiter.schedule_all):
             with pytest.raises(InvalidValueError, match="more than this log can count"):
-                joint([Attempt("p", "s:u"), Attempt("p", "s")])
-        assert limiter.usage("p", "s:u")[0].used == 0
+                joint([Attempt("beside", "s"), Attempt("p", "s")])
+        assert limiter.usage("beside", "s")[0].used == 0
         [answer] = limiter.decide_batch([Attempt("p", "s", 2)])
         assert isinstance(answer, InvalidValueError)
         many = limiter.decide_many("p", ["s", "v"], cost=2)

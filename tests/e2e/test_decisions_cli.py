@@ -47,7 +47,8 @@ def test_a_subjects_day() -> None:
     assert (refused.returncode, refused.stdout[:31]) == (0, "refused by 1/day: fits in 1 d, ")
     assert capline("decide", "promo", "42", "--exit-code").returncode == 1
     why = capline("explain", "promo", "42", "--segment", "active").stdout
-    assert "shop:promo" in why
+    assert "│ promo " in why
+    assert "shop:" not in why
     assert f"hit {first['hit']}" in why
     explained = answer("explain", "promo", "42")
     assert explained["hits"] == [{"stamp_us": first["hit"], "units": 1}]

@@ -24,6 +24,7 @@ __all__ = ["ExplainedHit", "ExplainedLimit", "Explanation", "explain"]
 class ExplainedLimit(msgspec.Struct, frozen=True):
     """One limit as it stands: `used` is what counts now, and `remaining` what is left now, as `usage` says them.
 
+    `log` is the name of its log as an export has it, without the namespace.
     A decision's `remaining` is what is left after it. `frees` is (microseconds since 1970, units) of every hit that
     counts, soonest first; empty if the algorithm keeps no hits, and for quiet hours. `binds` is set for the limit that
     the decision names: the one that blocks longest, or has the least left. `quiet_until_us` is when the current quiet
@@ -123,7 +124,9 @@ def explain(
             opens_us = reader.opens_us(now_us, table) if isinstance(reader, QuietReader) else now_us
             quiet_until_us = opens_us if opens_us > now_us else None
             states.append(
-                ExplainedLimit(log_limits.log, reader.limit, used, max(0, left), frees, binds, quiet_until_us)
+                ExplainedLimit(
+                    log_limits.log.partition(":")[2], reader.limit, used, max(0, left), frees, binds, quiet_until_us
+                )
             )
     names = [hit.fingerprint if hit.fingerprint < REFUNDED else 0 for hit in logs[0]]
     hits = tuple(

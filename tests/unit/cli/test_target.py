@@ -87,7 +87,7 @@ def test_a_campaigns_file_says_how_it_is_asked(capline: CommandLine, campaign: s
     assert why.startswith("allowed: ")
     assert "policy promo, subject 42, segment active" in why
     explained = capline.json("explain", "promo", "42", "--campaign", "campaign.yaml")
-    assert [(each["log"], each["used"]) for each in explained["limits"]] == [("shop:promo", 1), ("shop:promo/push", 1)]
+    assert [(each["log"], each["used"]) for each in explained["limits"]] == [("promo", 1), ("promo/push", 1)]
     assert capline("peek", "promo", "9", "--campaign", "campaign.yaml").stdout.startswith("refused by 1/day")
     assert (
         "10 is not in the audience of campaign.yaml"

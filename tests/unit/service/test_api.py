@@ -190,7 +190,7 @@ def test_explain_and_erase(service: Service) -> None:
     (limit,) = why["limits"]
     assert limit == {
         "limit": "5/day",
-        "log": "capline:promo",
+        "log": "promo",
         "used": 1,
         "remaining": 4,
         "binds": True,

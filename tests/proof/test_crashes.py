@@ -32,7 +32,7 @@ os.environ["CAPLINE_STOP_AT"] = sys.argv[2]
 print(limiter.decide("p", "s", id="x").hit, flush=True)
 os.kill(os.getpid(), 9)
 """
-LAST_SYNC_OF_ONE = 18
+LAST_SYNC_OF_ONE = 19
 """Of a writer that made the store: that of its second decision's meta page."""
 
 

@@ -78,7 +78,7 @@ class Configured(CompiledRules[S]):
         if self._follows_policies:
             raise PolicyError("the policies of this limiter are those of its configuration store; change them there")
         with self._configuring:
-            rules = Rules(policies, self._rules.namespace, self._rules.overrides)
+            rules = Rules(policies, self._rules.namespace, self._rules.overrides, self._rules)
             self._check_segments(rules)
             self._outage.use(rules, self._config)
             self._take(rules)
@@ -148,7 +148,7 @@ class Configured(CompiledRules[S]):
             now_us = view.now_us()
             policies = view.policies_at(now_us) if self._follows_policies else self._rules.policies.values()
             try:
-                rules = Rules(policies, self._rules.namespace, totals)
+                rules = Rules(policies, self._rules.namespace, totals, self._rules)
                 self._plan_turn(now_us, totals)
             except CaplineError as error:
                 import logging  # noqa: PLC0415 - loaded where there is something to say
@@ -167,7 +167,8 @@ class Configured(CompiledRules[S]):
         self._next = None
         if turns and config is not None:
             next_us = min(turns.values())
-            self._next = next_us, Rules(config.view.policies_at(next_us), self._rules.namespace, totals)
+            rules = Rules(config.view.policies_at(next_us), self._rules.namespace, totals, self._rules)
+            self._next = next_us, rules
 
     def _turn(self) -> None:
         """Put scheduled changes in force whose instant has come."""

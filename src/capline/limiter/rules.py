@@ -26,6 +26,9 @@ __all__ = ["DEFAULT_NAMESPACE", "Names", "Rules"]
 
 DEFAULT_NAMESPACE = "capline"
 
+PAST_CHANNELS = 256
+"""So many channels of a log are remembered, in force or not: who renames them without end fills no memory."""
+
 _NO_OVERRIDES = Totals()
 
 Names = tuple[str, str | None, str | None, str | None]
@@ -46,6 +49,7 @@ class Rules:
     """An immutable set of policies, and the rule of each for every segment and channel.
 
     `overrides` has by policy the widest window and largest quota of its overrides: its logs are kept for those too.
+    `before` are the rules that these take the place of: a channel that is gone may still hold what is to be erased.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class Rules:
         policies: Iterable[Policy],
         namespace: str = DEFAULT_NAMESPACE,
         overrides: Mapping[str, Totals] | None = None,
+        before: Rules | None = None,
     ) -> None:
         self.overrides: Mapping[str, Totals] = overrides or {}
         self.namespace = check_name(namespace, "namespace")
@@ -75,6 +80,16 @@ class Rules:
             sharing.append(policy)
             if sharing[0] is not policy:
                 check_shared_log(policy, sharing[0])
+        self._past_channels = before._channels() if before is not None else {}  # noqa: SLF001 - of its kind
+
+    def _channels(self) -> dict[str, dict[str, None]]:
+        """Of each log the channels it has or had, as far as this process knows; the newest last."""
+        channels = {log: dict(named) for log, named in self._past_channels.items() if log in self._sharing}
+        for policy in self.policies.values():
+            if policy.channels:
+                named = {**channels.get(policy.log, {}), **dict.fromkeys(policy.channels)}
+                channels[policy.log] = dict.fromkeys([*named][-PAST_CHANNELS:])
+        return channels
 
     def _of_log(self, log: str) -> _LogFacts:
         """The facts of a log, from all policies on it; computed when first needed, as there may be many logs."""
@@ -85,7 +100,7 @@ class Rules:
 
     def _put_together(self, log: str) -> _LogFacts:
         retention_us = largest = replicas = 0
-        channels: set[str] = set()
+        channels = set(self._past_channels.get(log, ()))
         meters: list[str] = []
         for policy in self._sharing[log]:
             of_subjects = self.overrides.get(policy.name, _NO_OVERRIDES)

@@ -216,6 +216,19 @@ class RuleLaw(StoreSetting):
         limiter.use([self.policy("p", ["6/week"])])
         assert limiter.decide("p", "s").remaining == 1
 
+    def test_erase_reaches_a_channel_that_the_policy_has_no_more(self) -> None:
+        with_push, without = (
+            self.policy("p", ["9/day"], channels=channels) for channels in ({"push": ["2/day"]}, {"mail": ["2/day"]})
+        )
+        limiter = self.limiter(with_push)
+        assert limiter.decide("p", "s", 2, channel="push")
+        limiter.use([without])
+        limiter.use([self.policy("p", ["9/day"])])
+        assert limiter.erase("s") == 2
+        assert limiter.erase("s") == 0
+        limiter.use([with_push])
+        assert limiter.decide("p", "s", channel="push").remaining == 1
+
     def test_channels_and_the_overall_limit_are_one_step(self) -> None:
         limiter = self.one("3/day", channels={"push": ["2/day"], "email": ["1/day", "4/week"]})
         assert limiter.decide("p", "s", channel="push")

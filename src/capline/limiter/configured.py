@@ -34,7 +34,7 @@ class Configured(CompiledRules[S]):
 
     _watch: PolicyWatch | None
     _reload_due: bool = False
-    """Whether a good policy file was read that is not in force: it may not fit the segments yet."""
+    """Whether a good policy file was read that is not in force."""
     _outage: OutagePolicy
     _clock: Clock | None
     _shown_url: str
@@ -56,7 +56,7 @@ class Configured(CompiledRules[S]):
     def missing_segments(self) -> dict[str, list[str]]:
         """Segments that policies in force list and the served version lacks, by policy: nobody is in them now.
 
-        Only policies of a configuration store, or segments published later, can have any: others are refused.
+        They may be misspelt, or be published later; policies and segments come into force independently.
         """
         return {} if self._lookup is None else self._lookup.missing(self._rules.policies.values())
 
@@ -86,10 +86,9 @@ class Configured(CompiledRules[S]):
     def reload(self) -> bool:
         """Take over the policy file if it changed; True when it did.
 
-        A broken or missing file, or one of another namespace, raises its `PolicyError`; one that lists a segment which
-        is not served, an `UnknownNameError`. The last good policies stay, and each call tries again. Of a configuration
-        store what is new is read now; what cannot be used is a warning in the log, and tried again by each call. A
-        segment that is not served keeps nothing back there: `missing_segments` names it.
+        A broken or missing file, or one of another namespace, raises its `PolicyError`. The last good policies stay,
+        and each call tries again. Of a configuration store what is new is read now; what cannot be used is a warning in
+        the log, and tried again by each call. A segment that is not served keeps nothing back: `missing_segments`.
         """
         if self._config is not None and self._watch is None:
             changed = self._config.refresh()

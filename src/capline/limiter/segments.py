@@ -11,11 +11,12 @@ Cost: one attribute and some bitmap probes, no I/O: a microsecond, for text ids 
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from capline.limiter.checks import MOST_CODES
-from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, UnknownNameError, quoted
+from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, quoted
 from capline.model.late import LateModule
 from capline.model.subject import subject_text
 
@@ -70,12 +71,15 @@ class SegmentLookup:
             self._opened.stop()
 
     def check(self, policies: Iterable[Policy]) -> None:
-        """Raise where a policy lists a segment that there is not: probably it is misspelt."""
+        """Warn where a policy lists a segment that there is not: it may be misspelt, or be published later."""
         for policy, names in self.missing(policies).items():
             served = self.source.current
-            raise UnknownNameError(
-                f"policy {policy!r} has limits for segment {names[0]!r}, which the segments of version "
-                f"{served.version} lack; there are: {', '.join(served.names) or 'none'}"
+            logging.getLogger("capline").warning(
+                "policy %r has limits for segment %r, which the segments of version %s lack; there are: %s",
+                policy,
+                names[0],
+                served.version,
+                ", ".join(served.names) or "none",
             )
 
     def missing(self, policies: Iterable[Policy]) -> dict[str, list[str]]:

@@ -34,7 +34,7 @@ from capline.service.segments import MEMBERS, page_limit
 from capline.store.redis.io.url import parse_url, server_schemes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
@@ -253,13 +253,8 @@ def configuration_state(limiter: AsyncLimiter) -> dict[str, object]:
 class ConfigurationMetrics:
     """Gauges of the configuration that this process serves, read on demand."""
 
-    def __init__(
-        self,
-        registry: CollectorRegistry,
-        configuration: Configuration,
-        missing_segments: Callable[[], Mapping[str, Sequence[str]]] = dict,
-    ) -> None:
-        self._configuration, self._missing_segments = configuration, missing_segments
+    def __init__(self, registry: CollectorRegistry, configuration: Configuration) -> None:
+        self._configuration = configuration
         registry.register(self)
 
     def collect(self) -> Iterable[Metric]:
@@ -273,10 +268,6 @@ class ConfigurationMetrics:
             ("overrides", "Overrides in the configuration."),
         ):
             yield GaugeMetricFamily(f"capline_config_{name}", what, value=figures[name])
-        missing = sum(map(len, self._missing_segments().values()))
-        yield GaugeMetricFamily(
-            "capline_missing_segments", "Segments that policies list and the served version lacks.", value=missing
-        )
 
 
 class _Paths:

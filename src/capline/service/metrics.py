@@ -19,6 +19,7 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.multiprocess import MultiProcessCollector
 
@@ -113,8 +114,9 @@ class Metrics:
         self._stores.add("main", limiter)
         if segments is not None:
             self._segments.add("main", segments)
+            self.asked.register(_MissingSegments(limiter))
         if limiter.configuration is not None:
-            ConfigurationMetrics(self.asked, limiter.configuration, lambda: limiter.missing_segments)
+            ConfigurationMetrics(self.asked, limiter.configuration)
 
     def reloaded(self, what: str, *, refused: bool, changed: bool) -> None:
         """Record that a change was taken over or refused."""
@@ -151,6 +153,21 @@ class Metrics:
         """Metrics for Prometheus."""
         # In a thread: with thousands of series it takes a tenth of a second, and decisions go on meanwhile.
         return Reply(await asyncio.to_thread(generate_latest, self.asked), type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+class _MissingSegments:
+    """How many segments policies list that are not there."""
+
+    def __init__(self, limiter: AsyncLimiter) -> None:
+        self._limiter = limiter
+
+    def collect(self) -> Iterable[Metric]:
+        missing = sum(map(len, self._limiter.missing_segments.values()))
+        what = "Segments that policies list and the served version lacks."
+        yield GaugeMetricFamily("capline_missing_segments", what, value=missing)
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
 
 
 class _Processes:

@@ -11,7 +11,7 @@ from tests.kit.segments import directory_site, make, make_text
 
 from capline import AsyncLimiter, Configuration, Limiter, Policy
 from capline.limiter.segments import SegmentLookup
-from capline.model.errors import IdConflictError, InvalidTypeError, InvalidValueError, SegmentError, UnknownNameError
+from capline.model.errors import IdConflictError, InvalidTypeError, InvalidValueError, SegmentError
 from capline.segment import IdSet, SegmentWatch, Snapshot, load_snapshot
 
 if TYPE_CHECKING:
@@ -139,17 +139,17 @@ def test_what_cannot_be_read_is_one_error_at_the_start(tmp_path: Path, monkeypat
         Limiter("memory://", policies=[PROMO], segments=wrong)
 
 
-def test_a_segment_that_there_is_not_is_refused(tmp_path: Path) -> None:
+def test_a_segment_that_there_is_not_is_named_and_keeps_nothing_back(caplog: pytest.LogCaptureFixture) -> None:
     segments = Snapshot({"new": IdSet([1]), "vip": IdSet([2])}, "v1", overlapping=["vip"])
     plain = Policy("promo", ["3/day"], by_segment={"new": ["1/day"]})
     for name in ("actve", "vip"):
         policy = Policy("promo", ["3/day"], by_segment={name: ["5/day"]})
-        with pytest.raises(UnknownNameError, match=f"segment '{name}', which the segments of version v1 lack"):
-            Limiter("memory://", policies=[policy], segments=segments)
-        with Limiter("memory://", policies=[plain], segments=segments) as limiter:
-            with pytest.raises(UnknownNameError):
+        for begin in (plain, policy):
+            with Limiter("memory://", policies=[begin], segments=segments) as limiter:
                 limiter.use([policy])
-            assert limits(limiter, 1, 2) == ["1/day", "3/day"]
+                assert limits(limiter, 1, 2) == ["3/day", "3/day"]
+                assert limiter.missing_segments == {"promo": [name]}
+        assert f"segment '{name}', which the segments of version v1 lack" in caplog.text
 
 
 def test_a_receipt_knows_a_batch_whose_segments_moved(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_receipt_knows_a_batch_whose_segments_moved(tmp_path: Path) -> None:
             assert limiter.peek("promo", 1).remaining == 3
 
 
-def test_a_policy_file_that_lists_a_segment_too_early_is_tried_again(tmp_path: Path) -> None:
+def test_a_policy_file_may_list_a_segment_before_it_is_published(tmp_path: Path) -> None:
     site, policies = directory_site(tmp_path), tmp_path / "policies.yaml"
     form = "namespace: t\npolicies:\n  promo:\n    limits: [3/day]\n    by_segment: {%s: [1/day]}\n"
     policies.write_text(form % "new", encoding="utf-8")
@@ -180,15 +180,14 @@ def test_a_policy_file_that_lists_a_segment_too_early_is_tried_again(tmp_path: P
             Limiter.from_file(policies, "memory://", segments=watch) as limiter,
         ):
             policies.write_text(form % "later", encoding="utf-8")
-            for _ in range(2):
-                with pytest.raises(UnknownNameError, match="later"):
-                    limiter.reload()
-            assert limits(limiter, 1) == ["1/day"], "the last good policies stay"
+            assert limiter.reload()
+            assert (limits(limiter, 1), limiter.missing_segments) == (["3/day"], {"promo": ["later"]})
+            with Limiter.from_file(policies, "memory://", segments=watch) as again:
+                assert again.policies == limiter.policies, "a restart has no less"
             publisher.publish(make(tmp_path, "v2", later=[1, 2]))
             watch.poll()
-            assert limiter.reload()
-            assert limits(limiter, 2) == ["1/day"]
             assert not limiter.reload()
+            assert (limits(limiter, 2), limiter.missing_segments) == (["1/day"], {})
 
 
 def test_policies_of_a_configuration_and_segments_come_into_force_independently(tmp_path: Path) -> None:

@@ -241,7 +241,7 @@ def test_a_segment_that_is_not_there_is_named() -> None:
     segments = FixedSegments(Snapshot({"new": IdSet([1])}, "v1"))
     with Service([], clock=ManualClock(NOW_US), config="memory://", segments=segments) as service:
         metrics = Metrics()
-        metrics.add(service.limiter)
+        metrics.add(service.limiter, segments)
         put(service, "/v1/policies/a", limits=["3/day"], by_segment={"new": ["4/day"]})
         assert "missing_segments" not in service("GET", "/readyz").json()
         put(service, "/v1/policies/b", limits=["3/day"], by_segment={"nwe": ["5/day"]})

@@ -222,12 +222,12 @@ MUTANTS = (
         "tests/unit/limiter/test_unnamed.py::test_every_name_of_a_policy_has_a_history_of_its_own",
     ),
     Mutant(
-        "early_policy_file_is_tried_once",
-        "limiter/configured.py",
-        "self._reload_due |= self._watch.poll()",
-        "self._reload_due = self._watch.poll()",
-        "a policy file that came before its segments is never in force",
-        "tests/unit/limiter/test_segments.py::test_a_policy_file_that_lists_a_segment_too_early_is_tried_again",
+        "channels_that_are_gone_are_forgotten",
+        "limiter/rules.py",
+        "set(self._past_channels.get(log, ()))",
+        "set[str]()",
+        "erase leaves what a channel holds that the policy has no more",
+        "tests/conformance/test_server_stores.py::TestRedis::test_erase_reaches_a_channel_that_the_policy_has_no_more",
     ),
     Mutant(
         "slot_lost_at_the_end_of_a_loop",

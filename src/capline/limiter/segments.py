@@ -11,7 +11,6 @@ Cost: one attribute and some bitmap probes, no I/O: a microsecond, for text ids 
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -72,6 +71,8 @@ class SegmentLookup:
 
     def check(self, policies: Iterable[Policy]) -> None:
         """Warn where a policy lists a segment that there is not: it may be misspelt, or be published later."""
+        import logging  # noqa: PLC0415 - loaded where there is something to say
+
         for policy, names in self.missing(policies).items():
             served = self.source.current
             logging.getLogger("capline").warning(

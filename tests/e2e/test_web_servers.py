@@ -82,6 +82,7 @@ SERVERS = [
             "starlette": uvicorn("starlette_app:app"),
             "flask-preload": gunicorn("flask_app:app", "--preload", "--workers", "2"),
             "flask-threads": gunicorn("flask_app:app", "--threads", "4"),
+            "wsgi": gunicorn("wsgi_app:app", "--workers", "2"),
             "django-wsgi": gunicorn("django_app:by_wsgi", "--workers", "2"),
             "django-wsgi-preload": gunicorn("django_app:by_wsgi", "--preload", "--workers", "2"),
             "django-asgi": uvicorn("django_app:by_asgi", "--lifespan", "off"),
@@ -224,7 +225,7 @@ def test_websockets_in_a_real_server(words: tuple[str, ...], says_accepted: bool
 def test_an_example_has_at_most_fifteen_lines_and_is_in_the_docs() -> None:
     page = (ROOT / "docs" / "web.md").read_text(encoding="utf-8")
     apps = sorted(APPS.glob("*.py"))
-    assert len(apps) == 4
+    assert len(apps) == 5
     for app in apps:
         code = app.read_text(encoding="utf-8")
         lines = [line for line in code.splitlines() if line.strip()]

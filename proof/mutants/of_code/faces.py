@@ -86,8 +86,17 @@ MUTANTS = (
         "tests/unit/web/test_key.py::test_the_address_is_counted_from_the_right",
     ),
     Mutant(
+        "given_back_though_begun",
+        "web/wsgi.py",
+        "if self._visit.may_refund and not self._began:",
+        "if self._visit.may_refund:",
+        "an app that fails in the middle of its answer is called as often as one likes",
+        "tests/unit/web/test_wsgi.py::"
+        "test_the_apps_own_exception_is_passed_on_and_given_back_unless_the_answer_has_begun",
+    ),
+    Mutant(
         "length_of_another_body",
-        "web/asgi.py",
+        "web/answer.py",
         'if not name.lower().startswith("content-")',
         'if not name.startswith("content-")',
         "an answer has the length of a body that is not sent, and the connection hangs",

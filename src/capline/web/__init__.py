@@ -9,6 +9,7 @@
 
     asgi     Starlette, FastAPI, Litestar, WebSockets        flask    Flask
     fastapi  routes by dependencies                          django   Django, sync and async; Django REST framework
+    wsgi     Pyramid, Bottle, any WSGI app
 
 Each face is a module of its own, so that nobody needs a framework that they do not use.
 

@@ -8,8 +8,9 @@ The rule: no body names a subject or a store. Its names are those of the `RateLi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -24,10 +25,29 @@ if TYPE_CHECKING:
     from capline.model.attempt import Attempt
     from capline.model.limit_status import LimitStatus
 
-__all__ = ["PROBLEM", "Refusal", "bad_request", "outage", "quota_exceeded"]
+__all__ = [
+    "MOST_BODY_BYTES",
+    "PROBLEM",
+    "Answer",
+    "Refusal",
+    "TooLargeError",
+    "answer_to",
+    "json_of",
+    "named",
+    "outage",
+    "quota_exceeded",
+]
 
+MOST_BODY_BYTES = 1 << 20
 PROBLEM = "application/problem+json"
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The beginning of an app's answer, as `refund_if` sees it."""
+
+    status_code: int
+    headers: Mapping[str, str]
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -76,9 +96,49 @@ def outage() -> Refusal:
     return Refusal(status.value, said, {"Retry-After": str(ASK_AGAIN_US // 1_000_000)})
 
 
-def bad_request(status: int, detail: str, headers: dict[str, str]) -> Refusal:
-    """4xx, for what a rule's own function said of the request."""
-    return Refusal(status, _document("about:blank", status_title(status), status, detail, {}), headers)
+class TooLargeError(Exception):
+    """A body that a rule does not read."""
+
+    status_code = 413
+    detail = f"The body is more than {MOST_BODY_BYTES} bytes."
+
+
+class _NoJSONError(Exception):
+    status_code = 400
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.detail = f"The body is no JSON: {why}"
+
+
+def json_of(body: bytes) -> Any:
+    """The body as JSON; what is none is answered 400."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _NoJSONError(str(error)) from None
+
+
+def answer_to(error: Exception) -> Refusal | None:
+    """The answer to an exception of a rule's function: 4xx where that is its `status_code`; None for any other."""
+    status = getattr(error, "status_code", None)
+    if not isinstance(status, int) or not 400 <= status <= 499:  # noqa: PLR2004 - the client's faults
+        return None
+    headers = getattr(error, "headers", None)
+    given = cast("Mapping[str, str]", headers if isinstance(headers, Mapping) else {})
+    # Not those of its body: the answer has another.
+    kept = {name: value for name, value in given.items() if not name.lower().startswith("content-")}
+    detail = str(getattr(error, "detail", ""))
+    return Refusal(status, _document("about:blank", status_title(status), status, detail, {}), kept)
+
+
+def named(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Header fields by their names in lower case; lines of one name are joined by ", "."""
+    found: dict[str, str] = {}
+    for name, value in fields:
+        lower = name.lower()
+        found[lower] = f"{found[lower]}, {value}" if lower in found else value
+    return found
 
 
 def _document(kind: str, title: str, status: int, detail: str, more: dict[str, Any]) -> bytes:

@@ -14,22 +14,21 @@ The rule: the body is read only if a function of a rule asks for it, at most 1 M
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import parse_qs
 
 import msgspec
 
 from capline.limiter.aio import AsyncLimiter
 from capline.model.errors import CaplineError, InvalidTypeError
-from capline.web.answer import Refusal, bad_request
+from capline.web.answer import MOST_BODY_BYTES, Answer, Refusal, TooLargeError, answer_to, json_of, named
 from capline.web.gate import Gate, Refused, Visit, awaited
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
-    from capline.web.gate import Headers, Outcome
+    from capline.web.gate import Options
     from capline.web.rule import Rule
 
 # Each framework has types of its own for the same things, which are not assignable to each other.
@@ -37,16 +36,8 @@ Scope = Message = Receive = Send = App = Any
 
 __all__ = ["Answer", "CaplineMiddleware", "Request", "passage_of"]
 
-MOST_BODY_BYTES = 1 << 20
 POLICY_VIOLATION = 1008
 IN_SCOPE = "capline"
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """The beginning of an app's answer, as `refund_if` sees it."""
-
-    status_code: int
-    headers: Mapping[str, str]
 
 
 class Request:
@@ -95,18 +86,14 @@ class Request:
                 raise _GoneError
             size += len(message.get("body", b""))
             if size > MOST_BODY_BYTES:
-                raise _TooLargeError
+                raise TooLargeError
             more = message.get("more_body", False)
         self._body = b"".join(message.get("body", b"") for message in read)
         return self._body
 
     async def json(self) -> Any:
         """The body as JSON; what is none is answered 400."""
-        body = await self.body()
-        try:
-            return msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise _NoJSONError(str(error)) from None
+        return json_of(await self.body())
 
     @property
     def receive(self) -> Receive:
@@ -119,19 +106,6 @@ class Request:
 
 class _GoneError(Exception):
     """The client went away while its body was read."""
-
-
-class _TooLargeError(Exception):
-    status_code = 413
-    detail = f"The body is more than {MOST_BODY_BYTES} bytes."
-
-
-class _NoJSONError(Exception):
-    status_code = 400
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.detail = f"The body is no JSON: {why}"
 
 
 class Passage(msgspec.Struct, gc=False):
@@ -151,32 +125,11 @@ class CaplineMiddleware:
     and a `detail`: it is answered so, and nothing is consumed. Any other exception is raised.
     """
 
-    def __init__(
-        self,
-        app: App,
-        limiter: AsyncLimiter,
-        rules: Sequence[Rule] = (),
-        *,
-        headers: Headers = "draft-11",
-        on_error: Literal["allow", "deny"] = "allow",
-        shadow: bool = False,
-        exempt: Iterable[str] = (),
-        on_outcome: Callable[[Outcome], object] | None = None,
-    ) -> None:
+    def __init__(self, app: App, limiter: AsyncLimiter, rules: Sequence[Rule] = (), **options: Unpack[Options]) -> None:
         self._app = app
         self._wrong: CaplineError | None = None
         try:
-            self._gate = Gate(
-                limiter,
-                AsyncLimiter,
-                rules,
-                may_await=True,
-                headers=headers,
-                on_error=on_error,
-                shadow=shadow,
-                exempt=exempt,
-                on_outcome=on_outcome,
-            )
+            self._gate = Gate(limiter, AsyncLimiter, rules, may_await=True, **options)
         except CaplineError as error:
             if not _server_has_begun():
                 raise
@@ -198,7 +151,7 @@ class CaplineMiddleware:
             except _GoneError:
                 return
             except Exception as error:
-                refusal = _of_http_error(error)
+                refusal = answer_to(error)
                 if refusal is None:
                     raise
             if refusal is not None:
@@ -292,24 +245,8 @@ def _server_has_begun() -> bool:
     return True
 
 
-def _of_http_error(error: Exception) -> Refusal | None:
-    """The answer to an exception with a `status_code` of 4xx; None for any other."""
-    status = getattr(error, "status_code", None)
-    if not isinstance(status, int) or not 400 <= status <= 499:  # noqa: PLR2004 - the client's faults
-        return None
-    headers = getattr(error, "headers", None)
-    named = cast("Mapping[str, str]", headers if isinstance(headers, Mapping) else {})
-    # Not those of its body: the answer has another.
-    kept = {name: value for name, value in named.items() if not name.lower().startswith("content-")}
-    return bad_request(status, str(getattr(error, "detail", "")), kept)
-
-
 def _fields(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    fields: dict[str, str] = {}
-    for raw, value in pairs:
-        name, text = raw.decode("latin-1").lower(), value.decode("latin-1")
-        fields[name] = f"{fields[name]}, {text}" if name in fields else text
-    return fields
+    return named((name.decode("latin-1"), value.decode("latin-1")) for name, value in pairs)
 
 
 def _encoded(fields: Mapping[str, str]) -> list[tuple[bytes, bytes]]:

@@ -12,7 +12,7 @@ before functions of `before_request` that are registered later.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from capline.limiter.limiter import Limiter
 from capline.model.errors import CaplineError, InvalidTypeError, PolicyError
@@ -25,11 +25,11 @@ except ImportError as error:
     raise CaplineError("capline.web.flask needs Flask: pip install flask") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Sequence
+    from collections.abc import Callable, Container, Sequence
 
     from capline.model.subject import Subject
     from capline.web.answer import Refusal
-    from capline.web.gate import Headers, Outcome, Visit
+    from capline.web.gate import Options, Visit
 
 __all__ = ["Capline"]
 
@@ -47,23 +47,9 @@ class Capline:
         limiter: Limiter,
         rules: Sequence[Rule] = (),
         app: flask.Flask | None = None,
-        *,
-        headers: Headers = "draft-11",
-        on_error: Literal["allow", "deny"] = "allow",
-        shadow: bool = False,
-        exempt: Iterable[str] = (),
-        on_outcome: Callable[[Outcome], object] | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        self._gate = Gate(
-            limiter,
-            Limiter,
-            rules,
-            headers=headers,
-            on_error=on_error,
-            shadow=shadow,
-            exempt=exempt,
-            on_outcome=on_outcome,
-        )
+        self._gate = Gate(limiter, Limiter, rules, **options)
         if app is not None:
             self.init_app(app)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 import msgspec
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from capline.model.headers import HeaderForm
     from capline.model.limit_status import LimitStatus
 
-__all__ = ["Gate", "Headers", "Outcome", "Refused", "Visit", "awaited", "run"]
+__all__ = ["Gate", "Headers", "Options", "Outcome", "Refused", "Visit", "awaited", "run"]
 
 _log = logging.getLogger("capline")
 LOG_EVERY_SECONDS = 60
@@ -56,6 +56,16 @@ _FORMS: dict[str | None, tuple[HeaderForm, ...]] = {
 }
 _ON_ERROR = ("allow", "deny")
 T = TypeVar("T")
+
+
+class Options(TypedDict, total=False):
+    """How an app answers, the same by every face; see `Gate`."""
+
+    headers: Headers
+    on_error: Literal["allow", "deny"]
+    shadow: bool
+    exempt: Iterable[str]
+    on_outcome: Callable[[Outcome], object] | None
 
 
 class Refused(CaplineError):  # noqa: N818 - a refusal is no fault

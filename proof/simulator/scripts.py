@@ -212,7 +212,6 @@ def _refund(keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: in
     row = _Row(keys[0], field, (), int(retention), int(cost))
     draft, sites = _open(row, logs, now_us)
     at_us = _now(now, now_us)
-    more = settles and row.cost >= sites[0].log.units_at(int(stamp))
     done = settle(sites, int(stamp), at_us) if settles else refund(sites, int(stamp), row.cost, at_us)
     _keep(row, draft, logs)
-    return 2 if done and more else int(done)
+    return int(done)

@@ -201,6 +201,24 @@ def test_each_verb_that_could_later_admit_too_much_waits_and_no_other(
 
 
 @each_layout
+def test_less_is_unknown_too_after_more_that_no_replica_has(
+    pair: tuple[Server, Server], limiters: Limiters, layout: str
+) -> None:
+    """Else, after a failover, the caller counts on 5 units where the replica has 1."""
+    patient, limiter = limiters(pair[0], policy(layout, "9/day")), quick(limiters, pair, policy(layout, "9/day"))
+    hit = patient.decide("p", "s").hit
+    with hanging(pair):
+        for cost in (9, 5, 5):
+            with pytest.raises(StoreUnknownError, match=DOUBT):
+                limiter.settle("p", "s", hit, cost)
+        assert units(patient, "s") == 5, "it is recorded, where it was asked"
+        assert limiter.settle("p", "s", hit + 1, 5) is False, "there is nothing to have"
+    assert patient.settle("p", "s", hit, 5) is True
+    [key] = pair[0].command("KEYS", f"{limiters.namespace}*")
+    assert pair[1].command("DUMP", key) == pair[0].command("DUMP", key)
+
+
+@each_layout
 def test_a_commit_is_answered_when_the_replica_has_it(
     pair: tuple[Server, Server], limiters: Limiters, layout: str
 ) -> None:

@@ -45,9 +45,6 @@ __all__ = ["Verbs"]
 ROWS_A_ROUND = 10_000
 """Refunds in one round trip."""
 
-NO_LESS = 2
-"""Its reply for a hit that was settled at as many units as it had, or more."""
-
 
 class Verbs:
     """The verbs for one subject, and refunds. Threads share it."""
@@ -144,20 +141,20 @@ class Verbs:
         return call, compiled.family.replicas
 
     def committed(self, outcome: Reply, compiled: RedisRule) -> bool:
-        """Whether the hit of a `commit_call` counts; raises its error."""
+        """Whether the hit of a `commit_call` counts; raises its error, also where too few replicas have it."""
         counts = self.given_back(outcome, compiled)
         if counts and type(outcome) is UnderReplicated:
             raise outcome.error
         return counts
 
     def settled(self, outcome: Reply, compiled: RedisRule, cost: int) -> bool:
-        """Whether a `settle_call` found the hit; raises its error. Less units need no replica: a loss refuses more."""
-        reply = sound(outcome)
-        if reply == NO_ROOM:
+        """Whether a `settle_call` found the hit; raises its error, also where too few replicas have it.
+
+        Less units wait too: a replica may lack the settlement before this one, and have fewer still.
+        """
+        if sound(outcome) == NO_ROOM:
             raise too_many(cost)
-        if reply == NO_LESS and type(outcome) is UnderReplicated:
-            raise outcome.error
-        return self.given_back(outcome, compiled)
+        return self.committed(outcome, compiled)
 
 
 def _listed(values: Any) -> Any:

@@ -12,8 +12,8 @@
 --          units that a sum may have; rise, fall and brim of the level of gcra, 0 for other algorithms
 --        9 empty: refund; 1: settle; 2: commit   10 absent: no reservations; else the mark of each other key's log, 4 bytes
 --        each, see reservation.lua
--- Reply: 1 done; 2 settled at as many units as it had, or more; 0 no such hit in the widest window, or refunded before;
---        -1 a stored value is not a log; -2 more units than a log can count.
+-- Reply: 1 done; 0 no such hit in the widest window, or refunded before; -1 a stored value is not a log; -2 more units
+--        than a log can count.
 -- Invariant: a hit is refunded at most once, and its stamp stays. Reservations that have ended are written with a change
 -- only. A key's time to live changes only where a level must be kept longer.
 -- Complexity: O(hits after it).
@@ -166,7 +166,6 @@ if settles and cost > 0 then
   given = cost == units and 1 or settle(cost - units)
   -- Where it changes nothing it is written again, so that a WAIT covers what an earlier one has written.
   if cost == units then touch(KEYS[1], lifetime(math.max(newest(own), own.floor), retention, now, tonumber(ARGV[5]))) end
-  if given == 1 and cost >= units then given = 2 end
 elseif storage > 0 then
   if give_back_sum(own, storage, kept[2], kept[3], kept[4], kept[5], cost) then given = 1 end
 elseif storage == -1 then

@@ -32,8 +32,8 @@ MUTANTS = (
     Mutant(
         "refund_of_one_unit_by_a_rule",
         "web/gate.py",
-        "refund(attempt.policy, attempt.subject, hit, attempt.cost)",
-        "refund(attempt.policy, attempt.subject, hit)",
+        "attempt.policy, attempt.subject, hit, attempt.cost, limits=attempt.limits",
+        "attempt.policy, attempt.subject, hit, limits=attempt.limits",
         "a request of several units that is given back leaves all but one used up",
         "tests/unit/web/test_gate.py::test_all_units_of_a_request_are_given_back",
     ),
@@ -84,6 +84,14 @@ MUTANTS = (
         "return _parsed(text, ipv6)",
         "a client fills the memory with addresses as long as a header may be",
         "tests/unit/web/test_key.py::test_the_address_is_counted_from_the_right",
+    ),
+    Mutant(
+        "given_back_under_other_limits",
+        "web/gate.py",
+        "attempt.policy, attempt.subject, hit, attempt.cost, limits=attempt.limits",
+        "attempt.policy, attempt.subject, hit, attempt.cost",
+        "what a request consumed of limits that it brought along is never given back",
+        "tests/unit/web/test_limits.py::test_what_is_given_back_is_of_the_same_limits",
     ),
     Mutant(
         "given_back_though_begun",

@@ -64,10 +64,6 @@ class Configured(CompiledRules[S]):
         """Raise `UnknownNameError`, which lists those there are, unless there is a policy of this name."""
         self._rules.policy(name)
 
-    def log_of(self, policy: str) -> str:
-        """The name of the policy's log, which other policies may share; raises as `check_policy` does."""
-        return self._rules.policy(policy).log
-
     @property
     def namespace(self) -> str:
         """The namespace of the logs."""

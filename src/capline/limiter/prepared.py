@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from capline.limiter.records import Record
     from capline.model.limit import Limit
-    from capline.model.policy import Policy
     from capline.store.columns import Decisions
     from capline.store.protocol import CompiledRule, ScannedLog
     from capline.window.log import Hit
@@ -81,10 +80,10 @@ class Prepared(Configured[S]):
         checked = self._under(attempt.policy, attempt.limits)._attempt(*_fields(attempt))  # noqa: SLF001 - of its kind
         return msgspec.structs.replace(checked, limits=attempt.limits)
 
-    def _policy_of(self, attempt: Attempt) -> Policy:
-        """The policy of a checked attempt."""
-        home = self if attempt.limits is None else self._under(attempt.policy, attempt.limits)
-        return home._rules.policy(attempt.policy)  # noqa: SLF001 - of its kind
+    def log_of(self, policy: str, limits: Sequence[Limit | str] | None = None) -> str:
+        """The name of the log that is decided on, which other policies may share; raises as `decide` does."""
+        home = self if limits is None else self._under(policy, limits)
+        return home._rules.policy(policy).log  # noqa: SLF001 - of its kind
 
     def _attempt(
         self,
@@ -187,7 +186,7 @@ class Prepared(Configured[S]):
         if not 1 <= count_of(attempts, "attempts") <= self._most_joint:
             raise InvalidValueError(f"one attempt is over 1 to {self._most_joint} subjects: give a list of Attempt")
         checked = [self._checked(one) for one in attempts]
-        logs = {(self._policy_of(one).log, one.subject) for one in checked}
+        logs = {(self.log_of(one.policy, one.limits), one.subject) for one in checked}
         if len(logs) < len(checked):
             raise InvalidValueError("two parts of one attempt are on the same log; add up their costs in one part")
         return checked

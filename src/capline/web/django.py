@@ -22,13 +22,13 @@ The rule: one `Limiter` for sync and async views, so that both count together. A
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from capline.limiter.limiter import Limiter
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, PolicyError, quoted
 from capline.web import key as keys
 from capline.web.gate import Gate, Visit, run
-from capline.web.rule import Rule, is_async
+from capline.web.rule import Fields, Rule, is_async
 
 try:
     from asgiref.sync import markcoroutinefunction, sync_to_async
@@ -40,7 +40,7 @@ except ImportError as error:
     raise CaplineError("capline.web.django needs Django: pip install django") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable
 
     from capline.web.answer import Refusal
 
@@ -146,11 +146,7 @@ class CaplineMiddleware:
 def limited(
     policy: str,
     key: Any,
-    *,
-    cost: int | Callable[[Any], Any] = 1,
-    segment: str | Callable[[Any], Any] | None = None,
-    channel: str | Callable[[Any], Any] | None = None,
-    refund_if: int | Container[int] | Callable[[Any], bool] | None = None,
+    **fields: Unpack[Fields[Any]],
 ) -> Callable[[V], V]:
     """One more rule for a view, sync or async; the arguments are those of `Rule`, and `key` may be one of these words:
 
@@ -159,7 +155,7 @@ def limited(
     It works without the middleware as well, and then has headers of its own rule alone. On a class of views:
     `@method_decorator(limited(...), name="dispatch")`.
     """
-    rule = Rule(policy, key_of(key), cost=cost, segment=segment, channel=channel, refund_if=refund_if)
+    rule = Rule(policy, key_of(key), **fields)
 
     def around(view: V) -> V:
         rules = (rule, *getattr(view, RULES, ()))

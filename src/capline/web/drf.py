@@ -43,7 +43,8 @@ class Unavailable(APIException):
 class CaplineThrottle(BaseThrottle):
     """Limits by `policy` and `key`, which is a function of the framework's request or a word of `limited`.
 
-    `cost`, `segment`, `channel` are as in `Rule`, as attributes of the class. The limiter is `settings.CAPLINE`'s.
+    `cost`, `segment`, `channel`, `limits` are as in `Rule`, as attributes of the class. The limiter is that of
+    `settings.CAPLINE`.
     """
 
     policy: ClassVar[str]
@@ -51,13 +52,14 @@ class CaplineThrottle(BaseThrottle):
     cost: ClassVar[Any] = 1
     segment: ClassVar[Any] = None
     channel: ClassVar[Any] = None
+    limits: ClassVar[Any] = None
 
     def __init__(self) -> None:
         self._retry_after_s: float | None = None
 
     def rule(self) -> Rule:
         """The rule of this class."""
-        fields = {name: _plain(getattr(type(self), name)) for name in ("cost", "segment", "channel")}
+        fields = {name: _plain(getattr(type(self), name)) for name in ("cost", "segment", "channel", "limits")}
         return Rule(self.policy, key_of(_plain(type(self).key)), **fields)
 
     def allow_request(self, request: Any, view: Any) -> bool:  # noqa: ARG002 - the framework's own signature

@@ -11,13 +11,13 @@ module reports a route's rule that cannot be decided when the server starts.
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from capline.model.errors import CaplineError
 from capline.web import asgi
 from capline.web.asgi import passage_of
 from capline.web.gate import Refused, awaited
-from capline.web.rule import Rule, check_made
+from capline.web.rule import Fields, Rule, check_made
 
 try:
     import fastapi.routing
@@ -27,7 +27,7 @@ except ImportError as error:
     raise CaplineError("capline.web.fastapi needs FastAPI: pip install fastapi") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator
+    from collections.abc import Callable, Iterator
 
     from capline.model.subject import Subject
 
@@ -58,16 +58,12 @@ class Limited:
         self,
         policy: str,
         key: Subject | Callable[..., Any],
-        *,
-        cost: int | Callable[[Any], Any] = 1,
-        segment: str | Callable[[Any], Any] | None = None,
-        channel: str | Callable[[Any], Any] | None = None,
-        refund_if: int | Container[int] | Callable[[Any], bool] | None = None,
+        **fields: Unpack[Fields[Any]],
     ) -> None:
         check_made(key)
         dependency = key if callable(key) and not _takes_request(key) else None
         own_key = key if dependency is None else _found
-        self.rule = Rule(policy, own_key, cost=cost, segment=segment, channel=channel, refund_if=refund_if)
+        self.rule = Rule(policy, own_key, **fields)
         if dependency is not None:
             self.__signature__ = inspect.Signature(
                 [

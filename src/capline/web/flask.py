@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from capline.limiter.limiter import Limiter
 from capline.model.errors import CaplineError, InvalidTypeError, PolicyError
 from capline.web.gate import Gate, Refused, run
-from capline.web.rule import Rule
+from capline.web.rule import Fields, Rule
 
 try:
     import flask
@@ -25,7 +25,7 @@ except ImportError as error:
     raise CaplineError("capline.web.flask needs Flask: pip install flask") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Sequence
+    from collections.abc import Callable, Sequence
 
     from capline.model.subject import Subject
     from capline.web.answer import Refusal
@@ -67,14 +67,10 @@ class Capline:
         self,
         policy: str,
         key: Subject | Callable[[flask.Request], Any],
-        *,
-        cost: int | Callable[[flask.Request], Any] = 1,
-        segment: str | Callable[[flask.Request], Any] | None = None,
-        channel: str | Callable[[flask.Request], Any] | None = None,
-        refund_if: int | Container[int] | Callable[[Any], bool] | None = None,
+        **fields: Unpack[Fields[flask.Request]],
     ) -> Callable[[V], V]:
         """One more rule for a view; the arguments are those of `Rule`. Above or below `@app.route`, and repeatable."""
-        rule = Rule(policy, key, cost=cost, segment=segment, channel=channel, refund_if=refund_if)
+        rule = Rule(policy, key, **fields)
         self._gate.check(rule)
 
         def around(view: V) -> V:

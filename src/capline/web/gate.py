@@ -177,7 +177,7 @@ class Visit:
         if self.refusal is not None:
             return self.refusal
         outcomes: list[Outcome] = []
-        for one in (yield from rounds_of(rules, request, self._gate.limiter.log_of)):
+        for one in (yield from rounds_of(rules, request, self._gate.limiter)):
             outcomes.append((yield from self._decide(one)))
             if self.refusal is not None:
                 break
@@ -191,7 +191,7 @@ class Visit:
             if len(attempts) == 1:
                 one = attempts[0]
                 answer = yield gate.limiter.decide(
-                    one.policy, one.subject, one.cost, segment=one.segment, channel=one.channel
+                    one.policy, one.subject, one.cost, segment=one.segment, channel=one.channel, limits=one.limits
                 )
             else:
                 answer = yield gate.limiter.decide_all(attempts)
@@ -313,7 +313,9 @@ class Visit:
             if hit is None or not which[place]:
                 continue
             try:
-                yield self._gate.limiter.refund(attempt.policy, attempt.subject, hit, attempt.cost)
+                yield self._gate.limiter.refund(
+                    attempt.policy, attempt.subject, hit, attempt.cost, limits=attempt.limits
+                )
             except StoreError as error:
                 self._gate.log("a hit was not given back", error)
             else:

@@ -1,6 +1,6 @@
 """One rule of an app: a policy, whom it limits, and what a request costs there.
 
-    request  ->  key, cost, segment, channel  ->  an attempt  |  nothing, where the key is None or the cost 0
+    request  ->  key, cost, segment, channel, limits  ->  an attempt  |  nothing, where the key is None or the cost 0
 
 The rule: a request must not be able to break a decision by what it sends. A key of any text has a subject: one that a
 store cannot take, because it is empty, longer than 512 bytes or no UTF-8, is hashed.
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import inspect
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypedDict, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from capline.model.attempt import Attempt, check_cost
 from capline.model.errors import InvalidTypeError, InvalidValueError, quoted
+from capline.model.policy import Policy, check_name
 from capline.model.subject import Subject, check_subject, hashed_text
 from capline.web import key as keys
 
@@ -24,11 +25,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Generator, Sequence
 
     from capline.limiter.base import LimiterBase
+    from capline.model.limit import Limit
 
-__all__ = ["MOST_RULES", "Round", "Rule", "check_made", "check_rules", "is_async", "rounds_of"]
+__all__ = ["MOST_RULES", "Fields", "Round", "Rule", "check_made", "check_rules", "is_async", "rounds_of"]
 
 MOST_RULES = 16
 """Rules of one request, as one attempt is over at most 16 subjects."""
+
+BESIDE = ".limits"
+"""Ends the name of limits that a request brings, where there is a policy of its rule's name."""
+
+R = TypeVar("R")
+
+
+class Fields(TypedDict, Generic[R], total=False):
+    """What a `Rule` takes beside its policy and key, the same in every face."""
+
+    cost: int | Callable[[R], Any]
+    segment: str | Callable[[R], Any] | None
+    channel: str | Callable[[R], Any] | None
+    limits: Sequence[Limit | str] | Callable[[R], Any] | None
+    refund_if: int | Container[int] | Callable[[Any], bool] | None
 
 
 class Rule:
@@ -38,6 +55,9 @@ class Rule:
     `key`        who is limited: a subject, or a function of the request; where it returns None, the rule is skipped
     `cost`       the units of a request, or a function of it; 0 skips the rule
     `segment`, `channel`  names, or functions of the request; see `Limiter.decide`
+    `limits`     limits in place of the policy's, like `["10/minute"]`, or a function of the request that returns such a
+                 list, or None for the policy's own; where no policy has that name, None skips the rule. Each set of
+                 limits has a history of its own, as in `Limiter.decide`
     `refund_if`  which answers do not count: a status, a collection of them (`range(500, 600)`), or a function of the
                  answer, which has a `status_code`. What was consumed is given back before the answer leaves
 
@@ -45,9 +65,9 @@ class Rule:
     is consumed, and the framework answers as if a view had raised it.
     """
 
-    __slots__ = ("awaits", "channel", "cost", "key", "policy", "refund_if", "segment")
+    __slots__ = ("awaits", "channel", "cost", "key", "limits", "policy", "refund_if", "segment")
 
-    FIELDS: ClassVar[tuple[str, ...]] = ("key", "cost", "segment", "channel")
+    FIELDS: ClassVar[tuple[str, ...]] = ("key", "cost", "segment", "channel", "limits")
 
     def __init__(
         self,
@@ -57,6 +77,7 @@ class Rule:
         cost: int | Callable[[Any], Any] = 1,
         segment: str | Callable[[Any], Any] | None = None,
         channel: str | Callable[[Any], Any] | None = None,
+        limits: Sequence[Limit | str] | Callable[[Any], Any] | None = None,
         refund_if: int | Container[int] | Callable[[Any], bool] | None = None,
     ) -> None:
         if not isinstance(policy, str):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
@@ -70,6 +91,13 @@ class Rule:
         self.cost = cost if callable(cost) else check_cost(cost)
         self.segment = segment
         self.channel = channel
+        self.limits = limits if limits is None or callable(limits) else Policy(policy, limits).limits
+        if limits is not None:
+            check_name(policy + BESIDE, "policy")
+            if channel is not None:
+                raise InvalidValueError(
+                    f"rule {policy!r}: limits that come with a request have no channels; leave one out"
+                )
         self.refund_if = _refunds(refund_if)
         self.awaits = frozenset(name for name in self.FIELDS if is_async(getattr(self, name)))
         """The fields whose functions are async."""
@@ -79,7 +107,7 @@ class Rule:
 
     def attempt_now(self, request: Any) -> Attempt | None:
         """The same as `attempt`, where nothing has to be awaited: some 1 µs less."""
-        key, cost, segment, channel = self.key, self.cost, self.segment, self.channel
+        key, cost, segment, channel, limits = self.key, self.cost, self.segment, self.channel, self.limits
         if callable(key):
             key = key(request)
             if key is None:
@@ -93,30 +121,23 @@ class Rule:
             segment = segment(request)
         if callable(channel):
             channel = channel(request)
-        return Attempt(self.policy, key, cost, None, segment, channel)
+        if callable(limits):
+            limits = limits(request)
+        return Attempt(self.policy, key, cost, None, segment, channel, None, limits)
 
     def attempt(self, request: Any) -> Generator[Any, Any, Attempt | None]:
         """The attempt of this request; None where the rule is skipped. Yields what has to be awaited."""
         if not self.awaits:
             return self.attempt_now(request)
-        key = self.key
-        if callable(key):
-            key = (yield key(request)) if "key" in self.awaits else key(request)
-            if key is None:
-                return None
-            key = _subject_of(key)
-        cost = self.cost
-        if callable(cost):
-            cost = (yield cost(request)) if "cost" in self.awaits else cost(request)
-            if type(cost) is int and cost == 0:
-                return None
-        segment = self.segment
-        if callable(segment):
-            segment = (yield segment(request)) if "segment" in self.awaits else segment(request)
-        channel = self.channel
-        if callable(channel):
-            channel = (yield channel(request)) if "channel" in self.awaits else channel(request)
-        return Attempt(self.policy, key, cost, None, segment, channel)
+        found: dict[str, Any] = {}
+        for name in self.FIELDS:
+            value = getattr(self, name)
+            if callable(value):
+                value = (yield value(request)) if name in self.awaits else value(request)
+                if (name == "key" and value is None) or (name == "cost" and type(value) is int and value == 0):
+                    return None
+            found[name] = value
+        return Attempt(self.policy, _subject_of(found.pop("key")), **found)
 
 
 def check_made(key: Any) -> None:
@@ -136,11 +157,13 @@ def check_rules(
     for rule in listed:
         if not isinstance(rule, Rule):  # pyright: ignore[reportUnnecessaryIsInstance] - untyped callers
             raise InvalidTypeError(f"rules are a list of Rule, like [Rule('ip', key.ip())], not {quoted(rule)}")
-        limiter.check_policy(rule.policy)
-        if isinstance(rule.segment, str):
-            limiter.policies[rule.policy].limits_for(rule.segment)
-        if isinstance(rule.channel, str):
-            limiter.policies[rule.policy].limits_on(rule.channel)
+        if rule.limits is None:
+            limiter.check_policy(rule.policy)
+        policy = limiter.policies.get(rule.policy)
+        if policy is not None and isinstance(rule.segment, str):
+            policy.limits_for(rule.segment)
+        if policy is not None and isinstance(rule.channel, str):
+            policy.limits_on(rule.channel)
         if rule.awaits and not may_await:
             fields = ", ".join(sorted(rule.awaits))
             raise InvalidTypeError(f"rule {rule.policy!r}: {fields} is an async function, which only ASGI can await")
@@ -157,22 +180,28 @@ class Round(msgspec.Struct, gc=False):
     rules: list[Rule]
 
 
-def rounds_of(rules: Sequence[Rule], request: Any, log_of: Callable[[str], str]) -> Generator[Any, Any, list[Round]]:
+def rounds_of(rules: Sequence[Rule], request: Any, limiter: LimiterBase[Any]) -> Generator[Any, Any, list[Round]]:
     """What this request asks for, in as few rounds as hold each log at most once; none, where no rule binds it.
 
-    `log_of` names a policy's log. Rules that ask the same of one log, with one `refund_if`, are one attempt of both
+    Rules that ask the same of one log, with one `refund_if`, are one attempt of both
     costs; others on that log come in a later round. So two rules may have one policy, and a client that sends its
     address as its key breaks nothing.
     """
-    if len(rules) == 1 and not rules[0].awaits:
-        alone = rules[0].attempt_now(request)
-        return [] if alone is None else [Round([alone], [log_of(alone.policy)], [rules[0]])]
     rounds: list[Round] = []
     for rule in rules:
-        attempt = yield from rule.attempt(request)
+        attempt = (yield from rule.attempt(request)) if rule.awaits else rule.attempt_now(request)
+        if attempt is not None and rule.limits is not None:
+            attempt = _beside(attempt, limiter.policies)
         if attempt is not None:
-            _add(rounds, rule, attempt, log_of(attempt.policy))
+            _add(rounds, rule, attempt, limiter.log_of(attempt.policy, attempt.limits))
     return rounds
+
+
+def _beside(attempt: Attempt, policies: Container[str]) -> Attempt | None:
+    """An attempt of a rule with `limits`, by a name that no policy has; None where nothing limits it."""
+    if attempt.limits is None:
+        return attempt if attempt.policy in policies else None
+    return replace(attempt, policy=attempt.policy + BESIDE) if attempt.policy in policies else attempt
 
 
 def _add(rounds: list[Round], rule: Rule, attempt: Attempt, log: str) -> None:

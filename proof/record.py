@@ -164,17 +164,25 @@ class Recorder:
             self.outcome(row, asked_us, answered_us, answers[i] if i < len(answers) else None)
         return answers
 
-    def refund(self, policy: str, subject: str | int, hit: int, ask: Callable[[], bool], verb: str = "refund") -> bool:
-        """Give a hit back, or `commit` it, and record whether it was done."""
-        row, asked_us = self._begin(policy, subject, 0, None, {"verb": verb, "hit": hit})
+    def refund(
+        self, policy: str, subject: str | int, hit: int, ask: Callable[[], bool], verb: str = "refund", cost: int = 0
+    ) -> bool:
+        """Give a hit back, `commit` it, or `settle` it at this cost, and record whether it was done."""
+        row, asked_us = self._begin(policy, subject, cost, None, {"verb": verb, "hit": hit})
         with _told(partial(self._was_done, row, asked_us)) as told:
             return told(ask())
 
     async def refund_later(
-        self, policy: str, subject: str | int, hit: int, ask: Callable[[], Awaitable[bool]], verb: str = "refund"
+        self,
+        policy: str,
+        subject: str | int,
+        hit: int,
+        ask: Callable[[], Awaitable[bool]],
+        verb: str = "refund",
+        cost: int = 0,
     ) -> bool:
         """`refund` for an answer that is awaited."""
-        row, asked_us = self._begin(policy, subject, 0, None, {"verb": verb, "hit": hit})
+        row, asked_us = self._begin(policy, subject, cost, None, {"verb": verb, "hit": hit})
         with _told(partial(self._was_done, row, asked_us)) as told:
             return told(await ask())
 

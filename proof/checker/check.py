@@ -38,7 +38,7 @@ def check(records: Records, tolerance_us: int = TOLERANCE_US) -> Report:
         report.refused += len(history.refused)
         check_stamps(line, tolerance_us, report)
         check_order(line, report)
-        check_by_stamps(line, joints, report)
+        check_by_stamps(line, tolerance_us, joints, report)
         check_by_wall(history.hits, tolerance_us, report)
         check_refusals(history, line, tolerance_us, joints, report)
     joints.check(report)

@@ -7,14 +7,17 @@
                          "answered_us": 9, "allowed": true, "hit": 7, "retry_after_us": 0, "joint": "w1-4"}
     {"event": "refund",  "policy": "p", "subject": "s", "hit": 7, "asked_us": 11, "answered_us": 12, "done": true}
     {"event": "commit",  "policy": "p", "subject": "s", "hit": 7, "asked_us": 10, "answered_us": 11, "done": true}
+    {"event": "settle",  "policy": "p", "subject": "s", "hit": 7, "cost": 3, "asked_us": 10, "answered_us": 11,
+                         "done": true}
     {"event": "final",   "policy": "p", "subject": "s", "asked_us": 20, "answered_us": 21, "hits": [[7, 1], ...]}
 
 `log`      the log that the policy's hits are in (default: its own name); policies may share one
 `retention_us`  how long an id is honoured and a hit can be given back (default: the widest window on that log)
 `asked`    written before the call by a caller that may be killed: without an answer of the same `call` nobody knows;
-           before a refund or a commit it has that as its verb, and the hit
+           before a refund, a commit or a settlement it has that as its verb, and the hit
 `allowed`  true, false, or null: an error that leaves open whether it was recorded
-`done`     of a refund or a commit: true, false, or null likewise
+`done`     of a refund, a commit or a settlement: true, false, or null likewise
+`cost`     of a settlement: the units that the hit has from then on; 0 is a refund
 `verb`     of an attempt: "decide" (default), "peek" (consumes nothing), "schedule" (with `wait_us`, `max_wait_us`,
            `not_before_us`), "charge" (recorded whatever the limits say; not in a log with slots in the future, as it
            is stamped before them), "reserve" (with `ttl_us`: gives itself back so long after its stamp, unless it
@@ -46,7 +49,7 @@ UNTOLD = -1
 LONGEST_LINE = 64 << 20
 LARGEST_NUMBER = 1 << 62
 VERBS = ("decide", "peek", "schedule", "charge", "reserve")
-ABOUT_HITS = ("refund", "commit")
+ABOUT_HITS = ("refund", "commit", "settle")
 
 Limits = tuple[tuple[int, int], ...]
 """(quota, window_us) of each limit."""
@@ -89,13 +92,14 @@ class Attempt:
 
 @dataclass(slots=True, eq=False)
 class HitCall:
-    """A refund or a commit of one hit: it was done, or not, or (`done` None) nobody knows."""
+    """A refund, a commit or a settlement of one hit: it was done, or not, or (`done` None) nobody knows."""
 
     line: int
     hit: int
     asked_us: int
     answered_us: int
     done: bool | None
+    units: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -118,6 +122,7 @@ class LogRecords:
     attempts: list[Attempt] = field(default_factory=list[Attempt])
     refunds: list[HitCall] = field(default_factory=list[HitCall])
     commits: list[HitCall] = field(default_factory=list[HitCall])
+    settles: list[HitCall] = field(default_factory=list[HitCall])
     final: Final | None = None
 
     def finish(self, final: Final) -> None:
@@ -219,8 +224,9 @@ class _Reader:
                     hits = [(_number(stamp_us), _number(units)) for stamp_us, units in row["hits"]]
                     log.finish(Final(line, *times, hits))
                 else:
-                    calls = log.refunds if row["event"] == "refund" else log.commits
-                    calls.append(HitCall(line, _number(row["hit"]), *times, row["done"]))
+                    units = _number(row["cost"]) if row["event"] == "settle" else 0
+                    calls = log.commits if row["event"] == "commit" else log.settles if units else log.refunds
+                    calls.append(HitCall(line, _number(row["hit"]), *times, row["done"], units))
         except KeyError as error:
             raise RecordsError(f"line {line}: {error} is missing, or no policy") from None
         except (TypeError, ValueError) as error:

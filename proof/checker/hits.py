@@ -1,6 +1,7 @@
 """From answers to hits: whose stamp is whose, what one id consumed, and what the store holds when all is over.
 
-A hit is known by its stamp. Each is given to one attempt, or to several of one id; a refund and a commit name it. A
+A hit is known by its stamp. Each is given to one attempt, or to several of one id; a refund, a commit and a settlement
+name it. Where calls overlap, or one has no answer, a hit may have had other units than the last ones told: `values`. A
 call without an answer may have left a hit: a hit in the store at the end that nobody was granted is assigned to such a
 call that fits it, and a call that gets none consumed nothing. Where the store's content is not given, or the hit would
 have left it by then, it is unknown, and refusals that such a hit may explain are excused.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from proof.checker.events import FOREVER_US
 
@@ -18,7 +19,15 @@ if TYPE_CHECKING:
     from proof.checker.events import Attempt, HitCall, LogRecords
     from proof.checker.report import Report
 
-__all__ = ["Hit", "LogHistory", "gather"]
+__all__ = ["Hit", "LogHistory", "Value", "gather"]
+
+
+class Value(NamedTuple):
+    """Units that a hit may have had: not before it may have got them, and not once it certainly had others."""
+
+    units: int
+    from_us: int
+    until_us: int
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +56,14 @@ class Hit:
     """A slot in the future, behind which everybody waits; `timeline` tells."""
     is_sure: bool = True
     """False where calls under other limits may have left it: then it counts, and is not judged."""
+    values: list[Value] = field(default_factory=list[Value])
+    """What it may have had; empty where it always had its `units`."""
+
+    def may_have(self, from_us: int, to_us: int) -> set[int]:
+        """The units that it may have had at some time between these."""
+        if not self.values:
+            return {self.units}
+        return {value.units for value in self.values if value.from_us <= to_us and value.until_us >= from_us}
 
 
 @dataclass(slots=True)
@@ -81,6 +98,7 @@ class _Gatherer:
         self._hear_of_unknown_calls()
         self._commit()
         self._give_back()
+        self._settle()
         self._compare_with_store()
         self._check_ids()
         self._history.hits = list(self._by_stamp.values())
@@ -200,6 +218,21 @@ class _Gatherer:
             elif commit.done and hit is not None and hit.refund_by_us < commit.asked_us:
                 self._report.add("commit-too-late", commit.line, f"{commit.hit} counted no more")
 
+    def _settle(self) -> None:
+        """What the settlements say, and what each hit may have had when."""
+        settled: dict[int, list[HitCall]] = {}
+        for settle in self._log.settles:
+            hit = self._by_stamp.get(settle.hit)
+            gone = not self._unknown if hit is None else hit.refund_by_us < settle.asked_us
+            if settle.done is not False:
+                settled.setdefault(settle.hit, []).append(settle)
+            if self._was_there(settle):
+                self._report.add("settle-refused", settle.line, f"{settle.hit} was granted and never given back")
+            elif settle.done and gone:
+                self._report.add("settle-of-nothing", settle.line, f"{settle.hit} counted no more, if it ever did")
+        for stamp_us, hit in self._by_stamp.items():
+            hit.values = _values(hit, settled.get(stamp_us, []))
+
     def _was_there(self, call: HitCall) -> bool:
         """Whether the call was told False, and the hit was there all the time."""
         hit = self._by_stamp.get(call.hit)
@@ -222,12 +255,13 @@ class _Gatherer:
         # A reservation may have ended before the store was asked.
         self._doubt([one for one in self._unknown if one.asked_us <= oldest_us or one.ttl_us is not None])
         for hit in self._by_stamp.values():
-            units = stored.get(hit.stamp_us)
-            if units and hit.refund_by_us < final.asked_us:
+            units, possible = stored.get(hit.stamp_us), hit.may_have(final.asked_us, final.answered_us)
+            if units and not any(possible):
                 self._report.add("final-extra", final.line, f"{hit.stamp_us} was given back, and has {units} units")
-            elif units and units != hit.units:
-                self._report.add("final-units", final.line, f"{hit.stamp_us} has {units} units, {hit.units} granted")
-            elif not units and hit.stamp_us > oldest_us and hit.refund_from_us > final.answered_us:
+            elif units and units not in possible:
+                told = " or ".join(map(str, sorted(possible)))
+                self._report.add("final-units", final.line, f"{hit.stamp_us} has {units} units, and was told {told}")
+            elif not units and hit.stamp_us > oldest_us and 0 not in possible:
                 self._report.add(
                     "final-lost", final.line, f"{hit.stamp_us}, granted at line {hit.attempt.line}, is not in the store"
                 )
@@ -287,3 +321,21 @@ class _Gatherer:
             if hit.attempt.id is not None:
                 found.setdefault(hit.attempt.id, []).append(hit)
         return found
+
+
+def _values(hit: Hit, settled: list[HitCall]) -> list[Value]:
+    """The units that it may have had, by these settlements and by its end."""
+    ends = hit.refund_from_us < FOREVER_US
+    if not settled and not ends:
+        return []
+    done = [call for call in settled if call.done]
+
+    def until_us(from_us: int) -> int:
+        """Until these units were certainly replaced by others that were asked for after this time."""
+        return min([hit.refund_by_us, *(call.answered_us for call in done if call.asked_us > from_us)])
+
+    values = [
+        Value(call.units, call.asked_us, until_us(call.answered_us if call.done else FOREVER_US)) for call in settled
+    ]
+    end = [Value(0, hit.refund_from_us, FOREVER_US)] if ends else []
+    return [Value(hit.units, 0, until_us(-1)), *values, *end]

@@ -8,29 +8,29 @@ at it.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from contextlib import closing
 from dataclasses import replace
-from itertools import combinations
+from itertools import product
+from math import prod
 from typing import TYPE_CHECKING
 
-from proof.checker.events import FOREVER_US, UNTOLD
+from proof.checker.events import UNTOLD
 from proof.checker.timeline import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from proof.checker.events import Attempt
-    from proof.checker.hits import LogHistory
+    from proof.checker.hits import LogHistory, Value
     from proof.checker.joints import Joints
     from proof.checker.report import Report
     from proof.checker.timeline import Timeline
 
 __all__ = ["check_refusals"]
 
-MOST_OPEN = 8
-"""Refunds that overlap one refusal: each may have been before or after it. With more, the check is only whether the
-window was full with none of them done."""
+MOST_CHOICES = 256
+"""Refunds and settlements that overlap one refusal: each may have been before or after it. With more ways in which they
+may, the check is only whether the window was full with all that its hits may have had."""
 
 
 def check_refusals(history: LogHistory, line: Timeline, tolerance_us: int, joints: Joints, report: Report) -> None:
@@ -39,7 +39,7 @@ def check_refusals(history: LogHistory, line: Timeline, tolerance_us: int, joint
     A part of a joint attempt may have been refused for another part: `joints` is told what this log says of it.
     """
     attempts_in_order = sorted([*history.refused, *history.peeked], key=lambda one: one.asked_us)
-    refunds = _Refunds(line)
+    changes = _Changes(line)
     doubts_us = sorted(history.doubts_us)
     for attempt in attempts_in_order:
         if doubts_us and any(
@@ -48,11 +48,13 @@ def check_refusals(history: LogHistory, line: Timeline, tolerance_us: int, joint
             report.excused += 1
             joints.judged(attempt, due=True, right=True)
             continue
-        refunds.advance(attempt.asked_us)
-        still_open = refunds.still_open(attempt, tolerance_us)
-        if len(still_open) > MOST_OPEN:
+        changes.advance(attempt.asked_us)
+        still_open = changes.still_open(attempt, tolerance_us)
+        if prod(map(len, still_open.values())) > MOST_CHOICES:
             report.excused += 1
-            attempt, still_open = replace(attempt, retry_after_us=UNTOLD), []  # noqa: PLW2901 - a look at less of it
+            bound = min if attempt.allowed else max
+            still_open = {i: [bound(units)] for i, units in still_open.items()}
+            attempt = replace(attempt, retry_after_us=UNTOLD)  # noqa: PLW2901 - a look at less of it
         due, right = _judge(attempt, line, still_open, tolerance_us)
         if attempt.joint is not None and not attempt.allowed:
             joints.judged(attempt, due=due, right=right)
@@ -65,15 +67,15 @@ def check_refusals(history: LogHistory, line: Timeline, tolerance_us: int, joint
             report.add("retry-after-wrong", attempt.line, f"a retry_after of {told_us} us fits no instant")
         else:
             report.add("refusal-unjustified", attempt.line, f"{attempt.cost} units fitted all the time")
-    refunds.undo()
+    changes.undo()
 
 
-def _judge(attempt: Attempt, line: Timeline, still_open: list[int], tolerance_us: int) -> tuple[bool, bool]:
+def _judge(attempt: Attempt, line: Timeline, still_open: dict[int, list[int]], tolerance_us: int) -> tuple[bool, bool]:
     """Whether at some instant of the call it had to be refused, and whether its answer is right for one."""
     from_us, to_us = attempt.asked_us - tolerance_us, attempt.answered_us + tolerance_us
     was_due = False
-    with closing(_subsets(line, still_open)) as subsets:
-        for _ in subsets:
+    with closing(_choices(line, still_open)) as choices:
+        for _ in choices:
             for m in line.points(from_us, to_us):
                 early_us, late_us = line.instants(m, from_us, to_us)
                 if early_us > late_us:
@@ -132,55 +134,59 @@ def _has_room(attempt: Attempt, line: Timeline, m: int, late_us: int) -> bool:
     return fits_us <= max(late_us, newest.stamp_us + 1) and not (newest.is_ahead and newest.stamp_us > late_us)
 
 
-def _subsets(line: Timeline, hits: list[int]) -> Generator[None]:
-    """Each way in which these hits may have been given back already; they are out of the timeline meanwhile."""
-    for size in range(len(hits) + 1):
-        for chosen in combinations(hits, size):
-            for i in chosen:
-                line.take_out(i)
-            try:
-                yield
-            finally:
-                for i in chosen:
-                    line.put_back(i)
+def _choices(line: Timeline, still_open: dict[int, list[int]]) -> Generator[None]:
+    """Each way in which these hits may have had their units; the timeline has them meanwhile."""
+    before = [line.units[i] for i in still_open]
+    try:
+        for chosen in product(*still_open.values()):
+            for i, units in zip(still_open, chosen, strict=True):
+                line.set_units(i, units)
+            yield
+    finally:
+        for i, units in zip(still_open, before, strict=True):
+            line.set_units(i, units)
 
 
-class _Refunds:
-    """The hits that were given back, taken out of the timeline as time goes on."""
+class _Changes:
+    """The hits that were given back or settled, changed in the timeline as time goes on."""
 
     def __init__(self, line: Timeline) -> None:
         self._line = line
-        numbers = [i for i, hit in enumerate(line.hits) if hit.refund_from_us < FOREVER_US]
-        self._by_end = sorted(numbers, key=lambda i: line.hits[i].refund_by_us)
-        self._by_begin = sorted(numbers, key=lambda i: line.hits[i].refund_from_us)
-        self._begins_us = [line.hits[i].refund_from_us for i in self._by_begin]
-        self._out = 0
-        self._open_from = 0
+        values = [(value, i) for i, hit in enumerate(line.hits) for value in hit.values]
+        self._by_end = sorted(values, key=lambda one: one[0].until_us, reverse=True)
+        self._by_begin = sorted(values, key=lambda one: one[0].from_us, reverse=True)
+        self._begun: list[tuple[Value, int]] = []
 
     def advance(self, asked_us: int) -> None:
-        """Take out what was given back before this."""
-        while self._out < len(self._by_end) and self._line.hits[self._by_end[self._out]].refund_by_us < asked_us:
-            self._line.take_out(self._by_end[self._out])
-            self._out += 1
+        """Let each hit count for the first that it may have had then."""
+        changed = set[int]()
+        while self._by_end and self._by_end[-1][0].until_us < asked_us:
+            changed.add(self._by_end.pop()[1])
+        for i in changed:
+            possible = (value for value in self._line.hits[i].values if value.until_us >= asked_us)
+            self._line.set_units(i, min(possible, key=lambda value: value.from_us).units)
 
-    def still_open(self, attempt: Attempt, tolerance_us: int) -> list[int]:
-        """Hits that may have been given back before this attempt or after it, and that count in one of its windows."""
-        hits = self._line.hits
-        oldest_us = attempt.asked_us - tolerance_us - max((window_us for _, window_us in attempt.limits), default=0)
-        while self._open_from < len(self._by_begin) and self._is_over(
-            self._by_begin[self._open_from], attempt.asked_us
-        ):
-            self._open_from += 1
-        return [
-            i
-            for i in self._by_begin[self._open_from : bisect_left(self._begins_us, attempt.answered_us + 1)]
-            if not self._is_over(i, attempt.asked_us) and hits[i].stamp_us > oldest_us
-        ]
+    def still_open(self, attempt: Attempt, tolerance_us: int) -> dict[int, list[int]]:
+        """The hits that may have changed before this attempt or after it, and count in a window of it: all they had."""
+        hits, asked_us = self._line.hits, attempt.asked_us
+        oldest_us = asked_us - tolerance_us - max((window_us for _, window_us in attempt.limits), default=0)
+        while self._by_begin and self._by_begin[-1][0].from_us <= attempt.answered_us:
+            self._begun.append(self._by_begin.pop())
+        self._begun = [(value, i) for value, i in self._begun if not self._is_over(value, i, asked_us)]
+        found: dict[int, list[int]] = {}
+        for value, i in self._begun:
+            if value.from_us <= attempt.answered_us and hits[i].stamp_us > oldest_us:
+                units = found.setdefault(i, [self._line.units[i]])
+                if value.units not in units:
+                    units.append(value.units)
+        return found
 
     def undo(self) -> None:
-        """Put everything back."""
-        for i in self._by_end[: self._out]:
-            self._line.put_back(i)
+        """Let each count for what was granted."""
+        for i, hit in enumerate(self._line.hits):
+            self._line.set_units(i, hit.units)
 
-    def _is_over(self, i: int, asked_us: int) -> bool:
-        return self._line.hits[i].refund_by_us < asked_us
+    def _is_over(self, value: Value, i: int, asked_us: int) -> bool:
+        """Whether the hit had others by then, or certainly has these from then on."""
+        others = (other.until_us for other in self._line.hits[i].values if other is not value)
+        return value.until_us < asked_us or all(until_us < asked_us for until_us in others)

@@ -32,6 +32,8 @@ KINDS = {
     "refund-refused": "a hit was there, and was not given back",
     "commit-refused": "a reservation was there, and was not committed",
     "commit-too-late": "a reservation that had ended, or was given back, was committed",
+    "settle-refused": "a hit was there, and was not settled",
+    "settle-of-nothing": "a hit that nobody was given, or that counted no more, was settled",
     "final-lost": "the store has lost a hit",
     "final-extra": "the store holds a hit that nobody was granted",
     "final-units": "the store holds a hit with other units",

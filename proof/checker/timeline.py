@@ -8,8 +8,8 @@ The order comes from the stamps. A hit is stamped with the instant of its decisi
   unless it only is the next microsecond of a run: whoever comes in that instant goes on with the run.
 
 "Does a cost of c fit beside the first m hits?" is one look: of the newest q - c + 1 units the oldest has to be out of
-the window. Sums of units answer it by bisection; where hits are given back, a binary indexed tree does, from which hits
-can be taken out and put back. Either way O(log n), whatever the quota.
+the window. Sums of units answer it by bisection; where hits are given back or settled, a binary indexed tree does, in
+which the units of a hit can change. Either way O(log n), whatever the quota.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING
-
-from proof.checker.events import FOREVER_US
 
 if TYPE_CHECKING:
     from proof.checker.events import Limits
@@ -31,7 +29,7 @@ NEVER = -1
 
 
 class Timeline:
-    """The hits of one log. Everything that takes `m` speaks of the first m decisions, without the hits taken out."""
+    """The hits of one log. Everything that takes `m` speaks of the first m decisions, with the units set last."""
 
     def __init__(self, hits: list[Hit]) -> None:
         hits = sorted(hits, key=lambda hit: hit.stamp_us)
@@ -51,19 +49,16 @@ class Timeline:
         self._early = [hit.early_us for hit in hits]
         self._latest = list(accumulate((hit.late_us for hit in hits), max))
         self._units = list(accumulate((hit.units for hit in hits), initial=0))
-        self.is_plain = all(hit.refund_from_us == FOREVER_US for hit in hits)
-        """Nothing was ever given back."""
-        self._tree = None if self.is_plain else _Tree([hit.units for hit in hits])
+        self.is_plain = not any(hit.values for hit in hits)
+        """Nothing was ever given back or settled."""
+        self.units = [hit.units for hit in hits]
+        self._tree = None if self.is_plain else _Tree(self.units)
 
-    def take_out(self, i: int) -> None:
-        """Let the i-th hit count no more; only where something was given back."""
-        if self._tree is not None:
-            self._tree.add(i, -self.hits[i].units)
-
-    def put_back(self, i: int) -> None:
-        """Let it count again."""
-        if self._tree is not None:
-            self._tree.add(i, self.hits[i].units)
+    def set_units(self, i: int, units: int) -> None:
+        """Let the i-th hit count for so many units; only where something was given back or settled."""
+        if self._tree is not None and units != self.units[i]:
+            self._tree.add(i, units - self.units[i])
+            self.units[i] = units
 
     def points(self, from_us: int, to_us: int) -> range:
         """How many decisions may have been made before one that was made between these instants."""
@@ -94,7 +89,7 @@ class Timeline:
         return self.hits[i] if i >= 0 else None
 
     def units_after(self, m: int, cutoff_us: int) -> int:
-        """Units later than the cutoff; only where nothing was given back, as it goes by all hits."""
+        """Units later than the cutoff; only where the log is plain, as it goes by what was granted."""
         return self._units[m] - self._units[bisect_right(self.stamps, cutoff_us, 0, m)]
 
     def _holder(self, m: int, k: int) -> int:

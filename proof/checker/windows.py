@@ -51,22 +51,15 @@ def check_order(line: Timeline, report: Report) -> None:
             last = hit
 
 
-def check_by_stamps(line: Timeline, joints: Joints, report: Report) -> None:
+def check_by_stamps(line: Timeline, tolerance_us: int, joints: Joints, report: Report) -> None:
     """Every hit, when it was recorded, fitted every limit beside the hits before it; a slot was the first that did.
 
     A charge need not have fitted. A slot of several logs is the first in one of them at least: `joints` is told what
     this log says of it.
     """
-    given_back = sorted(
-        (i for i, hit in enumerate(line.hits) if hit.refund_from_us < FOREVER_US),
-        key=lambda i: line.hits[i].refund_from_us,
-    )
-    taken_out, now_us = 0, 0
+    least = _Least(line)
     for m, hit in enumerate(line.hits):
-        now_us = max(now_us, hit.answered_us)
-        while taken_out < len(given_back) and line.hits[given_back[taken_out]].refund_from_us <= now_us:
-            line.take_out(given_back[taken_out])
-            taken_out += 1
+        least.advance(hit.asked_us, min(hit.answered_us, hit.late_us + tolerance_us))
         charged = hit.attempt.verb == "charge"
         fits_us = NEVER if charged else line.fits_at(m, hit.units, hit.attempt.limits)
         if not hit.is_sure:
@@ -85,8 +78,35 @@ def check_by_stamps(line: Timeline, joints: Joints, report: Report) -> None:
             _check_slot(line, hit, fits_us, newest_us, joints, report)
         if line.is_plain and hit.attempt.remaining is not None:
             _check_remaining(line, m, report)
-    for i in given_back[:taken_out]:
-        line.put_back(i)
+    least.undo()
+
+
+class _Least:
+    """Lets each hit count for the least that it may have had when the next decision was made."""
+
+    def __init__(self, line: Timeline) -> None:
+        self._line = line
+        values = [(value, i) for i, hit in enumerate(line.hits) for value in hit.values]
+        self._begins = sorted(((value.from_us, i) for value, i in values), reverse=True)
+        self._ends = sorted(((value.until_us, i) for value, i in values), reverse=True)
+        self._since_us = self._now_us = 0
+
+    def advance(self, asked_us: int, decided_us: int) -> None:
+        """The next decision was made between these, and after those before it."""
+        since_us = self._since_us = max(self._since_us, asked_us)
+        now_us = self._now_us = max(self._now_us, decided_us, since_us)
+        changed = set[int]()
+        while self._begins and self._begins[-1][0] <= now_us:
+            changed.add(self._begins.pop()[1])
+        while self._ends and self._ends[-1][0] < since_us:
+            changed.add(self._ends.pop()[1])
+        for i in changed:
+            self._line.set_units(i, min(self._line.hits[i].may_have(since_us, now_us)))
+
+    def undo(self) -> None:
+        """Let each count for what was granted."""
+        for i, hit in enumerate(self._line.hits):
+            self._line.set_units(i, hit.units)
 
 
 def _check_slot(line: Timeline, hit: Hit, fits_us: int, newest_us: int, joints: Joints, report: Report) -> None:
@@ -121,7 +141,7 @@ def check_by_wall(hits: list[Hit], tolerance_us: int, report: Report) -> None:
     """For each window: whatever was asked for and answered within less than it is no more than its quota.
 
     Less by the tolerance, and by how far a run of hits in one instant is stamped ahead of it: a microsecond for each.
-    Charges may pass it.
+    Charges may pass it, and hits that were given back or settled are left out.
     """
     slack_us = tolerance_us + max((hit.late_us - hit.early_us for hit in hits), default=0)
     quotas: dict[int, int] = {}
@@ -134,10 +154,7 @@ def check_by_wall(hits: list[Hit], tolerance_us: int, report: Report) -> None:
         # A slot is used when it comes, not when it is given.
         (hit.asked_us + hit.wait_us, hit.answered_us + hit.wait_us, hit)
         for hit in hits
-        if hit.answered_us < FOREVER_US
-        and hit.refund_from_us == FOREVER_US
-        and hit.is_sure
-        and hit.attempt.verb != "charge"
+        if hit.answered_us < FOREVER_US and not hit.values and hit.is_sure and hit.attempt.verb != "charge"
     ]
     known.sort(key=itemgetter(0), reverse=True)
     for window_us, quota in quotas.items():

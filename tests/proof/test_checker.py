@@ -51,6 +51,10 @@ def commit(at: int, stamp: int, *, done: bool | None, to: int | None = None) -> 
     return refund(at, stamp, done=done, to=to) | {"event": "commit"}
 
 
+def settled(at: int, stamp: int, cost: int, *, done: bool | None = True, to: int | None = None) -> dict[str, Any]:
+    return refund(at, stamp, done=done, to=to) | {"event": "settle", "cost": cost}
+
+
 def final(at: int, *hits: tuple[int, int]) -> dict[str, Any]:
     return {"event": "final", "policy": "p", "subject": "s", "asked_us": at, "answered_us": at, "hits": hits}
 
@@ -220,6 +224,71 @@ KEPT = {
         final(1040, (1010, 1), (1030, 1)),
     ),
     "an id whose reservation has ended": (reserved(1000, 20, id="x"), reserved(1030, 20, id="x")),
+    "a hit that cost more": (hit(1000), settled(1010, 1000, 2), refused(1020, 80), hit(1100), final(1100, (1100, 1))),
+    "and past the quota": (hit(1000), settled(1010, 1000, 9), hit(1100), hit(1110)),
+    "a hit that cost less": (hit(1000, cost=2), settled(1010, 1000, 1), hit(1020), refused(1030, 70)),
+    "a settlement twice": (hit(1000, cost=2), settled(1010, 1000, 1), settled(1011, 1000, 1), hit(1020)),
+    "the last settlement counts": (
+        hit(1000),
+        settled(1010, 1000, 2),
+        settled(1020, 1000, 1),
+        hit(1030),
+        final(1040, (1000, 1), (1030, 1)),
+    ),
+    "two settlements at once, in either order": (
+        hit(1000),
+        settled(1010, 1000, 2, to=1020),
+        settled(1011, 1000, 1, to=1019),
+        hit(1030),
+        final(1040, (1000, 2), (1030, 1)),
+    ),
+    "a settlement at the time of a refusal": (hit(1000), settled(1010, 1000, 2, to=1020), refused(1015, 85)),
+    "a settlement at the time of a hit": (
+        hit(1000),
+        settled(1010, 1000, 2, to=1020),
+        hit(1015),
+        final(1030, (1000, 2), (1015, 1)),
+    ),
+    "a settlement down at the time of a hit": (hit(1000, cost=2), settled(1010, 1000, 1, to=1020), hit(1015)),
+    "a settlement that nobody answered": (
+        hit(1000),
+        settled(1010, 1000, 2, done=None),
+        refused(1020, 80),
+        hit(1030),
+        refused(1040, 60),
+        final(1050, (1000, 2), (1030, 1)),
+    ),
+    "one that was not done": (
+        hit(1000),
+        settled(1010, 1000, 2, done=None),
+        hit(1030),
+        final(1050, (1000, 1), (1030, 1)),
+    ),
+    "one that comes after the next one": (
+        hit(1000, cost=2),
+        settled(1010, 1000, 9, done=None),
+        settled(1020, 1000, 1),
+        hit(1030),
+        final(1050, (1000, 9), (1030, 1)),
+    ),
+    "a settlement at nothing": (*FULL, settled(1020, 1000, 0), settled(1021, 1000, 1, done=False), hit(1030)),
+    "a settlement after the window": (hit(1000), settled(1100, 1000, 2, done=False)),
+    "a settlement of what is not told": (attempt(1000, allowed=None, to=1005), settled(1010, 1003, 2)),
+    "a settlement of nothing": (hit(1000), settled(1010, 1005, 2, done=False)),
+    "a reservation that is settled ends": (
+        reserved(1000, 20),
+        settled(1010, 1000, 2),
+        refused(1015, 85),
+        hit(1021),
+        hit(1022),
+        settled(1025, 1000, 1, done=False),
+    ),
+    "a reservation that is settled and committed": (
+        reserved(1000, 20),
+        settled(1010, 1000, 2),
+        commit(1015, 1000, done=True),
+        refused(1025, 75),
+    ),
     "an answer of another": (attempt(1000, allowed=True, origin="fallback"), hit(1001), hit(1002)),
 }
 
@@ -344,6 +413,50 @@ BROKEN: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
         "over-quota-by-stamps",
         (*FULL, refund(1020, 1000, done=True), hit(1021), hit(1022)),
     ),
+    "a settlement up that is not counted": ("over-quota-by-stamps", (hit(1000), settled(1010, 1000, 2), hit(1020))),
+    "a settlement down that counts for less": (
+        "over-quota-by-stamps",
+        (hit(1000, cost=2), settled(1010, 1000, 1), hit(1020), hit(1021)),
+    ),
+    "more by a settlement that nobody may have made": (
+        "over-quota-by-stamps",
+        (*FULL, settled(1020, 1000, 2, done=None), hit(1030)),
+    ),
+    "less before it was asked for": ("over-quota-by-stamps", (*FULL, hit(1015), settled(1020, 1000, 0))),
+    "a settlement down that is not counted": (
+        "refusal-unjustified",
+        (hit(1000, cost=2), settled(1010, 1000, 1), refused(1020, 80)),
+    ),
+    "full, but of a settlement before the last": (
+        "refusal-unjustified",
+        (hit(1000), settled(1010, 1000, 2), settled(1020, 1000, 1), refused(1030, 70)),
+    ),
+    "full, but of one that comes later": (
+        "refusal-unjustified",
+        (hit(1000), refused(1005, 95), settled(1010, 1000, 2)),
+    ),
+    "told the time before it was settled": (
+        "retry-after-wrong",
+        (hit(1000), hit(1010), settled(1020, 1010, 2), refused(1030, 70)),
+    ),
+    "peeked past a settlement": (
+        "peek-wrong",
+        (hit(1000), settled(1010, 1000, 2), attempt(1050, allowed=True, verb="peek")),
+    ),
+    "a settlement lost": ("final-units", (hit(1000), settled(1010, 1000, 2), final(1050, (1000, 1)))),
+    "the former of two settlements": (
+        "final-units",
+        (hit(1000), settled(1010, 1000, 2), settled(1020, 1000, 3), final(1050, (1000, 2))),
+    ),
+    "a settled hit lost": ("final-lost", (hit(1000), settled(1010, 1000, 2), final(1050))),
+    "a hit that was settled at nothing": ("final-extra", (hit(1000), settled(1010, 1000, 0), final(1050, (1000, 1)))),
+    "a settlement refused": ("settle-refused", (hit(1000), settled(1010, 1000, 2, done=False))),
+    "a settlement of what was given back": (
+        "settle-of-nothing",
+        (hit(1000), refund(1010, 1000, done=True), settled(1020, 1000, 2)),
+    ),
+    "a settlement of a reservation that has ended": ("settle-of-nothing", (reserved(1000, 20), settled(1021, 1000, 2))),
+    "a settlement of nobody's hit": ("settle-of-nothing", (hit(1000), settled(1010, 1005, 2))),
     "a reservation that ends too early": ("over-quota-by-stamps", (reserved(1000, 20), *FULL[1:], hit(1019))),
     "a reservation that never ends": ("refusal-unjustified", (reserved(1000, 20), hit(1010), refused(1030, 70))),
     "a reservation that the store keeps": ("final-extra", (reserved(1000, 20), final(1030, (1000, 1)))),
@@ -429,6 +542,15 @@ def test_two_limits_and_two_policies_on_one_log() -> None:
     assert kinds(wide, hit(1000, policy="wide"), hit(1010), hit(1020)) == {"over-quota-by-stamps"}
 
 
+def test_of_more_settlements_than_can_be_told_apart_only_the_bounds_are_judged() -> None:
+    rows = [row for at in range(1000, 1010) for row in (hit(at), settled(at, at, 2, done=None))]
+    for many in (10, 20):
+        assert kinds(*rows, refused(1050, 1), limits=[[many, 100]]) == set()
+    assert kinds(*rows, refused(1050, 1), limits=[[21, 100]]) == {"refusal-unjustified"}
+    for many, wrong in ((11, set[str]()), (10, {"peek-wrong"})):
+        assert kinds(*rows, attempt(1050, allowed=True, verb="peek"), limits=[[many, 100]]) == wrong
+
+
 def test_a_hit_that_calls_under_several_limits_may_have_left_accuses_nobody() -> None:
     wide = {"event": "policy", "policy": "wide", "log": "p", "limits": [[5, 1000]]}
     open_calls = attempt(1015, allowed=None, to=1030), attempt(1014, allowed=None, to=1040, policy="wide")
@@ -458,6 +580,7 @@ def test_clocks_that_differ_are_forgiven_up_to_the_tolerance() -> None:
         (json.dumps(hit(1000) | {"cost": 1.5}), "whole number"),
         (json.dumps(hit(1000) | {"verb": "ask"}), "'ask'"),
         (json.dumps(hit(1000) | {"verb": "reserve"}), "'ttl_us' is missing"),
+        (json.dumps(refund(1000, 900, done=True) | {"event": "settle"}), "'cost' is missing"),
     ],
 )
 def test_a_line_that_is_no_record_is_named(line: str, says: str) -> None:

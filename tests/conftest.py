@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import platform
 import signal
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 load_profile()  # before any test module is read: their settings build on it
 gc.disable()  # what collecting the tests makes stays to the end: to look for garbage among it takes long
+os.environ.setdefault("CAPLINE_DRAIN", "0")  # no balancer is before the services of tests, but where one says so
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a script's shell starts what ends with `&`
     signal.signal(signal.SIGINT, signal.default_int_handler)  # else no program of a test would hear of Ctrl-C
 

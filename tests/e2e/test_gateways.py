@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 import yaml
 from tests.kit.gateway import DOCS, Gateway, free_port, program
 from tests.kit.http import Provider
-from tests.kit.serving import Serving
+from tests.kit.server import soon
+from tests.kit.serving import WITHIN_S, Serving
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +45,77 @@ def test_nginx_lets_pass_what_is_allowed_and_answers_429(tmp_path: Path) -> None
             outage = nginx.get("/a")
             assert (outage.status_code, outage.headers["Retry-After"]) == (503, "1")
         assert len(provider.seen) == 5
+
+
+BALANCER = """\
+daemon off;
+pid nginx.pid;
+error_log stderr warn;
+events {}
+
+http {
+    access_log off;
+    client_body_temp_path body;
+    proxy_temp_path proxy;
+    fastcgi_temp_path fastcgi;
+    uwsgi_temp_path uwsgi;
+    scgi_temp_path scgi;
+
+    upstream capline {
+        server 127.0.0.1:8080;
+        keepalive 16;
+    }
+
+    server {
+        listen 127.0.0.1:8000;
+
+        location / {
+            proxy_pass http://capline;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_set_header Host 127.0.0.1;
+        }
+    }
+}
+"""
+
+
+@pytest.mark.deep
+def test_an_instance_goes_and_another_comes_without_an_error_of_nginx(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CAPLINE_DRAIN", "3600")
+    policies(tmp_path)
+    command = [program("nginx"), "-p", str(tmp_path), "-c", "balancer.conf", "-e", "stderr"]
+
+    def load(times: int) -> None:
+        """Of four callers at once, whose connections end with each answer, so that nginx may give up old workers."""
+        with ThreadPoolExecutor(4) as callers:
+            asked = [callers.submit(httpx.post, f"{nginx.url}/v1/decide", **form) for _ in range(times)]
+            assert {answer.result().status_code for answer in asked} == {200}
+
+    form: Any = {"json": {"policy": "api", "subject": "u"}, "headers": {"Connection": "close"}, "trust_env": False}
+    with Serving(tmp_path, "--store", "memory://") as goes, Serving(tmp_path, "--store", "memory://") as comes:
+        said = {"127.0.0.1:8080": goes.url}
+        with Gateway(tmp_path, "balancer.conf", command, said, text=BALANCER) as nginx:
+            load(20)
+            goes.process.send_signal(signal.SIGTERM)
+            load(20)
+            assert soon(lambda: goes.client.get("/readyz").status_code == 503, WITHIN_S)
+            load(20)
+            text = (tmp_path / "balancer.conf").read_text(encoding="utf-8")
+            old, new = (urlsplit(service.url).netloc for service in (goes, comes))
+            (tmp_path / "balancer.conf").write_text(text.replace(old, new), encoding="utf-8")
+            nginx.tell(signal.SIGHUP)
+
+            def is_taken_over() -> bool:
+                load(1)
+                told = httpx.get(f"{comes.admin}/metrics", trust_env=False, timeout=WITHIN_S).text
+                return 'verb="decide"' in told
+
+            assert soon(is_taken_over, WITHIN_S)
+            assert goes.stop() == 0
+            load(20)
 
 
 @pytest.mark.deep

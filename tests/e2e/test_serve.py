@@ -6,6 +6,7 @@ import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 from typing import TYPE_CHECKING
 
 import httpx
@@ -13,6 +14,8 @@ import pytest
 from tests.kit import servers
 from tests.kit.server import soon
 from tests.kit.serving import WITHIN_S, Serving
+
+from capline.service.envoy.messages import part
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +30,9 @@ def _policies(tmp_path: Path) -> None:
     (tmp_path / "policies.yaml").write_text(POLICIES, encoding="utf-8")
 
 
-def test_with_nothing_else_it_decides_and_keeps_what_it_decided(tmp_path: Path) -> None:
+def test_with_nothing_else_it_decides_and_keeps_what_it_decided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Serving(tmp_path) as service:
         assert soon(lambda: any("loopback only" in line for line in service.said), WITHIN_S)
         answer = service.ask("/v1/decide", policy="promo", subject="user:42")
@@ -46,6 +51,7 @@ def test_with_nothing_else_it_decides_and_keeps_what_it_decided(tmp_path: Path) 
         assert 'capline_store_logs{store="main"} 1.0' in metrics
         assert "process_resident_memory_bytes" in metrics
         assert service.stop() == 0
+    monkeypatch.setenv("CAPLINE_DRAIN", "3600")
     with Serving(tmp_path) as service:
         assert service.ask("/v1/peek", policy="promo", subject="user:42").json()["remaining"] == 1
         assert service.stop(signal.SIGINT) == 0
@@ -73,6 +79,40 @@ def test_what_is_under_way_is_finished(tmp_path: Path) -> None:
         assert answer.startswith(b"HTTP/1.1 200 OK")
         assert b'"remaining":2' in answer
         assert service.process.wait(WITHIN_S) == 0
+
+
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.deep)])
+def test_told_to_end_it_is_not_ready_and_ends_connections_as_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str
+) -> None:
+    monkeypatch.setenv("CAPLINE_DRAIN", "3600")
+    (tmp_path / "edge.yaml").write_text("domain: edge\ndescriptors: []\n", encoding="utf-8")
+    envoy = f"127.0.0.1:{servers.free_port()}"
+    words = ["--workers", workers, "--grpc", envoy, "--envoy", "edge.yaml"]
+    with Serving(tmp_path, *words) as service, part("grpc").insecure_channel(envoy) as channel:
+        body = b'{"policy":"wide","subject":"u"}'
+        asked = {"/v1/decide": body, "/v1/schedule": body, "/readyz": None, "/v1/policies": None}
+        idle = {path: HTTPConnection(service.url.removeprefix("http://"), timeout=WITHIN_S) for path in asked}
+
+        def answered(path: str) -> tuple[int, bool]:
+            """The status, and whether the connection ends with it; a kept one that is closed otherwise raises."""
+            method = "POST" if asked[path] else "GET"
+            idle[path].request(method, path, asked[path], {"Content-Type": "application/json"})
+            answer = idle[path].getresponse()
+            answer.read()
+            return answer.status, answer.getheader("Connection") == "close"
+
+        assert {path: answered(path) for path in asked} == dict.fromkeys(asked, (200, False))
+        service.process.send_signal(signal.SIGTERM)
+        assert soon(lambda: httpx.get(f"{service.admin}/readyz", trust_env=False).status_code == 503, WITHIN_S)
+        for path in asked:
+            expected = 503 if path == "/readyz" else 200
+            assert soon(lambda path=path, expected=expected: answered(path) == (expected, True), WITHIN_S)
+            assert soon(lambda path=path, expected=expected: answered(path) == (expected, True), WITHIN_S), "a new one"
+        health, stub = (part(f"grpc_health.v1.{name}") for name in ("health_pb2", "health_pb2_grpc"))
+        state = stub.HealthStub(channel).Check(health.HealthCheckRequest(), timeout=WITHIN_S)
+        assert state.status == health.HealthCheckResponse.NOT_SERVING
+        assert service.stop() == 0, "a second signal ends it at once"
 
 
 def test_no_listener_takes_a_new_connection_while_one_ends(tmp_path: Path) -> None:

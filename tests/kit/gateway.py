@@ -72,6 +72,10 @@ class Gateway:
         """Ask as a client."""
         return self.client.get(path, headers={name.replace("_", "-"): value for name, value in headers.items()})
 
+    def tell(self, signum: int) -> None:
+        """Send it a signal."""
+        self._process.send_signal(signum)
+
     def __enter__(self) -> Self:
         return self
 

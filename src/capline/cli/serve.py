@@ -81,8 +81,9 @@ def serve(
 ) -> None:
     """Serve decisions over HTTP on this machine; docs/service.md has the paths and all settings.
 
-    An option comes before the environment (CAPLINE_STORE and so on), and that before the file. Ctrl-C or SIGTERM
-    finishes the requests under way and ends within 10 seconds; SIGHUP reloads what changed.
+    An option comes before the environment (CAPLINE_STORE and so on), and that before the file. Ctrl-C finishes the
+    requests under way and ends within 10 seconds, SIGTERM too, but it goes on for 5 seconds (`drain`), until balancers
+    have seen that it is not ready; SIGHUP reloads what changed.
     """
     check_service_parts()
     from capline.service.run.file import read_settings  # noqa: PLC0415 - an extra, and `--help` stays instant

@@ -139,11 +139,12 @@ class Fields:
             return default
         return int(word)
 
-    def seconds(self, key: str, default: float, most: float) -> float:
-        """A number of seconds above 0, at most `most`."""
+    def seconds(self, key: str, default: float, most: float, *, zero: bool = False) -> float:
+        """A number of seconds above 0, or also 0, at most `most`."""
         word = self.text(key, f"{default:g}")
-        if not _DECIMAL.fullmatch(word) or not 0 < float(word) <= most:
-            self.fault(key, f"expected a number of seconds above 0 and at most {most:g}, found {shown(word)}")
+        if not _DECIMAL.fullmatch(word) or not 0 < float(word) + zero <= most + zero:
+            least = "from" if zero else "above"
+            self.fault(key, f"expected a number of seconds {least} 0 and at most {most:g}, found {shown(word)}")
             return default
         return float(word)
 

@@ -7,6 +7,7 @@ request ends its connection.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from functools import lru_cache
@@ -174,6 +175,7 @@ class App:
 
     `count` is called with the status and the seconds of every request. Without a `guard`, web pages of other sites are
     refused; `hosts` are the names by which it may then be asked, besides loopback.
+    Once `draining` is set, each answer ends its connection, so that the client makes the next one elsewhere.
     """
 
     def __init__(
@@ -185,12 +187,14 @@ class App:
         trusted_proxies: int = 0,
         count: Callable[[int, float], None] | None = None,
         hosts: Iterable[str] = (),
+        draining: asyncio.Event | None = None,
     ) -> None:
         self._paths = Paths(routes)
         self._bounds = Bounds() if bounds is None else bounds
         self._body_bytes = {ONE_BODY_BYTES: self._bounds.body_bytes, BATCH_BYTES: self._bounds.batch_bytes}
         self._observers, self._guard, self._trusted, self._count = observers, guard, trusted_proxies, count
         self._pages = Pages(hosts) if guard is None else None
+        self.draining = asyncio.Event() if draining is None else draining
         self._under_way = 0
         self._listed = "/docs lists those there are" if "/docs" in routes else f"there are {', '.join(routes)}"
         self.direct = frozenset(path.encode() for path, route in routes.items() if route.direct)
@@ -213,7 +217,7 @@ class App:
             sent += [(b"content-type", _header_name(reply.type)), (b"content-length", b"%d" % len(body))]
         sent += [(_header_name(name), value.encode("latin-1")) for name, value in reply.headers.items()]
         early = is_unread(receive)
-        if early:
+        if early or self.draining.is_set():
             sent.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": reply.status, "headers": sent})
         said = {"type": "http.response.body", "body": b"" if request.method == "HEAD" else body}

@@ -7,11 +7,13 @@ with `allow`, the service is ready in one too, since a balancer that took all in
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from capline.model.errors import StoreDamagedError, StoreError, StoreUnavailableError
 from capline.service.configuration import configuration_state
 from capline.service.http import Reply, Request, Route
+from capline.service.problems import Problem
 from capline.service.segments import figures
 
 if TYPE_CHECKING:
@@ -50,8 +52,16 @@ class Ready(Alive):
     segments: NotRequired[SegmentsServed]
 
 
-def probes(limiter: AsyncLimiter, segments: SegmentSource | None = None, *, allows: bool = False) -> dict[str, Route]:
+def probes(
+    limiter: AsyncLimiter,
+    segments: SegmentSource | None = None,
+    *,
+    allows: bool = False,
+    draining: asyncio.Event | None = None,
+) -> dict[str, Route]:
     """`/healthz` and `/readyz`; `allows` says that an outage of the store lets everything pass.
+
+    It is not ready once `draining` is set.
 
     Old segments do not make it unready: the last good ones serve, and it says how old.
     """
@@ -62,6 +72,8 @@ def probes(limiter: AsyncLimiter, segments: SegmentSource | None = None, *, allo
 
     async def ready(_request: Request) -> Reply:
         """Decisions are answered: by the store, or in an outage by `on_store_error` allow."""
+        if draining is not None and draining.is_set():
+            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "it is told to end; ask another instance")
         state: dict[str, object] = {}
         try:
             async with asyncio.timeout(READY_WITHIN_S):

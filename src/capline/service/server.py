@@ -1,7 +1,8 @@
 """The service in one process: opens its parts, runs its listeners, shuts down. `run.workers` runs several processes.
 
-The rule: on SIGTERM or SIGINT it takes no new connections, finishes the requests under way and closes the store, within
-`bounds.stop_within`; a second signal ends it at once. SIGHUP reloads.
+The rule: from SIGTERM on it is not ready, and ends each connection with its answer, but goes on for `drain`, until its
+balancers have seen that. Then, and on SIGINT at once, it takes no new connections, finishes the requests under way and
+closes the store, within `bounds.stop_within`; a second signal ends it at once. SIGHUP reloads.
 """
 
 from __future__ import annotations
@@ -40,11 +41,12 @@ from capline.service.metrics import Metrics
 from capline.service.openapi import described
 from capline.service.probes import probes
 from capline.service.run.last_good import LastGood
-from capline.service.run.listen import Listener, drain_s
+from capline.service.run.listen import Listener, grace_s
 from capline.service.run.reload import Followed, follow
 from capline.service.run.settings import Settings
 from capline.service.run.tls import load as load_tls
 from capline.service.run.tls import renewed, tls_context
+from capline.service.run.workers import AT_ONCE
 from capline.service.servers import watch_servers
 from capline.service.spoe import spoe_server
 
@@ -68,15 +70,16 @@ _End = Callable[[float], Awaitable[object]]
 class Parts:
     """What is served: `public` are routes, beside the probes and the metrics.
 
-    `followed` is checked for changes every second and on SIGHUP; `ending` are called when the service is
-    told to end: each takes no new connections from then on, and ends what it has within these seconds; `stack` closes
-    everything.
+    `followed` is checked for changes every second and on SIGHUP; `draining` are called when the service is told to end,
+    `ending` when that begins: each takes no new connections from then on, and ends what it has within these seconds;
+    `stack` closes everything.
     """
 
     limiter: AsyncLimiter
     public: dict[str, Route]
     segments: SegmentSource | None = None
     followed: list[Followed] = field(default_factory=list[Followed])
+    draining: list[Callable[[], Awaitable[object]]] = field(default_factory=list[Callable[[], Awaitable[object]]])
     ending: list[_End] = field(default_factory=list[_End])
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
@@ -151,6 +154,7 @@ async def _envoy(
     parts.followed.append(Followed("grpc.envoy", envoy.reload))
     if envoy.certificate is not None:
         parts.followed.append(Followed("grpc.tls", envoy.certificate.reload))
+    parts.draining.append(envoy.drain)
     parts.ending.append(envoy.stop)
     parts.public |= json_route(envoy.ratelimit)
 
@@ -221,7 +225,9 @@ async def _serve(
     async with parts.stack:
         if SPOE in sockets:
             await _haproxy(parts, sockets[SPOE])
-        known = probes(parts.limiter, parts.segments, allows=settings.on_store_error == "allow")
+        draining = asyncio.Event()
+        allows = settings.on_store_error == "allow"
+        known = probes(parts.limiter, parts.segments, allows=allows, draining=draining)
         of = {PUBLIC: described(parts.public | known), ADMIN: known | metrics.routes()}
         if tokens is not None:
             parts.followed.append(Followed("tokens", tokens.reload))
@@ -248,11 +254,12 @@ async def _serve(
                 settings.http.trusted_proxies,
                 metrics.answered if public else None,
                 settings.hosts,
+                draining,
             )
             listeners[name] = Listener(app, settings.bounds, context, waits=not settings.is_local)
         reload_now = asyncio.Event()
-        stop = _Stop(listeners.values(), parts.ending, drain_s(settings.bounds))
-        _on_signals(stop, reload_now, lifeline)
+        stop = _Stop(listeners.values(), parts, grace_s(settings.bounds), draining)
+        _on_signals(stop, settings.drain, reload_now, lifeline)
         async with asyncio.TaskGroup() as beside:
             tasks = [
                 beside.create_task(follow(parts.followed, metrics, reload_now)),
@@ -271,19 +278,32 @@ async def _serve(
 
 
 class _Stop:
-    """Called at a signal: the first ends all listeners within some seconds, a second at once."""
+    """Called at a signal: the first lets all listeners drain and ends them within some seconds, a second at once."""
 
-    def __init__(self, listeners: Iterable[Listener], others: Iterable[_End], within_s: float) -> None:
-        self._listeners, self._others = [*listeners], [*others]
-        self._within_s = within_s
+    def __init__(self, listeners: Iterable[Listener], parts: Parts, within_s: float, draining: asyncio.Event) -> None:
+        self._listeners, self._parts = [*listeners], parts
+        self._within_s, self._draining = within_s, draining
         self._ending: list[asyncio.Future[object]] = []
+        self._timer: asyncio.TimerHandle | None = None
 
-    def __call__(self) -> None:
+    def __call__(self, drain_s: float = 0) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._draining.is_set():
+            self._end(0)
+            return
+        self._draining.set()
+        self._ending += [asyncio.ensure_future(drain()) for drain in self._parts.draining]
+        if drain_s:
+            self._timer = asyncio.get_running_loop().call_later(drain_s, self._end, self._within_s)
+        else:
+            self._end(self._within_s)
+
+    def _end(self, within_s: float) -> None:
         for listener in self._listeners:
-            listener.force_exit = listener.should_exit
+            listener.force_exit = not within_s
             listener.should_exit = True
-        self._ending += [asyncio.ensure_future(end(self._within_s)) for end in self._others]
-        self._within_s = 0
+        self._ending += [asyncio.ensure_future(end(within_s)) for end in self._parts.ending]
 
     async def ended(self) -> None:
         """Wait until the others have ended."""
@@ -291,14 +311,15 @@ class _Stop:
             await self._ending.pop(0)
 
 
-def _on_signals(stop: Callable[[], object], reload_now: asyncio.Event, lifeline: int | None) -> None:
+def _on_signals(stop: _Stop, drain_s: float, reload_now: asyncio.Event, lifeline: int | None) -> None:
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(signal.SIGTERM, stop, drain_s)
     loop.add_signal_handler(signal.SIGHUP, reload_now.set)
     if lifeline is None:
         loop.add_signal_handler(signal.SIGINT, stop)
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    loop.add_signal_handler(AT_ONCE, stop)
 
     def ended() -> None:
         loop.remove_reader(lifeline)

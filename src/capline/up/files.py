@@ -52,7 +52,7 @@ def service_yaml(store: str, segments: str, *, proxies: int) -> str:
     """
     return (
         f"store: {store}\nconfig: {store}\nsegments: {segments}\n"
-        f'http: {{trusted_proxies: {proxies}}}\nobservers: {{access_log: "-", access_sample: 0.1}}\n'
+        f'drain: 0\nhttp: {{trusted_proxies: {proxies}}}\nobservers: {{access_log: "-", access_sample: 0.1}}\n'
     )
 
 

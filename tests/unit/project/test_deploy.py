@@ -125,7 +125,7 @@ def test_the_unit_calls_the_command_as_it_is() -> None:
         answer = CliRunner().invoke(app, [*words[1:], "--help"])
         assert answer.exit_code == 0, answer.output
     settings = read_settings(None, {}, {})
-    assert float(unit()["Service"]["TimeoutStopSec"]) > settings.bounds.stop_within
+    assert float(unit()["Service"]["TimeoutStopSec"]) > settings.drain + settings.bounds.stop_within
 
 
 @pytest.mark.deep
@@ -155,8 +155,7 @@ def test_the_pods_settings_are_good(tmp_path: Path) -> None:
     assert loads(data["policies.yaml"]).policies
     listens = {"http": settings.http.listen.port, "admin": settings.admin.listen.port}
     assert {port["name"]: port["containerPort"] for port in container["ports"]} == listens
-    pause = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
-    assert pod["terminationGracePeriodSeconds"] > pause + settings.bounds.stop_within
+    assert pod["terminationGracePeriodSeconds"] > settings.drain + settings.bounds.stop_within
     mounts = {mount["name"] for mount in container["volumeMounts"]}
     assert mounts == {volume["name"] for volume in pod["volumes"]}
 

@@ -20,6 +20,7 @@ policies: policies.yaml
 segments: s3://bucket/prefix
 tokens: tokens.json
 on_store_error: deny
+drain: 0
 http: {listen: "0.0.0.0:9000", workers: 2, trusted_proxies: 1, tls: {certificate: c.pem, key: k.pem, client_ca: ca.pem}}
 admin: {listen: 127.0.0.1:9001}
 grpc: {listen: 127.0.0.1:9002, envoy: [ratelimit/, /etc/more]}
@@ -40,6 +41,7 @@ def test_every_key_is_read_and_paths_are_the_files(tmp_path: Path) -> None:
     assert found.store == f"lmdb://{tmp_path}/logs?durability=full"
     assert (found.policies, found.tokens) == (f"{tmp_path}/policies.yaml", f"{tmp_path}/tokens.json")
     assert (found.segments, found.config, found.on_store_error) == ("s3://bucket/prefix", None, "deny")
+    assert found.drain == 0
     assert (found.http.listen, found.http.workers, found.http.trusted_proxies) == (Address("0.0.0.0", 9000), 2, 1)  # noqa: S104 - read, not bound
     assert found.http.tls is not None
     assert (found.http.tls.certificate, found.http.tls.client_ca) == (f"{tmp_path}/c.pem", f"{tmp_path}/ca.pem")
@@ -77,7 +79,7 @@ def test_each_key_is_a_variable_too(tmp_path: Path, variable: str) -> None:
     if variable.endswith(("STORE", "CONFIG", "_ERROR", "LISTEN", "_PROXIES", "_WORKERS", "_TLS_KEY", "_CA")) or any(
         word in variable
         for word in (
-            *("BOUNDS", "_SAMPLE", "SUBJECTS", "TRACES", "CERTIFICATE", "MERGE", "HOSTS"),
+            *("BOUNDS", "_SAMPLE", "SUBJECTS", "TRACES", "CERTIFICATE", "MERGE", "HOSTS", "DRAIN"),
             *("_MODE", "_AGE", "_RATIO", "_HEADER", "_METADATA"),
         )
     ):
@@ -204,6 +206,7 @@ def test_the_keys_that_are_fixed() -> None:
         ("http: {workers: 2}\nstore: memory://", ":2: store: memory:// is one process's own"),
         ("store: nowhere", ":1: store: 'nowhere' is no URL"),
         ("on_store_error: maybe", ":1: on_store_error: 'maybe' is not known; use raise or allow or deny"),
+        ("drain: never", ":1: drain: expected a number of seconds from 0 and at most 3600, found 'never'"),
         ("http: {tls: {certificate: c.pem}}", ":1: http: tls: no 'key:' here"),
         ("bounds: {requests: 0}", ":1: bounds: requests: expected a whole number from 1"),
         ("bounds: {body_within: 0}", ":1: bounds: body_within: expected a number of seconds above 0"),

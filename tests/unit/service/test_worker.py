@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 
 from capline.service.run.settings import Settings
 from capline.service.run.workers import Job
@@ -39,19 +40,33 @@ def test_a_reload_while_it_starts_does_not_end_it(tmp_path: Path) -> None:
     assert (worker.returncode, b"nowhere.yaml: cannot be read" in said) == (2, True)
 
 
-def test_the_first_signal_lets_requests_end_and_the_second_does_not() -> None:
+@pytest.mark.parametrize(
+    ("drain", "expected"),
+    [
+        ((), [(True, True, False), (True, True, True), "drained", 9, 0]),
+        ((3600,), [(True, False, False), (True, True, True), "drained", 0]),
+    ],
+    ids=["at once", "drains"],
+)
+def test_the_first_signal_lets_requests_end_and_the_second_does_not(
+    drain: tuple[int, ...], expected: list[Any]
+) -> None:
     listener: Any = SimpleNamespace(should_exit=False, force_exit=False)
     told: list[Any] = []
+
+    async def drained() -> None:
+        told.append("drained")
 
     async def end(within_s: float) -> None:
         told.append(within_s)
 
     async def run() -> None:
-        stop = _Stop([listener], [end], 9)
+        parts: Any = SimpleNamespace(draining=[drained], ending=[end])
+        stop = _Stop([listener], parts, 9, draining := asyncio.Event())
         for _ in range(2):
-            stop()
-            told.append((listener.should_exit, listener.force_exit))
+            stop(*drain)
+            told.append((draining.is_set(), listener.should_exit, listener.force_exit))
         await stop.ended()
 
     asyncio.run(run())
-    assert told == [(True, False), (True, True), 9, 0]
+    assert told == expected

@@ -46,14 +46,16 @@ log = logging.getLogger("capline.service")
 class EnvoyServer(NamedTuple):
     """A running server: the port that it listens on (1 for a Unix socket), and what it decides with, for `POST /json`.
 
-    `certificate` is what it shows, which may be renewed; None without TLS. `stop` takes no new calls from then on, and
-    returns once those under way have ended, which it cancels after these seconds. `reload` takes over changed files and
-    returns whether any did; it raises the `CaplineError` of those that are refused. Any thread may call it.
+    `certificate` is what it shows, which may be renewed; None without TLS. `drain` makes its health NOT_SERVING. `stop`
+    takes no new calls from then on, and returns once those under way have ended, which it cancels after these seconds.
+    `reload` takes over changed files and returns whether any did; it raises the `CaplineError` of those that are
+    refused. Any thread may call it.
     """
 
     port: int
     ratelimit: RateLimit
     reload: Callable[[], bool]
+    drain: Callable[[], Awaitable[None]]
     stop: Callable[[float], Awaitable[None]]
     certificate: Certificate | None = None
 
@@ -70,18 +72,25 @@ async def envoy_server(
     metrics = EnvoyMetrics(figures)
     ratelimit = RateLimit(limiter, files.current, metrics, settings.modes)
     certificate = None if settings.tls is None else Certificate(settings.tls)
-    server, port = await _started(
+    server, health, port = await _started(
         ratelimit, settings, certificate, [] if guard is None else [checked_by(guard, metrics)]
     )
     try:
-        yield EnvoyServer(port, ratelimit, _reload_of(files, ratelimit, metrics), server.stop, certificate)
+        yield EnvoyServer(
+            port,
+            ratelimit,
+            _reload_of(files, ratelimit, metrics),
+            health.enter_graceful_shutdown,
+            server.stop,
+            certificate,
+        )
     finally:
         await server.stop(STOP_WITHIN_S)
 
 
 async def _started(
     ratelimit: RateLimit, settings: EnvoySettings, certificate: Certificate | None, interceptors: list[Any]
-) -> tuple[Any, int]:
+) -> tuple[Any, Any, int]:
     grpc, aio = part("grpc"), part("grpc.aio")
     listen = settings.listen
     ages = {"": settings.max_connection_age, "_grace": settings.max_connection_age_grace}
@@ -95,7 +104,7 @@ async def _started(
     )
     method = grpc.unary_unary_rpc_method_handler(_handler(grpc, ratelimit))  # bytes in, bytes out
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, {"ShouldRateLimit": method})])
-    await _add_health(server)
+    health = await _add_health(server)
     try:
         port: int = (
             server.add_insecure_port(listen)
@@ -112,7 +121,7 @@ async def _started(
             )
         ) from None
     await server.start()
-    return server, port
+    return server, health, port
 
 
 def _handler(grpc: Any, ratelimit: RateLimit) -> Any:
@@ -143,7 +152,7 @@ def _code(error: CaplineError) -> str:
     return "UNAVAILABLE" if isinstance(error, StoreError) else "INVALID_ARGUMENT"
 
 
-async def _add_health(server: Any) -> None:
+async def _add_health(server: Any) -> Any:
     """Health of the process (`""`) and of the service, and the names of all services."""
     health, pb2 = part("grpc_health.v1.health"), part("grpc_health.v1.health_pb2")
     servicer = health.aio.HealthServicer()
@@ -152,6 +161,7 @@ async def _add_health(server: Any) -> None:
         await servicer.set(name, pb2.HealthCheckResponse.SERVING)
     reflection = part("grpc_reflection.v1alpha.reflection")
     reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    return servicer
 
 
 def _reload_of(files: Files, ratelimit: RateLimit, metrics: EnvoyMetrics) -> Callable[[], bool]:

@@ -280,6 +280,7 @@ class Connection(HttpToolsProtocol):
         made = self.server_state.default_headers
         if self._default[0] is not made:
             self._default = made, b"".join([b"%b: %b\r\n" % header for header in made])
+        keep_alive = keep_alive and not self.service.draining.is_set()
         last = "\r\n" if keep_alive else "connection: close\r\n\r\n"
         self.transport.write(STATUS_LINE[reply.status] + self._default[1] + (head + last).encode("latin-1") + body)
         if not keep_alive:

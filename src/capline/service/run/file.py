@@ -10,6 +10,7 @@
     tokens: tokens.json                       who may ask
     hosts: [capline.internal]                 without tokens: names that a request's Host may have, besides loopback
     on_store_error: raise
+    drain: 5                                  seconds that it goes on after SIGTERM, for balancers to see it
     observers: {access_log: "-", access_sample: 0.01}
     bounds: {requests: 1000}
 
@@ -52,7 +53,7 @@ _LONGEST_AGE_S = 2_000_000
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}", re.ASCII)
 
 KEYS = (
-    *("store", "policies", "config", "segments", "tokens", "hosts", "on_store_error"),
+    *("store", "policies", "config", "segments", "tokens", "hosts", "on_store_error", "drain"),
     *("http.listen", "http.workers", "http.trusted_proxies"),
     *("http.tls.certificate", "http.tls.key", "http.tls.client_ca"),
     *("admin.listen", "admin.tls.certificate", "admin.tls.key", "admin.tls.client_ca"),
@@ -158,6 +159,7 @@ class _Reader:
             tokens=self._path(top, "tokens"),
             hosts=self._hosts(),
             on_store_error=top.one_of("on_store_error", ("raise", "allow", "deny"), usual.on_store_error),
+            drain=top.seconds("drain", usual.drain, _LONGEST_S, zero=True),
             observers=self._observers(usual.observers),
             bounds=self._bounds(usual.bounds),
         )

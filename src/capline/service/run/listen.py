@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from capline.service.http import App
     from capline.service.run.settings import Address, Bounds
 
-__all__ = ["Listener", "bound", "drain_s"]
+__all__ = ["Listener", "bound", "grace_s"]
 
 _BACKLOG = 2048
 
@@ -35,7 +35,7 @@ def bound(address: Address, option: str) -> socket.socket:
         raise CaplineError(f"{option} {address}: {reason}; name another port, or 0 for any that is free") from None
 
 
-def drain_s(bounds: Bounds) -> int:
+def grace_s(bounds: Bounds) -> int:
     """How long requests under way may take once the service stops: it needs the rest to close its parts."""
     return max(1, int(bounds.stop_within) - 1)
 
@@ -58,7 +58,7 @@ class Listener(uvicorn.Server):
             log_config=None,
             server_header=False,
             proxy_headers=False,
-            timeout_graceful_shutdown=drain_s(bounds),
+            timeout_graceful_shutdown=grace_s(bounds),
         )
         config.load()
         config.ssl = context

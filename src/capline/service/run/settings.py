@@ -100,7 +100,8 @@ class Bounds(msgspec.Struct, frozen=True):
 class Settings(msgspec.Struct, frozen=True):
     """All settings. `policies` is a file; `config` a store of overrides, and of policies too if there is no file.
 
-    `hosts` are names, besides loopback, by which a service without tokens may be asked.
+    `hosts` are names, besides loopback, by which a service without tokens may be asked. `drain` is how many seconds it
+    goes on, but says that it is not ready, once it is told to end.
     """
 
     store: str = DEFAULT_URL
@@ -114,6 +115,7 @@ class Settings(msgspec.Struct, frozen=True):
     tokens: str | None = None
     hosts: tuple[str, ...] = ()
     on_store_error: str = "raise"
+    drain: float = 5.0
     observers: Observers = Observers()
     bounds: Bounds = Bounds()
 

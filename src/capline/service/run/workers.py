@@ -29,13 +29,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import FrameType
 
-__all__ = ["FOLDER", "READY", "Job", "serve_by_workers"]
+__all__ = ["AT_ONCE", "FOLDER", "READY", "Job", "serve_by_workers"]
 
 READY = b"ready\n"
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """Of the workers of one service: what they count, and the last good policies."""
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
 _ENDING = {signal.SIGTERM, signal.SIGINT}
+AT_ONCE = signal.SIGUSR1
+"""Tells a child to end without `drain`. A terminal's SIGINT, which goes to it too, is for the parent alone."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0
 _LONGEST_WAIT_S = 3600.0
 _SETTLED_S = 10.0
@@ -171,13 +173,17 @@ def serve_by_workers(
     ):
         jobs = [_job(settings, workers)] * settings.http.workers + [_job(settings, admin)]
         children: list[_Child] = []
+        drain_s = 0.0
         try:
             children.extend(_Child(job, folder) for job in jobs)
             if all(child.wait_ready(signals) for child in children):
                 started()
-                _keep(children, signals, note, folder)
+                if _keep(children, signals, note, folder) == signal.SIGTERM:
+                    drain_s = settings.drain
         finally:
-            _end(children, signals, settings.bounds.stop_within)
+            for listening in (*workers.values(), *admin.values()):
+                listening.close()  # else it would take connections that no child answers any more
+            _end(children, signals, settings.bounds.stop_within, drain_s)
 
 
 def _job(settings: Settings, sockets: Mapping[str, socket.socket]) -> Job:
@@ -186,10 +192,10 @@ def _job(settings: Settings, sockets: Mapping[str, socket.socket]) -> Job:
     return Job(settings, {name: one.fileno() for name, one in sockets.items()})
 
 
-def _keep(children: list[_Child], signals: _Signals, note: Callable[[str], object], folder: str) -> None:
-    """Restart children that die, until a signal says to end."""
+def _keep(children: list[_Child], signals: _Signals, note: Callable[[str], object], folder: str) -> int:
+    """Restart children that die, until a signal says to end, which is returned."""
     told = None
-    while told not in _ENDING:
+    while told is None or told not in _ENDING:
         if told == signal.SIGHUP:
             for child in children:
                 child.tell(signal.SIGHUP)
@@ -202,6 +208,7 @@ def _keep(children: list[_Child], signals: _Signals, note: Callable[[str], objec
                 child.start()
         due = min((child.due for child in children if child.due is not None), default=None)
         told = signals.wait(_LONGEST_WAIT_S if due is None else due - time.monotonic())
+    return told
 
 
 def _forget(folder: str, pid: int) -> None:
@@ -212,11 +219,11 @@ def _forget(folder: str, pid: int) -> None:
                 os.unlink(entry.path)  # noqa: PTH108 - as scandir has it
 
 
-def _end(children: list[_Child], signals: _Signals, within_s: float) -> None:
-    """End all of them; those that have not ended in time, or at a second signal, are killed."""
+def _end(children: list[_Child], signals: _Signals, within_s: float, drain_s: float) -> None:
+    """End all of them; those that have not ended in time after they drained, or at a second signal, are killed."""
     for child in children:
-        child.tell(signal.SIGTERM)
-    deadline = time.monotonic() + within_s
+        child.tell(signal.SIGTERM if drain_s else AT_ONCE)
+    deadline = time.monotonic() + drain_s + within_s
     while any(child.process.poll() is None for child in children):
         left_s = deadline - time.monotonic()
         if left_s <= 0 or signals.wait(left_s) in _ENDING:

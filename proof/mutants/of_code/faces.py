@@ -369,7 +369,7 @@ MUTANTS = (
     Mutant(
         "first_signal_drops_requests",
         "service/server.py",
-        "listener.force_exit = listener.should_exit",
+        "listener.force_exit = not within_s",
         "listener.force_exit = True",
         "a deployment cuts off the requests that are under way",
         "tests/unit/service/test_worker.py::test_the_first_signal_lets_requests_end_and_the_second_does_not",
@@ -577,8 +577,8 @@ MUTANTS = (
     Mutant(
         "span_of_nothing",
         "forms/fields.py",
-        "or not 0 < float(word) <= most:",
-        "or not 0 <= float(word) <= most:",
+        "or not 0 < float(word) + zero <= most + zero:",
+        "or not 0 <= float(word) + zero <= most + zero:",
         "a time of 0 for a body is taken, and every body is refused",
         "tests/unit/service/test_settings.py::test_a_fault_is_named_with_its_line",
     ),

@@ -88,7 +88,8 @@ def _checked(path: Path, lock: StoreLock) -> StoreReport:
     try:
         page_bytes = META.unpack(os.pread(fd, META.size, 0))[4]
         # An LMDB read transaction keeps the snapshot's pages from being reused; LMDB reads nothing else here.
-        with lmdb.open(str(path), readonly=True, map_size=os.fstat(fd).st_size, max_dbs=len(DATABASES)) as env:
+        size_bytes, tables, locks = os.fstat(fd).st_size, len(DATABASES), not lock.read_only
+        with lmdb.open(str(path), readonly=True, lock=locks, map_size=size_bytes, max_dbs=tables) as env:
             lock.let_in()
             for _ in range(SNAPSHOT_TRIES):
                 try:

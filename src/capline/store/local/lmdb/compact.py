@@ -71,7 +71,7 @@ def _in_place(path: Path) -> Compacted:
         data = path / "data.mdb"
         before = data.stat()
         new = path / NEW_NAME
-        after_bytes = _copy(path, new, before)
+        after_bytes = _copy(path, new, before, lock)
         new.replace(data)
         sync_directory(path)
         return Compacted(str(path), before.st_size, after_bytes)
@@ -94,13 +94,13 @@ def _beside(path: Path, to: Path) -> Compacted:
         lock.leave()
 
 
-def _copy(path: Path, new: Path, like: os.stat_result | None, lock: StoreLock | None = None) -> int:
+def _copy(path: Path, new: Path, like: os.stat_result | None, lock: StoreLock) -> int:
     """Write the compacted file, whole and synced, or leave none; with the mode and owner of the one that it is like."""
     size_bytes = find_store(path)
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
     try:
-        with lmdb.open(str(path), readonly=True, map_size=size_bytes) as env:
-            if lock is not None:
+        with lmdb.open(str(path), readonly=True, lock=not lock.read_only, map_size=size_bytes) as env:
+            if like is None:
                 lock.let_in()
             env.copyfd(fd, compact=True)
         if like is not None:

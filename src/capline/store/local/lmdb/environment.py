@@ -11,6 +11,8 @@ What LMDB leaves to its user:
 - **Readers.** A process that is killed while it opens the file leaves a reader's slot, which keeps every later page
   from being reused. Such slots are cleared at opening, every 1,024 transactions, and before the map grows.
 - **Locks.** Nobody opens the file while its `lock.mdb` is missing and others use it (`capline.store.local.lmdb.lock`).
+- **Read-only.** Whoever asks for no new store may read one that cannot be written, on a file system mounted read-only
+  alone, a transaction at a time (`capline.store.local.lmdb.lock`): a writer never waits long for that.
 - **Forks.** A child must not use its parent's environment: it is closed there, and opened again when used.
 
 Durability: `relaxed` leaves writing to the kernel. A killed process loses nothing. After a power loss, what the kernel
@@ -40,7 +42,7 @@ from capline.model.errors import (
 )
 from capline.model.private import PRIVATE_FILE, create_private_file, make_private_directory
 from capline.store.local.lmdb.files import DATABASES, FORMAT, check_file, check_format, find_store, sync_directory
-from capline.store.local.lmdb.lock import StoreLock
+from capline.store.local.lmdb.lock import StoreLock, why_read_only
 from capline.store.local.log_bytes import seal, unseal
 
 if TYPE_CHECKING:
@@ -57,6 +59,10 @@ LEAST_GROWTH_BYTES = 1 << 20
 _BEGUN = struct.Struct(">QQ")
 LOOK_EVERY = 1024
 """After so many transactions of a process the readers' table and the identity of the files are checked."""
+_RIGHTS = (
+    "name a directory that can be written; an account writes data.mdb and lock.mdb, and one that only looks reads "
+    "data.mdb and writes lock.mdb"
+)
 
 
 class Transaction(Protocol):
@@ -105,6 +111,9 @@ class Environment:
     def __init__(self, path: Path, durability: str, most_bytes: int | None, *, create: bool = True) -> None:
         self.path = path
         self._create = create
+        self.read_only = ""
+        """Why nothing can be written here; empty where it can."""
+        self._alone = False
         self.durability = durability
         self.users = 0
         self.most_bytes = most_bytes
@@ -115,8 +124,10 @@ class Environment:
         self._since_look = 0
         self.tables: dict[bytes, lmdb._Database] = {}  # pyright: ignore[reportPrivateUsage] - its only name
         self._enter()
+        if self._alone:
+            self._shut()
 
-    def run(self, work: Callable[[Transaction], _T]) -> _T:
+    def run(self, work: Callable[[Transaction], _T]) -> _T:  # noqa: C901 - one clause for each error
         """Run `work` in one write transaction: committed when it returns, dropped when it raises.
 
         It runs again where the map had to grow, so it changes nothing but what it does through the transaction.
@@ -125,7 +136,7 @@ class Environment:
             while True:
                 env = self._ready()
                 try:
-                    txn: Any = env.begin(write=True)
+                    txn: Any = env.begin(write=not self.read_only)
                     try:
                         number: int = txn.id()
                         answer = work(txn)
@@ -149,8 +160,13 @@ class Environment:
                     raise StoreDamagedError(
                         f"{self.path}: the file is damaged ({error}); restore it or start a new one"
                     ) from None
+                except lmdb.ReadonlyError:
+                    raise StoreError(f"{self.read_only}, so it can only be read; nothing was recorded") from None
                 except lmdb.Error as error:
                     raise StoreError(f"{self.path}: {error}; nothing was recorded") from None
+                finally:
+                    if self._alone:
+                        self._shut()
 
     def _settle(self, env: lmdb.Environment, number: int) -> None:
         """Make sure that all that this transaction has read is on disk; what it wrote is there already."""
@@ -248,7 +264,7 @@ class Environment:
     def _enter(self) -> lmdb.Environment:
         while True:
             env = self._open()
-            if self._file_lock is not None and self._file_lock.share():
+            if self._alone or (self._file_lock is not None and self._file_lock.share()):
                 self._synced = self._since_look = 0
                 return env
             self._shut()
@@ -257,35 +273,35 @@ class Environment:
         data = self.path / "data.mdb"
         try:
             check_file(data) if self._create else find_store(self.path)
+            self.read_only = why_read_only(self.path, create=self._create)
             made = make_private_directory(self.path)
             create_private_file(data)
             self._file_lock = StoreLock(self.path)
+            self._alone = self._file_lock.read_only
             size_bytes = check_file(data)
             if size_bytes:
-                check_format(self.path, size_bytes)
+                check_format(self.path, size_bytes, lock=not self._alone)
             env = self._env = lmdb.open(
                 str(self.path),
                 map_size=max(size_bytes, FIRST_BYTES),
                 mode=PRIVATE_FILE,
                 max_dbs=len(DATABASES),
                 max_readers=512,
-                writemap=True,
+                readonly=bool(self.read_only),
+                lock=not self._alone,
+                writemap=not self.read_only,
                 meminit=False,
                 sync=self.durability == "full",
                 metasync=self.durability == "full",
             )
-            env.reader_check()
-            self._allocate(env.info()["map_size"])
-            self.tables = {name: env.open_db(name) for name in DATABASES}
-            with env.begin(write=True, db=self.tables[b"meta"]) as txn:
-                txn.put(b"format", FORMAT, overwrite=False)
-                begun = _BEGUN.pack(time.time_ns() // 1000, int.from_bytes(os.urandom(8)))
-                txn.put(b"begun", seal(b"begun", begun), overwrite=False)
-            if self.durability == "full":
-                self._sync_names(made)
+            if self.read_only:
+                self.tables = {name: env.open_db(name, create=False) for name in DATABASES}
+            else:
+                self._begin(env, made)
         except OSError as error:
             self._shut()
-            raise StoreError(f"{self.path}: {error.strerror or error}; name a directory that can be written") from None
+            where = error.filename or self.path
+            raise StoreError(f"{where}: {error.strerror or error}; {_RIGHTS}") from None
         except (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError) as error:
             self._shut()
             raise StoreDamagedError(f"{data}: not a readable store ({error}); it is left as it is") from None
@@ -296,6 +312,18 @@ class Environment:
             self._shut()
             raise
         return env
+
+    def _begin(self, env: lmdb.Environment, made: list[Path]) -> None:
+        """Take the room of the map, and make what is missing in the file."""
+        env.reader_check()
+        self._allocate(env.info()["map_size"])
+        self.tables = {name: env.open_db(name) for name in DATABASES}
+        with env.begin(write=True, db=self.tables[b"meta"]) as txn:
+            txn.put(b"format", FORMAT, overwrite=False)
+            begun = _BEGUN.pack(time.time_ns() // 1000, int.from_bytes(os.urandom(8)))
+            txn.put(b"begun", seal(b"begun", begun), overwrite=False)
+        if self.durability == "full":
+            self._sync_names(made)
 
     def _sync_names(self, made: list[Path]) -> None:
         """Sync the names on the path to the file: its own, its directory's, and those of directories made here.

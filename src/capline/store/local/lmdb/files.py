@@ -69,11 +69,11 @@ def check_file(data: Path) -> int:
     return size_bytes
 
 
-def check_format(path: Path, size_bytes: int) -> None:
-    """Read, while others may write, whether the file has capline's format or is still empty."""
+def check_format(path: Path, size_bytes: int, *, lock: bool = True) -> None:
+    """Read, with `lock` while others may write, whether the file has capline's format or is still empty."""
     # The whole file is mapped, so that a writer that takes further pages of it meanwhile is no error.
     tables = len(DATABASES)
-    with lmdb.open(str(path), readonly=True, map_size=size_bytes, max_dbs=tables) as env, env.begin() as txn:
+    with lmdb.open(str(path), readonly=True, lock=lock, map_size=size_bytes, max_dbs=tables) as env, env.begin() as txn:
         if not env.stat()["entries"]:
             return
         try:

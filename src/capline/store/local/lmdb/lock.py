@@ -6,12 +6,16 @@ new one, and then two writers write at once. So every process that has the store
 finds the store in use but no `lock.mdb` is refused. `capline store compact` holds the lock exclusively while it
 replaces the file.
 
+A file system mounted read-only has no readers' table in `lock.mdb`, and the same file may be mounted elsewhere for
+writing. So it is read there only while the lock is held exclusively: nobody then reuses a page that is being read.
+
 The kernel releases the lock when its holder ends, however it ends. Locking and releasing cost a few microseconds, at
 opening only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
@@ -23,13 +27,13 @@ from capline.model.errors import StoreError
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["StoreLock"]
+__all__ = ["StoreLock", "why_read_only"]
 
 OTHERS_OPEN_S = 30.0
 """How long to wait for a process that holds the lock exclusively: opening takes milliseconds, compacting longer."""
 LOCK_IS_MISSING_S = 1.0
 """How long `lock.mdb` must be missing while the store is in use: a process that was killed while it opened it first is
-soon followed by another."""
+soon followed by another. Also how long a store that is mounted read-only must be in use: a reader holds it briefly."""
 RETRY_S = 0.005
 
 _log = logging.getLogger("capline")
@@ -45,26 +49,32 @@ class StoreLock:
         self._data, self._lock = directory / "data.mdb", directory / "lock.mdb"
         self._warned = False
         begun = time.monotonic()
-        missing_since: float | None = None
+        refused_since: float | None = None
         while True:
             self._fd = os.open(self._data, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
                 self.alone = self._try(fcntl.LOCK_EX)
+                self.read_only = bool(os.fstatvfs(self._fd).f_flag & os.ST_RDONLY)
                 if not self.alone and not self._try(fcntl.LOCK_SH):
-                    missing_since, why = None, "another process is opening or compacting it; try again"
+                    refused_since, why = None, "another process is opening or compacting it; try again"
                 elif not self._is_ours():
-                    missing_since, why = None, "it is being replaced; try again"
-                elif self.alone or self._lock.exists():
+                    refused_since, why = None, "it is being replaced; try again"
+                elif self.alone or (self._lock.exists() and not self.read_only):
                     break
                 else:
-                    missing_since = missing_since or time.monotonic()
-                    why = "lock.mdb was removed while other processes use it; end them all, then start again"
+                    refused_since = refused_since or time.monotonic()
+                    why = (
+                        "another process has it open for writing, and nothing keeps it from reusing what is read on a "
+                        "read-only file system; read it where it is mounted for writing"
+                        if self.read_only
+                        else "lock.mdb was removed while other processes use it; end them all, then start again"
+                    )
             except BaseException:
                 os.close(self._fd)
                 raise
             os.close(self._fd)
             now = time.monotonic()
-            if now - begun > OTHERS_OPEN_S or (missing_since and now - missing_since > LOCK_IS_MISSING_S):
+            if now - begun > OTHERS_OPEN_S or (refused_since and now - refused_since > LOCK_IS_MISSING_S):
                 raise StoreError(f"{directory}: {why}; nothing was recorded")
             time.sleep(RETRY_S)
         self._lock_identity = _identity(self._lock)
@@ -77,8 +87,8 @@ class StoreLock:
         return self._is_ours()
 
     def let_in(self) -> None:
-        """`share` that raises `StoreError` if the file was replaced meanwhile."""
-        if self.alone and not self.share():
+        """`share` that raises `StoreError` if the file was replaced meanwhile; not where it is mounted read-only."""
+        if self.alone and not self.read_only and not self.share():
             raise StoreError(f"{self._data}: is being replaced; try again")
 
     def check(self) -> None:
@@ -116,6 +126,28 @@ class StoreLock:
     def _is_ours(self) -> bool:
         stat = os.fstat(self._fd)
         return _identity(self._data) == (stat.st_dev, stat.st_ino)
+
+
+def why_read_only(directory: Path, *, create: bool) -> str:
+    """Why this account can only read the store in this directory; empty where it can write it, or make it.
+
+    Raises `OSError` where it cannot use it, or with `create` cannot write it. To read it has to write LMDB's readers'
+    table in `lock.mdb`, except on a file system mounted read-only.
+    """
+    data, lock = directory / "data.mdb", directory / "lock.mdb"
+    try:
+        os.close(os.open(data, os.O_RDWR | os.O_CLOEXEC))
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        if create:
+            raise
+        if not os.statvfs(data).f_flag & os.ST_RDONLY:
+            os.close(os.open(lock, os.O_RDWR | os.O_CLOEXEC))
+        return f"{data}: {error.strerror}"
+    with contextlib.suppress(FileNotFoundError):
+        os.close(os.open(lock, os.O_RDWR | os.O_CLOEXEC))
+    return ""
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

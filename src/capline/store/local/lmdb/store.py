@@ -76,6 +76,8 @@ _T = TypeVar("_T")
 LOG_KEY = b"log:"
 MOST_NUMBERS = 4096
 """Logs whose numbers a process remembers: names that come with the call have no end."""
+NO_LOG = LOG_NUMBER.pack(2**32 - 1)
+"""The number of a log that a reader does not find; logs are numbered from 0."""
 MOST_LONG_LOGS = 64
 """Long logs whose pages a process caches: at most 64 pages of half a kilobyte each."""
 
@@ -98,6 +100,8 @@ class LmdbStore(LocalStore):
         self._sweeper = Sweeper()
         self._known: dict[str, tuple[bytes, int]] = {}
         self._seen: dict[bytes, tuple[SeenPages, LmdbPages]] = {}
+        self._read_only = bool(self._environment.read_only)
+        self._unmade: set[bytes] = set()
 
     def _transact(self, work: Callable[[LogTransaction], _T]) -> _T:
         def within(txn: Transaction) -> _T:
@@ -124,6 +128,8 @@ class LmdbStore(LocalStore):
     def _logs_in(self, txn: Transaction) -> LmdbTransaction:
         if self._environment is None:
             raise self._closed()
+        if self._unmade and any(txn.get(key, db=self._table(b"meta")) for key in self._unmade):
+            raise StoreError(f"{self._path}: logs were begun there since it was opened to read; open it again")
         return LmdbTransaction(txn, self._environment.tables, self._clock)
 
     def _table(self, name: bytes) -> Any:
@@ -149,7 +155,10 @@ class LmdbStore(LocalStore):
             meta = self._table(b"meta")
             found = txn.get(key, db=meta)
             number, kept_us = LOG_META.unpack(unseal(key, found)) if found else (txn.stat(meta)["entries"], 0)
-            if retention_us > kept_us:
+            if self._read_only and not found:
+                self._unmade.add(key)
+                return NO_LOG
+            if retention_us > kept_us and not self._read_only:
                 txn.put(key, seal(key, LOG_META.pack(number, retention_us)), db=meta)
             return LOG_NUMBER.pack(number)
 

@@ -1,0 +1,256 @@
+"""Stores and ledgers that can only be read: a file system mounted read-only, and an account without the right to write.
+
+The mounts are real, in a mount namespace of its own; that needs root and the right to mount. So does another account.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.faults.test_campaign_full_disk import UNSHARE, why_no_mounts
+
+from capline import Limiter, Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+POLICIES = [Policy("promo", ["3/day"], channels={"push": ["2/day"]}), Policy("psp", ["5/day"], reservations=True)]
+SUBJECTS = ["ann", "bob", *range(40)]
+NOBODY = 65534
+MOUNTED = 'mount --bind "$1" "$2" && mount -o "remount,ro,bind" "$2" && shift 2 && exec "$@"'
+COPIED = 'mount -t tmpfs none "$2" && cp -a "$1/." "$2" && mount -o remount,ro "$2" && shift 2 && exec "$@"'
+READS = """
+import fcntl, os, sys
+from capline import Limiter, Policy, StoreError
+from capline.limiter.records import PastHit
+policies = [
+    Policy("promo", ["3/day"], channels={"push": ["2/day"]}),
+    Policy("psp", ["5/day"], reservations=True),
+    Policy("other", ["1/day"]),
+]
+def reader():
+    return Limiter(f"lmdb://{sys.argv[1]}", policies, create=False)
+def told(verb, *args, **named):
+    try:
+        return verb(*args, **named)
+    except StoreError as error:
+        print(error)
+if len(sys.argv) > 2:
+    os.setgroups([])
+    os.setgid(int(sys.argv[2]))
+    os.setuid(int(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that other accounts may enter, with a store."""
+    path = Path(tempfile.mkdtemp(prefix="capline-", dir="/tmp"))
+    path.chmod(0o755)
+    (path / "ro").mkdir()
+    with Limiter(f"lmdb://{path}/store", POLICIES) as limiter:
+        for subject in SUBJECTS:
+            limiter.decide("promo", subject, channel="push")
+        hit = limiter.decide("promo", "dan").hit
+        limiter.decide("promo", "ann")
+        assert limiter.reserve("psp", "ann", ttl=0.001).allowed
+        assert limiter.reserve("psp", "ann", ttl=3600).allowed
+    (path / "store").chmod(0o755)
+    (path / "hit").write_text(f"HIT = {hit}\n")
+    yield path
+    shutil.rmtree(path)
+
+
+def run_there(place: Path, script: str, mount: str = MOUNTED) -> str:
+    """What a script prints with the store of this place mounted read-only beside it."""
+    if why_no_mounts():
+        pytest.skip(why_no_mounts())
+    done = subprocess.run(
+        [
+            UNSHARE,
+            "--mount",
+            "sh",
+            "-c",
+            mount,
+            "sh",
+            place / "store",
+            place / "ro",
+            sys.executable,
+            "-c",
+            READS + (place / "hit").read_text() + script,
+            place / "ro",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stderr, done.returncode) == ("", 0)
+    return done.stdout
+
+
+def run_as_nobody(place: Path, script: str) -> str:
+    """What a script prints as an account that does not own the store."""
+    if os.geteuid():
+        pytest.skip("only root may become another account")
+    done = subprocess.run(
+        [sys.executable, "-c", READS + (place / "hit").read_text() + script, place / "store", str(NOBODY)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stderr, done.returncode) == ("", 0)
+    return done.stdout
+
+
+LOOKS = """
+with reader() as limiter:
+    print(limiter.usage("promo", "ann")[0].remaining, limiter.usage("psp", "ann")[0].remaining)
+    print(limiter.peek("promo", "bob").remaining, limiter.peek("other", "ann").allowed)
+    print(limiter.peek_many("promo", list(range(40))).remaining.sum(), limiter.explain("promo", "ann").limits[0].used)
+    print(len(list(limiter.export())), limiter.stats()["logs"])
+"""
+WRITES = """
+with reader() as limiter:
+    told(limiter.decide, "promo", "ann")
+    told(limiter.decide, "promo", "cid", channel="push", id="x")
+    told(limiter.decide_many, "promo", [1, 2])
+    told(limiter.refund, "promo", "dan", HIT)
+    told(limiter.erase, "ann")
+    told(limiter.load, [PastHit("promo", "ann", HIT - 1)])
+    told(limiter.charge, "promo", "ann", 1)
+    told(limiter.schedule, "promo", "ann")
+    told(limiter.reserve, "psp", "ann", ttl=1)
+told(Limiter, f"lmdb://{sys.argv[1]}", policies)
+"""
+LOOKED = "1 4\n1 True\n40 2\n86 87\n"
+NOTHING = ", so it can only be read; nothing was recorded"
+RIGHTS = (
+    "name a directory that can be written; an account writes data.mdb and lock.mdb, and one that only looks reads "
+    "data.mdb and writes lock.mdb"
+)
+FILES = ["data.mdb", "lock.mdb"]
+CHECKS = """
+from pathlib import Path
+from capline.store.local.lmdb.check import check_store
+from capline.store.local.lmdb.compact import compact_store
+report = told(check_store, Path(sys.argv[1]))
+if report:
+    print(report.faults_found)
+if told(compact_store, Path(sys.argv[1]), Path(sys.argv[1]) / "../copy"):
+    print("copied")
+"""
+
+
+@pytest.mark.parametrize("mount", [MOUNTED, COPIED], ids=["bind", "tmpfs"])
+@pytest.mark.parametrize("lock", ["lock", "no lock"])
+def test_a_store_on_a_read_only_file_system_is_read(place: Path, mount: str, lock: str) -> None:
+    if lock == "no lock":
+        (place / "store" / "lock.mdb").unlink()
+    assert run_there(place, LOOKS, mount) == LOOKED
+    lines = run_there(place, WRITES, mount).splitlines()
+    assert lines[:-1] == [f"{place}/ro/data.mdb: Read-only file system{NOTHING}"] * 9
+    assert lines[-1] == f"{place}/ro/data.mdb: Read-only file system; {RIGHTS}"
+
+
+def test_nobody_can_write_what_is_read_without_a_lock(place: Path) -> None:
+    """The mount for reading has the same file as the one for writing, and LMDB has no readers' table for it."""
+    script = """
+from capline.store.local.lmdb.environment import open_environment
+from pathlib import Path
+def taken(how):
+    with open(f"{sys.argv[1]}/../store/data.mdb", "rb") as file:
+        try:
+            fcntl.flock(file, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+environment = open_environment(Path(sys.argv[1]), "relaxed", create=False)
+print(taken(fcntl.LOCK_EX), environment.run(lambda txn: taken(fcntl.LOCK_SH)), taken(fcntl.LOCK_EX))
+"""
+    assert run_there(place, script) == "True False True\n"
+    with Limiter(f"lmdb://{place}/store", POLICIES) as limiter:
+        limiter.decide("promo", "cid")
+        refused = (
+            "another process has it open for writing, and nothing keeps it from reusing what is read on a read-only"
+        )
+        for looks in ("told(reader)", CHECKS):
+            said = run_there(place, looks).splitlines()
+            assert said
+            assert all(line.startswith(f"{place}/ro: {refused} file system; ") for line in said)
+
+
+def test_readers_take_turns_and_see_what_was_written_in_between(place: Path) -> None:
+    script = '''
+import subprocess
+WRITE = """
+import sys
+from capline import Limiter, Policy
+Limiter(sys.argv[1], [Policy(sys.argv[2], ["3/day"])]).decide(sys.argv[2], "eve")
+"""
+def write(policy):
+    subprocess.run([sys.executable, "-c", WRITE, f"lmdb://{sys.argv[1]}/../store", policy], check=True)
+with reader() as limiter:
+    print(limiter.peek("promo", "eve").remaining, limiter.peek("other", "eve").allowed)
+    write("promo")
+    print(limiter.peek("promo", "eve").remaining)
+    write("other")
+    told(limiter.peek, "other", "eve")
+with reader() as limiter:
+    print(limiter.peek("other", "eve").allowed)
+'''
+    assert run_there(place, script).splitlines() == [
+        "2 True",
+        "1",
+        f"{place}/ro: logs were begun there since it was opened to read; open it again",
+        "False",
+    ]
+
+
+def test_a_store_on_a_read_only_file_system_is_checked_and_copied(place: Path) -> None:
+    assert run_there(place, CHECKS) == "0\ncopied\n"
+    with Limiter(f"lmdb://{place}/copy", POLICIES) as limiter:
+        assert limiter.usage("promo", "ann")[0].remaining == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "lock", "said"),
+    [
+        (0o600, 0o666, "data.mdb: Permission denied"),
+        (0o644, 0o644, "lock.mdb: Permission denied"),
+        (0o666, 0o644, "lock.mdb: Permission denied"),
+        (0o644, None, "lock.mdb: No such file or directory"),
+    ],
+)
+def test_another_account_is_told_which_file_needs_the_permission(
+    place: Path, data: int, lock: int | None, said: str
+) -> None:
+    (place / "store" / "data.mdb").chmod(data)
+    if lock is None:
+        (place / "store" / "lock.mdb").unlink()
+    else:
+        (place / "store" / "lock.mdb").chmod(lock)
+    assert run_as_nobody(place, "told(reader)") == f"{place}/store/{said}; {RIGHTS}\n"
+    assert sorted(path.name for path in (place / "store").iterdir()) == (["data.mdb"] if lock is None else FILES)
+
+
+@pytest.mark.parametrize("use", ["alone", "beside its owner"])
+def test_another_account_reads_where_it_may_write_the_lock_file(place: Path, use: str) -> None:
+    (place / "store" / "data.mdb").chmod(0o644)
+    (place / "store" / "lock.mdb").chmod(0o666)
+    with ExitStack() as stack:
+        if use != "alone":
+            stack.enter_context(Limiter(f"lmdb://{place}/store", POLICIES)).peek("promo", "ann")
+        assert run_as_nobody(place, LOOKS) == LOOKED
+        lines = run_as_nobody(place, WRITES).splitlines()
+    assert lines[:-1] == [f"{place}/store/data.mdb: Permission denied{NOTHING}"] * 9
+    assert lines[-1] == f"{place}/store/data.mdb: Permission denied; {RIGHTS}"

@@ -17,6 +17,8 @@ waits for longer.
 
 In cases with reservations every third attempt is one. Some are committed in time, some late, some given back; others
 are left to end by themselves.
+
+In cases with settlements every fourth hit gets other units soon after, more or fewer, and some get them twice.
 """
 
 from __future__ import annotations
@@ -93,8 +95,7 @@ def _ask(case: Case, number: int, limiter: Limiter, recorder: Recorder) -> None:
             answer = recorder.attempt("p", call.subjects[0], sent, **call.record())
         then = caller.after(call.hits(answer))
         if then is not None:
-            verb, subject, hit = then
-            recorder.refund("p", subject, hit, partial(getattr(limiter, verb), "p", subject, hit), verb)
+            recorder.refund("p", then.subject, then.hit, partial(then.on, limiter), then.verb, then.cost)
 
 
 def _process(case: Case, number: int, url: str, namespace: str, begin: Any, directory: str) -> None:
@@ -168,8 +169,7 @@ def _tasks(case: Case, url: str, limiter: Limiter) -> list[str]:
                 answer = await recorder.attempt_later("p", call.subjects[0], sent, **call.record())
             then = caller.after(call.hits(answer))
             if then is not None:
-                verb, subject, hit = then
-                await recorder.refund_later("p", subject, hit, partial(getattr(on, verb), "p", subject, hit), verb)
+                await recorder.refund_later("p", then.subject, then.hit, partial(then.on, on), then.verb, then.cost)
 
     async def whole() -> None:
         async with AsyncLimiter(url, _policies(case), namespace=limiter.namespace) as on:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from proof.concurrency.cases import Case
 
-__all__ = ["Call", "Caller"]
+__all__ = ["Call", "Caller", "Then"]
 
 MOST_CALLS = 240_000
 """Calls of all callers of a case: the checker has to read them all."""
@@ -33,9 +33,11 @@ RESERVES = 0.3
 """Share of the attempts that are reservations."""
 TTLS = (2, 8, 50)
 """A reservation holds for the window divided by one of these."""
-COMMITS = 0.25
-COMMITS_LATE = 0.02
-"""Share of the grants, and of the refusals, after which one of the last hits is committed: in time, late, or twice."""
+COMMITS = SETTLES = 0.25
+COMMITS_LATE = SETTLES_LATE = 0.02
+"""Share of the grants, and of the refusals, after which one of the last hits is committed or settled: in time, late, or
+twice."""
+SETTLED_AT = (0, 1, 1, 2, 3)
 
 
 class Call(NamedTuple):
@@ -92,6 +94,20 @@ class Call(NamedTuple):
         return row | {"verb": "charge"} if self.charge else row
 
 
+class Then(NamedTuple):
+    """What becomes of a hit: refunded, committed, or settled at this cost."""
+
+    verb: str
+    subject: str
+    hit: int
+    cost: int = 0
+
+    def on(self, limiter: Any) -> Any:
+        """Make it; what an `AsyncLimiter` returns is to be awaited."""
+        more = (self.cost,) if self.verb == "settle" else ()
+        return getattr(limiter, self.verb)("p", self.subject, self.hit, *more)
+
+
 class Caller:
     """One caller, until its time is over."""
 
@@ -100,6 +116,7 @@ class Caller:
         self._quota, self._window_us = LIMITS[case.limit]
         self._slots = case.slots
         self._reservations = case.reservations
+        self._settlements = case.settlements
         self._subjects = case.subjects
         self._number = number
         self._made = 0
@@ -155,13 +172,17 @@ class Caller:
             return None
         return self._window_us // self._draw.choice(TTLS)
 
-    def after(self, hits: list[tuple[str, int]]) -> tuple[str, str, int] | None:
-        """What to do after this answer, if anything: a verb, a subject and its hit."""
+    def after(self, hits: list[tuple[str, int]]) -> Then | None:
+        """What to do after this answer, if anything."""
         self._held += hits
         if self._slots or not self._held:
             return None
         if hits and self._draw.random() < 0.05:
-            return "refund", *self._draw.choice(self._held[-3:])
+            return Then("refund", *self._draw.choice(self._held[-3:]))
+        if self._settlements and self._draw.random() < (SETTLES if hits else SETTLES_LATE):
+            # Once it has other units, a retry of the attempt that was granted it is an error.
+            self._last = Call()
+            return Then("settle", *self._draw.choice(self._held[-3:]), self._draw.choice(SETTLED_AT))
         if self._reservations and self._draw.random() < (COMMITS if hits else COMMITS_LATE):
-            return "commit", *self._draw.choice(self._held[-3:])
+            return Then("commit", *self._draw.choice(self._held[-3:]))
         return None

@@ -40,6 +40,17 @@ RESERVATIONS = (
     ("redis cluster", "threads"),
     ("valkey cluster", "processes"),
 )
+SETTLEMENTS = (
+    ("memory", "threads", False),
+    ("lmdb", "processes", False),
+    ("redis", "tasks", True),
+    ("valkey", "threads", False),
+    ("redis cluster", "processes", True),
+    ("valkey cluster", "tasks", False),
+    ("memory", "tasks", True),
+    ("lmdb", "threads", True),
+)
+"""The last says whether they reserve too."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +66,12 @@ class Case:
     joint: bool = False
     charges: bool = False
     reservations: bool = False
+    settlements: bool = False
 
     @property
     def name(self) -> str:
         """For people."""
-        more = [word for word in ("slots", "joint", "charges", "reservations") if getattr(self, word)]
+        more = [word for word in ("slots", "joint", "charges", "reservations", "settlements") if getattr(self, word)]
         return ", ".join([self.store, f"{self.callers} {self.kind}", self.limit, *more])
 
     @property
@@ -88,3 +100,5 @@ def cases() -> Iterator[Case]:
             yield Case(store, limit, kind, 64, seconds, slots=slots, joint=True)
         yield from (Case(store, limit, kind, 8, seconds, charges=True) for store, kind in CHARGES)
         yield from (Case(store, limit, kind, 8, seconds, reservations=True) for store, kind in RESERVATIONS)
+        for store, kind, reserves in SETTLEMENTS:
+            yield Case(store, limit, kind, 8, seconds, reservations=reserves, settlements=True)

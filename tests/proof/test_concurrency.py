@@ -10,7 +10,6 @@ import pytest
 from proof.concurrency.callers import run
 from proof.concurrency.cases import LIMITS, STORES, SUBJECTS, Case, cases
 from tests.conformance.test_oracle import (
-    commits_what_has_ended,
     consumes_part_by_part,
     forgets_commits,
     records_only_the_first,
@@ -22,6 +21,8 @@ from capline.store.local import operations as local
 from capline.store.local import reservations
 from capline.window import reservation
 from capline.window.charge import charge
+from capline.window.refund import settle
+from capline.window.reservation import commit
 from capline.window.rule import attempt
 
 if TYPE_CHECKING:
@@ -70,6 +71,15 @@ RESERVATIONS = [
     pytest.param(Case("memory", "10/s", "threads", 4, 1.3, reservations=True), marks=pytest.mark.deep),
     pytest.param(Case("valkey", "1000/5s", "processes", 2, 0.8, reservations=True), marks=pytest.mark.deep),
     pytest.param(Case("redis cluster", "10/s", "threads", 8, 1.3, reservations=True), marks=pytest.mark.deep),
+]
+SETTLEMENTS = [
+    Case("redis", "10/s", "tasks", 4, 1.3, settlements=True),
+    Case("lmdb", "1/50ms", "processes", 2, 0.5, reservations=True, settlements=True),
+    pytest.param(Case("memory", "10/s", "threads", 4, 1.3, settlements=True), marks=pytest.mark.deep),
+    pytest.param(Case("valkey", "1000/5s", "processes", 2, 0.8, settlements=True), marks=pytest.mark.deep),
+    pytest.param(
+        Case("redis cluster", "1/50ms", "threads", 8, 0.8, reservations=True, settlements=True), marks=pytest.mark.deep
+    ),
 ]
 LONGER = (1, 1, 2, 4, 8, 8)
 """Of each further run of a case its length: on a busy machine a short one may not bring about what it is for."""
@@ -198,11 +208,17 @@ def never_ends(record: OpenLog, time_us: int) -> list[int]:
     return []
 
 
+def commits_what_is_gone(own: BoundLog, pending: list[Any], stamp_us: int, now_us: int) -> bool:
+    """An engine that tells whoever commits that they hold it."""
+    commit(own, pending, stamp_us, now_us)
+    return True
+
+
 @pytest.mark.parametrize(
     ("module", "name", "engine", "kind"),
     [
         pytest.param(reservation, "ended", never_ends, "refusal-unjustified", id="never_ends"),
-        pytest.param(reservations, "commit", commits_what_has_ended, "commit-too-late", id="commits_what_has_ended"),
+        pytest.param(reservations, "commit", commits_what_is_gone, "commit-too-late", id="commits_what_is_gone"),
         pytest.param(reservations, "commit", forgets_commits, "final-lost", id="forgets_commits"),
     ],
 )
@@ -211,6 +227,47 @@ def test_an_engine_that_is_wrong_about_reservations_is_found(
 ) -> None:
     monkeypatch.setattr(module, name, engine)
     case = Case("memory", "1/50ms", "threads", 4, 0.5, reservations=True)
+    assert any(kind in run(longer, "memory://")[0].kinds() for longer in runs_of(case))
+
+
+@pytest.mark.parametrize("case", SETTLEMENTS, ids=lambda case: case.name)
+def test_so_do_those_who_settle_for_more_or_less(case: Case, tmp_path: Path) -> None:
+    for longer in runs_of(case):
+        report, lines = run(longer, url_of(case.store, tmp_path))
+        assert report, report.text()
+        assert report.finals == 1
+        rows = [json.loads(line) for line in lines]
+        granted = {row["hit"]: row["cost"] for row in rows if row["event"] == "attempt" and row["allowed"]}
+        changes = [row["cost"] - granted[row["hit"]] for row in rows if row["event"] == "settle" and row["done"]]
+        if changes and min(changes) < 0 < max(changes) and report.excused < 0.1 * report.attempts:
+            return
+    pytest.fail(f"{len(LONGER)} runs without both kinds of settlement, or of which a tenth could not be judged")
+
+
+def settles_downward_alone(logs: Sequence[BoundLog], stamp_us: int, now_us: int) -> bool:
+    """An engine that says yes to more units, and leaves the hit as it was."""
+    return logs[0].cost > logs[0].log.units_at(stamp_us) > 0 or settle(logs, stamp_us, now_us)
+
+
+def settles_for_more_each_time(logs: Sequence[BoundLog], stamp_us: int, now_us: int) -> bool:
+    """An engine that adds the units to those of before."""
+    units = logs[0].log.units_at(stamp_us)
+    done = settle(logs, stamp_us, now_us)
+    for bound in logs if units and logs[0].cost else ():
+        bound.log.amend(stamp_us, units + bound.cost)
+    return done
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind"),
+    [(settles_downward_alone, "over-quota-by-stamps"), (settles_for_more_each_time, "refusal-unjustified")],
+    ids=("settles_downward_alone", "settles_for_more_each_time"),
+)
+def test_an_engine_that_is_wrong_about_settlements_is_found(
+    engine: Callable[..., Any], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "settle", engine)
+    case = Case("memory", "10/s", "threads", 4, 0.7, settlements=True)
     assert any(kind in run(longer, "memory://")[0].kinds() for longer in runs_of(case))
 
 
@@ -223,7 +280,7 @@ def met(case: Case, lines: list[str]) -> bool:
     return len(slots) > 2 and any("verb" not in row and row["hit"] > min(slots) for row in rows)
 
 
-@pytest.mark.parametrize("of", ["charges", "joint", "reservations"])
+@pytest.mark.parametrize("of", ["charges", "joint", "reservations", "settlements"])
 def test_the_long_form_has_each_kind_of_case_on_every_store(of: str) -> None:
     chosen = [case for case in cases() if getattr(case, of)]
     assert {case.store for case in chosen} == {"memory", *STORES}

@@ -423,6 +423,22 @@ MUTANTS = (
         "tests/unit/config/test_backends.py::TestMemory::test_an_instant_to_come",
     ),
     Mutant(
+        "granularity_of_other_subjects",
+        "config/view.py",
+        "key = (granularity, *texts)",
+        "key = (None, *texts)",
+        "two overrides of the same limits have the granularity of the one that was read first",
+        "tests/unit/config/test_backends.py::TestMemory::test_an_override_may_have_a_granularity_of_its_own",
+    ),
+    Mutant(
+        "refund_by_the_policys_granularity",
+        "limiter/compiled_rules.py",
+        'and self._rules.policy(policy).algorithm != "sliding_log"',
+        "and not self._rules.policy(policy).keeps_log",
+        "a hit of a subject with a granularity of its own is not given back among many",
+        "tests/conformance/test_stores.py::TestMemory::test_a_refund_goes_by_the_subjects_own_granularity",
+    ),
+    Mutant(
         "override_in_force_when_it_is_read",
         "config/view.py",
         "elif entry.effective_us > now_us:",

@@ -172,6 +172,10 @@ def override(
     policy: PolicyArgument,
     subject: Annotated[str, typer.Argument(help="42 is the integer, s:42 the text.", show_default=False)],
     limits: Annotated[list[str] | None, typer.Argument(metavar="LIMIT...", help="Like 10/day.")] = None,
+    granularity: Annotated[
+        str | None,
+        typer.Option(help="How long one sum spans, like 100ms; of a bucketed policy.", show_default=False),
+    ] = None,
     none: Annotated[bool, typer.Option("--none", help="Remove it: the policy's limits hold again.")] = False,
     store: StoreOption = DEFAULT_STORE,
     namespace: NamespaceOption = "capline",
@@ -185,8 +189,9 @@ def override(
         raise InvalidValueError("give the limits of the subject, like 10/day, or --none")
     with _open(store, namespace, create=True) as configuration:
         own = None if none else limits
+        of = parse_subject(subject)
         version = configuration.override(
-            policy, parse_subject(subject), own, who=who, effective_at=at, if_version=if_version
+            policy, of, own, granularity=granularity, who=who, effective_at=at, if_version=if_version
         )
         _print_version(version, as_json=as_json)
 
@@ -194,6 +199,7 @@ def override(
 class _Row(msgspec.Struct, forbid_unknown_fields=True):
     subject: Subject
     limits: list[str] | None
+    granularity: str | None = None
 
 
 @app.command(
@@ -208,7 +214,8 @@ def overrides(
         Path,
         typer.Argument(
             metavar="FILE",
-            help='.csv with the columns subject and limits ("10/day;50/week"; empty removes them), or lines of JSON.',
+            help='.csv with the columns subject, limits ("10/day;50/week"; empty removes them) and, where wanted, '
+            "granularity; or lines of JSON.",
             show_default=False,
         ),
     ],
@@ -220,33 +227,38 @@ def overrides(
 ) -> None:
     """Give many subjects their own limits; those that are not in the file stay as they are."""
     wanted: dict[Subject, list[str] | None] = {}
-    for line, subject, limits in _rows(file):
-        if subject in wanted:
-            raise InvalidValueError(f"{file}, line {line}: {subject_text(subject)} is there twice; give it once")
-        wanted[subject] = limits
+    spans: dict[Subject, str] = {}
+    for line, row in _rows(file):
+        if row.subject in wanted:
+            raise InvalidValueError(f"{file}, line {line}: {subject_text(row.subject)} is there twice; give it once")
+        wanted[row.subject] = row.limits
+        if row.granularity is not None:
+            spans[row.subject] = row.granularity
     with _open(store, namespace, create=True) as configuration:
-        _print_version(configuration.override_many(policy, wanted, who=who, effective_at=at), as_json=as_json)
+        version = configuration.override_many(policy, wanted, granularity=spans, who=who, effective_at=at)
+        _print_version(version, as_json=as_json)
 
 
-def _rows(file: Path) -> Iterator[tuple[int, Subject, list[str] | None]]:
-    """Line, subject and limits of each row; raises `InvalidValueError` with the line that is wrong."""
+def _rows(file: Path) -> Iterator[tuple[int, _Row]]:
+    """Each row with its line; raises `InvalidValueError` with the line that is wrong."""
     line = 1
     try:
         with file.open(encoding="utf-8-sig", newline="") as data:
             if file.suffix != ".csv":
                 for line, text in enumerate(data, 1):
                     row = msgspec.json.decode(text, type=_Row)
-                    yield line, check_subject(row.subject), row.limits
+                    check_subject(row.subject)
+                    yield line, row
                 return
             reader = csv.DictReader(data, strict=True)
-            if set(reader.fieldnames or ()) != {"subject", "limits"}:
-                raise InvalidValueError("the header names the columns subject and limits")
+            if set(reader.fieldnames or ()) not in ({"subject", "limits"}, {"subject", "limits", "granularity"}):
+                raise InvalidValueError("the header names the columns subject and limits, and may name granularity")
             for cells in reader:
                 line = reader.line_num
                 if None in cells or None in cells.values():
                     raise InvalidValueError("a row has a subject and limits, which may be empty")
                 texts = [str(limit) for limit in Limit.parse_many(cells["limits"])] if cells["limits"] else None
-                yield line, parse_subject(cells["subject"]), texts
+                yield line, _Row(parse_subject(cells["subject"]), texts, cells.get("granularity") or None)
     except OSError as error:
         raise InvalidValueError(f"{file}: {error.strerror}") from None
     except (CaplineError, csv.Error, msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -18,12 +18,12 @@ __all__ = ["MISSING", "Cached", "OverrideCache", "OwnLimits", "Recent", "Timed",
 
 
 class OwnLimits:
-    """The limits of an override. Equal limits are one object, so that they are compared by identity."""
+    """The limits of an override, and its granularity. Equal ones are one object, so they are compared by identity."""
 
-    __slots__ = ("limits",)
+    __slots__ = ("granularity", "limits")
 
-    def __init__(self, limits: tuple[Limit, ...]) -> None:
-        self.limits = limits
+    def __init__(self, limits: tuple[Limit, ...], granularity: str | None = None) -> None:
+        self.limits, self.granularity = limits, granularity
 
 
 class Timed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from capline.config.document import limit_texts
+from capline.config.document import limit_texts, own_facts
 from capline.config.records import (
     OVERRIDES,
     PAST_OVERRIDES,
@@ -50,7 +50,7 @@ __all__ = [
     "check_together",
     "check_who",
     "instant_us",
-    "limits_of",
+    "own_of",
     "planned",
 ]
 
@@ -134,7 +134,8 @@ def _totals(moved: Iterable[tuple[bytes, Entry, Entry | None]], backend: Backend
     totals: dict[str, Totals] = {}
     for policy, pairs in by_policy.items():
         before = read_totals(held[policy]) if policy in held else Totals()
-        limits = [Limit.parse(text) for text in {text for entry, _ in pairs for text in entry.value or ()}]
+        texts = {text for entry, _ in pairs for text in own_facts(entry.value)["limits"] or ()}
+        limits = [Limit.parse(text) for text in texts]
         count = before.count + sum(_counts(entry) - _counts(old) for entry, old in pairs)
         totals[policy] = (
             Totals(
@@ -152,15 +153,20 @@ def _counts(entry: Entry | None) -> bool:
     return entry is not None and (entry.value is not None or entry.before is not None)
 
 
-def limits_of(policy: str, base: Policy | None, limits: Sequence[Limit | str] | None) -> list[str] | None:
-    """An override's limits as they are written; raises `PolicyError` for limits that the policy cannot have."""
-    if limits is None:
+def own_of(
+    policy: str, base: Policy | None, limits: Sequence[Limit | str] | None, granularity: str | None = None
+) -> list[str] | dict[str, Any] | None:
+    """An override's value as it is stored; raises `PolicyError` for limits that the policy cannot have."""
+    if limits is None and granularity is None:
         return None
     if base is None:
-        base = Policy(policy, ["1/day"])
+        base = Policy(policy, ["1/day"], algorithm="sliding_log" if granularity is None else "bucketed")
     if not limits:
         raise PolicyError(f"policy {policy!r}: an override has a limit at least, like ['10/day']; None removes it")
-    return limit_texts(base.having(limits=limits, by_segment={}).limits)
+    if granularity is None:
+        return limit_texts(base.having(limits=limits, by_segment={}).limits)
+    made = base.having(limits=limits, by_segment={}, granularity=granularity)
+    return {"limits": limit_texts(made.limits), "granularity": f"{made.grain_us}us"}
 
 
 def check_together(entries: Mapping[str, Entry], policies: Iterable[Policy]) -> None:

@@ -16,7 +16,7 @@ import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
-from capline.config.changes import MOST_PAST, Change, limits_of
+from capline.config.changes import MOST_PAST, Change, own_of
 from capline.config.commits import Committer
 from capline.config.document import document_of
 from capline.config.open import open_backend
@@ -195,23 +195,31 @@ class Configuration:
         subject: Subject,
         limits: Sequence[Limit | str] | None,
         *,
+        granularity: str | None = None,
         who: str | None = None,
         effective_at: str | datetime | None = None,
         if_version: int | None = None,
     ) -> int:
-        """Give one subject its own limits under a policy; None removes them. Otherwise like `set_policies`."""
-        return self.override_many(policy, {subject: limits}, who=who, effective_at=effective_at, if_version=if_version)
+        """Give one subject its own limits under a policy; None removes them. Otherwise like `set_policies`.
+
+        `granularity` is how long one sum of the subject spans under a `bucketed` policy; None is the policy's.
+        """
+        spans = {} if granularity is None else {subject: granularity}
+        return self.override_many(
+            policy, {subject: limits}, granularity=spans, who=who, effective_at=effective_at, if_version=if_version
+        )
 
     def override_many(
         self,
         policy: str,
         limits: Mapping[Subject, Sequence[Limit | str] | None],
         *,
+        granularity: Mapping[Subject, str] | None = None,
         who: str | None = None,
         effective_at: str | datetime | None = None,
         if_version: int | None = None,
     ) -> int:
-        """`override` for many subjects of a policy, up to a thousand in one commit.
+        """`override` for many subjects of a policy, up to a thousand in one commit; `granularity` by subject.
 
         All are checked before the first is set; in an outage on the way those of the first commits stay.
         """
@@ -221,7 +229,9 @@ class Configuration:
             raise self._unknown(policy)
         base = None if held is None else (held.value or held.before)
         changes = {
-            name_of(policy, check_subject(subject)): Change(limits_of(policy, base, own), if_version)
+            name_of(policy, check_subject(subject)): Change(
+                own_of(policy, base, own, (granularity or {}).get(subject)), if_version
+            )
             for subject, own in limits.items()
         }
         return self._committer.change(OVERRIDES, changes, who, effective_at, "override")

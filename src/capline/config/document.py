@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from capline.model.limit import Limit
 
-__all__ = ["document_of", "limit_texts", "policy_of"]
+__all__ = ["document_of", "limit_texts", "own_facts", "policy_of"]
 
 
 def document_of(policy: Policy) -> dict[str, Any]:
@@ -38,6 +38,11 @@ def policy_of(name: str, document: Mapping[str, Any]) -> Policy:
     return Policy(
         name, document.get("limits", ()), **{key: value for key, value in document.items() if key != "limits"}
     )
+
+
+def own_facts(value: Any) -> dict[str, Any]:
+    """An override's value as a document: its `limits`, which may be None, and its `granularity` where it has one."""
+    return value if isinstance(value, dict) else {"limits": value}  # pyright: ignore[reportUnknownVariableType] - as it was stored
 
 
 def limit_texts(limits: Iterable[Limit]) -> list[str]:

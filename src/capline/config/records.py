@@ -7,8 +7,9 @@
     change    [policy], or [policy, subject]; [policy, nil] stands for many subjects of it
     pending   [version, [[table, name, row], …]]
 
-The value of a policy is its document (`document`), that of an override a list of limits; nil is none. A row's name is
-the policy, or `policy NUL subject`, the subject as it is typed (`42` is the integer, `s:42` the text).
+The value of a policy is its document (`document`), that of an override a list of limits; nil is none. With a
+granularity of its own it is {"limits": […], "granularity": "…us"}, which older releases take for damaged. A row's name
+is the policy, or `policy NUL subject`, the subject as it is typed (`42` is the integer, `s:42` the text).
 
 `totals` has for each policy whose overrides changed: how many there are, the widest window and the largest quota among
 them. The last two never shrink while there is an override, since logs must keep what it counts.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from capline.config.cache import MISSING, OverrideCache, OwnLimits, Timed, drop_oldest
-from capline.config.document import policy_of
+from capline.config.document import own_facts, policy_of
 from capline.config.records import (
     OVERRIDES,
     POLICIES,
@@ -62,7 +62,7 @@ class View:
         self._lock = threading.Lock()
         self._epoch = 0
         self._cache = OverrideCache(most_cached)
-        self._own: dict[tuple[str, ...], OwnLimits] = {}
+        self._own: dict[tuple[str | None, ...], OwnLimits] = {}
         self._overlay: dict[tuple[str, bytes], bytes] = {}
         self._unsettled: dict[int, float] = {}
         self.version = -1
@@ -168,16 +168,18 @@ class View:
     def _in_force(self, known: Any) -> OwnLimits | None:
         return self._limits_of(known.entry.at(self.now_us())) if type(known) is Timed else known
 
-    def _limits_of(self, texts: list[str] | None) -> OwnLimits | None:
-        if texts is None:
+    def _limits_of(self, value: Any) -> OwnLimits | None:
+        if value is None:
             return None
-        key = tuple(texts)
+        facts = own_facts(value)
+        texts, granularity = facts["limits"], facts.get("granularity")
+        key = (granularity, *texts)
         own = self._own.get(key)
         if own is None:
             if len(self._own) >= MOST_KINDS:
                 drop_oldest(self._own)
             try:
-                own = self._own[key] = OwnLimits(tuple(Limit.parse(text) for text in texts))
+                own = self._own[key] = OwnLimits(tuple(Limit.parse(text) for text in texts), granularity)
             except CaplineError as error:
                 raise StoreDamagedError(f"an override in the configuration store cannot be read: {error}") from None
         return own

@@ -86,13 +86,16 @@ class AsyncUpkeep(LimiterBase[AsyncStore]):
         subject: Subject,
         limits: Sequence[Limit | str] | None,
         *,
+        granularity: str | None = None,
         effective_at: str | datetime | None = None,
         who: str | None = None,
     ) -> int:
         """Give one subject limits of its own, or with None the policy's again. As `Limiter.override`."""
         config, named = self._override_in(policy, subject)
-        checked = self._override_limits(policy, limits)
-        return await asyncio.to_thread(config.override, policy, named, checked, effective_at=effective_at, who=who)
+        self._check_override(policy, limits, granularity)
+        return await asyncio.to_thread(
+            config.override, policy, named, limits, granularity=granularity, effective_at=effective_at, who=who
+        )
 
     async def _learn(self, policy: str, subject: Subject) -> None:
         """Read the subject's override into the cache, if its policy has any; in a thread, since the read blocks."""

@@ -173,8 +173,8 @@ class CompiledRules(ABC, Generic[S]):
         return self._bound(*self._rules.any_names(policy))
 
     def _needs_each(self, policy: str) -> bool:
-        """Whether a refund needs its subject's own rule: the policy has overrides, and a log for each limit."""
-        return policy in self._overridden and not self._rules.policy(policy).keeps_log
+        """Whether a refund needs its subject's own rule, which says to which log, or sum of one, the hit was added."""
+        return policy in self._overridden and self._rules.policy(policy).algorithm != "sliding_log"
 
     def _rule_of_hits(self, policy: str, subject: Subject) -> CompiledRule:
         """A compiled rule over the logs of this checked subject's hits."""
@@ -185,7 +185,7 @@ class CompiledRules(ABC, Generic[S]):
 
     def _with_own_logs(self, policy: str) -> list[Subject]:
         """The subjects whose overrides have logs of their own. Reads all overrides of the policy."""
-        if self._config is None or not self._needs_each(policy):
+        if self._config is None or policy not in self._overridden or self._rules.policy(policy).keeps_log:
             return []
         return [subject for subject, _ in self._config.overrides(policy)]
 

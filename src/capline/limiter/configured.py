@@ -190,8 +190,8 @@ class Configured(CompiledRules[S]):
         assert config is not None  # noqa: S101 - as the lines above # nosec B101
         return config, self._subject(subject)
 
-    def _override_limits(self, policy: str, limits: Sequence[Limit | str] | None) -> Sequence[Limit | str] | None:
-        """The limits of an override, checked against the policy as this limiter has it."""
-        from capline.config.changes import limits_of  # noqa: PLC0415 - loaded where there is one
+    def _check_override(self, policy: str, limits: Sequence[Limit | str] | None, granularity: str | None) -> None:
+        """Raise for an override that the policy, as this limiter has it, cannot have."""
+        from capline.config.changes import own_of  # noqa: PLC0415 - loaded where there is one
 
-        return limits_of(policy, self._rules.policy(policy), limits)
+        own_of(policy, self._rules.policy(policy), limits, granularity)

@@ -161,7 +161,7 @@ class Overridden:
     def _rule(self, own: OwnLimits, names: Names) -> BoundPolicy | None:
         try:
             limits = own.limits if self._share is None else self._share(names[0], own.limits)
-            return self._rules.rule(*names, limits=limits)
+            return self._rules.rule(*names, limits=limits, granularity=own.granularity)
         except UnknownNameError:
             raise
         except PolicyError:

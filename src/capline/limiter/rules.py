@@ -147,15 +147,18 @@ class Rules:
         channel: str | None,
         zone: str | None = None,
         limits: Sequence[Limit] | None = None,
+        granularity: str | None = None,
     ) -> BoundPolicy:
         """The policy as it binds an attempt; raises `UnknownNameError` for a name that nobody defined.
 
         `limits` take the place of the policy's own, and of its segments'; `PolicyError` for some that it cannot have.
+        So does `granularity`, where the policy has one.
         """
         policy = self.policy(name)
         if limits is not None:
             policy.limits_for(segment)
-            policy, segment = policy.having(limits=limits, by_segment={}), None
+            own = {"granularity": granularity} if granularity and policy.grain_us else {}
+            policy, segment = policy.having(limits=limits, by_segment={}, **own), None
         facts = self._of_log(policy.log)
         log, retention_us = f"{self.namespace}:{policy.log}", facts.retention_us
         in_force = policy.limits_for(segment)

@@ -92,18 +92,21 @@ class Upkeep(LimiterBase[Store]):
         subject: Subject,
         limits: Sequence[Limit | str] | None,
         *,
+        granularity: str | None = None,
         effective_at: str | datetime | None = None,
         who: str | None = None,
     ) -> int:
         """Give one subject limits of its own under a policy, or with None the policy's again; `limits` is a list.
 
         They replace the policy's limits, and those of its segments, in every verb; a channel's limits hold beside them,
-        and the log keeps its history. At once here, elsewhere within two seconds; or at `effective_at`, an instant at
-        least 3 seconds ahead. It is kept in the configuration store (`config=`); a limiter on `memory://` needs none.
-        Returns the configuration's version. Costs some round trips to that store.
+        and the log keeps its history. `granularity` (like `"100ms"`) replaces that of a `bucketed` policy. At once
+        here, elsewhere within two seconds; or at `effective_at`, an instant at least 3 seconds ahead. It is kept in the
+        configuration store (`config=`); a limiter on `memory://` needs none. Returns the configuration's version. Costs
+        some round trips to that store.
         """
         config, named = self._override_in(policy, subject)
-        return config.override(policy, named, self._override_limits(policy, limits), effective_at=effective_at, who=who)
+        self._check_override(policy, limits, granularity)
+        return config.override(policy, named, limits, granularity=granularity, effective_at=effective_at, who=who)
 
     def erase(self, subject: Subject) -> int:
         """Forget the subject in every policy of this limiter; returns how many logs held something."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, get_ty
 import msgspec
 from prometheus_client.core import GaugeMetricFamily
 
-from capline.config.document import document_of, policy_of
+from capline.config.document import document_of, own_facts, policy_of
 from capline.config.open import open_backend
 from capline.config.shown import entry_facts
 from capline.limiter.rules import DEFAULT_NAMESPACE
@@ -34,7 +34,7 @@ from capline.service.segments import MEMBERS, page_limit
 from capline.store.redis.io.url import parse_url, server_schemes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
@@ -88,9 +88,10 @@ class PolicyForm(_Change, forbid_unknown_fields=True, kw_only=True):
 
 
 class OverrideForm(_Change, forbid_unknown_fields=True, kw_only=True):
-    """Limits of one subject."""
+    """Limits of one subject; `granularity` is of a `bucketed` policy."""
 
     limits: list[str]
+    granularity: str | None = None
 
 
 class OverrideRow(msgspec.Struct, forbid_unknown_fields=True):
@@ -98,6 +99,7 @@ class OverrideRow(msgspec.Struct, forbid_unknown_fields=True):
 
     subject: SubjectForm
     limits: list[str] | None
+    granularity: str | None = None
 
 
 class OverridesForm(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -138,9 +140,10 @@ class PolicyVersion(VersionFacts):
 
 
 class OverrideVersion(VersionFacts):
-    """What a subject's own limits were, null where there were none."""
+    """What a subject's own limits were, null where there were none; a `granularity` where it had one."""
 
     limits: list[str] | None
+    granularity: NotRequired[str]
 
 
 class PolicyVersions(TypedDict):
@@ -161,6 +164,7 @@ class OverrideNow(OverrideVersion):
     policy: str
     subject: Subject
     next: list[str] | None
+    next_granularity: NotRequired[str]
 
 
 class OverridesPage(TypedDict):
@@ -303,7 +307,7 @@ class _Paths:
         entries = await asyncio.to_thread(self._store().policy_versions, name)
         if not entries:
             raise _nothing(f"no policy {quoted(name)}")
-        return _versions(entries, "policy")
+        return Reply({"versions": [{**entry_facts(entry), "policy": entry.value} for entry in entries]})
 
     async def set_policy(self, request: Request) -> Reply:
         """Make or change a policy."""
@@ -351,10 +355,13 @@ class _Paths:
         form: OverridesForm = self._overrides(request.body, request.packed)
         policy, who = word_of(request.names[0]), _who(request, form.who)
         wanted = {check_subject(one.subject): one.limits for one in form.overrides}
+        spans = {one.subject: one.granularity for one in form.overrides if one.granularity is not None}
         if len(wanted) < len(form.overrides):
             raise InvalidValueError("a subject is there twice; give it once")
         return await self._changed(
-            lambda: self._store().override_many(policy, wanted, who=who, effective_at=form.effective_at),
+            lambda: self._store().override_many(
+                policy, wanted, granularity=spans, who=who, effective_at=form.effective_at
+            ),
             form.effective_at,
         )
 
@@ -376,7 +383,7 @@ class _Paths:
         entries = await asyncio.to_thread(self._store().override_versions, policy, subject)
         if not entries:
             raise _nothing(f"no override of this subject under policy {quoted(policy)}")
-        return _versions(entries, "limits")
+        return Reply({"versions": [{**entry_facts(entry), **own_facts(entry.value)} for entry in entries]})
 
     async def set_override(self, request: Request) -> Reply:
         """Give a subject limits of its own."""
@@ -385,7 +392,13 @@ class _Paths:
         who = _who(request, form.who)
         return await self._changed(
             lambda: self._store().override(
-                policy, subject, form.limits, who=who, effective_at=form.effective_at, if_version=form.if_version
+                policy,
+                subject,
+                form.limits,
+                granularity=form.granularity,
+                who=who,
+                effective_at=form.effective_at,
+                if_version=form.if_version,
             ),
             form.effective_at,
         )
@@ -423,9 +436,10 @@ class _Paths:
 
 
 def _now(policy: str, subject: Subject, entry: Entry, now_us: int) -> dict[str, Any]:
-    is_next = entry.effective_us > now_us
-    body = {"policy": policy, "subject": subject, "limits": entry.at(now_us), **entry_facts(entry)}
-    return {**body, "next": entry.value if is_next else None}
+    later = own_facts(entry.value if entry.effective_us > now_us else None)
+    body = {"policy": policy, "subject": subject, **own_facts(entry.at(now_us)), **entry_facts(entry)}
+    body["next"] = later["limits"]
+    return body | ({"next_granularity": later["granularity"]} if "granularity" in later else {})
 
 
 def _override(request: Request) -> tuple[str, Subject]:
@@ -444,10 +458,6 @@ def _of_query(request: Request) -> tuple[str, int | None]:
     if version is not None and not (version.isascii() and version.isdecimal() and len(version) < 16):  # noqa: PLR2004 - digits of any version
         raise InvalidValueError("if_version is the number of a version")
     return _who(request, named.get("who", WHO)), None if version is None else int(version)
-
-
-def _versions(entries: Sequence[Entry], what: str) -> Reply:
-    return Reply({"versions": [{**entry_facts(entry), what: entry.value} for entry in entries]})
 
 
 def _nothing(what: str) -> Problem:

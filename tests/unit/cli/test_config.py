@@ -69,6 +69,32 @@ def test_it_sets_shows_and_rolls_back(capline: CommandLine) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
+        ("fast.csv", "subject,limits,granularity\nu,5/s,100ms\nv,9/hour,\nw,,\n"),
+        (
+            "fast.jsonl",
+            '{"subject": "u", "limits": ["5/s"], "granularity": "100ms"}\n{"subject": "v", "limits": ["9/hour"]}\n',
+        ),
+    ],
+)
+def test_an_override_has_a_granularity_of_its_own(capline: CommandLine, tmp_path: Path, name: str, text: str) -> None:
+    policies = "policies: {sums: {limits: [600/hour], algorithm: bucketed, granularity: 1min}}"
+    (tmp_path / "sums.yaml").write_text(policies, encoding="ascii")
+    capline("config", "set", "sums.yaml")
+    assert "granularity" in capline("config", "override", "sums", "x", "5/s").stderr
+    assert capline.json("config", "override", "sums", "x", "5/s", "--granularity", "100ms") == {"version": 2}
+    assert "limits 5/second; granularity 100000us" in capline("config", "get", "sums", "--subject", "x").stdout
+    (tmp_path / name).write_text(text, encoding="ascii")
+    assert capline.json("config", "overrides", "sums", name) == {"version": 3}
+    own = {"limits": ["5/second"], "granularity": "100000us"}
+    told = capline.json("config", "get", "sums", "--overrides")["entries"]
+    assert {one["name"]: one["in_force"] for one in told} == {"sums u": own, "sums v": ["9/hour"], "sums x": own}
+    (tmp_path / name).write_text(text.replace("100ms", "1s"), encoding="ascii")
+    assert "granularity '1s'" in capline("config", "overrides", "sums", name).stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
         ("vips.csv", "limits,subject\n10/day;50/week,user:42\n,user:43\n"),
         (
             "vips.jsonl",

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from capline import ManualClock, Policy
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 NOW_US = 1_800_000_000_000_000
 PROMO = Policy("promo", ["3/day"])
 PSP = Policy("psp", ["10/s", "100/minute"], by_segment={"big": ["50/s"]}, log="calls")
+SUMS = Policy("sums", ["600/hour"], algorithm="bucketed", granularity="1min")
 
 Opened = Configuration
 
@@ -96,6 +98,40 @@ class Law:
         one.roll_back_override("promo", "u", 2)
         assert [str(limit) for limit in one.view.own("promo", "u").limits] == ["9/day"]  # pyright: ignore[reportOptionalMemberAccess] - it fails
         assert one.view.totals["promo"].count == 1
+
+    def test_an_override_may_have_a_granularity_of_its_own(self, one: Configuration) -> None:
+        one.set_policies([PROMO, SUMS])
+        assert one.override_many("sums", {"u": ["5/s"], "v": ["9/h"]}, granularity={"u": "100ms"}) == 2
+        assert one.override("sums", "x", ["5/s"], granularity="50ms") == 3
+        owns = one.view.owns("sums", ["x", "u"])
+        assert [own and own.granularity for own in owns] == ["50000us", "100000us"]
+        one.override("sums", "x", None)
+        with_one = {"limits": ["5/second"], "granularity": "100000us"}
+        assert {subject: entry.value for subject, entry in one.overrides("sums")} == {"u": with_one, "v": ["9/hour"]}
+        assert one.override("sums", "u", ["5/s"], granularity="100000us") == 4, "the same again is no change"
+        assert one.override("sums", "u", ["5/s"], granularity="50ms") == 5
+        one.roll_back_override("sums", "u", 2)
+        owns = one.view.owns("sums", ["u", "v"])
+        assert [own and (str(own.limits[0]), own.granularity) for own in owns] == [
+            ("5/second", "100000us"),
+            ("9/hour", None),
+        ]
+        assert one.view.totals["sums"] == Totals(2, 3_600_000_000, 9)
+        for policy, limits, granularity in (
+            ("sums", ["5/s"], None),
+            ("sums", ["5/s"], "1s"),
+            ("sums", ["5/s"], "soon"),
+            ("sums", None, "1s"),
+            ("promo", ["9/day"], "1s"),
+        ):
+            with pytest.raises(PolicyError):
+                one.override(policy, "u", limits, granularity=granularity)
+
+    def test_an_override_without_one_is_stored_as_older_releases_read_it(self, one: Configuration) -> None:
+        one.set_policies([SUMS])
+        one.override("sums", "u", ["9/h", "20/day"], who="ann")
+        (row,) = one._backend.get(OVERRIDES, [name_of("sums", "u")])
+        assert row == (2).to_bytes(5) + msgspec.msgpack.encode([NOW_US, "ann", ["9/hour", "20/day"]])
 
     def test_totals_follow_every_way_of_changing(self, one: Configuration) -> None:
         one.set_policies([PROMO])

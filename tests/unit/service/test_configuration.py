@@ -111,6 +111,24 @@ def test_many_overrides_at_once_and_page_by_page(service: Service) -> None:
     assert service("GET", "/v1/overrides/promo/c").status_code == 404, "none of them"
 
 
+def test_an_override_has_a_granularity_of_its_own(service: Service) -> None:
+    put(service, "/v1/policies/sums", limits=["600/hour"], algorithm="bucketed", granularity="1min")
+    path = "/v1/overrides/sums/u"
+    assert service("PUT", path, json={"limits": ["5/s"]}).status_code == 422
+    put(service, path, limits=["5/s"], granularity="100ms")
+    put(service, path, limits=["9/s"], granularity="50ms", effective_at="2027-01-15T08:00:10Z")
+    told = service("GET", path).json()
+    assert (told["limits"], told["granularity"]) == (["5/second"], "100000us")
+    assert (told["next"], told["next_granularity"]) == (["9/second"], "50000us")
+    rows = [{"subject": "v", "limits": ["7/s"], "granularity": "100ms"}, {"subject": "w", "limits": ["9/h"]}]
+    assert service("PATCH", "/v1/overrides/sums", json={"overrides": rows}).json() == {"version": 4}
+    page = service("GET", "/v1/overrides/sums").json()["overrides"]
+    assert {one["subject"]: one.get("granularity") for one in page} == {"u": "100000us", "v": "100000us", "w": None}
+    versions = service("GET", f"{path}/versions").json()["versions"]
+    assert [one["granularity"] for one in versions] == ["50000us", "100000us"]
+    assert service.post("/v1/decide", policy="sums", subject="v").json()["remaining"] == 6
+
+
 def test_subjects_are_reported_apart_in_the_path(service: Service) -> None:
     put(service, "/v1/policies/promo", limits=["3/day"])
     for path, subject in (("i:42", 42), ("42", "42"), ("a%2Fb", "a/b"), ("s:i:42", "i:42"), ("%C3%A9", "é")):

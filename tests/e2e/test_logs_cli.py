@@ -170,7 +170,7 @@ def test_ctrl_c_ends_an_import_that_may_be_run_again() -> None:
     ) as process:
         assert process.stdin is not None
         assert process.stderr is not None
-        sent = "".join(past(subject) for subject in range(500))
+        sent = "".join(past(subject) for subject in range(1500))
         process.stdin.write(sent)
         process.stdin.flush()
         deadline = time.monotonic() + 30
@@ -186,7 +186,7 @@ def test_ctrl_c_ends_an_import_that_may_be_run_again() -> None:
     added, known = again["added"], again["known"]
     assert isinstance(added, int)
     assert isinstance(known, int)
-    assert added + known == 500
+    assert added + known == 1500
     assert known > 0
 
 

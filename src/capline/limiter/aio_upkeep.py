@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from capline.limiter.base import LimiterBase
 from capline.limiter.checks import check_iterable
-from capline.limiter.records import RECORDS_A_ROUND, LoadProgress
+from capline.limiter.records import LoadProgress
 from capline.store.open import open_async_store
 from capline.store.protocol import AsyncStore
 
@@ -131,24 +131,15 @@ class AsyncUpkeep(LimiterBase[AsyncStore]):
     async def load(self, records: Iterable[Record] | AsyncIterable[Record]) -> Loaded:
         """Merge past hits into the logs, as `Limiter.load`; the records may come from an `export`."""
         progress = LoadProgress()
-        chunk: list[Record] = []
-
-        async def merge() -> None:
-            progress.take(await self._store.merge(self._merges(chunk, progress.loaded.records + 1)))
-            chunk.clear()
-
         if isinstance(records, AsyncIterable):
             async for record in records:
-                chunk.append(record)
-                if len(chunk) == RECORDS_A_ROUND:
-                    await merge()
+                if progress.add(record):
+                    progress.take(await self._store.merge(self._merges(progress)))
         else:
             for record in check_iterable(records, "records"):
-                chunk.append(record)
-                if len(chunk) == RECORDS_A_ROUND:
-                    await merge()
-        if chunk:
-            await merge()
+                if progress.add(record):
+                    progress.take(await self._store.merge(self._merges(progress)))
+        progress.take(await self._store.merge(self._merges(progress)) if progress.records else ())
         return progress.loaded
 
     async def sweep(self) -> int:

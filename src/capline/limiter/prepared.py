@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from capline.limiter.records import Record
+    from capline.limiter.records import LoadProgress, Record
     from capline.model.limit import Limit
     from capline.store.columns import Decisions
     from capline.store.protocol import CompiledRule, ScannedLog
@@ -311,10 +311,10 @@ class Prepared(Configured[S]):
         named = plain(checked) if self._keyed is None else [self._keyed(subject) for subject in plain(checked)]
         return named, [stamp(hit) for hit in plain(hits)]
 
-    def _merges(self, records: Sequence[Record], first: int) -> list[Merge]:
-        """A store's merges for records, the first of them number `first`; raises naming the one that is wrong."""
+    def _merges(self, progress: LoadProgress) -> list[Merge]:
+        """A store's merges for the records of a round; raises naming the one that is wrong."""
         merges: list[Merge] = []
-        for number, record in enumerate(records, first):
+        for number, record in enumerate(progress.records, progress.loaded.records + 1):
             try:
                 merges.append(self._merge(record))
             except StoreError:
@@ -323,7 +323,7 @@ class Prepared(Configured[S]):
                 raise InvalidTypeError(f"record {number}: {error}") from None
             except CaplineError as error:
                 raise InvalidValueError(f"record {number}: {error}") from None
-        return merges
+        return progress.grouped(merges)
 
     def _merge(self, record: Record) -> Merge:
         if isinstance(record, LogRecord):

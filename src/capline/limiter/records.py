@@ -37,12 +37,11 @@ from capline.window.merge import Merged, Row
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from capline.store.protocol import ScannedLog
+    from capline.store.protocol import Merge, ScannedLog
 
 __all__ = [
     "MOST_HITS",
     "MOST_LINE_BYTES",
-    "RECORDS_A_ROUND",
     "LoadProgress",
     "Loaded",
     "LogRecord",
@@ -57,8 +56,9 @@ __all__ = [
 MOST_HITS = 1000
 """Hits in one record: one atomic step of a store, some milliseconds."""
 MOST_LINE_BYTES = 1 << 18
-RECORDS_A_ROUND = 128
-"""Records that a store is handed at a time."""
+WEIGHT_A_ROUND = 1024
+"""Past hits that a store is handed at a time; a record of a log weighs as much as `RECORD_WEIGHT` of them."""
+RECORD_WEIGHT = 8
 MOST_FAULTS = 10
 _MARK_DIGITS = 16
 
@@ -107,32 +107,66 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 class LoadProgress:
-    """Counts while a load runs; see `Loaded`."""
+    """The rounds of a load, and counts while it runs; see `Loaded`."""
 
     def __init__(self) -> None:
         self.loaded = Loaded()
+        self.records: list[Record] = []
+        self._weight = 0
+        self._groups: list[list[tuple[int, Merge]]] = []
+
+    def add(self, record: Record) -> bool:
+        """A record more of this round; whether that is enough."""
+        self.records.append(record)
+        self._weight += RECORD_WEIGHT if isinstance(record, LogRecord) else 1
+        return self._weight >= WEIGHT_A_ROUND
+
+    def grouped(self, merges: Sequence[Merge]) -> list[Merge]:
+        """The merges of this round, those of one log as one: a store then looks at a long log once for all of them."""
+        newest: dict[tuple[int, Subject, bool], list[tuple[int, Merge]]] = {}
+        self._groups = []
+        for number, merge in enumerate(merges, self.loaded.records + 1):
+            key = id(merge.compiled), merge.subject, merge.exported
+            group = newest.get(key)
+            if group is None or sum(len(one.hits) for _, one in group) + len(merge.hits) > MOST_HITS:
+                group = newest[key] = []
+                self._groups.append(group)
+            group.append((number, merge))
+        return [
+            msgspec.structs.replace(group[0][1], hits=[hit for _, merge in group for hit in merge.hits])
+            for group in self._groups
+        ]
 
     def take(self, outcomes: Sequence[Merged | CaplineError]) -> None:
-        """The next records' outcomes; raises the error of a store that could not answer."""
+        """The outcomes of this round; raises the error of a store that could not answer."""
         before = self.loaded
         sums = [before.added, before.known, before.old, before.ahead, before.ambiguous, before.failed]
-        faults = list(before.faults)
-        for number, outcome in enumerate(outcomes, before.records + 1):
-            fault = None
+        faults: list[tuple[int, str]] = []
+        for group, outcome in zip(self._groups, outcomes, strict=True):
             if isinstance(outcome, Merged):
                 sums[:5] = map(add, sums, msgspec.structs.astuple(outcome))
-                if outcome.ahead:
-                    fault = f"{outcome.ahead} hit(s) later than the store's time were left out"
+                for number, ahead in _ahead(group, outcome.ahead):
+                    faults.append((number, f"{ahead} hit(s) later than the store's time were left out"))
             elif isinstance(outcome, (StoreDamagedError, StoreVersionError)):
-                sums[5] += 1
-                fault = str(outcome)
+                sums[5] += len(group)
+                faults += [(number, str(outcome)) for number, _ in group]
             elif isinstance(outcome, InvalidValueError):
-                raise InvalidValueError(f"record {number}: {outcome}")
+                others = f" and {len(group) - 1} more of its log" if len(group) > 1 else ""
+                raise InvalidValueError(f"record {group[0][0]}{others}: {outcome}")
             else:
                 raise outcome
-            if fault and len(faults) < MOST_FAULTS:
-                faults.append((number, fault))
-        self.loaded = Loaded(before.records + len(outcomes), *sums, faults=tuple(faults))
+        shown = (*before.faults, *sorted(faults))[:MOST_FAULTS]
+        self.loaded = Loaded(before.records + len(self.records), *sums, faults=shown)
+        self.records, self._groups, self._weight = [], [], 0
+
+
+def _ahead(group: Sequence[tuple[int, Merge]], count: int) -> Iterator[tuple[int, int]]:
+    """By record, how many of its hits are among the so many latest of the group."""
+    latest = sorted((hit[0] for _, merge in group for hit in merge.hits), reverse=True)[:count]
+    for number, merge in group if latest else ():
+        ahead = sum(hit[0] >= latest[-1] for hit in merge.hits)
+        if ahead:
+            yield number, ahead
 
 
 def records_of(found: ScannedLog, log: str, *, keyed: bool) -> Iterator[LogRecord]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Self
 
 from capline.limiter.base import LimiterBase
 from capline.limiter.checks import check_iterable
-from capline.limiter.records import RECORDS_A_ROUND, LoadProgress
+from capline.limiter.records import LoadProgress
 from capline.store.open import open_store
 from capline.store.protocol import Store
 
@@ -140,11 +139,13 @@ class Upkeep(LimiterBase[Store]):
         Each record is one atomic step. The whole is not, but may be repeated: a known hit (by its id, or else by its
         stamp and units, one of an export by its stamp) is not added again. One without an id at the instant of a hit
         of other units is left out as `ambiguous`: two hits of one instant need ids to count as two. A bad record raises
-        with its number; some hundred records before it may or may not be loaded.
+        with its number; some thousand records before it may or may not be loaded.
         """
-        progress, rest = LoadProgress(), iter(check_iterable(records, "records"))
-        while chunk := list(islice(rest, RECORDS_A_ROUND)):
-            progress.take(self._store.merge(self._merges(chunk, progress.loaded.records + 1)))
+        progress = LoadProgress()
+        for record in check_iterable(records, "records"):
+            if progress.add(record):
+                progress.take(self._store.merge(self._merges(progress)))
+        progress.take(self._store.merge(self._merges(progress)) if progress.records else ())
         return progress.loaded
 
     def sweep(self) -> int:

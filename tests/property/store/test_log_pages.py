@@ -31,6 +31,7 @@ steps = st.lists(
         st.tuples(st.just("extend"), st.integers(0, 3), st.sampled_from([0, 1, 5])),
         st.tuples(st.just("trim"), st.integers(0, 120), st.just(0)),
         st.tuples(st.just("insert"), st.integers(1, 60), st.sampled_from([1, 3])),
+        st.tuples(st.just("insert many"), st.integers(-3, 60), st.sampled_from([1, 3])),
     ),
     min_size=10,
     max_size=80,
@@ -118,6 +119,13 @@ def apply(
         stamp = plain.free_stamp(max(plain.hits[0].stamp_us, now_us - n))
         log.record(stamp, units, 0)
         plain, now_us = window.record(plain, window.Hit(stamp, units), 0), max(now_us, stamp)
+    if verb == "insert many" and plain.hits:
+        rows: list[tuple[int, int, int]] = []
+        for i in range(7):
+            stamp = plain.free_stamp(max(plain.hits[0].stamp_us, now_us - n) + i * (n % 3))
+            rows.append((stamp, units, stamp if i % 3 else 0))
+            plain, now_us = window.record(plain, window.Hit(*rows[-1]), 0), max(now_us, stamp)
+        log.insert(sorted(rows), 0)
     return log, plain, now_us
 
 
@@ -154,6 +162,12 @@ def test_every_look_agrees_with_the_plain_value_across_seals_trims_refunds_and_r
                     assert log.next_stamp(stamp) == plain.next_stamp(stamp)
                 if 0 < hit.fingerprint < window.REFUNDED:
                     assert log.find(hit.fingerprint, oldest_us - 1) == hit.stamp_us
+            ids = {hit.fingerprint: hit.stamp_us for hit in plain.hits if 0 < hit.fingerprint < window.REFUNDED}
+            assert log.find_all({*ids, 1}, oldest_us - 1) == ids
+            middle_us = plain.hits[len(plain.hits) // 2].stamp_us
+            assert [row[:2] for row in log.recorded(middle_us, now_us - 1)] == [
+                (hit.stamp_us, hit.units) for hit in plain.hits if middle_us <= hit.stamp_us < now_us
+            ]
         kept = [(stamp, units) for stamp, units, _ in log.recorded() if stamp >= plain.hits[0].stamp_us]
         assert kept == [(hit.stamp_us, hit.units) for hit in plain.hits]
         log.remove_pages()

@@ -16,13 +16,16 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
+from capline.model.clock import LATEST_US
 from capline.model.late import LateModule
 from capline.window.log import DENIED, NEVER, REFUNDED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy as np
+
+    from capline.window.merge import Row
 else:
     np = LateModule("numpy")
 
@@ -207,16 +210,82 @@ class ColumnLog:
             self.before = array("Q", reversed(front)) + before[cut:]
         self.stamps = array("Q", (stamps[i] for i in kept)) + stamps[cut:]
 
-    def recorded(self) -> Iterator[tuple[int, int, int]]:
-        """Each hit as (stamp, units, fingerprint), oldest first."""
-        names = self.names()
-        for stamp_us in self.stamps[self.start :]:
-            yield stamp_us, self.units_at(stamp_us), names.get(stamp_us, 0)
+    def recorded(self, first_us: int = 0, last_us: int = LATEST_US) -> Iterator[Row]:
+        """Each hit from the first instant to the last as (stamp, units, fingerprint), oldest first."""
+        stamps, before = self.stamps, self.before
+        first = bisect_left(stamps, first_us, self.start)
+        last = bisect_right(stamps, last_us, first)
+        names = self.names() if first < last and (self.ids or self.denied) else {}
+        for i in range(first, last):
+            units = 1 if before is None else (before[i + 1] if i + 1 < len(before) else self.total) - before[i]
+            yield stamps[i], units, names.get(stamps[i], 0)
+
+    def find_all(self, fingerprints: set[int], cutoff_us: int) -> dict[int, int]:
+        """The stamps, later than the cutoff, recorded under those of these ids that are in the log."""
+        found = {one: self.ids[one] for one in fingerprints if one in self.ids} if self.ids else {}
+        return {one: stamp_us for one, stamp_us in found.items() if stamp_us > cutoff_us}
+
+    def insert(self, rows: Sequence[Row], high_water_us: int) -> None:
+        """Add hits, by stamp, with stamps that no other has; O(1) each at the end, else O(n) for all of them."""
+        if rows[0][0] > self.last_us():
+            for row in rows:
+                self.record(row[0], row[1], high_water_us, row[2])
+            return
+        self.pack()
+        if self.before is None and any(units != 1 for _, units, _ in rows):
+            self._count_units()
+        new, old = (np.array([row[0] for row in rows], np.uint64), np.frombuffer(self.stamps, np.uint64))
+        places = np.searchsorted(old, new)
+        self.stamps = array("Q", np.insert(old, places, new).tobytes())
+        if self.before is not None:
+            units = np.diff(np.frombuffer(self.before, np.uint64), append=np.uint64(self.total))
+            ends = np.cumsum(np.insert(units, places, np.array([row[1] for row in rows], np.uint64)), dtype=np.uint64)
+            ends += np.uint64(self.before[0])
+            self.before, self.total = array("Q", (self.before[0],)) + array("Q", ends[:-1].tobytes()), int(ends[-1])
+        self.high_water_us = max(self.high_water_us, high_water_us)
+        for stamp_us, _, fingerprint in rows:
+            if fingerprint:
+                self.name(stamp_us, fingerprint)
 
     def names(self) -> dict[int, int]:
         """The fingerprint or the mark of each hit that has one, by its stamp."""
         names = {stamp_us: fingerprint for fingerprint, stamp_us in (self.ids or {}).items()}
         return names | dict.fromkeys(self.denied or (), DENIED)
+
+    def part(self, first: int, last: int, names: Mapping[int, int]) -> ColumnLog:
+        """A log of the hits at these places; `names` are this log's. Of a packed log."""
+        part = ColumnLog()
+        part.stamps = self.stamps[first:last]
+        part.high_water_us = part.last_us()
+        if self.before is not None:
+            base = self.before[first]
+            part.before = array("Q", (units - base for units in self.before[first:last]))
+            part.total = (self.before[last] if last < len(self.before) else self.total) - base
+        for stamp_us in part.stamps if names else ():
+            if stamp_us in names:
+                part.name(stamp_us, names[stamp_us])
+        return part
+
+    @staticmethod
+    def joined(parts: Sequence[ColumnLog]) -> ColumnLog:
+        """One log of these, each of later hits than the one before it."""
+        whole, mixed = ColumnLog(), any(part.before is not None for part in parts)
+        before = array("Q")
+        for part in parts:
+            part.pack()
+            whole.stamps.extend(part.stamps)
+            if part.before is None:
+                before.extend(range(whole.total, whole.total + len(part)) if mixed else ())
+                whole.total += len(part)
+            else:
+                more = whole.total - part.before[0]
+                before.extend(units + more for units in part.before)
+                whole.total = part.total + more
+            for stamp_us, fingerprint in part.names().items():
+                whole.name(stamp_us, fingerprint)
+        whole.before, whole.total = (before, whole.total) if mixed else (None, 0)
+        whole.high_water_us = parts[-1].high_water_us
+        return whole
 
     def pack(self) -> None:
         """Free the memory of trimmed hits; O(n)."""

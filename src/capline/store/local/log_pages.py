@@ -20,13 +20,16 @@ from array import array
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Protocol
 
+from capline.model.clock import LATEST_US
 from capline.model.errors import StoreDamagedError
 from capline.store.local.log import ColumnLog
 from capline.store.local.log_bytes import IDS, PAGED, UNITS, pack_log, pack_words, read_words, unpack_log
 from capline.window.log import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    from capline.window.merge import Row
 
 __all__ = [
     "EPOCH_WORD",
@@ -122,15 +125,19 @@ class PagedLog:
 
     def free_stamp(self, stamp_us: int) -> int:
         """The first instant at or after this one that is no hit's stamp, not even a refunded hit's."""
-        if stamp_us < self.tail.stamps[self.tail.start]:
-            return self._whole().free_stamp(stamp_us)
+        if stamp_us < self.tail.stamps[self.tail.start] and self._first < self._next:
+            return self._whole(self._holding(stamp_us)).free_stamp(stamp_us)
         return self.tail.free_stamp(stamp_us)
 
     def record(self, stamp_us: int, units: int, high_water_us: int, fingerprint: int = 0) -> None:
         """A hit more, as `ColumnLog` records it; O(1) amortised at the end of the log."""
-        if stamp_us < self.tail.stamps[self.tail.start]:
-            self._dissolve()
+        self._take_back(stamp_us)
         self.tail.record(stamp_us, units, high_water_us, fingerprint)
+
+    def insert(self, rows: Sequence[Row], high_water_us: int) -> None:
+        """As in `ColumnLog`; O(pages behind the first of them)."""
+        self._take_back(rows[0][0])
+        self.tail.insert(rows, high_water_us)
 
     def extend(self, stamp_us: int, units: int, high_water_us: int) -> None:
         """As in `ColumnLog`; the last hit is always in the tail."""
@@ -144,7 +151,7 @@ class PagedLog:
         """The first stamp from this instant on, refunded or not; `NEVER` for none."""
         if stamp_us > self.tail.stamps[self.tail.start] or self._first == self._next:
             return self.tail.next_stamp(stamp_us)
-        page, _ = self._last(lambda page, _: page.stamps[0] <= stamp_us)
+        page = self._page_of(stamp_us)
         found_us = page.next_stamp(stamp_us)
         if found_us == NEVER:
             pages = (self._read(number)[0] for number in range(self._first, self._next))
@@ -156,13 +163,13 @@ class PagedLog:
         """As in `ColumnLog`."""
         if stamp_us >= self.tail.stamps[self.tail.start] or self._first == self._next:
             return self.tail.name_of(stamp_us)
-        return self._last(lambda page, _: page.stamps[0] <= stamp_us)[0].name_of(stamp_us)
+        return self._page_of(stamp_us).name_of(stamp_us)
 
     def units_at(self, stamp_us: int) -> int:
         """As in `ColumnLog`."""
         if stamp_us >= self.tail.stamps[self.tail.start] or self._first == self._next:
             return self.tail.units_at(stamp_us)
-        return self._last(lambda page, _: page.stamps[0] <= stamp_us)[0].units_at(stamp_us)
+        return self._page_of(stamp_us).units_at(stamp_us)
 
     def give_back(self, stamp_us: int, units: int) -> bool:
         """As in `ColumnLog`; a hit in the tail costs no more than there, an older one O(pages behind it)."""
@@ -188,6 +195,15 @@ class PagedLog:
             if stamp_us != NEVER or page.stamps[0] <= cutoff_us:
                 break
         return stamp_us
+
+    def find_all(self, fingerprints: set[int], cutoff_us: int) -> dict[int, int]:
+        """As in `ColumnLog`; reads pages from the newest back to the cutoff, once for all of them."""
+        found = self.tail.find_all(fingerprints, cutoff_us)
+        for page in self._newest_first():
+            found |= page.find_all(fingerprints, cutoff_us)
+            if page.stamps[0] <= cutoff_us:
+                break
+        return found
 
     def trim(self, cutoff_us: int) -> None:
         """Remove every page whose hits are all as old as the cutoff, then the hits of the tail that are."""
@@ -219,18 +235,21 @@ class PagedLog:
                 break
             loose += len(page.denied or ())
         if loose * 2 >= pages * PAGE_HITS:
-            self._dissolve()
+            self._dissolve(self._first)
             self.tail.forget(cutoff_us)
 
-    def recorded(self) -> Iterator[tuple[int, int, int]]:
+    def recorded(self, first_us: int = 0, last_us: int = LATEST_US) -> Iterator[Row]:
         """As in `ColumnLog`."""
-        for number in range(self._first, self._next):
-            yield from self._read(number)[0].recorded()
-        yield from self.tail.recorded()
+        for number in range(self._holding(first_us), self._next):
+            page = self._read(number)[0]
+            if page.stamps[0] > last_us:
+                return
+            yield from page.recorded(first_us, last_us)
+        yield from self.tail.recorded(first_us, last_us)
 
     def value(self) -> bytes:
         """The head, after sealing what has grown too long for the tail."""
-        while len(self.tail) > TAIL_HITS:
+        if len(self.tail) > TAIL_HITS:
             self._seal()
         if self._first == self._next:
             return pack_log(self.tail, self._pages.key)
@@ -249,34 +268,23 @@ class PagedLog:
         self._first += 1
 
     def _seal(self) -> None:
-        tail, page = self.tail, ColumnLog()
-        tail.pack()
-        page.stamps = tail.stamps[:PAGE_HITS]
-        page.high_water_us = page.stamps[-1]
-        units = PAGE_HITS
-        if tail.before is not None:
-            start, end = tail.before[0], tail.before[PAGE_HITS]
-            page.total = units = end - start
-            page.before = array("Q", (before - start for before in tail.before[:PAGE_HITS]))
-            tail.before = array("Q", (before - end for before in tail.before[PAGE_HITS:]))
-            tail.total -= end
-            self._mixed = 1
-        cut_us = page.stamps[-1]
-        if tail.ids:
-            page.ids = {fingerprint: us for fingerprint, us in tail.ids.items() if us <= cut_us} or None
-            tail.ids = {fingerprint: us for fingerprint, us in tail.ids.items() if us > cut_us} or None
-        if tail.denied:
-            page.denied = {us for us in tail.denied if us <= cut_us} or None
-            tail.denied = {us for us in tail.denied if us > cut_us} or None
-        tail.stamps = tail.stamps[PAGE_HITS:]
+        """Make pages of the tail's oldest hits, until few enough are left."""
+        whole = self.tail
+        whole.pack()
+        cuts, names = range(0, len(whole) - TAIL_HITS + PAGE_HITS, PAGE_HITS), whole.names()
         self._epoch = self._epoch or _new_epoch()
-        self._pages.write(self._next, pack_log(page, page_key(self._pages.key, self._next), lead=(self._sealed,)))
-        self._next += 1
-        self._sealed += units
+        self._mixed |= whole.before is not None
+        for first in cuts[:-1]:
+            page = whole.part(first, first + PAGE_HITS, names)
+            self._pages.write(self._next, pack_log(page, page_key(self._pages.key, self._next), lead=(self._sealed,)))
+            self._next += 1
+            self._sealed += page.units_after(NEVER)
+        self.tail = whole.part(cuts[-1], len(whole), names)
+        self.tail.high_water_us = whole.high_water_us
 
     def _change(self, stamp_us: int, change: Callable[[ColumnLog], object]) -> None:
         """Change the units of the sealed hit with this stamp."""
-        number = self._find(lambda page, _: page.stamps[0] <= stamp_us)
+        number = self._holding(stamp_us)
         page, base = self._read(number)
         units = page.units_after(NEVER)
         change(page)
@@ -292,20 +300,31 @@ class PagedLog:
         self._mixed = 1
         self._epoch = _new_epoch()
 
-    def _dissolve(self) -> None:
-        """Take every page back into the tail; `value` seals them again."""
-        whole = self._whole()
-        self.remove_pages()
-        self.tail, self._seen = whole, {}
-        self._first = self._next = self._sealed = self._mixed = self._epoch = 0
+    def _take_back(self, stamp_us: int) -> None:
+        """Take every page that holds later hits than this back into the tail; `value` seals them again."""
+        if stamp_us < self.tail.stamps[self.tail.start] and self._first < self._next:
+            self._dissolve(self._holding(stamp_us))
 
-    def _whole(self) -> ColumnLog:
-        """The whole log in one piece; O(n)."""
-        whole = ColumnLog()
-        for stamp_us, units, fingerprint in self.recorded():
-            whole.record(stamp_us, units, 0, fingerprint)
-        whole.high_water_us = self.tail.high_water_us
-        return whole
+    def _dissolve(self, number: int) -> None:
+        """Take the pages from this one on back into the tail."""
+        whole, base = self._whole(number), self._read(number)[1]
+        for sealed in range(number, self._next):
+            self._pages.write(sealed, None)
+        self.tail, self._seen, self._next, self._sealed, self._epoch = whole, {}, number, base, _new_epoch()
+        if number == self._first:
+            self._first = self._next = self._sealed = self._mixed = self._epoch = 0
+
+    def _whole(self, number: int) -> ColumnLog:
+        """The log from this page on in one piece; O(n)."""
+        parts = [*(self._read(page)[0] for page in range(number, self._next)), self.tail]
+        return ColumnLog.joined(parts)
+
+    def _page_of(self, stamp_us: int) -> ColumnLog:
+        return self._read(self._holding(stamp_us))[0]
+
+    def _holding(self, stamp_us: int) -> int:
+        """The page that holds this instant, or would."""
+        return self._find(lambda page, _: page.stamps[0] <= stamp_us)
 
     def _last(self, holds: Callable[[ColumnLog, int], bool]) -> tuple[ColumnLog, int]:
         """The page that `_find` finds, and the units sealed before it."""

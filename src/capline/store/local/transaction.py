@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from capline.model.clock import LATEST_US
 from capline.model.decision import Decision
 from capline.model.policy import BoundPolicy, LogLimits
 from capline.model.subject import Subject
@@ -16,7 +17,9 @@ from capline.window.bound_log import OpenLog
 from capline.window.limit_reader import LimitReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from capline.window.merge import Row
 
 __all__ = ["SWEEP_RECEIPTS", "LocalRule", "LogRef", "LogTransaction", "StoredLog"]
 
@@ -27,8 +30,16 @@ SWEEP_RECEIPTS = 2
 class StoredLog(OpenLog, Protocol):
     """A log that can be changed and read as a whole; `capline.store.local.log.ColumnLog` says more on each call."""
 
-    def recorded(self) -> Iterator[tuple[int, int, int]]:
-        """Each hit as (stamp, units, fingerprint), oldest first."""
+    def recorded(self, first_us: int = 0, last_us: int = LATEST_US) -> Iterator[Row]:
+        """Each hit from the first instant to the last as (stamp, units, fingerprint), oldest first."""
+        ...
+
+    def find_all(self, fingerprints: set[int], cutoff_us: int) -> dict[int, int]:
+        """The stamps, later than the cutoff, recorded under those of these ids that are in the log."""
+        ...
+
+    def insert(self, rows: Sequence[Row], high_water_us: int) -> None:
+        """Add hits, by stamp, with stamps that no other has, in one pass over those behind the first of them."""
         ...
 
 

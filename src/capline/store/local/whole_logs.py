@@ -6,20 +6,20 @@ from itertools import dropwhile
 from typing import TYPE_CHECKING
 
 from capline.model.errors import CaplineError
+from capline.model.limit import LARGEST_QUOTA
 from capline.store.protocol import Merge, Page, ScannedLog
-from capline.window.log import Hit
-from capline.window.merge import Merged, merge
+from capline.window.charge import too_many
+from capline.window.log import REFUNDED, Hit
+from capline.window.merge import Merged, Row, merge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from capline.model.subject import Subject
     from capline.store.local.transaction import LogRef, LogTransaction, StoredLog
 
 __all__ = ["counted", "merged", "next_page"]
 
-HITS_A_SAVE = 1000
-"""Hits merged into a log between two saves: a long log moves the hits of its tail at each page that it seals."""
 LOGS_A_PAGE, HITS_A_PAGE = 512, 20_000
 """Bounds of a page of a scan, which takes some milliseconds."""
 
@@ -27,7 +27,7 @@ LOGS_A_PAGE, HITS_A_PAGE = 512, 20_000
 def counted(log: StoredLog, now_us: int, retention_us: int) -> list[Hit]:
     """The hits of this log that still count; it may hold older ones."""
     horizon_us = max(now_us, log.high_water_us) - retention_us
-    return [Hit(*hit) for hit in log.recorded() if hit[0] > horizon_us]
+    return [Hit(*hit) for hit in log.recorded(horizon_us + 1)]
 
 
 def merged(transaction: LogTransaction, one: Merge, now_us: int) -> Merged:
@@ -36,22 +36,33 @@ def merged(transaction: LogTransaction, one: Merge, now_us: int) -> Merged:
     logs = [transaction.load(ref, one.subject) for ref in refs]
     time_us = max([now_us, *(log.high_water_us for log in logs)])
     horizon_us = time_us - refs[0].retention_us
-    kept = [[hit for hit in log.recorded() if hit[0] > horizon_us] for log in logs]
-    added, answer = merge(kept, one.hits, time_us, refs[0].retention_us, exported=one.exported)
-    for i, (ref, log, hits) in enumerate(zip(refs, logs, kept, strict=True) if added else ()):
-        rows = added if not i else [(stamp_us, units, 0) for stamp_us, units, _ in added]
-        if hits and hits[-1][0] > added[0][0]:
-            # Rewrite the log: inserting hits between others one by one would move the later ones each time.
-            rows = sorted((*hits, *rows))
-            transaction.remove(ref, one.subject)
-        high_water_us = max(log.high_water_us, min(added[-1][0], time_us))
-        for first in range(0, len(rows), HITS_A_SAVE):
-            log = transaction.load(ref, one.subject)  # noqa: PLW2901 - the same log, as it is now
-            log.trim(horizon_us)
-            for stamp_us, units, fingerprint in rows[first : first + HITS_A_SAVE]:
-                log.record(stamp_us, units, high_water_us, fingerprint)
-            transaction.save(ref, one.subject, log)
+    near = [_near(log, one.hits, horizon_us) for log in logs]
+    ids = {fingerprint for _, _, fingerprint in one.hits if 0 < fingerprint < REFUNDED}
+    found = logs[0].find_all(ids, horizon_us) if ids else {}
+    near[0] = [*{*near[0], *((us, logs[0].units_at(us), fingerprint) for fingerprint, us in found.items())}]
+    added, answer = merge(near, one.hits, time_us, refs[0].retention_us, exported=one.exported)
+    if not added:
+        return answer
+    units = sum(row[1] for row in added)
+    if any(units + log.units_after(horizon_us) > LARGEST_QUOTA for log in logs):
+        raise too_many(units)
+    unnamed = [(stamp_us, units, 0) for stamp_us, units, _ in added]
+    for ref, log in zip(refs, logs, strict=True):
+        log.trim(horizon_us)
+        log.insert(added if log is logs[0] else unnamed, min(added[-1][0], time_us))
+        transaction.save(ref, one.subject, log)
     return answer
+
+
+def _near(log: StoredLog, hits: Sequence[Row], horizon_us: int) -> list[Row]:
+    """The hits of the log that a merge of these must know: those between them, and behind while instants are taken."""
+    stamps = [stamp_us for stamp_us, _, _ in hits]
+    first_us, last_us, free = max(min(stamps), horizon_us + 1), max(stamps), len(hits)
+    near = [*log.recorded(first_us, last_us)]
+    while taken := [*log.recorded(last_us + 1, last_us + free)]:
+        near += taken
+        last_us, free = last_us + free, len(taken)
+    return near
 
 
 def next_page(

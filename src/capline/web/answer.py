@@ -30,8 +30,8 @@ __all__ = [
     "PROBLEM",
     "Answer",
     "Refusal",
-    "TooLargeError",
     "answer_to",
+    "check_size",
     "json_of",
     "named",
     "outage",
@@ -96,19 +96,18 @@ def outage() -> Refusal:
     return Refusal(status.value, said, {"Retry-After": str(ASK_AGAIN_US // 1_000_000)})
 
 
-class TooLargeError(Exception):
-    """A body that a rule does not read."""
+class BodyError(Exception):
+    """A body that a rule cannot read."""
 
-    status_code = 413
-    detail = f"The body is more than {MOST_BODY_BYTES} bytes."
+    def __init__(self, status_code: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status_code, self.detail = status_code, detail
 
 
-class _NoJSONError(Exception):
-    status_code = 400
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.detail = f"The body is no JSON: {why}"
+def check_size(size: int) -> None:
+    """Raise for a body that is larger than a rule reads; it is answered 413."""
+    if size > MOST_BODY_BYTES:
+        raise BodyError(413, f"The body is more than {MOST_BODY_BYTES} bytes.")
 
 
 def json_of(body: bytes) -> Any:
@@ -116,7 +115,7 @@ def json_of(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _NoJSONError(str(error)) from None
+        raise BodyError(400, f"The body is no JSON: {error}") from None
 
 
 def answer_to(error: Exception) -> Refusal | None:

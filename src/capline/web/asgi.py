@@ -22,7 +22,7 @@ import msgspec
 
 from capline.limiter.aio import AsyncLimiter
 from capline.model.errors import CaplineError, InvalidTypeError
-from capline.web.answer import MOST_BODY_BYTES, Answer, Refusal, TooLargeError, answer_to, json_of, named
+from capline.web.answer import Answer, Refusal, answer_to, check_size, json_of, named
 from capline.web.gate import Gate, Refused, Visit, awaited
 
 if TYPE_CHECKING:
@@ -85,8 +85,7 @@ class Request:
             if message["type"] == "http.disconnect":
                 raise _GoneError
             size += len(message.get("body", b""))
-            if size > MOST_BODY_BYTES:
-                raise TooLargeError
+            check_size(size)
             more = message.get("more_body", False)
         self._body = b"".join(message.get("body", b"") for message in read)
         return self._body

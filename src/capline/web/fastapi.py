@@ -64,17 +64,14 @@ class Limited:
         dependency = key if callable(key) and not _takes_request(key) else None
         own_key = key if dependency is None else _found
         self.rule = Rule(policy, own_key, **fields)
+        asked = [inspect.Parameter("connection", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=HTTPConnection)]
         if dependency is not None:
-            self.__signature__ = inspect.Signature(
-                [
-                    _parameter("connection", HTTPConnection),
-                    inspect.Parameter(
-                        "subject", inspect.Parameter.KEYWORD_ONLY, default=Depends(dependency), annotation=Any
-                    ),
-                ]
+            asked.append(
+                inspect.Parameter(
+                    "subject", inspect.Parameter.KEYWORD_ONLY, default=Depends(dependency), annotation=Any
+                )
             )
-        else:
-            self.__signature__ = inspect.Signature([_parameter("connection", HTTPConnection)])
+        self.__signature__ = inspect.Signature(asked)
 
     async def __call__(self, connection: HTTPConnection, *, subject: Any = None) -> None:
         """Decide; FastAPI calls it before the route."""
@@ -100,10 +97,6 @@ def _limited(dependant: Any) -> Iterator[Limited]:
 def _found(connection: HTTPConnection) -> Any:
     """What the dependency returned for this route."""
     return passage_of(connection.scope).subject
-
-
-def _parameter(name: str, kind: type) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind)
 
 
 def _takes_request(key: Any) -> bool:

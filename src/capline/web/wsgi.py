@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 
 from capline.limiter.limiter import Limiter
 from capline.model.status_title import status_title
-from capline.web.answer import MOST_BODY_BYTES, Answer, TooLargeError, answer_to, json_of, named
+from capline.web.answer import MOST_BODY_BYTES, Answer, answer_to, check_size, json_of, named
 from capline.web.gate import Gate, run
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ class Request:
             unstated = MOST_BODY_BYTES + 1 if self.environ.get("wsgi.input_terminated") else 0
             size = int(length) if length.isdecimal() else unstated
             read: bytes = self.environ["wsgi.input"].read(min(size, MOST_BODY_BYTES + 1)) if size else b""
-            if len(read) > MOST_BODY_BYTES:
-                raise TooLargeError
+            check_size(len(read))
             self._body, self.environ["wsgi.input"] = read, BytesIO(read)
         return self._body
 

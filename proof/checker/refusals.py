@@ -154,7 +154,9 @@ class _Changes:
         self._line = line
         values = [(value, i) for i, hit in enumerate(line.hits) for value in hit.values]
         self._by_end = sorted(values, key=lambda one: one[0].until_us, reverse=True)
-        self._by_begin = sorted(values, key=lambda one: one[0].from_us, reverse=True)
+        # The timeline has the first of each.
+        changed = [(value, i) for value, i in values if value is not line.hits[i].values[0]]
+        self._by_begin = sorted(changed, key=lambda one: one[0].from_us, reverse=True)
         self._begun: list[tuple[Value, int]] = []
 
     def advance(self, asked_us: int) -> None:

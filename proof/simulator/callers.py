@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Caller", "Told"]
 
+TTLS_US = (60_000, 300_000, 900_000)
 DEADLINE_S = 0.25
 GRACE_S = 0.1
 """How much later than its deadline an answer may come: replies that are there are still read, and refunds sent."""
@@ -106,19 +107,40 @@ class Caller:
         call = self._limiter.schedule("p", subject, max_wait=max_wait_us / 1e6)
         await self._answer([{"policy": "p", "subject": subject, "cost": 1, "id": None, **more}], call, _one)
 
+    async def reserve(self) -> None:
+        """A hit that ends by itself, soon or after a while, unless it is committed."""
+        subject, ttl_us = self._subject(), self._draw.choice(TTLS_US)
+        row = {"policy": "p", "subject": subject, "cost": 1, "id": None, "verb": "reserve", "ttl_us": ttl_us}
+        await self._answer([row], self._limiter.reserve("p", subject, ttl=ttl_us / 1e6), _one)
+
     async def refund(self) -> None:
         """Give something back, at times twice."""
+        await self._change("refund", lambda subject, hit, cost: self._limiter.refund("p", subject, hit, cost))
+
+    async def commit(self) -> None:
+        """Keep what may be reserved: in time, late, or twice."""
+        await self._change("commit", lambda subject, hit, _: self._limiter.commit("p", subject, hit))
+
+    async def settle(self) -> None:
+        """Give a hit more units, or fewer, or as many."""
+        units = self._draw.choice((1, 1, 2, 3))
+        # Once it has other units, a retry of the attempt that was granted it is an error.
+        self._last = None
+        await self._change("settle", lambda subject, hit, _: self._limiter.settle("p", subject, hit, units), units)
+
+    async def _change(self, verb: str, ask: Callable[[str | int, int, int], Awaitable[bool]], units: int = 0) -> None:
+        """Do this with one of the last hits."""
         if not self._held:
             return
         subject, stamp_us, cost = self._draw.choice(self._held[-4:])
         try:
-            await self._told.recorder.refund_later(
-                "p", subject, stamp_us, lambda: self._limiter.refund("p", subject, stamp_us, cost)
+            done = await self._told.recorder.refund_later(
+                "p", subject, stamp_us, lambda: ask(subject, stamp_us, cost), verb, units
             )
-            self._tell(f"{self._name} gave {stamp_us} of {subject} back")
+            self._tell(f"{self._name} {verb} of {stamp_us} of {subject} {units or ''}: {done}")
         except Exception as error:  # noqa: BLE001 - a wrong engine raises anything
             self._told.no_answer(self._name, error)
-            self._tell(f"{self._name} refund of {subject}: {error}")
+            self._tell(f"{self._name} {verb} of {stamp_us} of {subject}: {error}")
 
     async def batch(self) -> None:
         """A few at once, some with an id."""

@@ -10,13 +10,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from capline import AsyncLimiter, Limit, Policy
+from capline.model.policy import RESERVED
 from capline.store.redis.scripting.keys import field_of, slot_of, tag_of, tag_of_key
+from capline.window.log import Log
 from proof.checker import Report, check, read
 from proof.record import Recorder
 from proof.simulator.callers import Caller, Told
 from proof.simulator.clock import SimulatedLoop, in_simulated_time
 from proof.simulator.network import Network
 from proof.simulator.resuming import ResumingLimiter
+from proof.simulator.scripts import held
 from proof.simulator.server import Fleet
 from proof.simulator.server_faults import ServerFaults
 
@@ -32,7 +35,7 @@ POPULATION = 1000
 CALLERS, CALLS = 2, 16
 SETTLED_S = 30.0
 """Longer than any message takes."""
-KINDS = ("single", "slots", "together", "across", "failover")
+KINDS = ("single", "slots", "together", "across", "failover", "settled", "reserved")
 EXCUSED = frozenset(("refusal-unjustified", "retry-after-wrong", "remaining-wrong"))
 """Kinds that the checker cannot judge in some runs. There, refusals may be due to hits that it does not know: hits that
 a joint attempt takes in one cluster slot and gives back, hits that a failover loses, and slots of unanswered calls,
@@ -65,9 +68,15 @@ class Scenario:
             "together": ("decide", "named", "joint", "joint"),
             "across": ("decide", "named", "joint", "joint"),
             "failover": ("decide", "decide", "named", "batch"),
+            "settled": ("decide", "named", "settle", "settle"),
+            "reserved": ("decide", "named", "reserve", "reserve", "commit", "commit", "settle"),
         }[kind]
         moves = ("move",) if shape == "cluster" else ()
-        server_faults = ("failover", "failover", "restart") if kind == "failover" else ("restart", "swap", *moves)
+        server_faults = ("restart", "swap", *moves)
+        if kind in ("failover", "settled") or (kind == "reserved" and draw.random() < 0.7):
+            server_faults = ("failover", "failover", "failover", "restart")
+        elif kind == "reserved":
+            verbs += ("refund",)  # What a failover loses of it counts again.
         if buckets:
             subjects: tuple[str | int, ...] = (1, 2, 3)
         elif kind == "across":
@@ -142,7 +151,9 @@ def run(seed: int, wrong: Callable[[], AbstractContextManager[Any]] | None = Non
     if failed:
         raise RuntimeError(f"seed {seed}: the simulation itself failed: {failed[0]}") from failed[0].get("exception")
     report = check(read(told.recorder.lines))
-    over = [one for subject in scenario.subjects for one in _over(_held(scenario, fleet, subject))]
+    # Settlements may pass the quota.
+    judged = () if "settle" in scenario.verbs else scenario.subjects
+    over = [one for subject in judged for one in _over(_held(scenario, fleet, subject))]
     return Outcome(
         seed, scenario, report, told, over, network.faults, server_faults.happened, server_faults.lost, trace
     )
@@ -182,7 +193,8 @@ async def _play(
 
 def _policies(scenario: Scenario, limits: list[Limit]) -> list[Policy]:
     """The policy that is asked; and one that nobody asks, for which the log keeps every hit until the end."""
-    own: dict[str, Any] = {"wait_replicas": int(scenario.kind == "failover")}
+    fails = "failover" in scenario.server_faults
+    own: dict[str, Any] = {"wait_replicas": int(fails), "reservations": scenario.kind == "reserved"}
     if scenario.buckets:
         own |= {"layout": "bucket", "population": POPULATION}
     return [Policy("p", limits, **own), Policy("all", [KEEP], log="p", **own)]
@@ -196,8 +208,9 @@ def _held(scenario: Scenario, fleet: Fleet, subject: str | int) -> list[tuple[in
     """What the log of this subject holds."""
     tag, field = _tag(scenario, subject), field_of(subject) if scenario.buckets else b""
     logs = fleet.owner(slot_of(tag)).primary.logs
-    found = [fields[field] for key, fields in logs.items() if tag_of_key(key) == tag and field in fields]
-    return [(hit.stamp_us, hit.units) for log in found for hit in log.hits]
+    found = {key: fields[field] for key, fields in logs.items() if tag_of_key(key) == tag and field in fields}
+    record = next((log for key, log in found.items() if RESERVED.encode() in key), Log())
+    return [hit for log in found.values() if log is not record for hit in held(log, record, fleet.loop.now_us())]
 
 
 def _over(hits: list[tuple[int, int]]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """What a script call does, decided by `capline.window` on plain logs, in the bytes that the scripts take and give.
 
-Known are one.lua, attempt.lua, joint.lua and refund.lua for the sliding log with windows, on one log a subject and
-without a receipt; another call is a `NotImplementedError`.
+Known are one.lua, attempt.lua, joint.lua and refund.lua for the sliding log with windows, on one log a subject, with a
+record of its reservations or none, and without a receipt; another call is a `NotImplementedError`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import msgspec
 from capline.model.errors import IdConflictError
 from capline.model.limit import Limit
 from capline.model.policy import BoundPolicy, LogLimits
+from capline.store.redis.scripting.requests import COMMITS
 from capline.store.redis.scripting.scripts import ATTEMPT, JOINT, JOINT_LOOK, LOOK, ONE, REFUND
 from capline.window.bound_log import draft_logs
 from capline.window.joint import joint
-from capline.window.log import NEVER, Log
+from capline.window.log import NEVER, Draft, Hit, Log
 from capline.window.refund import refund, settle
+from capline.window.reservation import Pending, commit, end_all, ended, forget, pending_in, reserve, take_along
 from capline.window.rule import attempt, peek
 from capline.window.slot import Slot
 
@@ -28,16 +30,17 @@ if TYPE_CHECKING:
     from capline.model.decision import Decision
     from capline.model.limit_status import LimitStatus
     from capline.window.bound_log import BoundLog
-    from capline.window.log import Draft
 
-__all__ = ["SCRIPTS", "Logs", "run_script"]
+__all__ = ["SCRIPTS", "Logs", "held", "run_script"]
 
 SCRIPTS = {script.sha: script for script in (ONE, ATTEMPT, LOOK, JOINT, JOINT_LOOK, REFUND)}
 
 Logs = dict[bytes, dict[bytes, Log]]
 """What a server holds: of each key the log of each field; a key of its own has one without a name."""
 
-_DECIDE, _PEEK, _PLACE = 0, 1, 2
+_DECIDE, _PEEK, _PLACE, _RESERVE = 0, 1, 2, 4
+_RECORD_ALONE = [[0, -2], 0]
+"""What attempt.lua is told of a sliding log and its record of reservations, and of refusals."""
 _REFUSED, _ALLOWED, _CONFLICT, _KNOWN = 0, 1, 2, 4
 _NO_LIMIT, _ELSEWHERE, _NO_STAMP = 255, 255, 1 << 60
 _TERMS = struct.Struct(">BQQQBQ")
@@ -53,6 +56,14 @@ class _Row(NamedTuple):
     retention_us: int
     cost: int = 1
     fingerprint: int = 0
+    record: bytes = b""
+    """The key of its record of reservations."""
+
+
+def held(log: Log, record: Log, now_us: int) -> list[tuple[int, int]]:
+    """The stamp and the units of each hit, as they count now."""
+    over = {entry.stamp_us for entry in ended(_pending(record), max(now_us, log.high_water_us))}
+    return [(hit.stamp_us, 0 if hit.stamp_us in over else hit.units) for hit in log.hits]
 
 
 def run_script(sha: bytes, keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: int) -> Any:
@@ -67,7 +78,7 @@ def run_script(sha: bytes, keys: Sequence[bytes], args: Sequence[bytes], logs: L
     if sha in (JOINT.sha, JOINT_LOOK.sha):
         return _joint(keys, args, logs, now_us)
     if sha == REFUND.sha:
-        return _refund(keys, args, logs, now_us)
+        return _of_hit(keys, args, logs, now_us)
     raise NotImplementedError(f"script {sha!r} is not simulated")
 
 
@@ -96,50 +107,77 @@ def _attempts(keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: 
     mode, hashed, retention_us, _, width, _, cost, max_wait_us, terms, not_before_us, tell = msgspec.msgpack.decode(
         packed
     )
-    if width != 1 or receipt or any(len(one) > 5 for one in terms):
+    if width > 2 or receipt or any(one[5:] not in ([], _RECORD_ALONE) for one in terms):
         raise NotImplementedError("several logs a subject, receipts and other algorithms are not simulated")
-    sizes = struct.unpack(f">{len(counts) // 2}H", counts) or (1,) * len(keys)
+    groups = [(*keys[at : at + width], b"")[:2] for at in range(0, len(keys), width)]
+    sizes = struct.unpack(f">{len(counts) // 2}H", counts) or (1,) * len(groups)
     rows: list[_Row] = []
-    for key in [key for key, size in zip(keys, sizes, strict=True) for _ in range(size)]:
+    for key, record in [group for group, size in zip(groups, sizes, strict=True) for _ in range(size)]:
         i = len(rows)
         code = int.from_bytes(codes[2 * i : 2 * i + 2])
         field = (marks[i : i + 1] if marks else fields[i]) if hashed else b""
         own = asked[15 * i : 15 * i + 15]
         units, fingerprint = (int.from_bytes(own[:7]), int.from_bytes(own[7:])) if own else (cost, 0)
-        rows.append(_Row(key, field, _limits(terms[code][0][0]), retention_us, units, fingerprint))
-    if mode > _PLACE:
+        rows.append(_Row(key, field, _limits(terms[code][0][0]), retention_us, units, fingerprint, record))
+    if mode not in (_DECIDE, _PEEK, _PLACE, _RESERVE):
         raise NotImplementedError("charges are not simulated")
     slot = _slot(max_wait_us, not_before_us) if mode == _PLACE else None
-    return _rows(rows, mode, slot, logs, _now(now, now_us), tell=bool(tell))
+    return _rows(rows, mode, slot, logs, _now(now, now_us), ttl_us=max_wait_us, tell=bool(tell))
 
 
-def _open(row: _Row, logs: Logs, now_us: int) -> tuple[Draft, list[BoundLog]]:
+def _stored(key: bytes, row: _Row, logs: Logs) -> Log:
+    return logs.get(key, {}).get(row.field, Log())
+
+
+def _pending(record: Log) -> list[Pending]:
+    return pending_in((hit.stamp_us, hit.units, hit.fingerprint) for hit in record.hits)
+
+
+def _open(row: _Row, logs: Logs, now_us: int) -> tuple[list[BoundLog], list[Pending]]:
     looked = LogLimits("", row.limits, row.retention_us)
-    log = logs.get(row.key, {}).get(row.field, Log())
-    [draft], sites = draft_logs([log], BoundPolicy("", (looked,)), row.cost, now_us)
-    return draft, sites
+    _, sites = draft_logs([_stored(row.key, row, logs)], BoundPolicy("", (looked,)), row.cost, now_us)
+
+    def copied(draft: Any) -> Any:
+        return Draft(draft.log)
+
+    return sites, end_all(sites, _pending(_stored(row.record, row, logs)), now_us, copied)
 
 
-def _keep(row: _Row, draft: Draft, logs: Logs) -> None:
-    if draft.log.hits:
+def _keep(row: _Row, sites: list[BoundLog], pending: list[Pending], logs: Logs) -> None:
+    draft: Any = sites[0].log
+    if sites[0].changed:
         logs.setdefault(row.key, {})[row.field] = draft.log
+        _keep_record(row, pending, logs)
 
 
-def _rows(rows: Sequence[_Row], mode: int, slot: Slot | None, logs: Logs, now_us: int, *, tell: bool) -> bytes:
+def _keep_record(row: _Row, pending: list[Pending], logs: Logs) -> None:
+    if pending:
+        logs.setdefault(row.record, {})[row.field] = Log(tuple([Hit(*entry) for entry in pending]))
+    elif row.record in logs:
+        logs[row.record].pop(row.field, None)
+        if not logs[row.record]:
+            del logs[row.record]
+
+
+def _rows(
+    rows: Sequence[_Row], mode: int, slot: Slot | None, logs: Logs, now_us: int, *, ttl_us: int = 0, tell: bool
+) -> bytes:
     """Each row's two bytes, then the records of those that need one, then the states of the limits."""
     short, records, states = b"", b"", b""
     for row in rows:
-        draft, sites = _open(row, logs, now_us)
+        sites, pending = _open(row, logs, now_us)
         try:
             if mode == _PEEK:
                 answer = peek(sites, now_us, row.fingerprint)
+            elif mode == _RESERVE:
+                answer = reserve(sites, pending, now_us, ttl_us, row.fingerprint)
             else:
                 answer = attempt(sites, now_us, row.fingerprint, slot)
         except IdConflictError:
             short += bytes((_ELSEWHERE, _CONFLICT))
-            records += _RECORD.pack(_CONFLICT, _NO_LIMIT, _units_of(draft, row, now_us), 0, 0)
+            records += _RECORD.pack(_CONFLICT, _NO_LIMIT, _units_of(sites, row, now_us), 0, 0)
             continue
-        _keep(row, draft, logs)
+        _keep(row, sites, pending, logs)
         states += _states(answer.limits) if tell else b""
         stamp_us = _NO_STAMP if answer.allowed and answer.hit is None else answer.hit
         limit, plain_us = _number(answer, row.limits), _NO_STAMP if mode == _PEEK else now_us
@@ -155,9 +193,15 @@ def _rows(rows: Sequence[_Row], mode: int, slot: Slot | None, logs: Logs, now_us
     return now_us.to_bytes(8) + short + records + states
 
 
-def _units_of(draft: Draft, row: _Row, now_us: int) -> int:
+def _found(sites: list[BoundLog], row: _Row, now_us: int) -> int:
+    """The stamp that the row's id was recorded with."""
+    log = sites[0].log
+    return log.find(row.fingerprint, max(now_us, log.high_water_us) - row.retention_us)
+
+
+def _units_of(sites: list[BoundLog], row: _Row, now_us: int) -> int:
     """The units that the row's id was recorded with."""
-    return draft.log.units_at(draft.find(row.fingerprint, max(now_us, draft.high_water_us) - row.retention_us))
+    return sites[0].log.units_at(_found(sites, row, now_us))
 
 
 def _number(answer: Decision, limits: Sequence[Limit]) -> int:
@@ -183,17 +227,16 @@ def _joint(keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: int
     rows = [*_parts(keys, args[2:])]
     opened = [_open(row, logs, now_us) for row in rows]
     known = [
-        bool(row.fingerprint)
-        and draft.find(row.fingerprint, max(now_us, draft.high_water_us) - row.retention_us) != NEVER
-        for row, (draft, _) in zip(rows, opened, strict=True)
+        bool(row.fingerprint) and _found(sites, row, now_us) != NEVER
+        for row, (sites, _) in zip(rows, opened, strict=True)
     ]
-    for part, (row, (draft, _)) in enumerate(zip(rows, opened, strict=True)):
-        if known[part] and (units := _units_of(draft, row, now_us)) != row.cost:
+    for part, (row, (sites, _)) in enumerate(zip(rows, opened, strict=True)):
+        if known[part] and (units := _units_of(sites, row, now_us)) != row.cost:
             return struct.pack(">QBBBQQQ", now_us, _CONFLICT, part, _NO_LIMIT, units, 0, 0)
-    parts = [sites for _, sites in opened]
+    parts = [sites for sites, _ in opened]
     answer, hits = joint(parts, now_us, [row.fingerprint for row in rows], record=not peeked)
-    for row, (draft, _) in zip(rows, opened, strict=True):
-        _keep(row, draft, logs)
+    for row, (sites, pending) in zip(rows, opened, strict=True):
+        _keep(row, sites, pending, logs)
     kind = _KNOWN if all(known) else _ALLOWED if answer.allowed else _REFUSED
     part = next((i for i, sites in enumerate(parts) if any(site.binds for site in sites)), 0)
     retry = 0 if answer.allowed or answer.retry_after_us is None else answer.retry_after_us + 1
@@ -205,13 +248,22 @@ def _joint(keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: int
     return reply + b"".join([_states(told) for told in every])
 
 
-def _refund(keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: int) -> int:
-    stamp, field, now, retention, _, _, cost, keeps, settles = args
-    if len(keys) != 1 or keeps:
+def _of_hit(keys: Sequence[bytes], args: Sequence[bytes], logs: Logs, now_us: int) -> int:
+    """Refund a hit, settle it or commit it."""
+    stamp, field, now, retention, _, _, cost, keeps, verb, *marks = args
+    if len(keys) != 1 + len(marks) or keeps:
         raise NotImplementedError("several logs a subject and other algorithms are not simulated")
-    row = _Row(keys[0], field, (), int(retention), int(cost))
-    draft, sites = _open(row, logs, now_us)
-    at_us = _now(now, now_us)
-    done = settle(sites, int(stamp), at_us) if settles else refund(sites, int(stamp), row.cost, at_us)
-    _keep(row, draft, logs)
+    row = _Row(keys[0], field, (), int(retention), int(cost), record=b"".join(keys[1:]))
+    stamp_us, at_us = int(stamp), _now(now, now_us)
+    sites, pending = _open(row, logs, at_us)
+    if verb == COMMITS:
+        pending = _pending(_stored(row.record, row, logs))
+        done = commit(sites[0], pending, stamp_us, at_us)
+        _keep_record(row, pending, logs)
+        return int(done)
+    done = settle(sites, stamp_us, at_us) if verb else refund(sites, stamp_us, row.cost, at_us)
+    take_along(sites)
+    if sites[0].changed:
+        forget(sites, pending, stamp_us)
+    _keep(row, sites, pending, logs)
     return int(done)

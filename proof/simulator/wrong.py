@@ -22,6 +22,7 @@ from capline.store.redis.io import aio, lease
 from capline.store.redis.io.wire import NoReply, pack
 from capline.store.redis.scripting.scripts import ATTEMPT
 from capline.store.redis.session import Session
+from capline.store.redis.verbs import Verbs
 from proof.simulator.network import commands_of
 from proof.simulator.run import KINDS, Outcome, run
 
@@ -150,6 +151,23 @@ def waits_for_no_replica() -> AbstractContextManager[Any]:
     return _instead(Router, "start", start)
 
 
+def settles_without_a_replica() -> AbstractContextManager[Any]:
+    """A settlement is taken for safe before a replica has it."""
+    return _instead(Verbs, "settle_call", _alone)
+
+
+def commits_without_a_replica() -> AbstractContextManager[Any]:
+    """A commit is taken for safe before a replica has it."""
+    return _instead(Verbs, "commit_call", _alone)
+
+
+def _alone(real: Any) -> Any:
+    def call(*asked: Any) -> tuple[Any, int]:
+        return real(*asked)[0], 0
+
+    return call
+
+
 def says_that_it_did_not_run() -> AbstractContextManager[Any]:
     """A call without an answer is said to have recorded nothing."""
 
@@ -185,6 +203,8 @@ WRONG: dict[Engine, tuple[str, frozenset[str]]] = {
     gives_back_what_was_known: ("across", frozenset(("final-lost", "over-quota-by-wall"))),
     never_gives_back: ("across", _FULL),
     waits_for_no_replica: ("failover", frozenset(("final-lost", "over-quota-by-wall"))),
+    settles_without_a_replica: ("settled", frozenset(("final-units",))),
+    commits_without_a_replica: ("reserved", frozenset(("final-lost",))),
     says_that_it_did_not_run: ("single", _FULL),
     goes_by_the_callers_clock: ("single", frozenset(("stamp-outside-call", "over-quota-by-wall"))),
 }

@@ -31,6 +31,12 @@ def test_the_store_keeps_every_promise_under_faults(group: int) -> None:
     assert answers > 300
 
 
+def test_what_is_settled_outlives_a_failover() -> None:
+    outcomes = [run(seed) for seed in range(KINDS.index("settled"), 8 * len(KINDS), len(KINDS))]
+    assert any(outcome.lost for outcome in outcomes)
+    assert [outcome.text() for outcome in outcomes if not outcome] == []
+
+
 def test_every_kind_of_scenario_has_its_turn() -> None:
     scenarios = [Scenario.of(seed) for seed in range(24)]
     assert {one.kind for one in scenarios} == set(KINDS)

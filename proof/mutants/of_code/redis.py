@@ -106,6 +106,14 @@ MUTANTS = (
         "tests/conformance/test_server_stores.py::TestRedisClusterAsyncBucket::test_a_hit_out_of_every_window_is_not_refunded",
     ),
     Mutant(
+        "settlement_without_a_replica",
+        "store/redis/verbs.py",
+        "return call, compiled.family.replicas if cost else 0",
+        "return call, 0",
+        "a failover takes back what was settled, and more is admitted",
+        "tests/proof/test_simulator.py::test_what_is_settled_outlives_a_failover",
+    ),
+    Mutant(
         "sweep_keeps_what_is_out",
         f"{LUA}/sweep.lua",
         " + retention <= now",

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +18,15 @@ import pytest
 from tests.faults.test_campaign_full_disk import UNSHARE, why_no_mounts
 
 from capline import Limiter, Policy
+from capline.campaign import Ledger
+from capline.campaign.ledger.database import take_lock
+from capline.campaign.ledger.inputs import Input
+from capline.campaign.ledger.ledger import RunFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Generator, Iterator
+
+ROOT = Path(__file__).parents[2]
 
 POLICIES = [Policy("promo", ["3/day"], channels={"push": ["2/day"]}), Policy("psp", ["5/day"], reservations=True)]
 SUBJECTS = ["ann", "bob", *range(40)]
@@ -254,3 +260,96 @@ def test_another_account_reads_where_it_may_write_the_lock_file(place: Path, use
         lines = run_as_nobody(place, WRITES).splitlines()
     assert lines[:-1] == [f"{place}/store/data.mdb: Permission denied{NOTHING}"] * 9
     assert lines[-1] == f"{place}/store/data.mdb: Permission denied; {RIGHTS}"
+
+
+# --- the ledger of a campaign -----------------------------------------------------------------------------------------
+
+FACTS = RunFacts("sale", "promo", None, 1, 3, ((None, 3),), 0)
+LEDGER = """
+from pathlib import Path
+from capline.campaign import Ledger
+from capline.campaign.report import report_of
+from capline.model.errors import CampaignError
+try:
+    print(len(Ledger.begun_inputs(Path(sys.argv[1]))))
+    with Ledger.read(Path(sys.argv[1])) as ledger:
+        print(ledger.facts.campaign, ledger.is_frozen, report_of(ledger).state)
+except CampaignError as error:
+    print(error)
+"""
+KILLED = """
+import os, sys
+from tests.faults.test_read_only import begun
+begun(sys.argv[1])
+os._exit(0)
+"""
+
+
+def begun(directory: str | Path) -> Ledger:
+    """A run that has decided something; left open."""
+    ledger = Ledger.begin(Path(directory), FACTS, (Input("policies", "d", "policies.yaml"),))
+    ledger.freeze_inputs(Input("store", "s", "memory://"))
+    return ledger
+
+
+@contextmanager
+def run_of(place: Path, state: str) -> Generator[None]:
+    """A run in this state, in place of the store, which everybody may read."""
+    shutil.rmtree(place / "store")
+    if state == "killed":
+        subprocess.run([sys.executable, "-c", KILLED, place / "store"], check=True, cwd=ROOT)
+        (place / "store" / "ledger.sqlite-shm").unlink()
+        assert (place / "store" / "ledger.sqlite-wal").stat().st_size
+        open_to_all(place)
+        yield
+    else:
+        with begun(place / "store") as ledger:
+            if state == "stopped":
+                ledger.close()
+            open_to_all(place)
+            yield
+
+
+def open_to_all(place: Path) -> None:
+    (place / "store").chmod(0o755)
+    for path in (place / "store").iterdir():
+        path.chmod(0o644)
+
+
+@pytest.mark.parametrize("state", ["stopped", "killed", "running"])
+@pytest.mark.parametrize("who", [run_there, run_as_nobody])
+def test_a_ledger_that_can_only_be_read_is_read(place: Path, state: str, who: Callable[[Path, str], str]) -> None:
+    """Also what is only in the write-ahead log of a run that was killed: SQLite's immutable files are without it."""
+    with run_of(place, state):
+        said = "running" if state == "running" else "stopped"
+        assert who(place, LEDGER) == f"2\nsale True {said}\n"
+
+
+@pytest.mark.parametrize("file", ["ledger.sqlite", "lock", ""])
+def test_another_account_is_told_which_file_of_the_ledger_it_cannot_read(place: Path, file: str) -> None:
+    with run_of(place, "stopped"):
+        (place / "store" / file).chmod(0o600)
+        shown = f"{place}/store/{file or 'ledger.sqlite'}"
+        assert run_as_nobody(place, LEDGER) == (
+            f"{shown}: Permission denied; let this account read what is in {place}/store\n"
+        )
+
+
+def test_another_account_does_not_say_that_nobody_is_in_the_run(place: Path) -> None:
+    with run_of(place, "running"):
+        (place / "store" / "lock").chmod(0o600)
+        assert run_as_nobody(place, LEDGER).splitlines() == [
+            "2",
+            f"{place}/store/lock: Permission denied; let this account read what is in {place}/store",
+        ]
+
+
+def test_a_reader_without_sqlite_s_files_keeps_a_run_out_while_it_copies(place: Path) -> None:
+    """Between its taking the lock and its opening the file, nothing else shows that a run begins."""
+    with run_of(place, "stopped"):
+        lock = take_lock(place / "store")
+        try:
+            said = run_there(place, LEDGER)
+        finally:
+            os.close(lock)
+        assert said == f"{place}/ro: a process begins or ends this run just now; try again\n"

@@ -10,8 +10,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import sqlite3
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capline.model.errors import CampaignError
@@ -19,7 +22,6 @@ from capline.model.private import PRIVATE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-    from pathlib import Path
 
 __all__ = ["FILE", "commits", "connect", "is_locked", "sqlite_errors", "take_lock"]
 
@@ -46,39 +48,60 @@ _LOCK_PAUSE_S = 0.05
 def take_lock(directory: Path, pause: Callable[[float], object] = time.sleep) -> int:
     """Lock the run for this process while the handle is open; `CampaignError` where another one holds the lock."""
     handle = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
-    for left in reversed(range(_LOCK_TRIES)):
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if left:
-                # `status` holds it for an instant to see whether it is free; that must not refuse a run.
-                pause(_LOCK_PAUSE_S)
-                continue
-            os.close(handle)
-            raise CampaignError(
-                f"{directory}: another process is in this run; look with: capline campaign status"
-            ) from None
-        except OSError:
-            os.close(handle)
-            raise
-        return handle
-    raise CampaignError(f"{directory}: the lock cannot be taken")  # pragma: no cover - the loop returns or raises
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, handle)
+        for _ in range(_LOCK_TRIES):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                stack.pop_all()
+                return handle
+            # `status` holds it for an instant to see whether it is free; that must not refuse a run.
+            pause(_LOCK_PAUSE_S)
+    raise CampaignError(f"{directory}: another process is in this run; look with: capline campaign status")
 
 
 def connect(path: Path, *, write: bool) -> sqlite3.Connection:
-    """Open the file and check that it is a ledger of this version; a new one is created in one transaction."""
+    """Open the file and check that it is a ledger of this version; a new one is created in one transaction.
+
+    A reader that cannot write the directory, where SQLite keeps what readers share, may get a copy in memory.
+    """
+    uri = path.absolute().as_uri()
     with sqlite_errors(path.parent):
-        uri = f"{path.absolute().as_uri()}?mode={'rwc' if write else 'ro'}"
-        connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_S, isolation_level=None)
         try:
-            if write:
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = FULL")
-            _check_version(connection, path, write=write)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+            return _opened(path, f"{uri}?mode={'rwc' if write else 'ro'}", write=write)
+        except sqlite3.OperationalError as error:
+            if write or not error.sqlite_errorname.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
+                raise
+        wal = path.with_name(f"{path.name}-wal")
+        with path.open("rb"), _kept_out(path.parent) as free:
+            if not free:
+                raise CampaignError(f"{path.parent}: a process begins or ends this run just now; try again")
+            if not wal.exists() or not wal.stat().st_size:
+                return _copied(path, f"{uri}?immutable=1")  # which would ignore the write-ahead log
+            with tempfile.TemporaryDirectory() as private:
+                for file in (path, wal):
+                    shutil.copy(file, private)
+                return _copied(path, Path(private, path.name).as_uri())
+
+
+def _opened(path: Path, uri: str, *, write: bool = False) -> sqlite3.Connection:
+    connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_S, isolation_level=None)
+    try:
+        if write:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+        _check_version(connection, path, write=write)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _copied(path: Path, uri: str) -> sqlite3.Connection:
+    with contextlib.closing(_opened(path, uri)) as file:
+        memory = sqlite3.connect(":memory:", isolation_level=None)
+        file.backup(memory)
+        return memory
 
 
 def _check_version(connection: sqlite3.Connection, path: Path, *, write: bool) -> None:
@@ -117,9 +140,12 @@ def commits(connection: sqlite3.Connection) -> Generator[None]:
 
 @contextlib.contextmanager
 def sqlite_errors(directory: Path) -> Generator[None]:
-    """Turn what SQLite raises into one line with the fix."""
+    """Turn what SQLite raises, or who may not read, into one line with the fix."""
     try:
         yield
+    except OSError as error:
+        file = error.filename or directory
+        raise CampaignError(f"{file}: {error.strerror}; let this account read what is in {directory}") from None
     except sqlite3.Error as error:
         # Full disks come as "database or disk is full" or as "disk I/O error", by which call met them.
         full = getattr(error, "sqlite_errorname", "").startswith(("SQLITE_FULL", "SQLITE_IOERR"))
@@ -132,15 +158,24 @@ def sqlite_errors(directory: Path) -> Generator[None]:
 
 
 def is_locked(directory: Path) -> bool:
-    """Whether a process is in the run now."""
+    """Whether a process is in the run now; `CampaignError` where this account may not look."""
+    with sqlite_errors(directory), _kept_out(directory) as free:
+        return not free
+
+
+@contextlib.contextmanager
+def _kept_out(directory: Path) -> Generator[bool]:
+    """Let no process into the run meanwhile; False where one is in it."""
     try:
         handle = os.open(directory / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
+    except FileNotFoundError:
+        yield True  # nobody was ever in it
+        return
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
+    except BlockingIOError:
+        yield False
+    else:
+        yield True
     finally:
         os.close(handle)
-    return False

@@ -119,8 +119,9 @@ class Ledger:
     @classmethod
     def read(cls, directory: Path) -> Self:
         """Open for reading, also while a process writes; `CampaignError` where there is no ledger."""
-        if not (directory / FILE).is_file():
-            raise CampaignError(f"{directory}: no ledger here; begin the campaign with: capline campaign run")
+        with sqlite_errors(directory):
+            if not (directory / FILE).is_file():
+                raise CampaignError(f"{directory}: no ledger here; begin the campaign with: capline campaign run")
         connection = connect(directory / FILE, write=False)
         try:
             return cls(directory, connection, None)
@@ -131,8 +132,9 @@ class Ledger:
     @classmethod
     def begun_inputs(cls, directory: Path) -> tuple[Input, ...]:
         """The inputs of the run in this directory; none where nothing was decided yet: they may still change."""
-        if not (directory / FILE).is_file():
-            return ()
+        with sqlite_errors(directory):
+            if not (directory / FILE).is_file():
+                return ()
         connection = connect(directory / FILE, write=False)
         try:
             with sqlite_errors(directory):

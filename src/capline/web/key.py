@@ -124,7 +124,7 @@ def _environ(request: Any) -> dict[str, Any]:
         found = getattr(request, name, None)
         if isinstance(found, dict):
             return found  # pyright: ignore[reportUnknownVariableType] - a request may be anything
-    raise InvalidTypeError(f"a key reads a request of ASGI, Flask or Django, not {type(request).__name__}")
+    raise InvalidTypeError(f"a key reads a request of ASGI, WSGI, Flask or Django, not {type(request).__name__}")
 
 
 def _address(text: str, ipv6: int) -> str | None:

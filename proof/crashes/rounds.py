@@ -24,12 +24,14 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from capline import Limiter, StoreError
 from proof.checker import check, read
-from proof.crashes.writer import SUBJECTS, cut_torn_line, heads, policies
+from proof.crashes.writer import KEEPING, SUBJECTS, cut_torn_line, heads, policies
 from proof.record import Recorder
 
 if TYPE_CHECKING:
@@ -192,16 +194,16 @@ def _judged(directory: Path, crashes: int) -> Outcome:
     recorder = Recorder()
     try:
         with _copied(directory / "store" / "data.mdb") as limiter:
-            for subject in SUBJECTS:
-                recorder.final("open", subject, lambda subject=subject: _content(limiter, subject))
+            for policy, subject in product(KEEPING, SUBJECTS):
+                recorder.final(policy, subject, partial(_content, limiter, policy, subject))
     except StoreError as error:
         refused = f"the store cannot be read: {error}"
     lines += recorder.lines
     return Outcome(crashes, check(read(lines)), refused, errors, lines)
 
 
-def _content(limiter: Limiter, subject: str) -> list[tuple[int, int]]:
-    return [(hit.stamp_us, hit.units) for hit in limiter.explain("open", subject).hits]
+def _content(limiter: Limiter, policy: str, subject: str) -> list[tuple[int, int]]:
+    return [(hit.stamp_us, hit.units) for hit in limiter.explain(policy, subject).hits]
 
 
 class _Writers:

@@ -40,7 +40,7 @@ EXCUSED = frozenset(("refusal-unjustified", "retry-after-wrong", "remaining-wron
 """Kinds that the checker cannot judge in some runs. There, refusals may be due to hits that it does not know: hits that
 a joint attempt takes in one cluster slot and gives back, hits that a failover loses, and slots of unanswered calls,
 whose time of taking is unknown."""
-BEHIND_SLOTS = frozenset(("slot-not-first", "over-quota-by-stamps"))
+BEHIND_SLOTS = frozenset(("slot-not-first", "queue-jumped", "over-quota-by-stamps"))
 """The same for slots of calls without an answer. `Outcome.over` still checks every window, by what the servers hold."""
 
 

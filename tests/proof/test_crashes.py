@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -59,7 +60,10 @@ def test_killed_writers_lose_nothing_that_was_acknowledged(tmp_path: Path) -> No
     outcome = kills(tmp_path, CRASHES)
     assert outcome, outcome.text()
     assert outcome.report.hits > CRASHES
-    assert outcome.report.finals == 3
+    assert outcome.report.finals == 6
+    rows = [json.loads(line) for line in outcome.lines]
+    assert any(row["event"] == "settle" and row["done"] for row in rows)
+    assert any(row.get("ttl_us") and row.get("allowed") for row in rows)
 
 
 @pytest.mark.parametrize("step", [20, pytest.param(4, marks=pytest.mark.deep)])
@@ -71,7 +75,7 @@ def test_killed_while_they_open(tmp_path: Path, step: int) -> None:
     outcome = openings(tmp_path, step)
     assert outcome, outcome.text()
     assert outcome.crashes > 100 // step
-    assert outcome.report.finals == 3
+    assert outcome.report.finals == 6
 
 
 def test_power_that_is_lost_takes_nothing_that_was_acknowledged_with_full_durability(

@@ -87,7 +87,7 @@ articles: setup ## published limiters on the cases that break them, beside capli
 
 proof: setup ## what takes too long for every day: the long forms of docs/reliability.md, damaged snapshots, a Spark job
 	@bash tools/setup.sh test
-	@set -e; for part in model simulator crashes flips concurrency mutants.of_code; do echo "== proof.$$part"; $(BIN)/python -m proof.$$part; done
+	@set -e; for part in model simulator changes crashes flips concurrency mutants.of_code; do echo "== proof.$$part"; $(BIN)/python -m proof.$$part; done
 	$(BIN)/python tools/fuzz_segments.py
 	@PYTHON=$(CURDIR)/$(BIN)/python bash examples/spark_segments/run.sh
 

@@ -7,6 +7,7 @@ proof.mutants      limiters that are wrong on purpose, each of which the checker
 proof.concurrency  processes, tasks and threads on one key, recorded and checked
 proof.model        every interleaving of a few callers, over the rule itself
 proof.simulator    the server store by seeds, on a simulated clock, network and servers, and wrong engines that it finds
+proof.changes      policies that change between random steps, on every store beside the reference
 proof.crashes      killed writers and lost power under the embedded store
 proof.flips        one bit flipped in the embedded store's file
 proof.chaos        a cluster under load whose servers are killed, stopped and moved

@@ -32,7 +32,7 @@ from capline.testing.reference import Reference
 from capline.testing.setting import POPULATION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from unittest import TestCase
 
     from capline.model.decision import Decision, Joint
@@ -439,8 +439,7 @@ class StoreMachine(RuleBasedStateMachine):
         not_before: float,
     ) -> None:
         """One slot for all of them, or for the first where a cluster keeps them apart."""
-        if "+cluster" in self.store_url() and not (self.store_layout == "bucket" and {*asked} <= {7, 8, 9}):
-            asked = asked[:1]
+        asked = asked if self.in_one_step(asked) else asked[:1]
         named = None if {*asked} & {"plain", 8} else id
         parts = [self.part(data, one, data.draw(costs), named) for one in asked]
         try:
@@ -464,9 +463,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def all_or_none(self, parts: list[Attempt]) -> None:
         """One joint attempt."""
-        if "+cluster" in self.store_url() and not {one.subject for one in parts} <= {7, 8, 9}:
-            # Slots are asked one after the other, and give back: only parts in one bucket are one step.
-            parts = parts[:1]
+        parts = parts if self.in_one_step(one.subject for one in parts) else parts[:1]
         try:
             expected = self.reference.decide_all(parts)
         except IdConflictError:
@@ -478,6 +475,10 @@ class StoreMachine(RuleBasedStateMachine):
         assert answer.limits == expected.limits
         self.oracle.decided_all(parts, self.clock.now_us(), expected)
         self.note_all(parts, expected)
+
+    def in_one_step(self, subjects: Iterable[str | int]) -> bool:
+        """Whether these are decided at once: a cluster's slots are asked one after the other, a bucket is in one."""
+        return "+cluster" not in self.store_url() or (self.store_layout == "bucket" and {*subjects} <= {7, 8, 9})
 
     def note_all(self, parts: list[Attempt], joint: Joint) -> None:
         """Remember the hits of all parts."""

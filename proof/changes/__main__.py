@@ -1,0 +1,67 @@
+"""`python -m proof.changes [--steps N] [--store NAME]`: exit 1 where a store and the reference differ."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import unittest
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from tests.kit.servers import shared
+
+from capline.testing import state_machine
+from proof.options import Options, count
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+PATIENT = "?deadline=20s&bulk_deadline=60s"
+
+
+def _url(kind: str, shape: Literal["single", "cluster"] = "single") -> str:
+    return shared(kind, shape).url + PATIENT
+
+
+STORES: dict[str, tuple[str | Callable[[], str], str]] = {
+    "memory": ("memory://", "subject"),
+    "lmdb": ("lmdb://{tmp}/store", "subject"),
+    "redis": (partial(_url, "redis"), "subject"),
+    "redis-bucket": (partial(_url, "redis"), "bucket"),
+    "valkey": (partial(_url, "valkey"), "subject"),
+    "valkey-cluster": (partial(_url, "valkey", "cluster"), "subject"),
+    "valkey-cluster-bucket": (partial(_url, "valkey", "cluster"), "bucket"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Drive one store after the other."""
+    parser = Options("python -m proof.changes", "Change policies between random steps, on every store.", "--steps 2000")
+    parser.add_argument("--steps", type=count, default=200_000, metavar="N", help="on each store (200,000)")
+    parser.add_argument(
+        "--store",
+        choices=STORES,
+        action="append",
+        metavar="NAME",
+        help=f"of {', '.join(STORES)}; may be given several times",
+    )
+    options = parser.parse_args(arguments)
+    logging.getLogger("capline").setLevel(logging.ERROR)  # the servers here persist nothing
+    differ = 0
+    for store in options.store or STORES:
+        url, layout = STORES[store]
+        case = state_machine(url, steps=options.steps, layout=layout, changing=True)
+        begun = time.monotonic()
+        outcome = unittest.TestResult()
+        case("runTest").run(outcome)
+        faults = [text for _, text in (*outcome.failures, *outcome.errors)]
+        differ += bool(faults)
+        said = "a difference" if faults else "no difference"
+        print(f"{store}: {options.steps:,} steps, {said}; {time.monotonic() - begun:.0f} s", flush=True)
+        print(*faults, sep="\n", end="", flush=True)
+    return 1 if differ else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

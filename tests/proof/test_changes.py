@@ -1,0 +1,28 @@
+"""`python -m proof.changes` drives the stores that it is told, so far as it is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from proof.changes.__main__ import main
+
+from capline.testing.machine import StoreMachine
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_a_store_is_driven_by_changing_policies(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--steps", "60", "--store", "memory"]) == 0
+    assert capsys.readouterr().out.startswith("memory: 60 steps, no difference; ")
+
+
+def test_a_difference_ends_it_with_1(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def teardown(_: object) -> None:
+        raise AssertionError("another answer")
+
+    monkeypatch.setattr(StoreMachine, "teardown", teardown)
+    assert main(["--steps", "1", "--store", "memory"]) == 1
+    out = capsys.readouterr().out
+    assert "memory: 1 steps, a difference; " in out
+    assert "another answer" in out

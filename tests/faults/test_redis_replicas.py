@@ -231,3 +231,24 @@ def test_a_commit_is_answered_when_the_replica_has_it(
                 limiter.commit("p", "s", hit)
         assert patient.commit("p", "s", hit + 1) is False, "there is nothing to have"
     assert patient.commit("p", "s", hit) is True
+
+
+@each_layout
+def test_a_changed_policy_waits_at_once_and_its_hits_outlive_a_failover(limiters: Limiters, layout: str) -> None:
+    before, after = policy(layout, replicas=0), policy(layout, "4/hour").having(channels={"push": ["2/day"]})
+    with single("valkey") as master, single("valkey", f"replicaof {HOST} {master.port}") as replica:
+        caught_up(master)
+        limiter = quick(limiters, (master, replica), before)
+        with hanging((master, replica)):
+            assert limiter.decide("p", "s"), "who waits for none does not wait"
+            limiter.use([after])
+            with pytest.raises(StoreUnknownError, match=DOUBT):
+                limiter.decide("p", "s", id="a", channel="push")
+        assert limiter.decide("p", "s", id="a", channel="push").remaining == 1
+        replica.command("REPLICAOF", "NO", "ONE")
+        promoted = limiters(replica, after.having(wait_replicas=0))
+        assert promoted.decide("p", "s", 1, "a", channel="push").remaining == 1, "the retry is known there"
+        assert promoted.decide("p", "s", channel="push").remaining == 0
+        promoted.use([before])
+        assert not promoted.decide("p", "s")
+        assert units(promoted, "s") == 3

@@ -1,12 +1,14 @@
 """What does not stay flat? Every verb against one thing that grows, as a ratio; and who waits while a long job runs.
 
 A ratio is the largest size over the smallest, each the best of several rounds, on one limiter of that size. The longest
-wait is that of another thread, or on a server of another connection, that decides on other subjects meanwhile.
+wait is that of another thread, or on a server of another connection, that decides on other subjects meanwhile; beside a
+batch of the service it is that of another request.
 `--short` is for every day: small sizes, and it ends with 1 where a ratio shows a class of growth, whatever the machine.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import threading
@@ -14,13 +16,16 @@ import time
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from _harness import Report, arguments, best_seconds, check
 from _servers import single
+from tests.kit.serving import Serving
 
 from capline import Attempt, Limiter, ManualClock, PastHit, Policy
+from capline.service.api import MOST_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -243,15 +248,39 @@ JOBS: dict[str, Callable[[Limiter, int], None]] = {
 }
 
 
+def batches(rows: int) -> dict[str, bytes]:
+    """Bodies of batches with so many rows."""
+    return {
+        "integers": json.dumps({"policy": "p", "subjects": list(range(rows))}).encode(),
+        "one subject": json.dumps({"policy": "p", "subjects": ["s"] * rows}).encode(),
+        "attempts": json.dumps({"attempts": [{"policy": "p", "subject": f"s{row}"} for row in range(rows)]}).encode(),
+    }
+
+
+def beside_batches(url: str, rows: int) -> dict[str, float]:
+    """By batch of the service: the longest wait of another request meanwhile, in seconds."""
+    waits: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "policies.yaml").write_text(f"policies: {{p: {{limits: [{QUOTA}/day]}}}}\n", encoding="utf-8")
+        with Serving(Path(folder), "--store", url) as service:
+            for name, body in batches(rows).items():
+                with another_caller(lambda: service.ask("/v1/decide", policy="p", subject="other")) as longest:
+                    head = {"Content-Type": "application/json"}
+                    answer = service.client.post("/v1/decide/batch", content=body, headers=head, timeout=600)
+                check(answer.json()["allowed"] == [True] * rows, "a batch of the service was refused")
+                waits[name] = longest[0]
+    return waits
+
+
 @contextmanager
-def another_caller(limiter: Limiter) -> Generator[list[float]]:
+def another_caller(decide: Callable[[], object]) -> Generator[list[float]]:
     """Decides on other subjects until the block ends; the list then has the longest wait, in seconds."""
     longest, ended = [0.0], threading.Event()
 
     def call() -> None:
         while not ended.is_set():
             begun = time.perf_counter()
-            limiter.decide("p", "other")
+            decide()
             longest[0] = max(longest[0], time.perf_counter() - begun)
             time.sleep(0.0005)
 
@@ -277,6 +306,10 @@ def main() -> None:
             "redis": lambda: _emptied(server),
         }
         with tempfile.TemporaryDirectory() as folder:
+            for store in ("memory", "lmdb") if not options.short else ():
+                for name, wait_s in beside_batches(stores[store](), MOST_ROWS).items():
+                    title = f"service on {store}, longest wait beside a batch of {MOST_ROWS:,}: {name}"
+                    report.add(title, wait_s * 1000, "ms", at_most=50)
             for store, url_of in stores.items():
                 for grow in DIMENSIONS:
                     for verb, ratio in ratios(url_of, grow, sizes).items():
@@ -289,7 +322,7 @@ def main() -> None:
                     url = url_of()
                     limiter = Limiter(url, [policy()])
                     other = limiter if store == "memory" else Limiter(url, [policy()])
-                    with limiter, other, another_caller(other) as longest:
+                    with limiter, other, another_caller(partial(other.decide, "p", "other")) as longest:
                         work(limiter, options.largest)
                     report.add(f"{store}, longest wait beside {job}", longest[0] * 1000, "ms", at_most=50)
     finally:

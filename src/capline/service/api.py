@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
@@ -39,11 +40,16 @@ if TYPE_CHECKING:
     from capline.limiter.aio import AsyncLimiter
     from capline.model.attempt import Attempt
     from capline.model.decision import Joint
+    from capline.model.errors import CaplineError
 
 __all__ = ["MOST_ROWS", "routes"]
 
+T = TypeVar("T")
+
 MOST_ROWS = 100_000
-"""The most rows in one batch: the store is asked in one call, and other requests wait for it."""
+"""The most rows in one batch: one call of the store's, and one answer in memory."""
+LOOP_BYTES = 32_768
+"""A batch of a larger body is read and answered in a thread: other requests get their turn."""
 
 
 def routes(limiter: AsyncLimiter, most_rows: int = MOST_ROWS, newcomers: Newcomers | None = None) -> dict[str, Route]:
@@ -243,6 +249,30 @@ class _Verbs:
 
     async def decide_batch(self, request: Request) -> Reply:
         """Many attempts, each decided by itself, as columns."""
+        large = len(request.body) > LOOP_BYTES
+        batch, attempts = await _aside(partial(self._read, request), large=large)
+        self._check_many_new(request)
+        if attempts is not None:
+            decided = await self._limiter.decide_batch(attempts)
+            columns, new = partial(answers.columns_of_rows, decided), partial(_count_new_rows, decided, attempts)
+        else:
+            many = await self._limiter.decide_many(
+                batch.policy or "",
+                batch.subjects or [],
+                segment=batch.segment if batch.segments is None else batch.segments,
+                codes=batch.codes,
+                channel=batch.channel,
+                zone=batch.zone,
+                cost=batch.cost,
+                receipt=batch.receipt,
+            )
+            columns, new = partial(answers.columns_of, many), partial(count_new, many, batch.cost)
+        if self._newcomers is not None:
+            await self._newcomers.created(request.who, await _aside(new, large=large))
+        return await _aside(partial(_encoded, request, columns), large=large)
+
+    def _read(self, request: Request) -> tuple[BatchRequest, list[Attempt] | None]:
+        """The body of a batch, and its attempts where it is not one of columns."""
         batch: BatchRequest = self._batch(request.body, request.packed)
         batch.check()
         rows = len(batch.attempts or batch.subjects or ())
@@ -250,30 +280,7 @@ class _Verbs:
             raise Problem(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{rows} rows in a batch; at most {self._most_rows} a call"
             )
-        self._check_many_new(request)
-        if batch.attempts is not None:
-            decided = await self._limiter.decide_batch([body.attempt() for body in batch.attempts])
-            if self._newcomers is not None:
-                new = [
-                    is_new(one, body.cost)
-                    for one, body in zip(decided, batch.attempts, strict=True)
-                    if isinstance(one, Decision)
-                ]
-                await self._newcomers.created(request.who, sum(new))
-            return Reply(answers.columns_of_rows(decided))
-        many = await self._limiter.decide_many(
-            batch.policy or "",
-            batch.subjects or [],
-            segment=batch.segment if batch.segments is None else batch.segments,
-            codes=batch.codes,
-            channel=batch.channel,
-            zone=batch.zone,
-            cost=batch.cost,
-            receipt=batch.receipt,
-        )
-        if self._newcomers is not None:
-            await self._newcomers.created(request.who, count_new(many, batch.cost))
-        return Reply(answers.columns_of(many))
+        return batch, None if batch.attempts is None else [body.attempt() for body in batch.attempts]
 
     async def _check_new(self, request: Request, body: AttemptRequest, *, charged: bool = False) -> None:
         """Raise if this is a new subject and the token may create no more of them now."""
@@ -333,3 +340,18 @@ class _Verbs:
         query_of(request.query, ())
         erased = await self._limiter.erase(subject_of(request.names[0]))
         return Reply(answers.Erased(erased))
+
+
+async def _aside(work: Callable[[], T], *, large: bool) -> T:
+    return await asyncio.to_thread(work) if large else work()
+
+
+def _encoded(request: Request, columns: Callable[[], answers.Columns]) -> Reply:
+    reply = Reply(columns())
+    reply.sent(request.packed)
+    return reply
+
+
+def _count_new_rows(decided: Sequence[Decision | CaplineError], attempts: Sequence[Attempt]) -> int:
+    pairs = zip(decided, attempts, strict=True)
+    return sum(isinstance(one, Decision) and is_new(one, asked.cost) for one, asked in pairs)

@@ -64,7 +64,7 @@ Seconds = Annotated[float, described_as(minimum=0)]
 Stamp = Annotated[int, described_as(minimum=0)]
 
 
-class AttemptRequest(msgspec.Struct, forbid_unknown_fields=True):
+class AttemptRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """One attempt."""
 
     policy: Name

@@ -37,7 +37,7 @@ class CompiledRule(Protocol):
     """`Store.decide` with a cost of 1 and no id, bound to the rule; it checks the subject itself."""
 
 
-class StoreAttempt(msgspec.Struct, frozen=True):
+class StoreAttempt(msgspec.Struct, frozen=True, gc=False):
     """One attempt, resolved and checked. `fingerprint` is 64 bits of the attempt's id, 0 where it has none."""
 
     compiled: Any

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.kit.service import Service
 
 from capline import ManualClock, Policy
+from capline.service import answers
+from capline.service.forms import BatchRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 NOW_US = 1_763_700_000_000_000
@@ -234,6 +237,30 @@ def test_a_batch_of_attempts_of_any_policies(service: Service) -> None:
     assert many["limit"] == ["1/second", "1/second", None, "5/day"]
     assert many["remaining"] == [0, 0, 0, 3]
     assert many["errors"] == {"2": "no policy 'nope'; there are: promo, psp"}
+
+
+@pytest.mark.parametrize("large", [True, False])
+@pytest.mark.parametrize("kind", ["columns", "attempts"])
+def test_a_large_batch_is_read_and_answered_beside_the_loop(
+    service: Service, kind: str, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside: list[bool] = []
+
+    def noting(work: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*values: Any) -> Any:
+            beside.append(threading.current_thread() is not threading.main_thread())
+            return work(*values)
+
+        return noted
+
+    monkeypatch.setattr(BatchRequest, "check", noting(BatchRequest.check))
+    for name in ("columns_of", "columns_of_rows"):
+        monkeypatch.setattr(answers, name, noting(getattr(answers, name)))
+    names = [f"user:{row}" for row in range(4000 if large else 10)]
+    attempts = [{"policy": "promo", "subject": name} for name in names]
+    form: dict[str, Any] = {"attempts": attempts} if kind == "attempts" else {"policy": "promo", "subjects": names}
+    assert answered(service, "/v1/decide/batch", **form)["allowed"] == [True] * len(names)
+    assert beside == [large, large]
 
 
 def test_one_answer_for_several_subjects(service: Service) -> None:

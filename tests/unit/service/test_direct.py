@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import threading
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -313,9 +314,11 @@ def test_a_decision_that_has_to_wait_is_answered_in_its_turn() -> None:
         batch = asyncio.get_running_loop().create_future()
         store._batches.add(batch)  # as while one runs in a thread
         asks = [post(b'{"policy":"psp","subject":"%d"}' % number) for number in (1, 1, 2)]
-        async with store._turn:  # as while another decision runs in a thread
-            one.connection.data_received(b"".join(asks))
-            assert one.wire.written == b""
+        goes_on = threading.Event()
+        store._singles.submit(goes_on.wait)  # as while another decision runs in a thread
+        one.connection.data_received(b"".join(asks))
+        assert one.wire.written == b""
+        goes_on.set()
         answers = (await one.settled()).split(b"HTTP/1.1 200 OK\r\n")[1:]
         assert [json.loads(answer.partition(b"\r\n\r\n")[2])["allowed"] for answer in answers] == [True, False, True]
         batch.cancel()

@@ -11,6 +11,8 @@ that this store has not met. So does a decision while another process is in a tr
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from capline.model.override import override
@@ -48,7 +50,7 @@ class AsyncLocalStore(AsyncStore):
     def __init__(self, store: LocalStore) -> None:
         self._store = store
         self._batches: set[asyncio.Task[Any]] = set()
-        self._turn = asyncio.Lock()
+        self._singles = ThreadPoolExecutor(1, "capline-single")
 
     async def _batch(self, verb: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
         """Run it in a thread; the set knows of it until the thread has ended, also where the caller was cancelled."""
@@ -58,11 +60,10 @@ class AsyncLocalStore(AsyncStore):
         return await asyncio.shield(task)
 
     async def _single(self, verb: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
-        """Run it here, or in a thread while a batch runs: one at a time, so that they do not take every thread."""
+        """Run it here, or while a batch runs in the thread of these verbs: batches may have taken all others."""
         if not self._batches:
             return verb(*args, **named)
-        async with self._turn:
-            return await asyncio.to_thread(verb, *args, **named)
+        return await asyncio.get_running_loop().run_in_executor(self._singles, partial(verb, *args, **named))
 
     @override
     def compiled(self, rule: BoundPolicy) -> LocalRule:
@@ -181,3 +182,4 @@ class AsyncLocalStore(AsyncStore):
     @override
     async def close(self) -> None:
         await self._single(self._store.close)
+        self._singles.shutdown(wait=False)

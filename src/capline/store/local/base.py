@@ -15,7 +15,7 @@ from capline.model.late import LateModule
 from capline.model.override import override
 from capline.model.policy import RESERVED, BoundPolicy, LogLimits, check_no_replicas
 from capline.model.subject import Subject, check_subject
-from capline.store.local.batches import NO_ANSWER, STEPS_A_TRANSACTION, decided_once, in_parts, rows_of
+from capline.store.local.batches import NO_ANSWER, decided_once, in_parts, parts_of, rows_of
 from capline.store.local.damage import past_damage
 from capline.store.local.fast_path import FastRule, fast_rule
 from capline.store.local.operations import Operations
@@ -227,8 +227,9 @@ class LocalStore(Store, ABC):
                     batch,
                     receipt,
                     self._clock.now_us,
-                    lambda part: self._rows_but(damaged, transaction, batch, part, record=True),
-                    damaged,
+                    lambda: in_parts(
+                        batch, lambda part: self._rows_but(damaged, transaction, batch, part, record=True), damaged
+                    ),
                 )
             ),
             record=True,
@@ -370,6 +371,6 @@ class LocalStore(Store, ABC):
             )
 
         given: list[_T | CaplineError] = []
-        for first in range(0, len(items), STEPS_A_TRANSACTION):
-            given += answers(range(first, min(first + STEPS_A_TRANSACTION, len(items))))
+        for part in parts_of(len(items)):
+            given += answers(range(part.start, part.stop))
         return given

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import repeat
+from time import sleep, thread_time
 from typing import TYPE_CHECKING
 
 from capline.model.decision import Decision
@@ -10,7 +11,7 @@ from capline.store.columns import Decisions, plain
 from capline.store.receipts import batch_digest, receipt_conflict, receipt_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from capline.model.errors import CaplineError
     from capline.model.limit import Limit
@@ -18,13 +19,14 @@ if TYPE_CHECKING:
     from capline.store.local.transaction import LogTransaction
     from capline.store.protocol import Batch
 
-__all__ = ["ROWS_A_TRANSACTION", "STEPS_A_TRANSACTION", "decided_once", "in_parts", "rows_of"]
+__all__ = ["ROWS_A_TRANSACTION", "decided_once", "in_parts", "parts_of", "rows_of"]
 
-ROWS_A_TRANSACTION, STEPS_A_TRANSACTION = 8192, 512
-"""Rows of a batch in one transaction, where they take the fast path and where not: so each takes some 20 ms.
-
-Other callers get their turn between two.
-"""
+ROWS_A_TRANSACTION, _FEWEST_ROWS = 8192, 256
+"""The most rows of a batch in one transaction, and the fewest."""
+_PART_S = 0.01
+"""How long a part is to take, in processor time: a disk that is slow to sync makes no part smaller."""
+_GIVE_WAY_S = 0.0002
+"""Between two parts: whoever waits wakes up in some 0.05 ms, and a lock that is free goes to who asks first."""
 
 NO_ANSWER = Decision(False, None, 0, None, None, None)
 """In place of a row's answer: the row has an error. A refusal says when its log will be empty."""
@@ -36,12 +38,25 @@ def in_parts(batch: Batch, answers: Callable[[slice], list[Decision]], errors: d
     `errors` has the rows without an answer when all parts are done.
     """
     limits = _limits_of(batch)
-    is_fast = batch.cost == 1 and all(compiled.unit is not None for compiled in batch.compiled)
-    rows = ROWS_A_TRANSACTION if is_fast else STEPS_A_TRANSACTION
-    parts = [slice(first, first + rows) for first in range(0, len(batch.subjects), rows)]
-    decided = Decisions.joined([Decisions.of(answers(part), limits) for part in parts], limits)
+    decided = Decisions.joined([Decisions.of(answers(part), limits) for part in parts_of(len(batch.subjects))], limits)
     decided.errors = errors
     return decided
+
+
+def parts_of(rows: int) -> Iterator[slice]:
+    """So many rows in parts; each is to be a transaction of some 10 ms, and other callers get their turn after it.
+
+    A row takes 1 to 200 µs, by store and log, so the size of a part follows the time of the one before.
+    """
+    first, size = 0, _FEWEST_ROWS
+    while first < rows:
+        begun = thread_time()
+        yield slice(first, min(first + size, rows))
+        first += size
+        if first < rows:
+            sleep(_GIVE_WAY_S)
+        pace = _PART_S / max(thread_time() - begun, _PART_S / 4)
+        size = min(max(int(size * pace), _FEWEST_ROWS), ROWS_A_TRANSACTION)
 
 
 def decided_once(
@@ -49,8 +64,7 @@ def decided_once(
     batch: Batch,
     receipt: str,
     now_us: Callable[[], int],
-    answers: Callable[[slice], list[Decision]],
-    errors: dict[int, CaplineError],
+    decide: Callable[[], Decisions],
 ) -> Decisions:
     """The answers kept under this receipt, or else new ones, which are kept; raises if it was another batch's."""
     name, asked = receipt_name(batch, receipt), batch_digest(batch)
@@ -59,7 +73,7 @@ def decided_once(
         if kept[: len(asked)] != asked:
             raise receipt_conflict(receipt)
         return Decisions.unpack(kept[len(asked) :], _limits_of(batch))
-    decided = in_parts(batch, answers, errors)
+    decided = decide()
     retention_us = max(compiled.refs[0].retention_us for compiled in batch.compiled)
     transaction.keep_receipt(name, asked + decided.pack(), now_us() + retention_us)
     return decided

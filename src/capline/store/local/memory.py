@@ -16,11 +16,12 @@ from capline.model.clock import SystemClock
 from capline.model.override import override
 from capline.model.subject import Subject, check_subject
 from capline.store.local.base import LocalStore
+from capline.store.local.batches import decided_once
 from capline.store.local.fast_path import decide_one, first_decision
 from capline.store.local.log import ColumnLog
 from capline.store.local.pace import GRACE, Pace
 from capline.store.local.transaction import SWEEP_RECEIPTS, LocalRule, LogRef, LogTransaction, StoredLog
-from capline.store.protocol import StoreAttempt
+from capline.store.protocol import Batch, StoreAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from capline.model.clock import Clock
     from capline.model.decision import Decision
     from capline.model.errors import CaplineError
+    from capline.store.columns import Decisions
     from capline.store.local.fast_path import FastRule
 
 __all__ = ["MemoryStore"]
@@ -59,6 +61,7 @@ class MemoryStore(LocalStore, LogTransaction):
         self._unswept: list[bytes] = []
         self._lock = threading.Lock()
         self._naming = threading.Lock()
+        self._keeping = threading.Lock()
 
     def _handle(self, name: str, retention_us: int) -> object:
         with self._naming:  # not the lock of the logs, which a batch may hold for seconds
@@ -156,6 +159,15 @@ class MemoryStore(LocalStore, LogTransaction):
                 yield left, subject, log
 
     @override
+    def decide_many(self, batch: Batch) -> Decisions:
+        """With a receipt one batch at a time, so that the logs' lock is free between its parts."""
+        receipt = batch.receipt
+        if receipt is None:
+            return super().decide_many(batch)
+        with self._keeping:
+            return decided_once(self, batch, receipt, self._clock.now_us, lambda: self._in_parts(batch, record=True))
+
+    @override
     def receipt(self, name: bytes) -> bytes | None:
         expires_us, value = self._receipts.get(name, (0, b""))
         return value if expires_us > self._clock.now_us() else None
@@ -180,6 +192,7 @@ class MemoryStore(LocalStore, LogTransaction):
         with self._lock:
             for table in list(self._filled.values()):
                 removed += self._drop_stale(table, list(table.logs), now_us)
+        with self._keeping:
             self._receipts = {name: kept for name, kept in self._receipts.items() if kept[0] > now_us}
         return removed
 

@@ -192,3 +192,49 @@ def test_a_receipt_whose_claim_was_lost_is_a_conflict_of_each_row_that_it_was_gi
     assert "'r'" in str(answers.errors[0])
     assert not answers.allowed.any()
     assert limiter.peek("p", 2).remaining == 1
+
+
+@pytest.mark.parametrize("then", ["bucket", "subject"])
+@each_layout
+def test_a_batch_of_which_half_was_answered_goes_on_under_the_rule_now_in_force(
+    server: Server, limiters: Limiters, layout: str, then: str
+) -> None:
+    """Calls with an answer keep it, the others follow the rule, and every process gives the same answers for good."""
+    subjects = [number % 640 for number in range(700)]
+    before = limiters(server, Policy("p", ["3/day"], layout=layout, population=1000))
+    first = before.decide_many("p", subjects, receipt="r")
+    ran, *others = sorted(server.command("KEYS", f"{limiters.namespace}:p/receipt:*"))
+    logs = server.command("KEYS", f"{limiters.namespace}:p:*")
+    server.command("DEL", *others, *logs)
+    after = limiters(server, Policy("p", ["9/hour", "7/day"], layout=then, population=4000))
+    answers = after.decide_many("p", subjects, receipt="r")
+    assert not answers.errors
+    is_new = np.array([answers[row].limit.quota == 7 for row in range(700)])
+    assert 0 < is_new.sum() < 700
+    kept = np.flatnonzero(~is_new).tolist()
+    assert [answers[row] for row in kept] == [first[row] for row in kept]
+    assert set(answers.remaining[is_new].tolist()) <= {6, 5}
+    used = [state[1].used for state in (after.usage("p", subject) for subject in range(640))]
+    assert used == np.bincount(np.array(subjects)[is_new], minlength=640).tolist()
+    last = limiters(server, Policy("p", ["400/day"], layout=layout, population=90))
+    for limiter in (after, before, last, before):
+        assert list(limiter.decide_many("p", subjects, receipt="r")) == list(answers)
+        with pytest.raises(IdConflictError, match="'r'"):
+            limiter.decide_many("p", subjects[1:], receipt="r")
+    assert server.command("EXISTS", ran) == 1
+
+
+@each_layout
+def test_a_receipt_of_the_previous_release_answers_under_its_own_rules(
+    server: Server, limiters: Limiters, layout: str
+) -> None:
+    """It has no plan: under other rules it stays a conflict, which consumes nothing."""
+    limiter = limiters(server, *policies(layout))
+    first = limiter.decide_many("p", [1, 2, 1], receipt="r")
+    [plan] = server.command("KEYS", f"{limiters.namespace}:/plan:*")
+    server.command("DEL", plan)
+    other = limiters(server, Policy("p", ["4/day"], layout=layout, population=1000))
+    with pytest.raises(IdConflictError):
+        other.decide_many("p", [1, 2, 1], receipt="r")
+    assert list(limiter.decide_many("p", [1, 2, 1], receipt="r")) == list(first)
+    assert limiter.peek("p", 1).remaining == 0

@@ -12,6 +12,7 @@ from capline.model.errors import CaplineError
 from capline.model.late import LateModule
 from capline.model.subject import Subject
 from capline.store.columns import NEVER_US, NO_HIT, Decisions, plain
+from capline.store.receipts import asked_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,6 +40,8 @@ class AttemptColumns(msgspec.Struct, frozen=True):
     codes: NDArray[np.uint16] | None
     cost: int
     receipt: str | None
+    asked: bytes
+    """A digest of the batch as the caller passed it, if there is a receipt."""
     rows: int
     good: NDArray[np.intp] | None
     errors: dict[int, CaplineError]
@@ -73,6 +76,7 @@ def columns_of(
     rows = count_of(subjects, "subjects")
     segments, zones, points = check_kinds(segment, zone, codes, rows)
     checked, errors = check_subjects(subjects)
+    kinds, named = [*zip(segments, zones, strict=True)], points
     if fill is not None and rows and None in segments:
         segments, zones, points, faults = fill(checked, errors, segments, zones, points)
         errors = {**errors, **faults}
@@ -80,10 +84,11 @@ def columns_of(
     if errors:
         good = np.array([row for row in range(len(checked)) if row not in errors], np.intp)
         checked = _picked(checked, good)
-        points = None if points is None else points[good]
+        points, named = (None if one is None else one[good] for one in (points, named))
     if keyed is not None:
         checked = [keyed(subject) for subject in plain(checked)]
-    return AttemptColumns(policy, segments, zones, channel, checked, points, cost, receipt, rows, good, errors)
+    asked = b"" if receipt is None else asked_digest((policy, channel, cost), kinds, named, checked)
+    return AttemptColumns(policy, segments, zones, channel, checked, points, cost, receipt, asked, rows, good, errors)
 
 
 def spread(columns: AttemptColumns, part: Decisions) -> Decisions:

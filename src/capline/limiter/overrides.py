@@ -129,7 +129,7 @@ class Overridden:
         owns = self._view.owns(columns.policy, plain(columns.subjects))
         rows = [row for row, own in enumerate(owns) if own is not None]
         if not rows:
-            return Batch(common, columns.subjects, columns.codes, columns.cost, columns.receipt)
+            return Batch(common, columns.subjects, columns.codes, columns.cost, columns.receipt, columns.asked)
         compiled = list(common)
         codes = np.zeros(len(owns), np.uint16) if columns.codes is None else columns.codes.copy()
         known: dict[tuple[int, OwnLimits], int] = {}
@@ -145,7 +145,7 @@ class Overridden:
                 if len(compiled) > MOST_CODES:
                     raise PolicyError(f"more than {MOST_CODES} sets of limits in one batch; send smaller ones")
             codes[row] = place
-        return Batch(tuple(compiled), columns.subjects, codes, columns.cost, columns.receipt)
+        return Batch(tuple(compiled), columns.subjects, codes, columns.cost, columns.receipt, columns.asked)
 
     def _bound(self, own: OwnLimits, names: Names) -> CompiledRule | None:
         known = self._rules_by_names

@@ -276,7 +276,7 @@ class Prepared(Configured[S]):
         compiled = tuple(self._bound(*names) for names in kinds)
         if columns.policy in self._overridden and self._overrides is not None:
             return self._overrides.batch(columns, compiled, [self._rules.known(*names) for names in kinds])
-        return Batch(compiled, columns.subjects, columns.codes, columns.cost, columns.receipt)
+        return Batch(compiled, columns.subjects, columns.codes, columns.cost, columns.receipt, columns.asked)
 
     def _seen_many(self, columns: AttemptColumns, *, consume: bool) -> Unseen:
         """The observers' block of a call over many subjects."""

@@ -116,6 +116,19 @@ class Decisions:
             np.concatenate([part.hit for part in parts]),
         )
 
+    def put(self, rows: NDArray[np.intp], part: Decisions) -> None:
+        """Take over the answers to these rows from a batch of their own."""
+        places = {limit: place for place, limit in enumerate(self.limits)}
+        index = [places.setdefault(limit, len(places)) for limit in part.limits]
+        self.limits = tuple(places)
+        self.allowed[rows] = part.allowed
+        self.limit_index[rows] = np.array([*index, -1], np.int16)[part.limit_index]
+        self.remaining[rows] = part.remaining
+        self.retry_after_us[rows] = part.retry_after_us
+        self.reset_after_us[rows] = part.reset_after_us
+        self.hit[rows] = part.hit
+        self.errors |= {int(rows[row]): error for row, error in part.errors.items()}
+
     def pack(self) -> bytes:
         """The columns as bytes, for a receipt; limits are left to whoever unpacks.
 
@@ -125,15 +138,16 @@ class Decisions:
         return zlib.compress(b"".join(column.tobytes() for column in columns), level=1)
 
     @classmethod
-    def unpack(cls, data: bytes, limits: tuple[Limit, ...]) -> Decisions:
-        """The columns that `pack` wrote; raises `StoreDamagedError` for anything else."""
+    def unpack(cls, data: bytes, limits: tuple[Limit, ...]) -> tuple[Decisions, bytes]:
+        """The columns that `pack` wrote, and what stands behind them; raises `StoreDamagedError` for anything else."""
         try:
-            raw = zlib.decompress(data)
+            unpacked = zlib.decompressobj()
+            raw = unpacked.decompress(data)
         except zlib.error as error:
             raise StoreDamagedError(f"a receipt is damaged ({error}); its batch cannot be answered again") from None
         row_bytes = sum(np.dtype(dtype).itemsize for dtype in _DTYPES)
         n, rest = divmod(len(raw), row_bytes)
-        if rest:
+        if rest or not unpacked.eof:
             raise StoreDamagedError("a receipt is damaged: not whole rows; its batch cannot be answered again")
         columns: list[NDArray[Any]] = []
         offset = 0
@@ -144,7 +158,8 @@ class Decisions:
         errors: dict[int, CaplineError] = dict.fromkeys(
             np.flatnonzero(~allowed & (reset_after_us == NEVER_US)).tolist(), StoreDamagedError(_WAS_DAMAGED)
         )
-        return cls(limits, allowed, limit_index, remaining, retry_after_us, reset_after_us, hit, errors)
+        decided = cls(limits, allowed, limit_index, remaining, retry_after_us, reset_after_us, hit, errors)
+        return decided, unpacked.unused_data
 
     def __len__(self) -> int:
         return len(self.allowed)

@@ -52,7 +52,8 @@ class Batch(msgspec.Struct, frozen=True):
     `compiled[codes[i]]` is the rule of `subjects[i]` (no codes: `compiled[0]` for all); `cost` is the same for all.
     Integer subjects may be an int64 or uint64 array without negative numbers; for a receipt that is the same batch as a
     list of them. A `receipt` makes the batch safe to resend: the store keeps the answers under that name, in the step
-    that records the hits, and returns them for the same batch for as long as the widest window.
+    that records the hits, and returns them for the same batch for as long as the widest window, whatever limits and
+    layout it then has. `asked` is the digest of what the caller passed (`capline.store.receipts`).
     """
 
     compiled: tuple[Any, ...]
@@ -60,6 +61,7 @@ class Batch(msgspec.Struct, frozen=True):
     codes: NDArray[np.uint16] | None = None
     cost: int = 1
     receipt: str | None = None
+    asked: bytes = b""
 
 
 class Merge(msgspec.Struct, frozen=True):

@@ -86,6 +86,18 @@ def test_an_override_is_set_read_rolled_back_and_removed(service: Service) -> No
     assert service.post("/v1/peek", policy="promo", subject="user:42").json()["remaining"] == 7
 
 
+def test_a_batch_sent_again_after_a_change_gets_its_first_answers(service: Service) -> None:
+    put(service, "/v1/policies/promo", limits=["3/day"])
+    batch = {"policy": "promo", "subjects": ["a", "b"], "receipt": "r1"}
+    first = service.post("/v1/decide/batch", **batch).json()
+    put(service, "/v1/overrides/promo/a", limits=["1/day"])
+    assert service.post("/v1/decide/batch", **batch).json() == first
+    put(service, "/v1/policies/promo", limits=["2/week"])
+    assert service.post("/v1/decide/batch", **batch).json() == first
+    assert service.post("/v1/decide/batch", **{**batch, "subjects": ["a"]}).status_code == 409
+    assert service.post("/v1/decide", policy="promo", subject="b").json()["remaining"] == 0
+
+
 def test_many_overrides_at_once_and_page_by_page(service: Service) -> None:
     put(service, "/v1/policies/promo", limits=["3/day"])
     put(service, "/v1/overrides/promo/gone", limits=["9/day"])

@@ -6,9 +6,11 @@ from itertools import repeat
 from time import sleep, thread_time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from capline.model.decision import Decision
 from capline.store.columns import Decisions, plain
-from capline.store.receipts import batch_digest, receipt_conflict, receipt_name
+from capline.store.receipts import DIGEST_BYTES, batch_digest, limits_of_texts, receipt_conflict, receipt_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -70,12 +72,18 @@ def decided_once(
     name, asked = receipt_name(batch, receipt), batch_digest(batch)
     kept = transaction.receipt(name)
     if kept is not None:
-        if kept[: len(asked)] != asked:
-            raise receipt_conflict(receipt)
-        return Decisions.unpack(kept[len(asked) :], _limits_of(batch))
+        # A digest of the batch with its limits, then the columns: that is all the previous release wrote, and all it
+        # reads of this. Then what the caller asked, and the limits that the columns point to.
+        decided, more = Decisions.unpack(kept[DIGEST_BYTES:], _limits_of(batch))
+        if kept[:DIGEST_BYTES] != asked:
+            if not more or more[:DIGEST_BYTES] != batch.asked:
+                raise receipt_conflict(receipt)
+            decided.limits = limits_of_texts(msgspec.msgpack.decode(more[DIGEST_BYTES:]))
+        return decided
     decided = decide()
     retention_us = max(compiled.refs[0].retention_us for compiled in batch.compiled)
-    transaction.keep_receipt(name, asked + decided.pack(), now_us() + retention_us)
+    more = batch.asked + msgspec.msgpack.encode([*map(str, decided.limits)]) if batch.asked else b""
+    transaction.keep_receipt(name, asked + decided.pack() + more, now_us() + retention_us)
     return decided
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,13 +14,16 @@ from capline.store.redis.cluster.router import UnderReplicated
 from capline.store.redis.io.wire import Reply, Steps, pack
 from capline.store.redis.scripting.keys import slot_of
 from capline.store.redis.scripting.parts import Part, batch_parts, row_parts
+from capline.store.redis.scripting.plans import MOVED, asked_of_plan, head_of_plan, part_of, plan_of
 from capline.store.redis.scripting.replies import ReplyColumns, decisions
-from capline.store.redis.scripting.requests import PEEK, Head
+from capline.store.redis.scripting.requests import DECIDE, PEEK, Head
 from capline.store.redis.scripting.scripts import Call
 from capline.store.redis.session import sound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
 
     from capline.model.decision import Decision
     from capline.store.columns import Decisions
@@ -69,9 +73,13 @@ class BatchVerbs:
         codes = None if batch.codes is None else np.asarray(batch.codes, np.uint16)
         columns = ReplyColumns(compiled, codes, len(batch.subjects), peeked=mode == PEEK, receipt=batch.receipt)
         receipt = None
+        plan = b""
         if batch.receipt is not None:
             receipt = (batch.receipt, batch_digest(batch))
-            yield from self._claim(batch, *receipt)
+            plan = plan_of(batch)
+            kept = yield from self._claim(batch, *receipt, plan)
+            if kept is not None:
+                return (yield from self._repeated(batch, *kept))
         head = Head(compiled[0].family, mode, compiled, self._session.now(), batch.cost, tell=False)
         by_slot = self._router.topology.by_slot
         yield from self._exchange(
@@ -79,7 +87,42 @@ class BatchVerbs:
             self._session.bulk_until,
             lambda part, outcomes: _take(columns, part, outcomes, batch.cost),
         )
+        if receipt is not None and columns.conflicts:
+            # Of another batch, or moved by a process that has other rules.
+            return (yield from self._repeated(batch, receipt[1], plan))
         return columns.done()
+
+    def _repeated(self, batch: Batch, digest: bytes, plan: bytes) -> Steps[Decisions]:
+        """The answers that were given under the plan's rules; calls that have none follow the rules now in force."""
+        receipt = batch.receipt or ""
+        head, codes = head_of_plan(plan, batch, self._session.now())
+        columns = ReplyColumns(head.compiled, codes, len(batch.subjects), peeked=False, receipt=receipt)
+        moved: list[tuple[int, NDArray[np.intp]]] = []
+        numbers = count()
+
+        def take(part: Part, outcomes: Sequence[Reply]) -> None:
+            ends = np.cumsum(part.sizes)
+            for outcome, rows in zip(outcomes, np.split(part.rows, ends[:-1]), strict=True):
+                number = next(numbers)
+                kept = outcome.reply if isinstance(outcome, UnderReplicated) else outcome
+                if kept is None or (isinstance(kept, bytes) and kept[7:] == MOVED):
+                    moved.append((number, rows))
+                elif isinstance(kept, bytes) and kept[7:23] != digest:
+                    columns.fail(rows, receipt_conflict(receipt))
+                elif isinstance(kept, bytes):
+                    columns.take(rows, [kept[23:]], [len(rows)], batch.cost)
+                    if isinstance(outcome, UnderReplicated):
+                        columns.doubt(rows, outcome.error)
+                else:
+                    columns.fail(rows, kept)
+
+        by_slot = self._router.topology.by_slot
+        parts = batch_parts(head, batch.subjects, codes, by_slot=by_slot, receipt=(receipt, MOVED))
+        yield from self._exchange(parts, self._session.bulk_until, take)
+        answers = columns.done()
+        for number, rows in moved:
+            answers.put(rows, (yield from self.many(part_of(batch, rows, number), DECIDE)))
+        return answers
 
     def _exchange(
         self,
@@ -102,8 +145,11 @@ class BatchVerbs:
         while landing:
             yield from land()
 
-    def _claim(self, batch: Batch, receipt: str, digest: bytes) -> Steps[None]:
-        """Record once which batch the receipt was given for; raises if it was another batch."""
+    def _claim(self, batch: Batch, receipt: str, digest: bytes, plan: bytes) -> Steps[tuple[bytes, bytes] | None]:
+        """Record once which batch the receipt was given for; raises if it was another batch.
+
+        If it was this one under other rules, returns the digest and the plan of those.
+        """
         family: Family = batch.compiled[0].family
         name = receipt_name(batch, receipt).hex().encode()
         # No log has an empty name, so this is never a log's key.
@@ -112,17 +158,27 @@ class BatchVerbs:
         value = (now_us + family.retention_us).to_bytes(8) + digest
         expires = b"%d" % (family.retention_us // 1000 + family.grace_ms)
         slot = slot_of(name)
+        # Nor one that begins with a slash. The plan comes first: a claim without one is the previous release's.
+        plans = b"%b:/plan:{%b}" % (namespace_of(batch).encode(), name)
+        keep = (b"SET", plans + digest.hex().encode(), plan, b"PX", expires, b"NX")
         command = (b"SET", key, value, b"PX", expires)
         for options in ((b"NX", b"GET"), (b"GET",)):
-            [outcome] = yield from self._router.run(
-                [Call(slot, pack(*command, *options), repeatable=True)], self._session.bulk_until()
+            outcomes = yield from self._router.run(
+                [Call(slot, pack(*sent), repeatable=True) for sent in (keep, (*command, *options))],
+                self._session.bulk_until(),
             )
-            kept = sound(outcome)
+            _, kept = map(sound, outcomes)
             if kept is None or (kept[8:] == digest and int.from_bytes(kept[:8]) > now_us):
-                return
+                return None
             if self._session.clock is None or int.from_bytes(kept[:8]) > now_us:
-                raise receipt_conflict(receipt)
+                read = Call(slot, pack(b"GET", plans + kept[8:].hex().encode()), repeatable=True)
+                [outcome] = yield from self._router.run([read], self._session.bulk_until())
+                before = sound(outcome)
+                if before is None or not batch.asked or asked_of_plan(before) != batch.asked:
+                    raise receipt_conflict(receipt)
+                return kept[8:], before
             # Expired by the caller's clock but not yet by the server's: it is overwritten.
+        return None
 
 
 def _row_answers(outcome: Reply, attempts: Sequence[StoreAttempt]) -> list[Decision | CaplineError]:

@@ -91,3 +91,15 @@ class LookedUpLaw(StoreSetting):
         limiter, _ = self.looking_up()
         first = limiter.decide_many("p", [1, 2, 3], receipt="r")
         assert list(limiter.decide_many("p", [1, 2, 3], receipt="r")) == list(first)
+
+    def test_a_receipt_answers_again_after_the_segments_have_changed(self) -> None:
+        """The caller named none: whoever it was that they were, the batch is the same."""
+        from capline.segment import FixedSegments, IdSet, Snapshot  # noqa: PLC0415 - as above
+
+        source = FixedSegments(Snapshot({"new": IdSet([1]), "active": IdSet([2])}, "monday"))
+        policy = self.policy("p", ["4/day"], by_segment={"new": ["1/day"], "active": ["2/day", "3/week"]})
+        limiter = self.limiter(policy, segments=source)
+        first = list(limiter.decide_many("p", [1, 2, 3], receipt="r"))
+        source.current = Snapshot({"new": IdSet([2, 3]), "active": IdSet([1])}, "tuesday")
+        assert list(limiter.decide_many("p", [1, 2, 3], receipt="r")) == first
+        assert limiter.peek("p", 1, segment="active").remaining == 0

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from capline.model.errors import IdConflictError
-from capline.testing.setting import DAY, StoreSetting
+from capline.model.errors import IdConflictError, UnknownNameError
+from capline.model.policy import Policy
+from capline.testing.setting import DAY, POPULATION, StoreSetting
 
 __all__ = ["ReceiptLaw"]
 
@@ -46,6 +47,48 @@ class ReceiptLaw(StoreSetting):
                 limiter.decide_many("p", **{**asked, **other})
         assert list(limiter.decide_many("p", **asked, zone="UTC")) == list(first), "the policy's own zone"
         assert limiter.peek("p", "s").remaining == 9 - 2
+
+    def test_the_first_answers_come_back_whatever_was_changed_in_between(self) -> None:
+        """Overrides, quotas, windows, channels, algorithms, layouts: a receipt covers what the caller passed."""
+        before = self.policy("p", ["2/day"], by_segment={"new": ["1/day"]})
+        limiter = self.limiter(before, config="memory://")
+        limiter.override("p", "t", ["3/day"])
+        asked: dict[str, Any] = {"subjects": ["s", "t", "s", "u", "s"], "segment": [None, None, None, "new", None]}
+        first = list(limiter.decide_many("p", **asked, receipt="r"))
+        assert [answer.allowed for answer in first] == [True, True, True, True, False]
+        changes: list[dict[str, Any]] = [
+            {"limits": ["9/day"]},
+            {"limits": ["2/day"], "by_segment": {"new": ["4/hour", "5/day"], "old": ["1/day"]}},
+            {"limits": ["300/hour", "4/calendar-day"], "zone": "Asia/Tokyo"},
+            {"limits": ["2/day"], "population": 9_000},
+            {"limits": ["2/day"], "layout": "bucket" if self.layout == "subject" else "subject"},
+            {"limits": ["2/day"], "count_denied": True},
+            {"limits": ["7/hour"], "algorithm": "bucketed"},
+            {"limits": ["7/hour", "8/day"], "log": "other"},
+        ]
+        options: dict[str, Any] = {"by_segment": {"new": ["1/day"]}}
+        options |= {"layout": self.layout, "population": POPULATION}
+        for change in changes:
+            limiter.use([Policy("p", **(options | change))])
+            assert list(limiter.decide_many("p", **asked, receipt="r")) == first, change
+            with pytest.raises(IdConflictError):
+                limiter.decide_many("p", **{**asked, "segment": None}, receipt="r")
+        limiter.use([before])
+        for limits in (["1/day"], ["400/week"], None):
+            limiter.override("p", "s", limits)
+            assert list(limiter.decide_many("p", **asked, receipt="r")) == first
+        used = [limiter.usage("p", subject)[0].used for subject in ("s", "t", "u")]
+        assert used == [2, 1, 1], "and nothing was counted twice"
+
+    def test_a_policy_that_is_gone_answers_again_once_it_is_back(self) -> None:
+        policy = self.policy("p", ["2/day"])
+        limiter = self.limiter(policy)
+        first = list(limiter.decide_many("p", ["s"], receipt="r"))
+        limiter.use([self.policy("q", ["2/day"])])
+        with pytest.raises(UnknownNameError):
+            limiter.decide_many("p", ["s"], receipt="r")
+        limiter.use([policy])
+        assert list(limiter.decide_many("p", ["s"], receipt="r")) == first
 
     def test_namespaces_have_receipts_of_their_own(self) -> None:
         policy = self.policy("p", ["2/day"])

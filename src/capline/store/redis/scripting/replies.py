@@ -221,6 +221,8 @@ class ReplyColumns:
             np.full(rows, NO_HIT, np.int64),
         )
         self.errors: dict[int, CaplineError] = {}
+        self.conflicts = False
+        """Whether a call was told that its receipt was given for another batch."""
 
     def fail(self, rows: NDArray[np.intp], error: CaplineError) -> None:
         """These rows have no answer."""
@@ -277,6 +279,7 @@ class ReplyColumns:
         if kind == _NO_ROOM:
             return too_many(cost)
         if kind == _OTHER_BATCH and self._receipt is not None:
+            self.conflicts = True
             return receipt_conflict(self._receipt)
         return damaged(compiled) if kind == _DAMAGED else _strange(kind)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,6 +25,7 @@ __all__ = [
     "CHARGE",
     "COMMITS",
     "DECIDE",
+    "KEPT",
     "PEEK",
     "RESERVE",
     "SCHEDULE",
@@ -40,6 +41,8 @@ __all__ = [
 ]
 
 DECIDE, PEEK, SCHEDULE, CHARGE, RESERVE = 0, 1, 2, 3, 4
+KEPT = -1
+"""No mode of the script's: only read the answers that are kept under a receipt, and move the calls that have none."""
 
 REFUNDS, SETTLES, COMMITS = b"", b"1", b"2"
 """What becomes of a hit, as refund.lua takes it."""
@@ -68,6 +71,8 @@ class Head(msgspec.Struct, frozen=True):
     not_before_us: int = 0
     tell: bool = True
     """Whether the reply has the state of each limit."""
+    rows: Mapping[Family, int] | None = None
+    """How many rows a call has, where that is not as it would be now."""
 
     def packed(self) -> bytes:
         """As attempt.lua takes it."""
@@ -98,6 +103,8 @@ class Head(msgspec.Struct, frozen=True):
 
     def most_rows(self) -> int:
         """How many rows a call may have."""
+        if self.rows is not None:
+            return self.rows[self.family]
         plain = self.mode == DECIDE and self.cost == 1 and all(one.short and not one.long for one in self.compiled)
         return PLAIN_ROWS if plain else OTHER_ROWS
 
@@ -203,7 +210,14 @@ def group_call(
     digest = b""
     if receipt is not None:
         name, digest = receipt
-        keys.append(b"%b/receipt:{%b}%b" % (head.family.logs[0], groups[0].tag, name))
+        key = b"%b/receipt:{%b}%b" % (head.family.logs[0], groups[0].tag, name)
+        keys.append(key)
+        if head.mode == KEPT:
+            # Until it expires by its key: a server's clock is not known here.
+            expires_us = int(head.now) + head.family.retention_us if head.now else (1 << 53) - 1
+            life = b"%d" % (head.family.retention_us // 1000 + head.family.grace_ms)
+            move = pack(b"SET", key, expires_us.to_bytes(7) + digest, b"PX", life, b"NX", b"GET")
+            return Call(groups[0].slot, move, repeatable=True)
     sizes = [len(group.rows) for group in groups]
     counts = b"" if set(sizes) == {1} else np.array(sizes, ">u2").tobytes()
     fields: list[bytes] = []

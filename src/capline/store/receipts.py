@@ -71,8 +71,8 @@ def asked_digest(
 
     However the caller lists the kinds, the same of each row give the same digest.
     """
-    used = kinds[:1] if codes is None else [kinds[code] for code in np.unique(codes).tolist()]
-    distinct = sorted(set(used), key=repr)
+    used: list[int] = [0] if codes is None else np.unique(codes).tolist()
+    distinct = sorted({kinds[code] for code in used}, key=repr)
     if codes is not None and len(distinct) > 1:
         places = {kind: place for place, kind in enumerate(distinct)}
         places_of = np.array([places.get(kind, 0) for kind in kinds], "<u2")

@@ -75,7 +75,8 @@ def head_of_plan(plan: bytes, batch: Batch, now: bytes) -> tuple[Head, NDArray[n
 def part_of(batch: Batch, rows: NDArray[np.intp], number: int) -> Batch:
     """The rows of the call of this number, as a batch of their own."""
     subjects = batch.subjects
-    taken = subjects[rows] if isinstance(subjects, np.ndarray) else [subjects[row] for row in rows.tolist()]
+    numbers: list[int] = rows.tolist()
+    taken = subjects[rows] if isinstance(subjects, np.ndarray) else [subjects[row] for row in numbers]
     codes = None if batch.codes is None else batch.codes[rows]
     asked = hashlib.blake2b(b"%b%d" % (batch.asked, number), digest_size=DIGEST_BYTES).digest()
     return Batch(batch.compiled, taken, codes, batch.cost, f"{batch.receipt}\0{number}", asked)

@@ -43,7 +43,9 @@ class Service:
         self.limiter = self.run(_limiter(url, policies, options))
         self.counting = self.run(_limiter("memory://", [Policy(POLICY, [f"{new_subjects or 1}/minute"])], options))
         newcomers = Newcomers(self.counting) if new_subjects else None
-        served = routes(self.limiter, (bounds or Bounds()).batch_rows, newcomers) | check_route(self.limiter)
+        local = url.startswith(("memory:", "lmdb:"))
+        served = routes(self.limiter, (bounds or Bounds()).batch_rows, newcomers, local=local)
+        served |= check_route(self.limiter)
         served |= segments.routes(options.get("segments")) | probes(
             self.limiter, options.get("segments"), allows=options.get("on_store_error") == "allow"
         )

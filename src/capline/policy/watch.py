@@ -19,7 +19,8 @@ from pathlib import Path
 from threading import Lock
 
 from capline.model.clock import Clock, SystemClock
-from capline.policy.file import PolicyFile, PolicyFileError, loads, read_bytes
+from capline.model.errors import InvalidValueError
+from capline.policy.file import PolicyFile, PolicyFileError, check_for_local, loads, read_bytes
 
 __all__ = ["PolicyWatch"]
 
@@ -42,11 +43,19 @@ class PolicyWatch:
     A changed namespace is refused like a broken file, since all logs would be lost to it. Restart to change it.
 
     With `start` it begins with this version of the file, whatever the file says by now; `data` is the version in force.
+    For a `local` store a policy that waits for replicas is a fault.
     """
 
-    __slots__ = ("_clock", "_digest", "_lock", "_name", "_path", "_seen", "_state", "data")
+    __slots__ = ("_clock", "_digest", "_local", "_lock", "_name", "_path", "_seen", "_state", "data")
 
-    def __init__(self, path: str | os.PathLike[str], clock: Clock | None = None, *, start: bytes | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        clock: Clock | None = None,
+        *,
+        start: bytes | None = None,
+        local: bool = False,
+    ) -> None:
         self._clock = SystemClock() if clock is None else clock
         data = read_bytes(path)[0] if start is None else start
         self._name = os.fsdecode(path)
@@ -54,8 +63,8 @@ class PolicyWatch:
         self._lock = Lock()
         self._seen: _Signature | None = None  # None: read the bytes at the next poll
         self._digest = _digest(data)
-        self.data = data
-        self._state = _State(loads(data, name=self._name), None)
+        self.data, self._local = data, local
+        self._state = _State(self._loads(data), None)
 
     @property
     def current(self) -> PolicyFile:
@@ -90,7 +99,7 @@ class PolicyWatch:
         error: PolicyFileError | None = None
         if changed:
             try:
-                self._take(loads(data, name=self._name), digest)
+                self._take(self._loads(data), digest)
                 self.data = data
             except PolicyFileError as refused:
                 changed, error = False, refused
@@ -98,6 +107,15 @@ class PolicyWatch:
         if now_us - state.st_ctime_ns // 1000 > _SETTLED_US:
             self._seen = signature
         return changed
+
+    def _loads(self, data: bytes) -> PolicyFile:
+        file = loads(data, name=self._name)
+        try:
+            if self._local:
+                check_for_local(file)
+        except InvalidValueError as error:
+            raise PolicyFileError.of(self._name, [(0, str(error))]) from None
+        return file
 
     def _take(self, file: PolicyFile, digest: bytes) -> None:
         before = self._state.file.namespace

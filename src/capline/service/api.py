@@ -52,8 +52,10 @@ LOOP_BYTES = 32_768
 """A batch of a larger body is read and answered in a thread: other requests get their turn."""
 
 
-def routes(limiter: AsyncLimiter, most_rows: int = MOST_ROWS, newcomers: Newcomers | None = None) -> dict[str, Route]:
-    """The routes of this limiter's verbs."""
+def routes(
+    limiter: AsyncLimiter, most_rows: int = MOST_ROWS, newcomers: Newcomers | None = None, *, local: bool = False
+) -> dict[str, Route]:
+    """The routes of this limiter's verbs. Where its store is `local` no policy is set that waits for replicas."""
     verbs = _Verbs(limiter, most_rows, newcomers)
     named = ("policy", "segment", "channel", "zone")
     return {
@@ -103,7 +105,7 @@ def routes(limiter: AsyncLimiter, most_rows: int = MOST_ROWS, newcomers: Newcome
         ),
         "/v1/decide/batch": Route({"POST": verbs.decide_batch}, BATCH_BYTES, takes=BatchRequest, gives=answers.Columns),
         "/v1/policies": Route({"GET": verbs.policies}, gives=answers.Policies),
-        **configuration_routes(limiter),
+        **configuration_routes(limiter, local=local),
         "/v1/subjects/{subject}": Route(
             {"GET": verbs.explain, "DELETE": verbs.erase},
             gives={"GET": answers.Explained, "DELETE": answers.Erased},

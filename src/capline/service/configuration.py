@@ -24,7 +24,7 @@ from capline.config.open import open_backend
 from capline.config.shown import entry_facts
 from capline.limiter.rules import DEFAULT_NAMESPACE
 from capline.model.errors import InvalidValueError, NoStoreError, quoted
-from capline.model.policy import ALGORITHMS, LAYOUTS
+from capline.model.policy import ALGORITHMS, LAYOUTS, check_no_replicas
 from capline.model.subject import Subject, check_subject, parse_subject, subject_text
 from capline.service import answers
 from capline.service.forms import Reader, SubjectForm, described_as, query_of, subject_of, word_of
@@ -192,9 +192,9 @@ PolicyNow = msgspec.defstruct(
 )
 
 
-def configuration_routes(limiter: AsyncLimiter) -> dict[str, Route]:
-    """The paths of one policy and of overrides."""
-    of = _Paths(limiter)
+def configuration_routes(limiter: AsyncLimiter, *, local: bool = False) -> dict[str, Route]:
+    """The paths of one policy and of overrides; `local` as of `api.routes`."""
+    of = _Paths(limiter, local=local)
     changed = ("who", "if_version")
     return {
         "/v1/policies/{name}": Route(
@@ -275,8 +275,8 @@ class ConfigurationMetrics:
 
 
 class _Paths:
-    def __init__(self, limiter: AsyncLimiter) -> None:
-        self._limiter = limiter
+    def __init__(self, limiter: AsyncLimiter, *, local: bool) -> None:
+        self._limiter, self._local = limiter, local
         self._policy = Reader(PolicyForm, has_maps=True)
         self._override, self._rollback = Reader(OverrideForm), Reader(RollbackForm)
         self._overrides = Reader(OverridesForm, has_maps=True)
@@ -313,6 +313,8 @@ class _Paths:
         """Make or change a policy."""
         form: PolicyForm = self._policy(request.body, request.packed)
         policy = policy_of(word_of(request.names[0]), form.document())
+        if self._local:
+            check_no_replicas(policy)
         who = _who(request, form.who)
         return await self._changed(
             lambda: self._store().set_policies(

@@ -22,9 +22,7 @@ from msgspec.structs import replace
 
 from capline.limiter.aio import AsyncLimiter
 from capline.model.errors import NoStoreError
-from capline.model.policy import Policy
-from capline.policy.file import check_for_local
-from capline.policy.file import load as load_policies
+from capline.model.policy import Policy, check_no_replicas
 from capline.service import configuration, segments
 from capline.service.access.guard import Guard
 from capline.service.access.log import AccessLog
@@ -91,8 +89,6 @@ async def open_parts(
 
     Only a process that `answers` decisions listens for Envoy, whose calls pass the `guard`.
     """
-    if settings.policies is not None and settings.is_local and not LastGood(settings.policies).is_there:
-        check_for_local(load_policies(settings.policies))
     async with AsyncExitStack() as stack:
         source = await stack.enter_async_context(segments.opened(settings.segments))
         options: Any = {
@@ -101,7 +97,7 @@ async def open_parts(
             "segments": source,
             "create": create,
         }
-        last_good = LastGood(settings.policies or "")
+        last_good = LastGood(settings.policies or "", local=settings.is_local)
         if settings.policies is not None:
             limiter = last_good.limiter(settings.store, config=settings.config, **options)
         elif settings.config is not None:
@@ -115,7 +111,9 @@ async def open_parts(
             counting = AsyncLimiter(settings.store, [bound], namespace=NAMESPACE, create=create)
             stack.push_async_callback(counting.close)
             newcomers = Newcomers(counting)
-        public = routes(limiter, settings.bounds.batch_rows, newcomers) | segments.routes(source)
+        public = routes(limiter, settings.bounds.batch_rows, newcomers, local=settings.is_local) | segments.routes(
+            source
+        )
         public |= check_route(limiter)
         parts = Parts(limiter, public, source)
         if answers:
@@ -181,6 +179,8 @@ def check(settings: Settings) -> int:
             in_memory = replace(settings, store="memory://")
             parts = await open_parts(in_memory, Metrics(), answers=False)
         async with parts.stack:
+            for policy in parts.limiter.policies.values() if settings.is_local else ():
+                check_no_replicas(policy)
             return len(parts.limiter.policies)
 
     if settings.segments is not None:

@@ -12,7 +12,7 @@ import pytest
 from tests.kit.service import Service
 
 from capline import Configuration, ManualClock, Policy
-from capline.model.errors import CaplineError, StoreUnavailableError
+from capline.model.errors import CaplineError, InvalidValueError, StoreUnavailableError
 from capline.segment import FixedSegments, IdSet, Snapshot
 from capline.service.metrics import Metrics
 from capline.service.run.settings import Settings
@@ -197,6 +197,7 @@ def test_a_policy_that_is_only_scheduled_can_be_withdrawn(service: Service) -> N
         ("PUT", "/v1/policies/promo", b'{"limits":["1/day"],"channels":{"push":["1/day"],"push":["9/day"]}}', 422),
         ("PUT", "/v1/policies/a b", b'{"limits":["1/day"]}', 422),
         ("PUT", "/v1/policies/promo", b"{}", 422),
+        ("PUT", "/v1/policies/promo", b'{"limits":["3/day"],"wait_replicas":1}', 422),  # the store has no replicas
         ("PUT", "/v1/policies/promo/versions", b'{"limits":["1/day"]}', 405),
         ("POST", "/v1/policies/promo", b'{"version":1}', 405),
         ("POST", "/v1/policies/promo/rollback", b'{"version":99}', 422),
@@ -293,3 +294,11 @@ def test_a_check_asks_no_server_and_makes_no_file(tmp_path: Path) -> None:
     assert check(Settings(store="memory://", policies=None, config=f"lmdb://{missing}")) == 1
     with pytest.raises(CaplineError, match="unknown kind"):
         check(Settings(store="memory://", policies=None, config="nowhere://x"))
+
+
+def test_a_check_finds_a_policy_that_waits_for_replicas_where_there_are_none(tmp_path: Path) -> None:
+    url = f"lmdb://{tmp_path}/config"
+    with Configuration(url) as configuration:
+        configuration.set_policies([Policy("promo", ["3/day"], wait_replicas=1)], who="ann")
+    with pytest.raises(InvalidValueError, match="'promo': wait_replicas needs a redis store"):
+        check(Settings(store="memory://", policies=None, config=url))

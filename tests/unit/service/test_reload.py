@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
-from capline import AsyncLimiter
 from capline.model.errors import PolicyError
 from capline.service.metrics import Metrics
 from capline.service.run import reload
+from capline.service.run.last_good import LastGood
 from capline.service.run.reload import Followed, follow
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
+
+    from capline import AsyncLimiter
 
 
 def test_a_broken_change_leaves_the_last_good_one_and_is_counted_once(
@@ -46,9 +49,11 @@ def test_a_broken_change_leaves_the_last_good_one_and_is_counted_once(
 
     async def run() -> None:
         put("policies: {promo: {limits: [3/day]}}")
-        async with AsyncLimiter.from_file(file, "memory://") as limiter:
+        last_good = LastGood(str(file), local=True)
+        async with last_good.limiter("memory://") as limiter:
             now = asyncio.Event()
-            following = asyncio.create_task(follow([Followed("policies", limiter.reload)], metrics, now))
+            followed = Followed("policies", partial(last_good.reload, limiter))
+            following = asyncio.create_task(follow([followed], metrics, now))
             await until(lambda: value("capline_reload_refused") == 0)
             put("policies: {promo: {limits: [5/day, x]}}")
             now.set()
@@ -58,19 +63,23 @@ def test_a_broken_change_leaves_the_last_good_one_and_is_counted_once(
             put("policies: {promo: {limits: [7/day]}}")
             await until(lambda: value("capline_reload_refused") == 0)
             assert limits(limiter) == ["7/day"]
-            file.unlink()
+            put("policies: {promo: {limits: [9/day], wait_replicas: 1}}")
             await until(lambda: value("capline_reload_refused") == 1)
+            assert limits(limiter) == ["7/day"]
+            file.unlink()
+            await until(lambda: value("capline_reload_failures_total") == 3)
             assert limits(limiter) == ["7/day"]
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
 
     asyncio.run(run())
-    assert (value("capline_reload_failures_total"), value("capline_reloads_total")) == (2, 1)
+    assert (value("capline_reload_failures_total"), value("capline_reloads_total")) == (3, 1)
     said = [record.getMessage() for record in caplog.records]
-    assert len(said) == 3
+    assert len(said) == 4
     assert "policies.yaml:1: " in said[0]
     assert said[1] == "policies reloaded"
-    assert "cannot be read" in said[2]
+    assert "policies.yaml: policy 'promo': wait_replicas needs a redis store" in said[2]
+    assert "cannot be read" in said[3]
 
 
 def test_what_is_not_followed_any_more_raises_nothing() -> None:

@@ -21,17 +21,16 @@ log = logging.getLogger("capline.service")
 
 
 class LastGood:
-    """Makes a limiter of a policy file, or of the version that was in force last, and keeps what is in force."""
+    """Makes a limiter of a policy file, or of the version that was in force last, and keeps what is in force.
 
-    def __init__(self, path: str) -> None:
+    `local` as of a `PolicyWatch`.
+    """
+
+    def __init__(self, path: str, *, local: bool = False) -> None:
         folder = os.environ.get(FOLDER)
+        self._local = local
         self._path, self._kept = path, None if folder is None else Path(folder) / "policies.yaml"
         self._watch: PolicyWatch | None = None
-
-    @property
-    def is_there(self) -> bool:
-        """Whether another process has kept a version."""
-        return self._kept is not None and self._kept.exists()
 
     def limiter(self, store: str, **options: Any) -> AsyncLimiter:
         """The limiter; raises what is wrong with the file where no version was kept."""
@@ -51,7 +50,7 @@ class LastGood:
         return changed
 
     def _limiter(self, start: bytes | None, store: str, options: dict[str, Any]) -> AsyncLimiter:
-        self._watch = PolicyWatch(self._path, start=start)
+        self._watch = PolicyWatch(self._path, start=start, local=self._local)
         limiter = AsyncLimiter.from_file(self._watch, store, **options)
         self._keep()
         return limiter

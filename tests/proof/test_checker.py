@@ -65,6 +65,10 @@ def kinds(*rows: dict[str, Any], limits: list[list[int]] = LIMITS) -> set[str]:
 
 
 FULL = hit(1000), hit(1010)
+MORE = hit(1000), settled(1010, 1000, 2)
+LESS = hit(1000, cost=2), settled(1010, 1000, 1)
+OPEN, SLOW = (hit(1000), settled(1010, 1000, 2, done=None)), (hit(1000), settled(1010, 1000, 2, to=1020))
+HELD = reserved(1000, 20), settled(1010, 1000, 2)
 
 KEPT = {
     "nothing": (),
@@ -224,71 +228,24 @@ KEPT = {
         final(1040, (1010, 1), (1030, 1)),
     ),
     "an id whose reservation has ended": (reserved(1000, 20, id="x"), reserved(1030, 20, id="x")),
-    "a hit that cost more": (hit(1000), settled(1010, 1000, 2), refused(1020, 80), hit(1100), final(1100, (1100, 1))),
+    "a hit that cost more": (*MORE, refused(1020, 80), hit(1100), final(1100, (1100, 1))),
     "and past the quota": (hit(1000), settled(1010, 1000, 9), hit(1100), hit(1110)),
-    "a hit that cost less": (hit(1000, cost=2), settled(1010, 1000, 1), hit(1020), refused(1030, 70)),
-    "a settlement twice": (hit(1000, cost=2), settled(1010, 1000, 1), settled(1011, 1000, 1), hit(1020)),
-    "the last settlement counts": (
-        hit(1000),
-        settled(1010, 1000, 2),
-        settled(1020, 1000, 1),
-        hit(1030),
-        final(1040, (1000, 1), (1030, 1)),
-    ),
-    "two settlements at once, in either order": (
-        hit(1000),
-        settled(1010, 1000, 2, to=1020),
-        settled(1011, 1000, 1, to=1019),
-        hit(1030),
-        final(1040, (1000, 2), (1030, 1)),
-    ),
-    "a settlement at the time of a refusal": (hit(1000), settled(1010, 1000, 2, to=1020), refused(1015, 85)),
-    "a settlement at the time of a hit": (
-        hit(1000),
-        settled(1010, 1000, 2, to=1020),
-        hit(1015),
-        final(1030, (1000, 2), (1015, 1)),
-    ),
+    "a hit that cost less, twice": (*LESS, settled(1011, 1000, 1), hit(1020), refused(1030, 70)),
+    "the last settlement counts": (*MORE, settled(1020, 1000, 1), hit(1030), final(1040, (1000, 1), (1030, 1))),
+    "two at once, in either order": (*SLOW, settled(1011, 1000, 1, to=1019), hit(1030), refused(1040, 60)),
+    "two at once, in the other order": (*SLOW, settled(1011, 1000, 1, to=1019), final(1040, (1000, 2))),
+    "a settlement at the time of a refusal": (*SLOW, refused(1015, 85)),
+    "a settlement at the time of a hit": (*SLOW, hit(1015), final(1030, (1000, 2), (1015, 1))),
     "a settlement down at the time of a hit": (hit(1000, cost=2), settled(1010, 1000, 1, to=1020), hit(1015)),
-    "a settlement that nobody answered": (
-        hit(1000),
-        settled(1010, 1000, 2, done=None),
-        refused(1020, 80),
-        hit(1030),
-        refused(1040, 60),
-        final(1050, (1000, 2), (1030, 1)),
-    ),
-    "one that was not done": (
-        hit(1000),
-        settled(1010, 1000, 2, done=None),
-        hit(1030),
-        final(1050, (1000, 1), (1030, 1)),
-    ),
-    "one that comes after the next one": (
-        hit(1000, cost=2),
-        settled(1010, 1000, 9, done=None),
-        settled(1020, 1000, 1),
-        hit(1030),
-        final(1050, (1000, 9), (1030, 1)),
-    ),
+    "a settlement that nobody answered": (*OPEN, refused(1020, 80), hit(1030), final(1050, (1000, 2), (1030, 1))),
+    "one that was not done": (*OPEN, hit(1030), final(1050, (1000, 1), (1030, 1))),
+    "one that comes after the next one": (*OPEN, settled(1020, 1000, 1), hit(1030), refused(1040, 60)),
     "a settlement at nothing": (*FULL, settled(1020, 1000, 0), settled(1021, 1000, 1, done=False), hit(1030)),
     "a settlement after the window": (hit(1000), settled(1100, 1000, 2, done=False)),
     "a settlement of what is not told": (attempt(1000, allowed=None, to=1005), settled(1010, 1003, 2)),
     "a settlement of nothing": (hit(1000), settled(1010, 1005, 2, done=False)),
-    "a reservation that is settled ends": (
-        reserved(1000, 20),
-        settled(1010, 1000, 2),
-        refused(1015, 85),
-        hit(1021),
-        hit(1022),
-        settled(1025, 1000, 1, done=False),
-    ),
-    "a reservation that is settled and committed": (
-        reserved(1000, 20),
-        settled(1010, 1000, 2),
-        commit(1015, 1000, done=True),
-        refused(1025, 75),
-    ),
+    "a settled reservation ends": (*HELD, refused(1015, 85), hit(1021), settled(1025, 1000, 1, done=False)),
+    "a settled reservation that is committed": (*HELD, commit(1015, 1000, done=True), refused(1025, 75)),
     "an answer of another": (attempt(1000, allowed=True, origin="fallback"), hit(1001), hit(1002)),
 }
 
@@ -413,49 +370,31 @@ BROKEN: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
         "over-quota-by-stamps",
         (*FULL, refund(1020, 1000, done=True), hit(1021), hit(1022)),
     ),
-    "a settlement up that is not counted": ("over-quota-by-stamps", (hit(1000), settled(1010, 1000, 2), hit(1020))),
-    "a settlement down that counts for less": (
-        "over-quota-by-stamps",
-        (hit(1000, cost=2), settled(1010, 1000, 1), hit(1020), hit(1021)),
-    ),
-    "more by a settlement that nobody may have made": (
+    "a settlement up that is not counted": ("over-quota-by-stamps", (*MORE, hit(1020))),
+    "a settlement down that counts for less": ("over-quota-by-stamps", (*LESS, hit(1020), hit(1021))),
+    "less by a settlement that nobody made": (
         "over-quota-by-stamps",
         (*FULL, settled(1020, 1000, 2, done=None), hit(1030)),
     ),
     "less before it was asked for": ("over-quota-by-stamps", (*FULL, hit(1015), settled(1020, 1000, 0))),
-    "a settlement down that is not counted": (
-        "refusal-unjustified",
-        (hit(1000, cost=2), settled(1010, 1000, 1), refused(1020, 80)),
-    ),
+    "a settlement down that is not counted": ("refusal-unjustified", (*LESS, refused(1020, 80))),
     "full, but of a settlement before the last": (
         "refusal-unjustified",
-        (hit(1000), settled(1010, 1000, 2), settled(1020, 1000, 1), refused(1030, 70)),
+        (*MORE, settled(1020, 1000, 1), refused(1030, 70)),
     ),
-    "full, but of one that comes later": (
-        "refusal-unjustified",
-        (hit(1000), refused(1005, 95), settled(1010, 1000, 2)),
-    ),
-    "told the time before it was settled": (
-        "retry-after-wrong",
-        (hit(1000), hit(1010), settled(1020, 1010, 2), refused(1030, 70)),
-    ),
-    "peeked past a settlement": (
-        "peek-wrong",
-        (hit(1000), settled(1010, 1000, 2), attempt(1050, allowed=True, verb="peek")),
-    ),
-    "a settlement lost": ("final-units", (hit(1000), settled(1010, 1000, 2), final(1050, (1000, 1)))),
-    "the former of two settlements": (
-        "final-units",
-        (hit(1000), settled(1010, 1000, 2), settled(1020, 1000, 3), final(1050, (1000, 2))),
-    ),
-    "a settled hit lost": ("final-lost", (hit(1000), settled(1010, 1000, 2), final(1050))),
+    "full, but of one that comes later": ("refusal-unjustified", (hit(1000), refused(1005, 95), MORE[1])),
+    "told the time before it was settled": ("retry-after-wrong", (*FULL, settled(1020, 1010, 2), refused(1030, 70))),
+    "peeked past a settlement": ("peek-wrong", (*MORE, attempt(1050, allowed=True, verb="peek"))),
+    "a settlement lost": ("final-units", (*MORE, final(1050, (1000, 1)))),
+    "the former of two settlements": ("final-units", (*MORE, settled(1020, 1000, 3), final(1050, (1000, 2)))),
+    "a settled hit lost": ("final-lost", (*MORE, final(1050))),
     "a hit that was settled at nothing": ("final-extra", (hit(1000), settled(1010, 1000, 0), final(1050, (1000, 1)))),
     "a settlement refused": ("settle-refused", (hit(1000), settled(1010, 1000, 2, done=False))),
     "a settlement of what was given back": (
         "settle-of-nothing",
-        (hit(1000), refund(1010, 1000, done=True), settled(1020, 1000, 2)),
+        (*FULL, refund(1020, 1000, done=True), settled(1021, 1000, 2)),
     ),
-    "a settlement of a reservation that has ended": ("settle-of-nothing", (reserved(1000, 20), settled(1021, 1000, 2))),
+    "a settlement of a reservation that has ended": ("settle-of-nothing", (*HELD, settled(1021, 1000, 2))),
     "a settlement of nobody's hit": ("settle-of-nothing", (hit(1000), settled(1010, 1005, 2))),
     "a reservation that ends too early": ("over-quota-by-stamps", (reserved(1000, 20), *FULL[1:], hit(1019))),
     "a reservation that never ends": ("refusal-unjustified", (reserved(1000, 20), hit(1010), refused(1030, 70))),

@@ -76,10 +76,6 @@ SETTLEMENTS = [
     Case("redis", "10/s", "tasks", 4, 1.3, settlements=True),
     Case("lmdb", "1/50ms", "processes", 2, 0.5, reservations=True, settlements=True),
     pytest.param(Case("memory", "10/s", "threads", 4, 1.3, settlements=True), marks=pytest.mark.deep),
-    pytest.param(Case("valkey", "1000/5s", "processes", 2, 0.8, settlements=True), marks=pytest.mark.deep),
-    pytest.param(
-        Case("redis cluster", "1/50ms", "threads", 8, 0.8, reservations=True, settlements=True), marks=pytest.mark.deep
-    ),
 ]
 LONGER = (1, 1, 2, 4, 8, 8)
 """Of each further run of a case its length: on a busy machine a short one may not bring about what it is for."""
@@ -249,26 +245,10 @@ def settles_downward_alone(logs: Sequence[BoundLog], stamp_us: int, now_us: int)
     return logs[0].cost > logs[0].log.units_at(stamp_us) > 0 or settle(logs, stamp_us, now_us)
 
 
-def settles_for_more_each_time(logs: Sequence[BoundLog], stamp_us: int, now_us: int) -> bool:
-    """An engine that adds the units to those of before."""
-    units = logs[0].log.units_at(stamp_us)
-    done = settle(logs, stamp_us, now_us)
-    for bound in logs if units and logs[0].cost else ():
-        bound.log.amend(stamp_us, units + bound.cost)
-    return done
-
-
-@pytest.mark.parametrize(
-    ("engine", "kind"),
-    [(settles_downward_alone, "over-quota-by-stamps"), (settles_for_more_each_time, "refusal-unjustified")],
-    ids=("settles_downward_alone", "settles_for_more_each_time"),
-)
-def test_an_engine_that_is_wrong_about_settlements_is_found(
-    engine: Callable[..., Any], kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(local, "settle", engine)
+def test_an_engine_that_is_wrong_about_settlements_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "settle", settles_downward_alone)
     case = Case("memory", "10/s", "threads", 4, 0.7, settlements=True)
-    assert any(kind in run(longer, "memory://")[0].kinds() for longer in runs_of(case))
+    assert any("over-quota-by-stamps" in run(longer, "memory://")[0].kinds() for longer in runs_of(case))
 
 
 def met(case: Case, lines: list[str]) -> bool:

@@ -82,8 +82,7 @@ def serve(
     """Serve decisions over HTTP on this machine; docs/service.md has the paths and all settings.
 
     An option comes before the environment (CAPLINE_STORE and so on), and that before the file. Ctrl-C finishes the
-    requests under way and ends within 10 seconds, SIGTERM too, but it goes on for 5 seconds (`drain`), until balancers
-    have seen that it is not ready; SIGHUP reloads what changed.
+    requests under way and ends within 10 seconds, SIGTERM too, 5 seconds later (`drain`); SIGHUP reloads what changed.
     """
     check_service_parts()
     from capline.service.run.file import read_settings  # noqa: PLC0415 - an extra, and `--help` stays instant

@@ -61,9 +61,7 @@ def probes(
 ) -> dict[str, Route]:
     """`/healthz` and `/readyz`; `allows` says that an outage of the store lets everything pass.
 
-    It is not ready once `draining` is set.
-
-    Old segments do not make it unready: the last good ones serve, and it says how old.
+    Once `draining` is set it is unready. Old segments do not make it so: the last good ones serve, and it says how old.
     """
 
     async def alive(_request: Request) -> Reply:

@@ -126,6 +126,7 @@ VERBS = {
     "segment_of": "unit/limiter/test_segments.py",
     "servers": "unit/observe/test_servers.py",
     "stats": "unit/observe/test_store.py",
+    "try_write": "faults/test_full_store.py",
 }
 """Verbs that the conformance suite does not call, as they are about the limiter and not its store."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from capline.model.attempt import Attempt
     from capline.model.decision import Joint
     from capline.model.errors import CaplineError
+    from capline.service.http import Handler
 
 __all__ = ["MOST_ROWS", "routes"]
 
@@ -51,68 +52,45 @@ MOST_ROWS = 100_000
 LOOP_BYTES = 32_768
 """A batch of a larger body is read and answered in a thread: other requests get their turn."""
 
+_LOOK = ("read", "decide")
+_EXPLAINED = ("policy", "segment", "channel", "zone")
+
 
 def routes(
     limiter: AsyncLimiter, most_rows: int = MOST_ROWS, newcomers: Newcomers | None = None, *, local: bool = False
 ) -> dict[str, Route]:
     """The routes of this limiter's verbs. Where its store is `local` no policy is set that waits for replicas."""
     verbs = _Verbs(limiter, most_rows, newcomers)
-    named = ("policy", "segment", "channel", "zone")
     return {
-        "/v1/decide": Route(
-            {"POST": verbs.decide}, ONE_BODY_BYTES, direct=True, takes=AttemptRequest, gives=answers.Answer
-        ),
-        "/v1/peek": Route(
-            {"POST": verbs.peek},
-            ONE_BODY_BYTES,
-            direct=True,
-            roles=("read", "decide"),
-            takes=AttemptRequest,
-            gives=answers.Answer,
-        ),
-        "/v1/charge": Route(
-            {"POST": verbs.charge}, ONE_BODY_BYTES, direct=True, takes=AttemptRequest, gives=answers.Answer
-        ),
-        "/v1/usage": Route(
-            {"POST": verbs.usage}, ONE_BODY_BYTES, roles=("read", "decide"), takes=UsageRequest, gives=answers.Used
-        ),
-        "/v1/settle": Route(
-            {"POST": verbs.settle}, ONE_BODY_BYTES, direct=True, takes=SettleRequest, gives=answers.Settled
-        ),
-        "/v1/reserve": Route(
-            {"POST": verbs.reserve}, ONE_BODY_BYTES, direct=True, takes=ReserveRequest, gives=answers.Answer
-        ),
-        "/v1/commit": Route(
-            {"POST": verbs.commit}, ONE_BODY_BYTES, direct=True, takes=ReservedRequest, gives=answers.Committed
-        ),
-        "/v1/cancel": Route(
-            {"POST": verbs.cancel}, ONE_BODY_BYTES, direct=True, takes=ReservedRequest, gives=answers.Cancelled
-        ),
-        "/v1/schedule": Route(
-            {"POST": verbs.schedule}, ONE_BODY_BYTES, takes=ScheduleRequest, gives=answers.SlotAnswer
-        ),
-        "/v1/refund": Route(
-            {"POST": verbs.refund}, ONE_BODY_BYTES, direct=True, takes=RefundRequest, gives=answers.Refunded
-        ),
-        "/v1/decide/all": Route(
-            {"POST": verbs.decide_all}, ONE_BODY_BYTES, takes=JointRequest, gives=answers.JointAnswer
-        ),
-        "/v1/schedule/all": Route(
-            {"POST": verbs.schedule_all}, ONE_BODY_BYTES, takes=JointScheduleRequest, gives=answers.JointSlotAnswer
-        ),
-        "/v1/refund/all": Route(
-            {"POST": verbs.refund_all}, ONE_BODY_BYTES, takes=JointRefundRequest, gives=answers.RefundedAll
-        ),
+        "/v1/decide": _posted(verbs.decide, AttemptRequest, answers.Answer, direct=True),
+        "/v1/peek": _posted(verbs.peek, AttemptRequest, answers.Answer, direct=True, roles=_LOOK),
+        "/v1/charge": _posted(verbs.charge, AttemptRequest, answers.Answer, direct=True),
+        "/v1/usage": _posted(verbs.usage, UsageRequest, answers.Used, roles=_LOOK),
+        "/v1/settle": _posted(verbs.settle, SettleRequest, answers.Settled, direct=True),
+        "/v1/reserve": _posted(verbs.reserve, ReserveRequest, answers.Answer, direct=True),
+        "/v1/commit": _posted(verbs.commit, ReservedRequest, answers.Committed, direct=True),
+        "/v1/cancel": _posted(verbs.cancel, ReservedRequest, answers.Cancelled, direct=True),
+        "/v1/schedule": _posted(verbs.schedule, ScheduleRequest, answers.SlotAnswer),
+        "/v1/refund": _posted(verbs.refund, RefundRequest, answers.Refunded, direct=True),
+        "/v1/decide/all": _posted(verbs.decide_all, JointRequest, answers.JointAnswer),
+        "/v1/schedule/all": _posted(verbs.schedule_all, JointScheduleRequest, answers.JointSlotAnswer),
+        "/v1/refund/all": _posted(verbs.refund_all, JointRefundRequest, answers.RefundedAll),
         "/v1/decide/batch": Route({"POST": verbs.decide_batch}, BATCH_BYTES, takes=BatchRequest, gives=answers.Columns),
         "/v1/policies": Route({"GET": verbs.policies}, gives=answers.Policies),
         **configuration_routes(limiter, local=local),
         "/v1/subjects/{subject}": Route(
             {"GET": verbs.explain, "DELETE": verbs.erase},
             gives={"GET": answers.Explained, "DELETE": answers.Erased},
-            query={"GET": named},
+            query={"GET": _EXPLAINED},
             needs=("policy",),
         ),
     }
+
+
+def _posted(
+    handler: Handler, takes: Any, gives: Any, *, direct: bool = False, roles: tuple[str, ...] | None = None
+) -> Route:
+    return Route({"POST": handler}, ONE_BODY_BYTES, direct=direct, roles=roles, takes=takes, gives=gives)
 
 
 class _Verbs:
@@ -135,23 +113,13 @@ class _Verbs:
     async def decide(self, request: Request) -> Reply:
         """May the subject have the cost now? Consumes it when allowed."""
         body: AttemptRequest = self._attempt(request.body, request.packed)
-        segment = self._segment(body)
-        if self._newcomers is not None:
-            await self._check_new(request, body)
-        decision = await self._limiter.decide(
-            body.policy, body.subject, body.cost, body.id, segment=segment, channel=body.channel, zone=body.zone
-        )
-        if self._newcomers is not None:
-            await self._note_new(request, body, decision)
-        return Reply(answers.one(body.policy, segment, decision), decision.headers("draft-11"))
+        return await self._recorded(request, body, self._limiter.decide)
 
     async def peek(self, request: Request) -> Reply:
         """What decide would answer; consumes nothing."""
         body: AttemptRequest = self._attempt(request.body, request.packed)
         segment = self._segment(body)
-        decision = await self._limiter.peek(
-            body.policy, body.subject, body.cost, body.id, segment=segment, channel=body.channel, zone=body.zone
-        )
+        decision = await self._asked(self._limiter.peek, body, segment)
         return Reply(answers.one(body.policy, segment, decision), decision.headers("draft-11"))
 
     async def charge(self, request: Request) -> Reply:
@@ -195,6 +163,13 @@ class _Verbs:
         schedule = partial(self._limiter.schedule, max_wait=body.max_wait, not_before=body.not_before)
         return await self._recorded(request, body, schedule, answers.slot)
 
+    def _asked(
+        self, verb: Callable[..., Awaitable[Decision]], body: AttemptRequest, segment: str | None
+    ) -> Awaitable[Decision]:
+        return verb(
+            body.policy, body.subject, body.cost, body.id, segment=segment, channel=body.channel, zone=body.zone
+        )
+
     async def _recorded(
         self,
         request: Request,
@@ -206,11 +181,13 @@ class _Verbs:
     ) -> Reply:
         """The answer of a verb that takes an attempt and may create its subject."""
         segment = self._segment(body)
-        await self._check_new(request, body, charged=charged)
-        decision = await verb(
-            body.policy, body.subject, body.cost, body.id, segment=segment, channel=body.channel, zone=body.zone
-        )
-        await self._note_new(request, body, decision)
+        if self._newcomers is not None:
+            # The attempt is asked as it came: looking the segment up is the limiter's.
+            peek = partial(self._asked, self._limiter.peek, body, body.segment)
+            await self._newcomers.check(request.who, peek, body.cost, charged=charged)
+        decision = await self._asked(verb, body, segment)
+        if self._newcomers is not None and is_new(decision, body.cost):
+            await self._newcomers.created(request.who, 1)
         return Reply(answer(body.policy, segment, decision), decision.headers("draft-11"))
 
     async def refund(self, request: Request) -> Reply:
@@ -284,31 +261,9 @@ class _Verbs:
             )
         return batch, None if batch.attempts is None else [body.attempt() for body in batch.attempts]
 
-    async def _check_new(self, request: Request, body: AttemptRequest, *, charged: bool = False) -> None:
-        """Raise if this is a new subject and the token may create no more of them now."""
-        if self._newcomers is None:
-            return
-
-        async def peek() -> Decision:
-            return await self._limiter.peek(
-                body.policy,
-                body.subject,
-                body.cost,
-                body.id,
-                segment=body.segment,
-                channel=body.channel,
-                zone=body.zone,
-            )
-
-        await self._newcomers.check(request.who, peek, body.cost, charged=charged)
-
     def _check_many_new(self, request: Request) -> None:
         if self._newcomers is not None:
             self._newcomers.check_many(request.who)
-
-    async def _note_new(self, request: Request, body: AttemptRequest, decision: Decision) -> None:
-        if self._newcomers is not None and is_new(decision, body.cost):
-            await self._newcomers.created(request.who, 1)
 
     async def _note_new_parts(self, request: Request, attempts: Sequence[Attempt], joint: Joint) -> None:
         if self._newcomers is not None:
@@ -322,18 +277,14 @@ class _Verbs:
     async def explain(self, request: Request) -> Reply:
         """Why: the decision now, each limit, every hit."""
         subject = subject_of(request.names[0])
-        named = query_of(request.query, ("policy", "segment", "channel", "zone"))
+        named = query_of(request.query, _EXPLAINED)
         if "policy" not in named:
             raise InvalidValueError("explain which policy? add ?policy=… to the query")
         segment = named.get("segment")
         if segment is None:
             segment = self._limiter.segment_of(named["policy"], subject)
         why = await self._limiter.explain(
-            named["policy"],
-            subject,
-            segment=segment,
-            channel=named.get("channel"),
-            zone=named.get("zone"),
+            named["policy"], subject, segment=segment, channel=named.get("channel"), zone=named.get("zone")
         )
         return Reply(answers.explained(why, segment))
 

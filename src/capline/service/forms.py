@@ -203,35 +203,25 @@ class Reader:
 
     def __call__(self, body: bytes, packed: bool = False) -> Any:
         """Decode a body, JSON or (`packed`) msgpack; raises the `Problem` that says what is wrong with it."""
-        if packed:
-            return self._unpacked(body)
         try:
-            form = self._decoder.decode(body)
+            form = self._unpacker.decode(body) if packed else self._decoder.decode(body)
         except msgspec.ValidationError as error:
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, _one_line(error)) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Problem(HTTPStatus.BAD_REQUEST, f"the body is not JSON in UTF-8: {_one_line(error)}") from None
+            kind = "msgpack" if packed else "JSON in UTF-8"
+            raise Problem(HTTPStatus.BAD_REQUEST, f"the body is not {kind}: {_one_line(error)}") from None
         # The decoder keeps the last of two equal keys, so they are looked for here. There are none if the values
         # account for every quotation mark, or if each key is spelled once; a key with escapes has other spellings.
-        if self._has_maps or b"\\" in body:
+        if packed:
+            may_be = self._has_maps or any(body.count(key) > 1 for key in self._packed_keys)
+            if may_be and _has_twice(body):
+                raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "a key is there twice; give it once")
+        elif self._has_maps or b"\\" in body:
             json.loads(body, object_pairs_hook=_once)
         elif self._is_attempt and body.count(b'"') == form.fewest_quotes():
             return form
         elif any(body.count(key) > 1 for key in self._keys):
             json.loads(body, object_pairs_hook=_once)
-        return form
-
-    def _unpacked(self, body: bytes) -> Any:
-        try:
-            form = self._unpacker.decode(body)
-        except msgspec.ValidationError as error:
-            raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, _one_line(error)) from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Problem(HTTPStatus.BAD_REQUEST, f"the body is not msgpack: {_one_line(error)}") from None
-        # As with JSON.
-        may_be = self._has_maps or any(body.count(key) > 1 for key in self._packed_keys)
-        if may_be and _has_twice(body):
-            raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "a key is there twice; give it once")
         return form
 
 

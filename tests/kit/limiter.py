@@ -36,7 +36,6 @@ VERBS = (
     "erase",
     "sweep",
     "now_us",
-    "try_write",
     "decide_all",
     "peek_all",
     "schedule_all",

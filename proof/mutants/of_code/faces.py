@@ -465,8 +465,8 @@ MUTANTS = (
     Mutant(
         "damaged_totals_are_a_fault",
         "config/records.py",
-        "type=Totals)\n    except (msgspec.DecodeError, UnicodeDecodeError):",
-        "type=Totals)\n    except UnicodeDecodeError:",
+        "type=form)\n    except (msgspec.DecodeError, UnicodeDecodeError):",
+        "type=form)\n    except UnicodeDecodeError:",
         "damage in a configuration store is no error of capline, and ends the thread that follows it",
         "tests/unit/config/test_view.py::test_damaged_totals_are_said",
     ),

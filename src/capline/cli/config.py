@@ -6,15 +6,14 @@ A change prints the configuration's new version. Running processes follow within
 from __future__ import annotations
 
 import csv
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 from rich.table import Table
 
-from capline.cli.common import Commands, answer_json, out, plain
-from capline.cli.options import JsonOption
+from capline.cli.common import JsonOption, answer_json, examples, group, out, plain
 from capline.config.shown import entry_facts
 from capline.model.errors import CaplineError, InvalidValueError, UnknownNameError
 from capline.model.instant import instant_text
@@ -56,10 +55,14 @@ SubjectOption = Annotated[
 ]
 DEFAULT_STORE = "lmdb://.capline/store"
 
-app = Commands("config", "Read and change the [bold]configuration store[/]: policies, and limits of single subjects.")
+app = group("config", "Read and change the [bold]configuration store[/]: policies, and limits of single subjects.")
 
 
-@app.verb("capline config get", "capline config get promo --json", "capline config get promo --subject user:42")
+@app.command(
+    epilog=examples(
+        "capline config get", "capline config get promo --json", "capline config get promo --subject user:42"
+    )
+)
 def get(
     policy: Annotated[str | None, typer.Argument(metavar="POLICY", help="Only this one.", show_default=False)] = None,
     subject: SubjectOption = None,
@@ -111,8 +114,12 @@ def get(
         out.print(f"version {configuration.version}; overrides: {many}", markup=False)
 
 
-@app.verb(
-    "capline config set policies.yaml", "capline config set policies.yaml --only promo --at 2030-11-21T16:00Z --who ann"
+@app.command(
+    "set",
+    epilog=examples(
+        "capline config set policies.yaml",
+        "capline config set policies.yaml --only promo --at 2030-11-21T16:00Z --who ann",
+    ),
 )
 def set_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A policy file.", show_default=False)],
@@ -137,7 +144,7 @@ def set_(
         )
 
 
-@app.verb("capline config delete promo --who ann")
+@app.command(epilog=examples("capline config delete promo --who ann"))
 def delete(
     policy: PolicyArgument,
     store: StoreOption = DEFAULT_STORE,
@@ -154,10 +161,12 @@ def delete(
         )
 
 
-@app.verb(
-    "capline config override promo user:42 10/day 50/week",
-    "capline config override promo 42 20/day --at 2030-11-21T16:00Z",
-    "capline config override promo user:42 --none",
+@app.command(
+    epilog=examples(
+        "capline config override promo user:42 10/day 50/week",
+        "capline config override promo 42 20/day --at 2030-11-21T16:00Z",
+        "capline config override promo user:42 --none",
+    )
 )
 def override(
     policy: PolicyArgument,
@@ -193,9 +202,11 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True):
     granularity: str | None = None
 
 
-@app.verb(
-    "capline config overrides promo vips.csv --who ann",
-    "capline config overrides promo vips.jsonl --at 2030-11-21T16:00Z",
+@app.command(
+    epilog=examples(
+        "capline config overrides promo vips.csv --who ann",
+        "capline config overrides promo vips.jsonl --at 2030-11-21T16:00Z",
+    )
 )
 def overrides(
     policy: PolicyArgument,
@@ -254,7 +265,11 @@ def _rows(file: Path) -> Iterator[tuple[int, _Row]]:
         raise InvalidValueError(f"{file}, line {line}: {error}") from None
 
 
-@app.verb("capline config history", "capline config history promo", "capline config history promo --subject user:42")
+@app.command(
+    epilog=examples(
+        "capline config history", "capline config history promo", "capline config history promo --subject user:42"
+    )
+)
 def history(
     policy: Annotated[str | None, typer.Argument(metavar="POLICY", help="Of this policy.", show_default=False)] = None,
     subject: SubjectOption = None,
@@ -284,7 +299,11 @@ def history(
         out.print(table)
 
 
-@app.verb("capline config rollback promo 3 --who ann", "capline config rollback promo 7 --subject user:42 --json")
+@app.command(
+    epilog=examples(
+        "capline config rollback promo 3 --who ann", "capline config rollback promo 7 --subject user:42 --json"
+    )
+)
 def rollback(
     policy: PolicyArgument,
     version: Annotated[int, typer.Argument(help="As history shows it.", show_default=False)],

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import msgspec
 import typer
 
-from capline.cli.common import BAD_INPUT, INTERRUPTED, Commands, answer_json, note, out, warn
+from capline.cli.common import BAD_INPUT, INTERRUPTED, JsonOption, answer_json, examples, note, out, warn
+from capline.cli.decisions import DEFAULT_POLICIES, ConfigOption, PoliciesOption, StoreOption
 from capline.cli.interruptible import interruptible
-from capline.cli.options import JsonOption, ProgressOption, Source
 from capline.cli.progress import progress_bar
+from capline.cli.target import open_limiter
+from capline.limiter.limiter import DEFAULT_URL
 from capline.limiter.records import MOST_LINE_BYTES, line_of, read_line
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError
 from capline.model.private import private_opener
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = Commands()
+app = typer.Typer()
 
 STDIO = Path("-")
 DAMAGED = 1
@@ -40,16 +42,23 @@ DAMAGED = 1
 PolicyOption = Annotated[
     list[str] | None, typer.Option("--policy", help="Only the logs of this policy; may be given again.")
 ]
+ProgressOption = Annotated[
+    bool | None, typer.Option("--progress/--no-progress", help="Show progress; on a terminal, if left out.")
+]
 
 
-@app.verb(
-    "capline export logs.jsonl --store lmdb:///var/lib/capline",
-    "capline export --policy promo | zstd > promo.jsonl.zst",
+@app.command(
+    "export",
+    epilog=examples(
+        "capline export logs.jsonl --store lmdb:///var/lib/capline",
+        "capline export --policy promo | zstd > promo.jsonl.zst",
+    ),
 )
-def export(
+def export_logs(
     file: Annotated[Path, typer.Argument(help="Where to write the lines; - is standard output.")] = STDIO,
-    *,
-    source: Source,
+    policies: PoliciesOption = DEFAULT_POLICIES,
+    store: StoreOption = DEFAULT_URL,
+    config: ConfigOption = None,
     policy: PolicyOption = None,
     progress: ProgressOption = None,
     json: JsonOption = False,
@@ -67,7 +76,7 @@ def export(
         warn(f"left out: {error}")
 
     with (
-        source.limiter() as limiter,
+        open_limiter(policies, store, config) as limiter,
         _written(file) as target,
         progress_bar("exporting", None, "lines", wanted=progress) as advance,
     ):
@@ -85,13 +94,18 @@ def export(
         raise typer.Exit(DAMAGED)
 
 
-@app.verb(
-    "capline import past-sends.jsonl --store lmdb:///var/lib/capline",
-    "capline export --store lmdb://old | capline import - --store redis://127.0.0.1:6379/0",
+@app.command(
+    "import",
+    epilog=examples(
+        "capline import past-sends.jsonl --store lmdb:///var/lib/capline",
+        "capline export --store lmdb://old | capline import - --store redis://127.0.0.1:6379/0",
+    ),
 )
-def import_(
+def import_logs(
     file: Annotated[Path, typer.Argument(help="The lines; - is standard input.", show_default=False)],
-    source: Source,
+    policies: PoliciesOption = DEFAULT_POLICIES,
+    store: StoreOption = DEFAULT_URL,
+    config: ConfigOption = None,
     progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -118,7 +132,7 @@ def import_(
             advance(read_bytes)
             yield record
 
-    with source.limiter(create=True) as limiter, _opened(file) as (lines, size_bytes):
+    with open_limiter(policies, store, config, create=True) as limiter, _opened(file) as (lines, size_bytes):
         try:
             with progress_bar("importing", size_bytes, "bytes", wanted=progress) as advance:
                 loaded = limiter.load(records(lines, advance))

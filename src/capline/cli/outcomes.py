@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.cli.common import Commands, answer_json, out
-from capline.cli.options import JsonOption
+from capline.cli.common import JsonOption, answer_json, examples, out
 from capline.model.errors import CampaignError, InvalidValueError
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LedgerOption", "app", "run_directory"]
 
-app = Commands()
+app = typer.Typer()
 
 _LARGEST_ID = 0xFFFF_FFFF
 _MOST_DIGITS = 10
@@ -38,7 +37,11 @@ LedgerOption = Annotated[
 ]
 
 
-@app.verb("capline campaign outcome summer-sale.yaml 1001", "capline campaign outcome summer-sale.run 1001 --json")
+@app.command(
+    epilog=examples(
+        "capline campaign outcome summer-sale.yaml 1001", "capline campaign outcome summer-sale.run 1001 --json"
+    )
+)
 def outcome(
     target: TargetArgument,
     recipient: Annotated[str, typer.Argument(metavar="ID", help="The recipient.", show_default=False)],
@@ -66,9 +69,11 @@ def outcome(
         out.print(_sentence(found), markup=False, soft_wrap=True)
 
 
-@app.verb(
-    "capline campaign outcomes summer-sale.yaml --to outcomes.parquet",
-    "capline campaign outcomes summer-sale.yaml --to outcomes.csv",
+@app.command(
+    epilog=examples(
+        "capline campaign outcomes summer-sale.yaml --to outcomes.parquet",
+        "capline campaign outcomes summer-sale.yaml --to outcomes.csv",
+    )
 )
 def outcomes(
     target: TargetArgument,

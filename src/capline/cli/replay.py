@@ -12,8 +12,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from capline.cli.common import INTERRUPTED, NO_SEGMENT, Commands, answer_json, note, out, plain, warn
-from capline.cli.options import DEFAULT_POLICIES, JsonOption, PoliciesOption
+from capline.cli.common import INTERRUPTED, NO_SEGMENT, JsonOption, answer_json, examples, note, out, plain, warn
 from capline.limiter.limiter import Limiter
 from capline.model.clock import ManualClock
 from capline.replay.blocks import EventFile
@@ -30,21 +29,28 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = Commands()
+app = typer.Typer()
 
 DEFAULT_DATA = Path(__file__).parents[1] / "replay/demo/cdnow_transactions.csv.gz"
 DEFAULT_OUT = Path("build/demo")
+DEFAULT_POLICIES = Path("policies.yaml")
 
 
-@app.verb(
-    "capline replay events.csv --policy promo --policies policies.yaml",
-    "capline replay calls.csv.gz --policy psp --subject-column provider --time-column ts --sort --json",
-    "capline replay sends.csv --policy promo --segment-column segment --zone-column zone",
+@app.command(
+    "replay",
+    epilog=examples(
+        "capline replay events.csv --policy promo --policies policies.yaml",
+        "capline replay calls.csv.gz --policy psp --subject-column provider --time-column ts --sort --json",
+        "capline replay sends.csv --policy promo --segment-column segment --zone-column zone",
+    ),
 )
-def replay(
+def replay_file(
     events: Annotated[Path, typer.Argument(help="The events: .csv or .csv.gz, with a header.", show_default=False)],
     policy: Annotated[str, typer.Option("--policy", help="The policy's name.", show_default=False)],
-    policies: PoliciesOption = DEFAULT_POLICIES,
+    policies: Annotated[
+        Path,
+        typer.Option("--policies", "-p", envvar="CAPLINE_POLICIES", help="The policy file.", show_default=True),
+    ] = DEFAULT_POLICIES,
     subject_column: Annotated[str, typer.Option(help="The column of subjects.")] = "subject",
     time_column: Annotated[str, typer.Option(help="The column of times: ISO 8601, or seconds since 1970.")] = "time",
     segment_column: Annotated[str | None, typer.Option(help="The column of segments, if there is one.")] = None,
@@ -74,7 +80,7 @@ def replay(
         _show_counts(policy, counted)
 
 
-@app.verb("capline demo", "capline demo --policies my-policies.yaml --out build/mine --json")
+@app.command(epilog=examples("capline demo", "capline demo --policies my-policies.yaml --out build/mine --json"))
 def demo(
     data: Annotated[
         Path,

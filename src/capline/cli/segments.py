@@ -15,9 +15,8 @@ import typer
 
 from capline import segment as segments
 from capline.cli import segments_publish, segments_read
-from capline.cli.common import Commands
+from capline.cli.common import JsonOption, examples, group
 from capline.cli.manifests import show_manifest
-from capline.cli.options import JsonOption
 from capline.cli.progress import progress_bar
 from capline.model.errors import SegmentError
 from capline.segment import files
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = Commands("segments", "Build, query and publish [bold]segments[/]: named sets of users.")
+app = group("segments", "Build, query and publish [bold]segments[/]: named sets of users.")
 app.add_typer(segments_read.app)
 app.add_typer(segments_publish.app)
 
@@ -57,12 +56,14 @@ class Kind(StrEnum):
     TEXT = "text"
 
 
-@app.verb(
-    "capline segments build users.csv --out segments/today",
-    "capline segments build 'export/*.parquet' --out segments/today --first-wins new,active,churned",
-    "capline segments build users.csv --out segments/today --overlapping vip,holdout",
-    "capline segments build users.csv --out segments/today --kind text --ids segments/ids",
-    "capline segments build export/part-7.parquet --out parts/7 --partial",
+@app.command(
+    epilog=examples(
+        "capline segments build users.csv --out segments/today",
+        "capline segments build 'export/*.parquet' --out segments/today --first-wins new,active,churned",
+        "capline segments build users.csv --out segments/today --overlapping vip,holdout",
+        "capline segments build users.csv --out segments/today --kind text --ids segments/ids",
+        "capline segments build export/part-7.parquet --out parts/7 --partial",
+    )
 )
 def build(
     sources: Annotated[
@@ -122,10 +123,12 @@ def build(
     show_manifest(destination, manifest, as_json=as_json)
 
 
-@app.verb(
-    "capline segments merge parts/* --out segments/today",
-    "capline segments merge parts/* --out segments/today --first-wins new,active,churned",
-    "capline segments merge parts/* --out segments/today --ids segments/ids",
+@app.command(
+    epilog=examples(
+        "capline segments merge parts/* --out segments/today",
+        "capline segments merge parts/* --out segments/today --first-wins new,active,churned",
+        "capline segments merge parts/* --out segments/today --ids segments/ids",
+    )
 )
 def merge(
     parts: Annotated[

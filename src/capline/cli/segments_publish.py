@@ -6,7 +6,7 @@ Exit codes: 2 for bad input, 3 where somebody else published meanwhile (look at 
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - typer reads the types of options
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
@@ -15,9 +15,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from capline import segment as segments
-from capline.cli.common import Commands, answer_json, note, out
+from capline.cli.common import JsonOption, answer_json, examples, note, out
 from capline.cli.manifests import print_table
-from capline.cli.options import JsonOption
 from capline.model.errors import InvalidValueError, SegmentConflictError
 from capline.model.instant import instant_text
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LOST", "app", "list_versions"]
 
-app = Commands()
+app = typer.Typer()
 
 LOST = 3
 
@@ -75,9 +74,12 @@ def list_versions(url: str, *, as_json: bool) -> None:
     print_table(table)
 
 
-@app.verb(
-    "capline segments publish segments/today s3://bucket/segments",
-    "capline segments publish segments/today /srv/segments --version 2025-03-01 --expect 2025-02-28",
+@app.command(
+    "publish",
+    epilog=examples(
+        "capline segments publish segments/today s3://bucket/segments",
+        "capline segments publish segments/today /srv/segments --version 2025-03-01 --expect 2025-02-28",
+    ),
 )
 def _publish(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A snapshot's directory.", show_default=False)],
@@ -139,8 +141,12 @@ def _publish(
         )
 
 
-@app.verb(
-    "capline segments rollback s3://bucket/segments", "capline segments rollback s3://bucket/segments --to 2025-03-01"
+@app.command(
+    "rollback",
+    epilog=examples(
+        "capline segments rollback s3://bucket/segments",
+        "capline segments rollback s3://bucket/segments --to 2025-03-01",
+    ),
 )
 def _rollback(
     url: Address,
@@ -161,9 +167,12 @@ def _rollback(
         out.print(f"{url}: version {pointer.current} is current", markup=False)
 
 
-@app.verb(
-    "capline segments pin s3://bucket/segments 2025-03-01",
-    "capline segments pin s3://bucket/segments 2025-03-01 --remove",
+@app.command(
+    "pin",
+    epilog=examples(
+        "capline segments pin s3://bucket/segments 2025-03-01",
+        "capline segments pin s3://bucket/segments 2025-03-01 --remove",
+    ),
 )
 def _pin(
     url: Address,
@@ -181,8 +190,12 @@ def _pin(
         out.print(f"{url}: pinned: {', '.join(pinned) or 'none'}", markup=False)
 
 
-@app.verb(
-    "capline segments gc s3://bucket/segments --keep 30", "capline segments gc s3://bucket/segments --dry-run --json"
+@app.command(
+    "gc",
+    epilog=examples(
+        "capline segments gc s3://bucket/segments --keep 30",
+        "capline segments gc s3://bucket/segments --dry-run --json",
+    ),
 )
 def _gc(
     url: Address,
@@ -207,9 +220,12 @@ def _gc(
     )
 
 
-@app.verb(
-    "capline segments watch s3://bucket/segments --cache /var/cache/capline",
-    "capline segments watch s3://bucket/segments --cache /var/cache/capline --once --json",
+@app.command(
+    "watch",
+    epilog=examples(
+        "capline segments watch s3://bucket/segments --cache /var/cache/capline",
+        "capline segments watch s3://bucket/segments --cache /var/cache/capline --once --json",
+    ),
 )
 def _watch(
     url: Address,

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.cli.common import BAD_INPUT, FAILED, Commands, answer_json, note, out, stop_lines, warn
-from capline.cli.options import JsonOption
+from capline.cli.common import BAD_INPUT, FAILED, JsonOption, answer_json, examples, note, out, stop_lines, warn
 
 if TYPE_CHECKING:
     from capline.campaign.queue.worked import DeliveredBatch, Worked
 
 __all__ = ["app"]
 
-app = Commands()
+app = typer.Typer()
 
 QueueOption = Annotated[
     str,
@@ -47,9 +46,11 @@ TakeoverOption = Annotated[
 ]
 
 
-@app.verb(
-    "capline worker --queue redis://127.0.0.1:6379/0 --metrics 127.0.0.1:9100",
-    "CAPLINE_QUEUE=redis://:secret@queue.example.org/0 capline worker --until-idle",
+@app.command(
+    epilog=examples(
+        "capline worker --queue redis://127.0.0.1:6379/0 --metrics 127.0.0.1:9100",
+        "CAPLINE_QUEUE=redis://:secret@queue.example.org/0 capline worker --until-idle",
+    )
 )
 def worker(
     queue: QueueOption,

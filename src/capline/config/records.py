@@ -173,11 +173,7 @@ def pending_bytes(version: int, rows: list[Row]) -> bytes:
 
 def read_pending(told: bytes) -> tuple[int, list[Row]]:
     """The version of a commit, and its rows."""
-    try:
-        version, rows = msgspec.msgpack.decode(told, type=tuple[int, list[tuple[str, bytes, bytes]]])
-    except msgspec.DecodeError:
-        raise _damaged() from None
-    return version, rows
+    return _unpacked(told, tuple[int, list[tuple[str, bytes, bytes]]])
 
 
 def totals_bytes(totals: Totals) -> bytes:
@@ -187,10 +183,7 @@ def totals_bytes(totals: Totals) -> bytes:
 
 def read_totals(row: bytes) -> Totals:
     """The totals of these bytes."""
-    try:
-        return msgspec.msgpack.decode(row, type=Totals)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise _damaged() from None
+    return _unpacked(row, Totals)
 
 
 def _versioned(version: int, value: object) -> bytes:
@@ -198,9 +191,13 @@ def _versioned(version: int, value: object) -> bytes:
 
 
 def _read(row: bytes) -> tuple[int, Any]:
+    return version_of(row), _unpacked(row[VERSION_BYTES:], Any)
+
+
+def _unpacked(data: bytes, form: Any) -> Any:
     try:
-        return version_of(row), msgspec.msgpack.decode(row[VERSION_BYTES:])
-    except msgspec.DecodeError:
+        return msgspec.msgpack.decode(data, type=form)
+    except (msgspec.DecodeError, UnicodeDecodeError):
         raise _damaged() from None
 
 

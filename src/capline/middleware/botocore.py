@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from capline.middleware.gate import Gate, Turn
-from capline.model.errors import InvalidTypeError, StoreError, quoted
+from capline.model.errors import InvalidTypeError, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,8 +59,4 @@ def _hold(limiter: Limiter, gate: Gate[None], response_dict: Mapping[str, Any] |
         return
     turn = Turn(gate)
     turn.is_last(response_dict["status_code"], response_dict["headers"], repeatable=False)
-    if turn.wait:
-        try:
-            limiter.schedule(gate.policy, gate.subject_of(None), max_wait=turn.wait, not_before=turn.wait)
-        except StoreError as error:
-            turn.not_held(error)
+    turn.hold(limiter, gate.subject_of(None))

@@ -110,15 +110,12 @@ class Gate(Generic[_R]):
             if turn.is_last(answer.status_code, answer.headers, repeatable=repeatable(answer.status_code)):
                 break
             answer.close()
-        if turn.wait:
-            try:
-                limiter.schedule(self.policy, subject, max_wait=turn.wait, not_before=turn.wait)
-            except StoreError as error:
-                turn.not_held(error)
-            except BaseException:
-                # Nobody will read the answer; it must not hold its connection.
-                answer.close()
-                raise
+        try:
+            turn.hold(limiter, subject)
+        except BaseException:
+            # Nobody will read the answer; it must not hold its connection.
+            answer.close()
+            raise
         return answer
 
     async def awaited(
@@ -174,6 +171,14 @@ class Turn:
         longest = self._gate.max_wait
         too_long = longest is not None and self.wait > longest
         return asked is None or self._sent > self._gate.retries or too_long or not repeatable
+
+    def hold(self, limiter: Limiter, subject: Subject) -> None:
+        """Hold back all hosts for `wait` seconds, if the provider asked for any."""
+        if self.wait:
+            try:
+                limiter.schedule(self._gate.policy, subject, max_wait=self.wait, not_before=self.wait)
+            except StoreError as error:
+                self.not_held(error)
 
     def not_held(self, error: StoreError) -> None:
         """Log that the hold could not be recorded; the caller gets the answer all the same."""

@@ -13,14 +13,13 @@ holds back every host on the store; Scrapy's own RetryMiddleware sends the reque
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from capline.limiter.limiter import Limiter
 from capline.middleware.gate import Gate, Turn
 from capline.middleware.threaded import acquired
-from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, LimitExceeded, StoreError, quoted
+from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError, LimitExceeded, quoted
 
 try:
     from scrapy.exceptions import IgnoreRequest
@@ -85,11 +84,7 @@ class LimitedMiddleware:
         said = {name: text.decode("latin-1") for name in names if (text := response.headers.get(name)) is not None}
         turn.is_last(response.status, said, repeatable=False)
         if turn.wait:
-            hold = partial(self._limiter.schedule, gate.policy, gate.subject_of(request))
-            try:
-                await asyncio.to_thread(hold, max_wait=turn.wait, not_before=turn.wait)
-            except StoreError as error:
-                turn.not_held(error)
+            await asyncio.to_thread(turn.hold, self._limiter, gate.subject_of(request))
         return response
 
 

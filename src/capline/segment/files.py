@@ -29,6 +29,7 @@ __all__ = [
     "fsync_directory",
     "map_file",
     "open_directory",
+    "opened",
     "os_errors",
     "read",
     "replacing",
@@ -51,16 +52,22 @@ def read(path: str | Path, most_bytes: int, *, directory: int | None = None, sho
     `directory` is an open directory that `path` is relative to, `shown` the name for messages.
     """
     shown = path if shown is None else shown
-    with os_errors("read it", shown):
-        # Not blocking: a named pipe in place of the file must not hang the reader.
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory)
-        with os.fdopen(handle, "rb") as file:
-            status = os.fstat(handle)
-            if not stat.S_ISREG(status.st_mode):
-                raise SegmentError(f"{shown}: not a regular file")
-            if status.st_size > most_bytes:
-                raise SegmentError(f"{shown}: {status.st_size} bytes, at most {most_bytes} are allowed")
-            return file.read(most_bytes + 1)
+    with os_errors("read it", shown), opened(path, shown, directory) as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        if size_bytes > most_bytes:
+            raise SegmentError(f"{shown}: {size_bytes} bytes, at most {most_bytes} are allowed")
+        return file.read(most_bytes + 1)
+
+
+@contextmanager
+def opened(path: str | Path, shown: str | Path, directory: int | None = None) -> Generator[BinaryIO]:
+    """A regular file, open for reading; raises OSError, or `SegmentError` for any other kind."""
+    # Not blocking: a named pipe in place of the file must not hang the reader.
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory)
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise SegmentError(f"{shown}: not a regular file")
+        yield file
 
 
 def map_file(
@@ -72,17 +79,11 @@ def map_file(
     map only files that are replaced by renames and never changed in place.
     """
     shown = path if shown is None else shown
-    with os_errors("read it", shown):
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory)
-        try:
-            status = os.fstat(handle)
-            if not stat.S_ISREG(status.st_mode):
-                raise SegmentError(f"{shown}: not a regular file")
-            if status.st_size != exact_bytes:
-                raise SegmentError(f"{shown}: {status.st_size} bytes, where {exact_bytes} are right")
-            return np.frombuffer(mmap.mmap(handle, exact_bytes, prot=mmap.PROT_READ), dtype=np.uint8)
-        finally:
-            os.close(handle)
+    with os_errors("read it", shown), opened(path, shown, directory) as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        if size_bytes != exact_bytes:
+            raise SegmentError(f"{shown}: {size_bytes} bytes, where {exact_bytes} are right")
+        return np.frombuffer(mmap.mmap(file.fileno(), exact_bytes, prot=mmap.PROT_READ), dtype=np.uint8)
 
 
 def open_directory(path: str | Path) -> int:
@@ -99,7 +100,7 @@ def create(path: Path, data: bytes | memoryview) -> None:
         os.fsync(file.fileno())
 
 
-def write(path: str | Path, data: bytes) -> None:
+def write(path: str | Path, data: bytes | memoryview) -> None:
     """Create or replace a file, atomically."""
     with os_errors("write it", path), replacing(Path(path)) as target:
         target.write(data)

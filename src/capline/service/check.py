@@ -15,8 +15,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from capline.model.errors import InvalidValueError, StoreUnavailableError, quoted
-from capline.model.subject import Subject, check_subject, parse_subject
-from capline.service.forms import query_of
+from capline.service.forms import number_of, query_of, subject_named
 from capline.service.http import Reply, Request, Route
 from capline.service.problems import Problem
 
@@ -66,7 +65,7 @@ async def decide(limiter: AsyncLimiter, named: dict[str, str]) -> Decision:
     """The decision that these parameters ask for; raises `CaplineError` if there is none, also in an outage."""
     decision = await limiter.decide(
         _needed(named, "policy"),
-        _subject(_needed(named, "subject")),
+        subject_named(_needed(named, "subject")),
         _cost(named.get("cost", "1")),
         segment=named.get("segment"),
         channel=named.get("channel"),
@@ -98,12 +97,8 @@ def _needed(named: dict[str, str], name: str) -> str:
     return named[name]
 
 
-def _subject(word: str) -> Subject:
-    """`i:42` the integer, `s:42` the text; any other word is text."""
-    return parse_subject(word) if word.startswith(("i:", "s:")) else check_subject(word)
-
-
 def _cost(word: str) -> int:
-    if not word.isascii() or not word.isdecimal() or len(word) > _LONGEST_COST:
+    cost = number_of(word, _LONGEST_COST)
+    if cost is None:
         raise InvalidValueError(f"a cost is a whole number of units, not {quoted(word)}")
-    return int(word)
+    return cost

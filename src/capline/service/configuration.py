@@ -27,7 +27,7 @@ from capline.model.errors import InvalidValueError, NoStoreError, quoted
 from capline.model.policy import ALGORITHMS, LAYOUTS, check_no_replicas
 from capline.model.subject import Subject, check_subject, parse_subject, subject_text
 from capline.service import answers
-from capline.service.forms import Reader, SubjectForm, described_as, query_of, subject_of, word_of
+from capline.service.forms import Reader, SubjectForm, described_as, number_of, query_of, subject_of, word_of
 from capline.service.http import BATCH_BYTES, ONE_BODY_BYTES, Reply, Request, Route
 from capline.service.problems import Problem
 from capline.service.segments import MEMBERS, page_limit
@@ -456,10 +456,10 @@ def _who(request: Request, said: str) -> str:
 
 def _of_query(request: Request) -> tuple[str, int | None]:
     named = query_of(request.query, ("who", "if_version"))
-    version = named.get("if_version")
-    if version is not None and not (version.isascii() and version.isdecimal() and len(version) < 16):  # noqa: PLR2004 - digits of any version
+    version = number_of(named.get("if_version", ""), 15)  # as many digits as any has
+    if version is None and "if_version" in named:
         raise InvalidValueError("if_version is the number of a version")
-    return _who(request, named.get("who", WHO)), None if version is None else int(version)
+    return _who(request, named.get("who", WHO)), version
 
 
 def _nothing(what: str) -> Problem:

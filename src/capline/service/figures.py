@@ -115,10 +115,6 @@ class Figures:
         """All of them, as prometheus-client takes them."""
         return [] if self._folder is not None else [_family(kept) for kept in self._kept]
 
-    def describe(self) -> Iterable[Metric]:
-        """Nothing: there are no metrics yet when it is registered."""
-        return ()
-
 
 def _names(kept: _Kept, values: tuple[str, ...]) -> Iterable[str]:
     if not kept.bounds:

@@ -40,7 +40,9 @@ __all__ = [
     "SubjectForm",
     "UsageRequest",
     "described_as",
+    "number_of",
     "query_of",
+    "subject_named",
     "subject_of",
     "word_of",
 ]
@@ -249,9 +251,18 @@ def _keys_of(body: bytes) -> int:
 
 
 def subject_of(rest: bytes) -> Subject:
-    """The subject in a path: `i:42` the integer, `s:42` the text; any other word is text."""
-    word = word_of(rest)
+    """The subject in a path."""
+    return subject_named(word_of(rest))
+
+
+def subject_named(word: str) -> Subject:
+    """The subject that a word stands for: `i:42` the integer, `s:42` the text; any other word is text."""
     return parse_subject(word) if word.startswith(("i:", "s:")) else check_subject(word)
+
+
+def number_of(word: str, most_digits: int) -> int | None:
+    """The whole number that a word writes in at most so many digits; else None."""
+    return int(word) if word.isascii() and word.isdecimal() and len(word) <= most_digits else None
 
 
 def query_of(query: bytes, known: Iterable[str]) -> dict[str, str]:

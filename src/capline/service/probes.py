@@ -1,8 +1,7 @@
 """Health checks: is the process alive, and can it decide?
 
-`/readyz` tries whether the store would record a new log, so it says what a decision would meet: where an outage is
-answered with `allow`, the service is ready in one too, since a balancer that took all instances out would refuse
-everybody.
+`/readyz` asks the store for its time at each call, so it says what a decision would meet: where an outage is answered
+with `allow`, the service is ready in one too, since a balancer that took all instances out would refuse everybody.
 """
 
 from __future__ import annotations
@@ -62,7 +61,9 @@ def probes(
 ) -> dict[str, Route]:
     """`/healthz` and `/readyz`; `allows` says that an outage of the store lets everything pass.
 
-    Once `draining` is set it is unready. Old segments do not make it so: the last good ones serve, and it says how old.
+    It is not ready once `draining` is set.
+
+    Old segments do not make it unready: the last good ones serve, and it says how old.
     """
 
     async def alive(_request: Request) -> Reply:
@@ -76,7 +77,7 @@ def probes(
         state: dict[str, object] = {}
         try:
             async with asyncio.timeout(READY_WITHIN_S):
-                await limiter.try_write()
+                await limiter.now_us()
         except (TimeoutError, StoreError) as error:
             why = str(error) or f"the store did not answer within {READY_WITHIN_S:g} s"
             if isinstance(error, StoreDamagedError) or not allows:

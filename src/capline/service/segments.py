@@ -20,7 +20,7 @@ from capline.limiter.checks import check_subjects
 from capline.limiter.segments import segment_codes
 from capline.model.errors import InvalidValueError, quoted
 from capline.model.subject import Subject, check_subject, parse_subject
-from capline.service.forms import Reader, query_of, word_of
+from capline.service.forms import Reader, number_of, query_of, word_of
 from capline.service.http import BATCH_BYTES, ONE_BODY_BYTES, Reply, Request, Route
 from capline.service.problems import Problem
 
@@ -288,7 +288,7 @@ def _word(one: Any) -> Any:
 
 def page_limit(word: str) -> int:
     """How many a page is to have; raises for a number that no page has."""
-    number = int(word) if word.isascii() and word.isdecimal() and len(word) <= len(str(MOST_MEMBERS)) else 0
+    number = number_of(word, len(str(MOST_MEMBERS))) or 0
     if not 1 <= number <= MOST_MEMBERS:
         raise InvalidValueError(f"limit {quoted(word)}: give a number from 1 to {MOST_MEMBERS}")
     return number

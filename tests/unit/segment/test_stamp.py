@@ -243,7 +243,7 @@ def test_where_nothing_can_be_written_it_is_verified_every_time(
     def full(_path: Path, _data: bytes) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(stamp_module.files, "create", full)
+    monkeypatch.setattr(stamp_module.files, "write", full)
     seen = verified(monkeypatch)
     for _ in range(2):
         check(load_snapshot(directory, trust="stamp"))

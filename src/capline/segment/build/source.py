@@ -129,26 +129,24 @@ def read_rows(
 
     `kind` is `uint32` or `uint64`; text ids are read by `read_text_rows`.
     """
-    total = 0
-    for path in expand_inputs(paths):
-        with table.read_columns(path, (id_column, segment_column)) as batches:
-            for columns in batches:
-                ids = _ids(columns, path, id_column, set_type(kind))
-                yield Rows(ids, *_segments(columns, path, segment_column))
-                total += ids.size
-    if not total:
-        raise SegmentError(f"{_shown(paths)}: no rows; a set of segments needs at least one")
+    for columns, path in _filled(paths, id_column, segment_column):
+        yield Rows(_ids(columns, path, id_column, set_type(kind)), *_segments(columns, path, segment_column))
 
 
 def read_text_rows(paths: Paths, id_column: str = "id", segment_column: str = "segment") -> Iterator[TextRows]:
     """`read_rows` for text ids: 1 to 512 bytes of UTF-8, taken as they are; case and blanks count."""
+    for columns, path in _filled(paths, id_column, segment_column):
+        yield TextRows(_texts(columns, path, id_column), *_segments(columns, path, segment_column))
+
+
+def _filled(paths: Paths, *names: str) -> Iterator[tuple[table.TableColumns, Input]]:
+    """The batches of all files; `SegmentError` at the end where there was no row."""
     total = 0
     for path in expand_inputs(paths):
-        with table.read_columns(path, (id_column, segment_column)) as batches:
+        with table.read_columns(path, names) as batches:
             for columns in batches:
-                groups = _texts(columns, path, id_column)
-                yield TextRows(groups, *_segments(columns, path, segment_column))
-                total += sum(group.places.size for group in groups)
+                yield columns, path
+                total += len(columns.arrays[0])
     if not total:
         raise SegmentError(f"{_shown(paths)}: no rows; a set of segments needs at least one")
 

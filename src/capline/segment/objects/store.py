@@ -137,15 +137,11 @@ class DirectoryStore(ObjectStore):
         shown = f"{self.where}/{path}"
         with files.os_errors("read it", shown):
             try:
-                handle = os.open(self._root / path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            except FileNotFoundError:
+                with files.opened(self._root / path, shown) as source:
+                    check_size(shown, os.fstat(source.fileno()).st_size, size_bytes)
+                    return write_chunks(iter(lambda: source.read(CHUNK_BYTES), b""), into, size_bytes, shown)
+            except FileNotFoundError:  # `write_chunks` raises none
                 raise ObjectMissingError(f"{shown}: there is none") from None
-            with os.fdopen(handle, "rb", buffering=0) as source:
-                status = os.fstat(handle)
-                if not stat.S_ISREG(status.st_mode):
-                    raise SegmentError(f"{shown}: not a regular file")
-                check_size(shown, status.st_size, size_bytes)
-                return write_chunks(iter(lambda: source.read(CHUNK_BYTES), b""), into, size_bytes, shown)
 
     @override
     def upload(self, path: str, file: Path, sha256: str, progress: Callable[[int], object] | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from capline.model.clock import Clock
-    from capline.segment.objects.store import ObjectStore
+    from capline.segment.objects.store import ObjectData, ObjectStore
 
 __all__ = ["TRIES", "Publication", "Versions", "read_pointer"]
 
@@ -43,13 +44,14 @@ class Publication(msgspec.Struct, frozen=True):
 
 def read_pointer(objects: ObjectStore) -> Publication | None:
     """Read the pointer; None if nothing was published. `SegmentError` if it cannot be read."""
-    try:
-        got = objects.get(POINTER, LARGEST_POINTER_BYTES)
-    except ObjectMissingError:
-        return None
-    if got is None:  # pragma: no cover - only an answer to `unless`
-        return None
-    return Publication(decode_pointer(got.data, f"{objects.where}/{POINTER}"), got.tag)
+    got = _stored(objects, LARGEST_POINTER_BYTES)
+    return None if got is None else Publication(decode_pointer(got.data, f"{objects.where}/{POINTER}"), got.tag)
+
+
+def _stored(objects: ObjectStore, most_bytes: int) -> ObjectData | None:
+    with suppress(ObjectMissingError):
+        return objects.get(POINTER, most_bytes)
+    return None
 
 
 class Versions:
@@ -91,11 +93,8 @@ class Versions:
             if not repair:
                 raise
         # Judged by its bytes, as the error may have been of the network.
-        try:
-            got = self.objects.get(POINTER, _LARGEST_DAMAGE_BYTES)
-        except ObjectMissingError:
-            return None
-        if got is None:  # pragma: no cover - only an answer to `unless`
+        got = _stored(self.objects, _LARGEST_DAMAGE_BYTES)
+        if got is None:
             return None
         try:
             return Publication(decode_pointer(got.data, f"{self.objects.where}/{POINTER}"), got.tag)

@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -106,14 +104,14 @@ def write(directory: int, path: Path, manifest: Manifest, data: bytes, sets: Map
         home.mkdir(exist_ok=True)
         if layout is not None:
             for entry in manifest.segments:
-                _write(home, _frozen_name(entry), sets[entry.name].to_frozen())
+                # Where two processes write the same file, either's is right.
+                files.write(home / _frozen_name(entry), sets[entry.name].to_frozen())
         handle = files.open_directory(home)
         try:
             stamp = _Verified(_digest(data), layout, _describe(directory, handle, manifest, layout))
         finally:
             os.close(handle)
-        _write(home, _STAMP, seal(stamp))
-        files.fsync_directory(home)
+        files.write(home / _STAMP, seal(stamp))
     except (OSError, SegmentError):
         return False
     return True
@@ -150,15 +148,3 @@ def _frozen_name(entry: SegmentEntry) -> str:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _write(home: Path, name: str, data: bytes | memoryview) -> None:
-    """Write a file atomically; where two processes write the same one, either's is right."""
-    temporary = home / f".{secrets.token_hex(6)}.tmp"
-    try:
-        files.create(temporary, data)
-        temporary.replace(home / name)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise

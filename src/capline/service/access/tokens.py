@@ -15,9 +15,8 @@ import os
 import re
 import secrets
 import stat
-import tempfile
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,8 @@ import msgspec
 
 from capline.model.errors import CaplineError, InvalidValueError, UnknownNameError, quoted
 from capline.model.instant import instant_text
-from capline.segment.files import read
+from capline.model.private import private_opener
+from capline.segment.files import read, replacing
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -58,17 +58,14 @@ class _Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TokenFile:
-    """The tokens of a file, by name, as they were read last; `data` is what was read, `start` what is read first."""
+    """The tokens of a file, by name, as they were read last."""
 
-    def __init__(self, path: str | Path, *, create: bool = False, start: Path | None = None) -> None:
-        self.path = Path(path) if start is None else start
-        self.data = b""
+    def __init__(self, path: str | Path, *, create: bool = False) -> None:
+        self.path = Path(path)
         self.tokens: dict[str, Token] = {}
         self._seen: tuple[int, ...] = ()
         if not (create and not self.path.exists()):
             self.reload()
-        if start is not None:
-            self.path, self._seen = Path(path), ()
 
     def reload(self) -> bool:
         """Read it again if it changed, and return whether it did; if it is not good, raises and changes nothing."""
@@ -119,8 +116,7 @@ class TokenFile:
         if state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise InvalidValueError(f"{self.path}: others may write it, and let themselves in; chmod 600 {self.path}")
         try:
-            data = read(self.path, _LARGEST_FILE_BYTES)
-            form = msgspec.json.decode(data, type=_Form)
+            form = msgspec.json.decode(read(self.path, _LARGEST_FILE_BYTES), type=_Form)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidValueError(
                 f"{self.path}: no tokens file: {' '.join(str(error).split())}; `capline token create` writes them"
@@ -135,7 +131,6 @@ class TokenFile:
                     f"{self.path}: token {quoted(token.name)}: a bad name, role or hash, or there twice"
                 )
             named[token.name] = token
-        self.data = data
         return named
 
     @contextmanager
@@ -164,18 +159,8 @@ class TokenFile:
             os.close(lock)
 
     def _write(self) -> None:
-        text = msgspec.json.format(msgspec.json.encode(_Form(list(self.tokens.values()))), indent=1) + b"\n"
-        number, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")  # its mode is 0600
-        try:
-            with os.fdopen(number, "wb") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, self.path)  # noqa: PTH105 - both are names
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(name)  # noqa: PTH108 - as above
-            raise
+        with replacing(self.path, private_opener) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(_Form(list(self.tokens.values()))), indent=1) + b"\n")
 
 
 def name_of(shown: str) -> str:

@@ -8,7 +8,6 @@ The rule: without a good token no message is read. A connection that is open kee
 
 from __future__ import annotations
 
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from capline.model.errors import InvalidValueError
 from capline.service.envoy.messages import SERVICE, part
 from capline.service.problems import Problem
-from capline.service.run.last_good import last_good_tls
-from capline.service.run.tls import renewed
+from capline.service.run.tls import renewed, tls_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,16 +39,16 @@ class Certificate:
     """
 
     def __init__(self, tls: Tls) -> None:
-        good = last_good_tls("grpc.tls", tls)
+        tls_context(tls)
         self._tls = tls
         self._now: Any = None
-        self._use(good.used)
-        self.reload = good.keeping(renewed(tls, partial(self._use, tls), good.used))
+        self._use()
+        self.reload = renewed(tls, self._use)
 
-    def _use(self, tls: Tls) -> None:
+    def _use(self) -> None:
         try:
-            pair = Path(tls.key).read_bytes(), Path(tls.certificate).read_bytes()
-            client_ca = None if tls.client_ca is None else Path(tls.client_ca).read_bytes()
+            pair = Path(self._tls.key).read_bytes(), Path(self._tls.certificate).read_bytes()
+            client_ca = None if self._tls.client_ca is None else Path(self._tls.client_ca).read_bytes()
         except OSError as error:
             raise InvalidValueError(f"{error.filename}: cannot be read; tls names PEM files") from None
         self._now = part("grpc").ssl_server_certificate_configuration([pair], client_ca)

@@ -100,6 +100,23 @@ def test_a_campaigns_file_says_how_it_is_asked(capline: CommandLine, campaign: s
     assert total["sent"] == sum(asked) == 2
 
 
+def test_usage_is_asked_as_a_campaign_asks(capline: CommandLine, campaign: str) -> None:
+    for id, active in (("42", "3/day"), ("7", "2/day"), ("9", "1/day")):
+        used = capline.json("usage", "promo", id, "--campaign", "campaign.yaml")
+        assert [(one["limit"], one["name"], one["used"]) for one in used] == [
+            (active, "promo", 1),
+            ("2/day", "promo/push", 1),
+        ]
+        explained = capline.json("explain", "promo", id, "--campaign", "campaign.yaml")["limits"]
+        assert [(one["used"], one["remaining"]) for one in used] == [
+            (one["used"], one["remaining"]) for one in explained
+        ]
+    assert "10 is not in the audience" in capline("usage", "promo", "10", "--campaign", "campaign.yaml").stderr
+    done = capline("usage", "promo", "42", "--campaign", "campaign.yaml", "--channel", "push")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "leave out --channel" in done.stderr
+
+
 def test_a_campaign_is_found_from_elsewhere(
     capline: CommandLine, campaign: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ A change prints the configuration's new version. Running processes follow within
 from __future__ import annotations
 
 import csv
-from pathlib import Path  # noqa: TC003 - typer reads the annotations
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec

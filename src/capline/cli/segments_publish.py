@@ -6,7 +6,7 @@ Exit codes: 2 for bad input, 3 where somebody else published meanwhile (look at 
 from __future__ import annotations
 
 import time
-from pathlib import Path  # noqa: TC003 - typer reads the types of options
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec

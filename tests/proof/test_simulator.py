@@ -22,7 +22,7 @@ GROUPS = 4
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_the_store_keeps_every_promise_under_faults(group: int) -> None:
     faults = answers = 0
-    for seed in range(group, size(24, 400), GROUPS):
+    for seed in range(group, size(28, 420), GROUPS):
         outcome = run(seed)
         assert outcome, outcome.text()
         faults += outcome.faults + outcome.server_faults

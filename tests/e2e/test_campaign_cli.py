@@ -204,7 +204,7 @@ BAD: dict[str, tuple[dict[str, str], Callable[[Site], object], str]] = {
     "no sender": ({"sender": "{pigeon: {}}"}, lambda _: None, "no such sender; there are: file, smtp, webhook"),
     "bad options": ({"sender": "{webhook: {url: nowhere}}"}, lambda _: None, "it is not a URL like"),
     "no file": ({}, lambda site: site.file.unlink(), "campaign.yaml: cannot read it"),
-    "bad store": ({"store": "lmdb:///dev/null/x"}, lambda _: None, "/dev/null/x: Not a directory"),
+    "bad store": ({"store": "lmdb:///dev/null/x"}, lambda _: None, "/dev/null/x/data.mdb: Not a directory"),
     "unknown store": ({"store": "sqlite:///x"}, lambda _: None, "unknown kind 'sqlite'"),
     "unknown key": ({"sendr": "x"}, lambda _: None, "unknown key 'sendr'; did you mean sender?"),
 }

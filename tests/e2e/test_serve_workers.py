@@ -7,11 +7,12 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPException
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -207,4 +208,88 @@ def test_one_that_dies_while_the_policies_are_broken_is_replaced_with_the_last_g
         text = POLICIES.replace("50", "51")
         (tmp_path / "policies.yaml").write_text(text, encoding="utf-8")
         assert soon(lambda: "51/day" in service.client.get("/v1/policies").text, WITHIN_S), "the file is followed on"
+        assert service.stop() == 0
+
+
+BROKEN = [
+    *(("tokens.json", b"{"), ("edge.yaml", b"descriptors: ["), ("policies.yaml", b"policies: {")),
+    *(("cert.pem", b"none"), ("key.pem", b"none"), ("ca.pem", b"none"), ("key.pem", None)),
+]
+
+
+@pytest.mark.deep
+def test_one_that_dies_while_a_file_is_broken_is_replaced_with_the_last_good(tmp_path: Path) -> None:
+    edge = "domain: edge\ndescriptors: [{key: path, rate_limit: {unit: minute, requests_per_unit: 50}}]"
+    (tmp_path / "edge.yaml").write_text(edge, encoding="utf-8")
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
+    issued.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    token = TokenFile(tmp_path / "tokens.json", create=True).create("all", ["admin"])
+    port = servers.free_port()
+    tls = {"certificate": "cert.pem", "key": "key.pem", "client_ca": "ca.pem"}
+    settings = {
+        "store": "lmdb://store",
+        "tokens": "tokens.json",
+        "http": {"workers": 2, "tls": tls},
+        "admin": {"tls": tls},
+        "grpc": {"listen": f"127.0.0.1:{port}", "envoy": "edge.yaml", "tls": tls},
+    }
+    (tmp_path / "capline.yaml").write_text(json.dumps(settings), encoding="utf-8")
+    trusted = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+    issued.configure_cert(trusted)
+    channel_of = grpc.ssl_channel_credentials(
+        authority.cert_pem.bytes(), issued.private_key_pem.bytes(), issued.cert_chain_pems[0].bytes()
+    )
+    asked = rls.RateLimitRequest(domain="edge", descriptors=[{"entries": [{"key": "path", "value": "/a"}]}])
+    holder = {"Authorization": f"Bearer {token}"}
+
+    def told(url: str, form: dict[str, Any] | None = None) -> str:
+        """The answer, on a connection of its own; "" while nobody answers there."""
+        method = "GET" if form is None else "POST"
+        try:
+            with httpx.Client(verify=trusted, trust_env=False, timeout=WITHIN_S, headers=holder) as client:
+                return client.request(method, url, json=form).raise_for_status().text
+        except httpx.TransportError:
+            return ""
+
+    def code() -> int:
+        with grpc.secure_channel(f"127.0.0.1:{port}", channel_of) as channel:
+            call = channel.unary_unary(
+                f"/{SERVICE}/ShouldRateLimit", response_deserializer=rls.RateLimitResponse.FromString
+            )
+            sent = [("authorization", holder["Authorization"])]
+            return call(asked.SerializeToString(), metadata=sent, timeout=WITHIN_S).overall_code
+
+    def put(name: str, data: bytes | None) -> None:
+        """Whole: it may be looked at in between."""
+        if data is None:
+            (tmp_path / name).unlink()
+            return
+        (tmp_path / "aside").write_bytes(data)
+        (tmp_path / "aside").chmod(0o600)
+        (tmp_path / "aside").replace(tmp_path / name)
+
+    def processes() -> set[int]:
+        found = re.findall(r'capline_process_up\{pid="(\d+)",role="\w+"\} 1\.0', told(f"{service.admin}/metrics"))
+        return {int(pid) for pid in found}
+
+    def refused() -> set[str]:
+        """The values of the metric."""
+        return set(re.findall(r"capline_reload_refused\{.*\} (\S+)", told(f"{service.admin}/metrics")))
+
+    with Serving(tmp_path, "--config", "capline.yaml") as service:
+        assert soon(lambda: len(processes()) == 3, WITHIN_S)
+        for name, text in BROKEN:
+            good = (tmp_path / name).read_bytes()
+            put(name, text)
+            for process in (gone := processes()):
+                os.kill(process, signal.SIGKILL)
+            assert soon(lambda gone=gone: len(processes() - gone) == 3, WITHIN_S), name
+            assert json.loads(told(f"{service.url}/v1/decide", {"policy": "wide", "subject": 7}))["allowed"], name
+            assert code() == OK, name
+            assert soon(lambda: refused() == {"0.0", "1.0"}, WITHIN_S), f"{name}: it is told"
+            put(name, good)
+            assert soon(lambda: refused() == {"0.0"}, WITHIN_S), f"{name} is followed on"
         assert service.stop() == 0

@@ -22,6 +22,7 @@ from capline.campaign import Ledger
 from capline.campaign.ledger.database import take_lock
 from capline.campaign.ledger.inputs import Input
 from capline.campaign.ledger.ledger import RunFacts
+from capline.config.configuration import Configuration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -353,3 +354,26 @@ def test_a_reader_without_sqlite_s_files_keeps_a_run_out_while_it_copies(place: 
         finally:
             os.close(lock)
         assert said == f"{place}/ro: a process begins or ends this run just now; try again\n"
+
+
+# --- a configuration store --------------------------------------------------------------------------------------------
+
+CONFIGURED = """
+from capline.config.configuration import Configuration
+with Configuration(f"lmdb://{sys.argv[1]}", namespace="n", create=False) as configuration:
+    print(sorted(configuration.policies))
+    told(configuration.set_policies, [Policy("b", ["1/day"])])
+with Limiter("memory://", [Policy("a", ["5/day"])], namespace="n", config=f"lmdb://{sys.argv[1]}") as limiter:
+    print(limiter.peek("a", "ann").remaining)
+"""
+
+
+def test_a_configuration_on_a_read_only_file_system_is_read(place: Path) -> None:
+    shutil.rmtree(place / "store")
+    with Configuration(f"lmdb://{place}/store", namespace="n") as configuration:
+        configuration.set_policies([Policy("a", ["3/day"])])
+        configuration.override("a", "ann", ["9/day"])
+    policies, refused, remaining = run_there(place, CONFIGURED).splitlines()
+    assert (policies, remaining) == ("['a']", "8")
+    assert refused.startswith(f"{place}/ro/config/n: Cannot start write transaction with read-only environment.")
+    assert refused.endswith("nothing was changed")

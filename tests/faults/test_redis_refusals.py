@@ -59,6 +59,7 @@ def refused(limiter: Any, kind: type[StoreError], text: str) -> None:
         lambda: limiter.decide("p", "s", 2, id="x"),
         lambda: limiter.decide("p", "s", channel="c"),
         lambda: limiter.schedule("p", "s"),
+        limiter.try_write,
         lambda: limiter.decide_batch([Attempt("p", "s"), Attempt("p", "t", id="y")]),
         lambda: [*limiter.decide_many("p", ["s", "t", "s"]).errors.values()],
     ):

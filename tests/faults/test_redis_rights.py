@@ -101,6 +101,7 @@ def use_every_verb(limiter: Any) -> None:
     assert limiter.explain("p", "s", channel="push").hits
     assert limiter.explain("long", "s").hits
     assert limiter.now_us()
+    limiter.try_write()
     records = limiter.run(_all_of(limiter.inner)) if isinstance(limiter, Awaited) else [*limiter.export()]
     assert len(records) > 3
     assert limiter.load(records).records == len(records)

@@ -36,6 +36,7 @@ VERBS = (
     "erase",
     "sweep",
     "now_us",
+    "try_write",
     "decide_all",
     "peek_all",
     "schedule_all",

@@ -20,19 +20,8 @@ import typer
 
 from capline.cli import outcomes
 from capline.cli.campaign_report import show_queue, show_report
-from capline.cli.common import (
-    FAILED,
-    FAILED_FOR_GOOD,
-    JsonOption,
-    answer_json,
-    examples,
-    group,
-    note,
-    out,
-    plain,
-    stop_lines,
-    warn,
-)
+from capline.cli.common import FAILED, FAILED_FOR_GOOD, Commands, answer_json, note, out, plain, stop_lines, warn
+from capline.cli.options import JsonOption
 from capline.cli.outcomes import LedgerOption, run_directory
 from capline.cli.progress import progress_bar
 from capline.model.errors import CampaignError
@@ -42,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = group("campaign", "Send a [bold]campaign[/] under its caps, forecast it, show its progress.")
+app = Commands("campaign", "Send a [bold]campaign[/] under its caps, forecast it, show its progress.")
 app.add_typer(outcomes.app)
 
 CampaignArgument = Annotated[
@@ -67,11 +56,7 @@ QueueOption = Annotated[
 _WATCH_S = 1.0
 
 
-@app.command(
-    epilog=examples(
-        "capline campaign run summer-sale.yaml", "capline campaign run summer-sale.yaml --json > report.json"
-    )
-)
+@app.verb("capline campaign run summer-sale.yaml", "capline campaign run summer-sale.yaml --json > report.json")
 def run(
     campaign: CampaignArgument,
     ledger: LedgerOption = None,
@@ -152,7 +137,7 @@ def run(
         raise typer.Exit(FAILED_FOR_GOOD)
 
 
-@app.command(epilog=examples("capline campaign plan summer-sale.yaml", "capline campaign plan summer-sale.yaml --json"))
+@app.verb("capline campaign plan summer-sale.yaml", "capline campaign plan summer-sale.yaml --json")
 def plan(campaign: CampaignArgument, progress: ProgressOption = None, as_json: JsonOption = False) -> None:
     """Forecast exactly what a run started now would send and refuse. Consumes and writes nothing."""
     from capline.campaign import load_campaign, prepare
@@ -165,12 +150,10 @@ def plan(campaign: CampaignArgument, progress: ProgressOption = None, as_json: J
     show_report(report, as_json=as_json)
 
 
-@app.command(
-    epilog=examples(
-        "capline campaign status summer-sale.yaml",
-        "capline campaign status summer-sale.run --json",
-        "capline campaign status summer-sale --queue redis://127.0.0.1:6379/0 --watch",
-    )
+@app.verb(
+    "capline campaign status summer-sale.yaml",
+    "capline campaign status summer-sale.run --json",
+    "capline campaign status summer-sale --queue redis://127.0.0.1:6379/0 --watch",
 )
 def status(
     target: Annotated[
@@ -212,11 +195,9 @@ def status(
         time.sleep(_WATCH_S)
 
 
-@app.command(
-    epilog=examples(
-        "capline campaign enqueue summer-sale.yaml --queue redis://127.0.0.1:6379/0",
-        "capline worker --queue redis://127.0.0.1:6379/0      # on as many hosts as you like",
-    )
+@app.verb(
+    "capline campaign enqueue summer-sale.yaml --queue redis://127.0.0.1:6379/0",
+    "capline worker --queue redis://127.0.0.1:6379/0      # on as many hosts as you like",
 )
 def enqueue(
     campaign: CampaignArgument,

@@ -1,4 +1,4 @@
-"""What all commands share: two consoles, answers in JSON, examples on help pages, escaping of outside text.
+"""What all commands share: how they are declared, two consoles, answers, tables, escaping of outside text.
 
 Outside text (a subject, an id, a path) may hold terminal escape sequences. `printable` and `plain` escape it, and both
 consoles escape whatever they print once more.
@@ -9,15 +9,19 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import typer
 from rich.console import Console, ConsoleDimensions
 from rich.markup import escape
+from rich.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from rich.text import Text
 
@@ -27,17 +31,19 @@ __all__ = [
     "FAILED_FOR_GOOD",
     "INTERRUPTED",
     "NO_SEGMENT",
-    "JsonOption",
+    "Commands",
+    "answer",
     "answer_json",
-    "examples",
-    "group",
     "note",
     "out",
     "plain",
     "printable",
     "stop_lines",
+    "table",
     "warn",
 ]
+
+_Verb = TypeVar("_Verb", bound="Callable[..., None]")
 
 FAILED = 1
 BAD_INPUT = 2
@@ -50,20 +56,55 @@ NO_SEGMENT = "-"
 _PIPE_WIDTH = 10_000
 """The width of a pipe, so that each line of an answer stays one line."""
 
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Answer in JSON, for machines; nothing else on standard output.")
-]
+
+class Commands(typer.Typer):
+    """Commands; with a name, a group of them, like `capline segments`."""
+
+    def __init__(self, name: str | None = None, summary: str | None = None) -> None:
+        super().__init__(
+            name=name,
+            help=summary,
+            no_args_is_help=True,
+            rich_markup_mode="rich",
+            context_settings={"help_option_names": ["-h", "--help"]},
+        )
+
+    def verb(self, *examples: str, help: str | None = None, name: str | None = None) -> Callable[[_Verb], _Verb]:
+        """Make a function a command of its name, with these examples at the end of its help page.
+
+        A parameter whose type is a dataclass stands for the options that are the fields of the dataclass.
+        """
+
+        def declare(function: _Verb) -> _Verb:
+            epilog = "\n\n".join(("[bold]Examples[/]", *examples))
+            self.command(name or function.__name__.strip("_"), help=help, epilog=epilog)(_spread(function))
+            return function
+
+        return declare
 
 
-def group(name: str, summary: str) -> typer.Typer:
-    """A group of commands, like `capline segments`."""
-    return typer.Typer(
-        name=name,
-        help=summary,
-        no_args_is_help=True,
-        rich_markup_mode="rich",
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
+def _spread(function: Callable[..., None]) -> Callable[..., None]:
+    """The function as typer reads and calls it: with the options of each group in place of the group."""
+    groups: dict[str, Any] = {}
+    parameters: list[Parameter] = []
+    for name, parameter in signature(function, eval_str=True).parameters.items():
+        group: Any = parameter.annotation
+        if isinstance(group, type) and is_dataclass(group):
+            groups[name] = group
+            parameters += signature(group, eval_str=True).parameters.values()
+        else:
+            parameters.append(parameter)
+
+    @wraps(function)
+    def called(**typed: Any) -> None:
+        for name, group in groups.items():
+            typed[name] = group(**{option: typed.pop(option) for option in signature(group).parameters})
+        function(**typed)
+
+    # By keyword, as options with defaults stand before arguments without one.
+    by_keyword = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
+    called.__signature__ = Signature(by_keyword)  # pyright: ignore[reportAttributeAccessIssue] - as inspect reads it
+    return called
 
 
 def printable(text: object) -> str:
@@ -126,12 +167,23 @@ def _print_now(line: str) -> None:
     os.write(2, (f"\r\x1b[K\x1b[?25h{line}\n" if on_terminal else f"{line}\n").encode())
 
 
+def answer(value: object, text: str, *, json: bool, soft_wrap: bool | None = None) -> None:
+    """Answer with the value in JSON, or with the text for people."""
+    if json:
+        answer_json(value)
+    else:
+        out.print(text, markup=False, soft_wrap=soft_wrap)
+
+
 def answer_json(value: object) -> None:
     """Print one JSON document on one line, at once: somebody may follow them."""
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
     sys.stdout.flush()
 
 
-def examples(*lines: str) -> str:
-    """The examples at the end of a help page."""
-    return "\n\n".join(("[bold]Examples[/]", *lines))
+def table(*headings: str, numbers: Iterable[str] = ()) -> Table:
+    """A table without lines between its rows; the columns of numbers come last, and stand to the right."""
+    made = Table(*headings, box=None, header_style="bold")
+    for heading in numbers:
+        made.add_column(heading, justify="right")
+    return made

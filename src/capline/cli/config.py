@@ -13,7 +13,8 @@ import msgspec
 import typer
 from rich.table import Table
 
-from capline.cli.common import JsonOption, answer_json, examples, group, out, plain
+from capline.cli.common import Commands, answer_json, out, plain
+from capline.cli.options import JsonOption
 from capline.config.shown import entry_facts
 from capline.model.errors import CaplineError, InvalidValueError, UnknownNameError
 from capline.model.instant import instant_text
@@ -55,14 +56,10 @@ SubjectOption = Annotated[
 ]
 DEFAULT_STORE = "lmdb://.capline/store"
 
-app = group("config", "Read and change the [bold]configuration store[/]: policies, and limits of single subjects.")
+app = Commands("config", "Read and change the [bold]configuration store[/]: policies, and limits of single subjects.")
 
 
-@app.command(
-    epilog=examples(
-        "capline config get", "capline config get promo --json", "capline config get promo --subject user:42"
-    )
-)
+@app.verb("capline config get", "capline config get promo --json", "capline config get promo --subject user:42")
 def get(
     policy: Annotated[str | None, typer.Argument(metavar="POLICY", help="Only this one.", show_default=False)] = None,
     subject: SubjectOption = None,
@@ -114,12 +111,8 @@ def get(
         out.print(f"version {configuration.version}; overrides: {many}", markup=False)
 
 
-@app.command(
-    "set",
-    epilog=examples(
-        "capline config set policies.yaml",
-        "capline config set policies.yaml --only promo --at 2030-11-21T16:00Z --who ann",
-    ),
+@app.verb(
+    "capline config set policies.yaml", "capline config set policies.yaml --only promo --at 2030-11-21T16:00Z --who ann"
 )
 def set_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A policy file.", show_default=False)],
@@ -144,7 +137,7 @@ def set_(
         )
 
 
-@app.command(epilog=examples("capline config delete promo --who ann"))
+@app.verb("capline config delete promo --who ann")
 def delete(
     policy: PolicyArgument,
     store: StoreOption = DEFAULT_STORE,
@@ -161,12 +154,10 @@ def delete(
         )
 
 
-@app.command(
-    epilog=examples(
-        "capline config override promo user:42 10/day 50/week",
-        "capline config override promo 42 20/day --at 2030-11-21T16:00Z",
-        "capline config override promo user:42 --none",
-    )
+@app.verb(
+    "capline config override promo user:42 10/day 50/week",
+    "capline config override promo 42 20/day --at 2030-11-21T16:00Z",
+    "capline config override promo user:42 --none",
 )
 def override(
     policy: PolicyArgument,
@@ -202,11 +193,9 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True):
     granularity: str | None = None
 
 
-@app.command(
-    epilog=examples(
-        "capline config overrides promo vips.csv --who ann",
-        "capline config overrides promo vips.jsonl --at 2030-11-21T16:00Z",
-    )
+@app.verb(
+    "capline config overrides promo vips.csv --who ann",
+    "capline config overrides promo vips.jsonl --at 2030-11-21T16:00Z",
 )
 def overrides(
     policy: PolicyArgument,
@@ -265,11 +254,7 @@ def _rows(file: Path) -> Iterator[tuple[int, _Row]]:
         raise InvalidValueError(f"{file}, line {line}: {error}") from None
 
 
-@app.command(
-    epilog=examples(
-        "capline config history", "capline config history promo", "capline config history promo --subject user:42"
-    )
-)
+@app.verb("capline config history", "capline config history promo", "capline config history promo --subject user:42")
 def history(
     policy: Annotated[str | None, typer.Argument(metavar="POLICY", help="Of this policy.", show_default=False)] = None,
     subject: SubjectOption = None,
@@ -299,11 +284,7 @@ def history(
         out.print(table)
 
 
-@app.command(
-    epilog=examples(
-        "capline config rollback promo 3 --who ann", "capline config rollback promo 7 --subject user:42 --json"
-    )
-)
+@app.verb("capline config rollback promo 3 --who ann", "capline config rollback promo 7 --subject user:42 --json")
 def rollback(
     policy: PolicyArgument,
     version: Annotated[int, typer.Argument(help="As history shows it.", show_default=False)],

@@ -17,12 +17,10 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import msgspec
 import typer
 
-from capline.cli.common import BAD_INPUT, INTERRUPTED, JsonOption, answer_json, examples, note, out, warn
-from capline.cli.decisions import DEFAULT_POLICIES, ConfigOption, PoliciesOption, StoreOption
+from capline.cli.common import BAD_INPUT, INTERRUPTED, Commands, answer_json, note, out, warn
 from capline.cli.interruptible import interruptible
+from capline.cli.options import JsonOption, ProgressOption, Source
 from capline.cli.progress import progress_bar
-from capline.cli.target import open_limiter
-from capline.limiter.limiter import DEFAULT_URL
 from capline.limiter.records import MOST_LINE_BYTES, line_of, read_line
 from capline.model.errors import CaplineError, InvalidTypeError, InvalidValueError
 from capline.model.private import private_opener
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer()
+app = Commands()
 
 STDIO = Path("-")
 DAMAGED = 1
@@ -42,23 +40,16 @@ DAMAGED = 1
 PolicyOption = Annotated[
     list[str] | None, typer.Option("--policy", help="Only the logs of this policy; may be given again.")
 ]
-ProgressOption = Annotated[
-    bool | None, typer.Option("--progress/--no-progress", help="Show progress; on a terminal, if left out.")
-]
 
 
-@app.command(
-    "export",
-    epilog=examples(
-        "capline export logs.jsonl --store lmdb:///var/lib/capline",
-        "capline export --policy promo | zstd > promo.jsonl.zst",
-    ),
+@app.verb(
+    "capline export logs.jsonl --store lmdb:///var/lib/capline",
+    "capline export --policy promo | zstd > promo.jsonl.zst",
 )
-def export_logs(
+def export(
     file: Annotated[Path, typer.Argument(help="Where to write the lines; - is standard output.")] = STDIO,
-    policies: PoliciesOption = DEFAULT_POLICIES,
-    store: StoreOption = DEFAULT_URL,
-    config: ConfigOption = None,
+    *,
+    source: Source,
     policy: PolicyOption = None,
     progress: ProgressOption = None,
     json: JsonOption = False,
@@ -76,7 +67,7 @@ def export_logs(
         warn(f"left out: {error}")
 
     with (
-        open_limiter(policies, store, config) as limiter,
+        source.limiter() as limiter,
         _written(file) as target,
         progress_bar("exporting", None, "lines", wanted=progress) as advance,
     ):
@@ -94,18 +85,13 @@ def export_logs(
         raise typer.Exit(DAMAGED)
 
 
-@app.command(
-    "import",
-    epilog=examples(
-        "capline import past-sends.jsonl --store lmdb:///var/lib/capline",
-        "capline export --store lmdb://old | capline import - --store redis://127.0.0.1:6379/0",
-    ),
+@app.verb(
+    "capline import past-sends.jsonl --store lmdb:///var/lib/capline",
+    "capline export --store lmdb://old | capline import - --store redis://127.0.0.1:6379/0",
 )
-def import_logs(
+def import_(
     file: Annotated[Path, typer.Argument(help="The lines; - is standard input.", show_default=False)],
-    policies: PoliciesOption = DEFAULT_POLICIES,
-    store: StoreOption = DEFAULT_URL,
-    config: ConfigOption = None,
+    source: Source,
     progress: ProgressOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -132,7 +118,7 @@ def import_logs(
             advance(read_bytes)
             yield record
 
-    with open_limiter(policies, store, config, create=True) as limiter, _opened(file) as (lines, size_bytes):
+    with source.limiter(create=True) as limiter, _opened(file) as (lines, size_bytes):
         try:
             with progress_bar("importing", size_bytes, "bytes", wanted=progress) as advance:
                 loaded = limiter.load(records(lines, advance))

@@ -12,7 +12,6 @@ from typer.main import get_command
 from capline import __version__
 from capline.cli import (
     campaign,
-    charges,
     config,
     decisions,
     logs,
@@ -41,7 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (decisions, charges, logs, replay, worker, serve, up, campaign, segments, store, policies, token, config):
+for part in (decisions, logs, replay, worker, serve, up, campaign, segments, store, policies, token, config):
     app.add_typer(part.app)
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.cli.common import JsonOption, answer_json, examples, out
+from capline.cli.common import Commands, answer_json, out
+from capline.cli.options import JsonOption
 from capline.model.errors import CampaignError, InvalidValueError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LedgerOption", "app", "run_directory"]
 
-app = typer.Typer()
+app = Commands()
 
 _LARGEST_ID = 0xFFFF_FFFF
 _MOST_DIGITS = 10
@@ -37,11 +38,7 @@ LedgerOption = Annotated[
 ]
 
 
-@app.command(
-    epilog=examples(
-        "capline campaign outcome summer-sale.yaml 1001", "capline campaign outcome summer-sale.run 1001 --json"
-    )
-)
+@app.verb("capline campaign outcome summer-sale.yaml 1001", "capline campaign outcome summer-sale.run 1001 --json")
 def outcome(
     target: TargetArgument,
     recipient: Annotated[str, typer.Argument(metavar="ID", help="The recipient.", show_default=False)],
@@ -69,11 +66,9 @@ def outcome(
         out.print(_sentence(found), markup=False, soft_wrap=True)
 
 
-@app.command(
-    epilog=examples(
-        "capline campaign outcomes summer-sale.yaml --to outcomes.parquet",
-        "capline campaign outcomes summer-sale.yaml --to outcomes.csv",
-    )
+@app.verb(
+    "capline campaign outcomes summer-sale.yaml --to outcomes.parquet",
+    "capline campaign outcomes summer-sale.yaml --to outcomes.csv",
 )
 def outcomes(
     target: TargetArgument,

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from capline.cli.common import BAD_INPUT, NO_SEGMENT, JsonOption, answer_json, examples, group, note, out, plain
+from capline.cli.common import BAD_INPUT, NO_SEGMENT, Commands, answer_json, note, out, plain
+from capline.cli.options import JsonOption
 from capline.limiter.rules import Rules
 from capline.model.errors import CaplineError, UnknownNameError
 from capline.model.limit import duration_text
@@ -27,15 +28,13 @@ FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A policy fil
 FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Policy files.", show_default=False)]
 NameArgument = Annotated[str | None, typer.Argument(metavar="NAME", help="Only this policy.", show_default=False)]
 
-app = group("policies", "Check [bold]policy files[/], and show what they say.")
+app = Commands("policies", "Check [bold]policy files[/], and show what they say.")
 
 
-@app.command(
-    epilog=examples(
-        "capline policies check policies.yaml",
-        "capline policies check deploy/*.yaml --json",
-        "capline policies check policies.yaml --store lmdb:///var/lib/capline",
-    )
+@app.verb(
+    "capline policies check policies.yaml",
+    "capline policies check deploy/*.yaml --json",
+    "capline policies check policies.yaml --store lmdb:///var/lib/capline",
 )
 def check(
     files: FilesArgument,
@@ -74,12 +73,7 @@ def check(
         raise typer.Exit(BAD_INPUT)
 
 
-@app.command(
-    epilog=examples(
-        "capline policies show policies.yaml",
-        "capline policies show policies.yaml promo --json",
-    )
-)
+@app.verb("capline policies show policies.yaml", "capline policies show policies.yaml promo --json")
 def show(
     file: FileArgument,
     name: NameArgument = None,

@@ -12,7 +12,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from capline.cli.common import INTERRUPTED, NO_SEGMENT, JsonOption, answer_json, examples, note, out, plain, warn
+from capline.cli.common import INTERRUPTED, NO_SEGMENT, Commands, answer_json, note, out, plain, warn
+from capline.cli.options import DEFAULT_POLICIES, JsonOption, PoliciesOption
 from capline.limiter.limiter import Limiter
 from capline.model.clock import ManualClock
 from capline.replay.blocks import EventFile
@@ -29,28 +30,21 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer()
+app = Commands()
 
 DEFAULT_DATA = Path(__file__).parents[1] / "replay/demo/cdnow_transactions.csv.gz"
 DEFAULT_OUT = Path("build/demo")
-DEFAULT_POLICIES = Path("policies.yaml")
 
 
-@app.command(
-    "replay",
-    epilog=examples(
-        "capline replay events.csv --policy promo --policies policies.yaml",
-        "capline replay calls.csv.gz --policy psp --subject-column provider --time-column ts --sort --json",
-        "capline replay sends.csv --policy promo --segment-column segment --zone-column zone",
-    ),
+@app.verb(
+    "capline replay events.csv --policy promo --policies policies.yaml",
+    "capline replay calls.csv.gz --policy psp --subject-column provider --time-column ts --sort --json",
+    "capline replay sends.csv --policy promo --segment-column segment --zone-column zone",
 )
-def replay_file(
+def replay(
     events: Annotated[Path, typer.Argument(help="The events: .csv or .csv.gz, with a header.", show_default=False)],
     policy: Annotated[str, typer.Option("--policy", help="The policy's name.", show_default=False)],
-    policies: Annotated[
-        Path,
-        typer.Option("--policies", "-p", envvar="CAPLINE_POLICIES", help="The policy file.", show_default=True),
-    ] = DEFAULT_POLICIES,
+    policies: PoliciesOption = DEFAULT_POLICIES,
     subject_column: Annotated[str, typer.Option(help="The column of subjects.")] = "subject",
     time_column: Annotated[str, typer.Option(help="The column of times: ISO 8601, or seconds since 1970.")] = "time",
     segment_column: Annotated[str | None, typer.Option(help="The column of segments, if there is one.")] = None,
@@ -80,7 +74,7 @@ def replay_file(
         _show_counts(policy, counted)
 
 
-@app.command(epilog=examples("capline demo", "capline demo --policies my-policies.yaml --out build/mine --json"))
+@app.verb("capline demo", "capline demo --policies my-policies.yaml --out build/mine --json")
 def demo(
     data: Annotated[
         Path,

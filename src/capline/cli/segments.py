@@ -15,8 +15,9 @@ import typer
 
 from capline import segment as segments
 from capline.cli import segments_publish, segments_read
-from capline.cli.common import JsonOption, examples, group
+from capline.cli.common import Commands
 from capline.cli.manifests import show_manifest
+from capline.cli.options import JsonOption
 from capline.cli.progress import progress_bar
 from capline.model.errors import SegmentError
 from capline.segment import files
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = group("segments", "Build, query and publish [bold]segments[/]: named sets of users.")
+app = Commands("segments", "Build, query and publish [bold]segments[/]: named sets of users.")
 app.add_typer(segments_read.app)
 app.add_typer(segments_publish.app)
 
@@ -56,14 +57,12 @@ class Kind(StrEnum):
     TEXT = "text"
 
 
-@app.command(
-    epilog=examples(
-        "capline segments build users.csv --out segments/today",
-        "capline segments build 'export/*.parquet' --out segments/today --first-wins new,active,churned",
-        "capline segments build users.csv --out segments/today --overlapping vip,holdout",
-        "capline segments build users.csv --out segments/today --kind text --ids segments/ids",
-        "capline segments build export/part-7.parquet --out parts/7 --partial",
-    )
+@app.verb(
+    "capline segments build users.csv --out segments/today",
+    "capline segments build 'export/*.parquet' --out segments/today --first-wins new,active,churned",
+    "capline segments build users.csv --out segments/today --overlapping vip,holdout",
+    "capline segments build users.csv --out segments/today --kind text --ids segments/ids",
+    "capline segments build export/part-7.parquet --out parts/7 --partial",
 )
 def build(
     sources: Annotated[
@@ -123,12 +122,10 @@ def build(
     show_manifest(destination, manifest, as_json=as_json)
 
 
-@app.command(
-    epilog=examples(
-        "capline segments merge parts/* --out segments/today",
-        "capline segments merge parts/* --out segments/today --first-wins new,active,churned",
-        "capline segments merge parts/* --out segments/today --ids segments/ids",
-    )
+@app.verb(
+    "capline segments merge parts/* --out segments/today",
+    "capline segments merge parts/* --out segments/today --first-wins new,active,churned",
+    "capline segments merge parts/* --out segments/today --ids segments/ids",
 )
 def merge(
     parts: Annotated[

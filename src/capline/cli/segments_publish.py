@@ -15,8 +15,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from capline import segment as segments
-from capline.cli.common import JsonOption, answer_json, examples, note, out
+from capline.cli.common import Commands, answer_json, note, out
 from capline.cli.manifests import print_table
+from capline.cli.options import JsonOption
 from capline.model.errors import InvalidValueError, SegmentConflictError
 from capline.model.instant import instant_text
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LOST", "app", "list_versions"]
 
-app = typer.Typer()
+app = Commands()
 
 LOST = 3
 
@@ -74,12 +75,9 @@ def list_versions(url: str, *, as_json: bool) -> None:
     print_table(table)
 
 
-@app.command(
-    "publish",
-    epilog=examples(
-        "capline segments publish segments/today s3://bucket/segments",
-        "capline segments publish segments/today /srv/segments --version 2025-03-01 --expect 2025-02-28",
-    ),
+@app.verb(
+    "capline segments publish segments/today s3://bucket/segments",
+    "capline segments publish segments/today /srv/segments --version 2025-03-01 --expect 2025-02-28",
 )
 def _publish(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A snapshot's directory.", show_default=False)],
@@ -141,12 +139,8 @@ def _publish(
         )
 
 
-@app.command(
-    "rollback",
-    epilog=examples(
-        "capline segments rollback s3://bucket/segments",
-        "capline segments rollback s3://bucket/segments --to 2025-03-01",
-    ),
+@app.verb(
+    "capline segments rollback s3://bucket/segments", "capline segments rollback s3://bucket/segments --to 2025-03-01"
 )
 def _rollback(
     url: Address,
@@ -167,12 +161,9 @@ def _rollback(
         out.print(f"{url}: version {pointer.current} is current", markup=False)
 
 
-@app.command(
-    "pin",
-    epilog=examples(
-        "capline segments pin s3://bucket/segments 2025-03-01",
-        "capline segments pin s3://bucket/segments 2025-03-01 --remove",
-    ),
+@app.verb(
+    "capline segments pin s3://bucket/segments 2025-03-01",
+    "capline segments pin s3://bucket/segments 2025-03-01 --remove",
 )
 def _pin(
     url: Address,
@@ -190,12 +181,8 @@ def _pin(
         out.print(f"{url}: pinned: {', '.join(pinned) or 'none'}", markup=False)
 
 
-@app.command(
-    "gc",
-    epilog=examples(
-        "capline segments gc s3://bucket/segments --keep 30",
-        "capline segments gc s3://bucket/segments --dry-run --json",
-    ),
+@app.verb(
+    "capline segments gc s3://bucket/segments --keep 30", "capline segments gc s3://bucket/segments --dry-run --json"
 )
 def _gc(
     url: Address,
@@ -220,12 +207,9 @@ def _gc(
     )
 
 
-@app.command(
-    "watch",
-    epilog=examples(
-        "capline segments watch s3://bucket/segments --cache /var/cache/capline",
-        "capline segments watch s3://bucket/segments --cache /var/cache/capline --once --json",
-    ),
+@app.verb(
+    "capline segments watch s3://bucket/segments --cache /var/cache/capline",
+    "capline segments watch s3://bucket/segments --cache /var/cache/capline --once --json",
 )
 def _watch(
     url: Address,

@@ -10,8 +10,9 @@ from rich.table import Table
 
 from capline import segment as segments
 from capline.cli import segments_publish
-from capline.cli.common import NO_SEGMENT, JsonOption, answer_json, examples, note, plain, printable, warn
+from capline.cli.common import NO_SEGMENT, Commands, answer_json, note, plain, printable, warn
 from capline.cli.manifests import manifest_facts, print_table, show_manifest, totals
+from capline.cli.options import JsonOption
 from capline.model.errors import SegmentError
 from capline.model.instant import instant_text
 from capline.segment import files
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer()
+app = Commands()
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A snapshot's directory.", show_default=False)]
 Address = Annotated[
@@ -38,9 +39,7 @@ _LONGEST_ID = 20
 """Digits of the largest 64-bit number: bounds the work of int()."""
 
 
-@app.command(
-    "show", epilog=examples("capline segments show segments/today", "capline segments show segments/today --json")
-)
+@app.verb("capline segments show segments/today", "capline segments show segments/today --json")
 def _show(directory: Directory, as_json: JsonOption = False) -> None:
     """Show the segments of a snapshot and their sizes. Verifies every file."""
     manifest = read_manifest(directory)
@@ -48,7 +47,7 @@ def _show(directory: Directory, as_json: JsonOption = False) -> None:
     show_manifest(directory, manifest, as_json=as_json, verified=True)
 
 
-@app.command("list", epilog=examples("capline segments list segments", "capline segments list s3://bucket/segments"))
+@app.verb("capline segments list segments", "capline segments list s3://bucket/segments")
 def _list(
     address: Annotated[
         str,
@@ -109,12 +108,9 @@ def _list_directory(directory: Path, *, as_json: bool) -> None:
     print_table(table)
 
 
-@app.command(
-    "contains",
-    epilog=examples(
-        "capline segments contains segments/today 42 1007",
-        "capline segments contains s3://bucket/segments 42 --cache /var/cache/capline",
-    ),
+@app.verb(
+    "capline segments contains segments/today 42 1007",
+    "capline segments contains s3://bucket/segments 42 --cache /var/cache/capline",
 )
 def _contains(
     address: Address,
@@ -142,12 +138,9 @@ def _contains(
     )
 
 
-@app.command(
-    "counts",
-    epilog=examples(
-        "capline segments counts segments/today",
-        "capline segments counts segments/today --expression '(active | new) - churned'",
-    ),
+@app.verb(
+    "capline segments counts segments/today",
+    "capline segments counts segments/today --expression '(active | new) - churned'",
 )
 def _counts(
     address: Address,
@@ -184,12 +177,9 @@ def _counts(
         typer.echo(f"{one} & {other}\t{both}")
 
 
-@app.command(
-    "classify",
-    epilog=examples(
-        "capline segments classify segments/today audience.parquet",
-        "capline segments classify segments/today audience.roaring --out parts",
-    ),
+@app.verb(
+    "capline segments classify segments/today audience.parquet",
+    "capline segments classify segments/today audience.roaring --out parts",
 )
 def _classify(
     address: Address,
@@ -230,13 +220,10 @@ def _classify(
     typer.echo("\n".join(f"{name}\t{size}" for name, size in {**sizes, NO_SEGMENT: nowhere}.items()))
 
 
-@app.command(
-    "members",
-    epilog=examples(
-        "capline segments members segments/today active --limit 20",
-        "capline segments members segments/today active --after 1007",
-        "capline segments members segments/today --expression '(active | new) - churned'",
-    ),
+@app.verb(
+    "capline segments members segments/today active --limit 20",
+    "capline segments members segments/today active --after 1007",
+    "capline segments members segments/today --expression '(active | new) - churned'",
 )
 def _members(
     address: Address,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.cli.common import answer_json, examples, note, out
+from capline.cli.common import Commands, answer_json, note, out
 from capline.service.parts import check_service_parts
 
 if TYPE_CHECKING:
@@ -16,18 +16,16 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer()
+app = Commands()
 
 
-@app.command(
-    epilog=examples(
-        "capline serve --policies policies.yaml",
-        "capline serve --segments s3://bucket/segments",
-        "capline serve --config-store lmdb://.capline/configuration",
-        "capline serve --config capline.yaml --workers 4",
-        "capline serve --config capline.yaml --check",
-        "capline serve --config capline.yaml --check --json",
-    )
+@app.verb(
+    "capline serve --policies policies.yaml",
+    "capline serve --segments s3://bucket/segments",
+    "capline serve --config-store lmdb://.capline/configuration",
+    "capline serve --config capline.yaml --workers 4",
+    "capline serve --config capline.yaml --check",
+    "capline serve --config capline.yaml --check --json",
 )
 def serve(
     config: Annotated[
@@ -82,8 +80,7 @@ def serve(
     """Serve decisions over HTTP on this machine; docs/service.md has the paths and all settings.
 
     An option comes before the environment (CAPLINE_STORE and so on), and that before the file. Ctrl-C finishes the
-    requests under way and ends within 10 seconds, SIGTERM too, but it goes on for 5 seconds (`drain`), until balancers
-    have seen that it is not ready; SIGHUP reloads what changed.
+    requests under way and ends within 10 seconds, SIGTERM too, 5 seconds later (`drain`); SIGHUP reloads what changed.
     """
     check_service_parts()
     from capline.service.run.file import read_settings  # noqa: PLC0415 - an extra, and `--help` stays instant

@@ -12,7 +12,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from capline.cli.common import JsonOption, answer_json, examples, group, out, warn
+from capline.cli.common import Commands, answer_json, out, warn
+from capline.cli.options import JsonOption
 from capline.limiter.limiter import DEFAULT_URL
 from capline.model.errors import InvalidValueError, StoreDamagedError
 from capline.store.open import lmdb_path
@@ -21,17 +22,14 @@ __all__ = ["app"]
 
 DAMAGED = 1
 
-app = group("store", "Check the file of an embedded [bold]store[/], or make it smaller.")
+app = Commands("store", "Check the file of an embedded [bold]store[/], or make it smaller.")
 
 StoreArgument = Annotated[
     str, typer.Argument(metavar="URL|PATH", envvar="CAPLINE_STORE", help="The store: lmdb:///path, or its directory.")
 ]
 
 
-@app.command(
-    "check",
-    epilog=examples("capline store check lmdb:///var/lib/capline", "capline store check /var/lib/capline --json"),
-)
+@app.verb("capline store check lmdb:///var/lib/capline", "capline store check /var/lib/capline --json")
 def check(store: StoreArgument = DEFAULT_URL, json: JsonOption = False) -> None:
     """Read every page and value, and report what is damaged. Changes nothing; the store may be in use."""
     from capline.store.local.lmdb.check import StoreReport, check_store  # noqa: PLC0415 - lmdb only where it is needed
@@ -57,12 +55,9 @@ def check(store: StoreArgument = DEFAULT_URL, json: JsonOption = False) -> None:
         raise typer.Exit(DAMAGED)
 
 
-@app.command(
-    "compact",
-    epilog=examples(
-        "capline store compact lmdb:///var/lib/capline",
-        "capline store compact lmdb:///var/lib/capline --to /backup/capline",
-    ),
+@app.verb(
+    "capline store compact lmdb:///var/lib/capline",
+    "capline store compact lmdb:///var/lib/capline --to /backup/capline",
 )
 def compact(
     store: StoreArgument = DEFAULT_URL,

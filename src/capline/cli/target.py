@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from capline.cli.common import note, plain
-from capline.limiter.limiter import Limiter
 from capline.model.attempt import Attempt
 from capline.model.errors import InvalidValueError
 from capline.model.subject import parse_subject, subject_text
@@ -29,35 +28,17 @@ if TYPE_CHECKING:
     import typer
 
     from capline.campaign import CampaignFile, Job
+    from capline.cli.options import Place, Source
     from capline.limiter.explain import Explanation
+    from capline.limiter.limiter import Limiter
     from capline.model.policy import Policy
     from capline.model.subject import Subject
     from capline.segment import Snapshot
 
-__all__ = ["Target", "Words", "open_limiter", "refuse_beside_campaign", "target"]
+__all__ = ["Target", "target"]
 
 _OF_A_CAMPAIGN = ("policies", "store", "config", "segment", "segments", "channel", "zone")
 """Options whose values are in a campaign's file."""
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """What was typed. `create` makes a missing store."""
-
-    policy: str
-    subject: str
-    policies: Path
-    store: str
-    cost: int | None = None
-    id: str | None = None
-    segment: str | None = None
-    segments: str | None = None
-    campaign: Path | None = None
-    channel: str | None = None
-    zone: str | None = None
-    as_text: bool = False
-    create: bool = False
-    config: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,51 +79,45 @@ class Target:
         return why if self.job is None or not ids else _with_messages(why, self.job.file, ids, self.remarks)
 
 
-def open_limiter(policies: Path, store: str, config: str | None = None, *, create: bool = False) -> Limiter:
-    """The limiter of the policy file and of the overrides in the configuration store at `config`.
-
-    Where there is no such file, the policies are those of the configuration store.
-    """
-    if config is not None and not policies.exists():
-        return Limiter.from_config(config, store, create=create)
-    return Limiter.from_file(policies, store, create=create, config=config)
-
-
 @contextmanager
-def target(words: Words) -> Generator[Target]:
-    """Open the limiter and look up what was not typed."""
+def target(
+    context: typer.Context,
+    policy: str,
+    subject: str,
+    source: Source,
+    place: Place,
+    cost: int | None = None,
+    id: str | None = None,
+    *,
+    as_text: bool,
+    create: bool = False,
+) -> Generator[Target]:
+    """Open the limiter and look up what was not typed; `create` makes a missing store."""
+    _refuse_beside_campaign(context)
     remarks: list[str] = []
-    subject = parse_subject(words.subject, as_text=words.as_text)
+    who = parse_subject(subject, as_text=as_text)
     snapshot = cache(_snapshot)
 
     def find(policy: Policy, subject: Subject) -> str | None:
-        if words.segments is None:
+        if place.segments is None:
             return None
-        name = _look_up(snapshot(words.segments), subject, words.segments)
-        return _found(policy, subject, name, words.segments, remarks)
+        name = _look_up(snapshot(place.segments), subject, place.segments)
+        return _found(policy, subject, name, place.segments, remarks)
 
     with ExitStack() as stack:
-        if words.campaign is None:
-            limiter = stack.enter_context(open_limiter(words.policies, words.store, words.config, create=words.create))
-            attempt = Attempt(
-                words.policy,
-                subject,
-                1 if words.cost is None else words.cost,
-                words.id,
-                _segment(limiter.policies.get(words.policy), words, subject, find, remarks),
-                words.channel,
-                words.zone,
-            )
-            job = None
+        if place.campaign is None:
+            job, limiter = None, stack.enter_context(source.limiter(create=create))
+            segment = _segment(limiter.policies.get(policy), place, who, find, remarks)
+            attempt = Attempt(policy, who, 1 if cost is None else cost, id, segment, place.channel, place.zone)
         else:
-            job, attempt = _of_campaign(words.campaign, words, subject, remarks)
-            limiter = stack.enter_context(job.open_limiter(create=words.create))
-        policy = limiter.policies.get(attempt.policy)
-        zone = (attempt.zone or policy.zone) if policy is not None and policy.needs_zone else UTC_ZONE
+            job, attempt = _of_campaign(place.campaign, policy, who, cost, id, remarks)
+            limiter = stack.enter_context(job.open_limiter(create=create))
+        rule = limiter.policies.get(attempt.policy)
+        zone = (attempt.zone or rule.zone) if rule is not None and rule.needs_zone else UTC_ZONE
         yield Target(limiter, attempt, zone, job, remarks, find)
 
 
-def refuse_beside_campaign(context: typer.Context) -> None:
+def _refuse_beside_campaign(context: typer.Context) -> None:
     """Raise where `--campaign` was typed with an option whose value is in the campaign's file."""
     for name in _OF_A_CAMPAIGN if context.params.get("campaign") is not None else ():
         source = context.get_parameter_source(name)
@@ -153,24 +128,24 @@ def refuse_beside_campaign(context: typer.Context) -> None:
 
 def _segment(
     policy: Policy | None,
-    words: Words,
+    place: Place,
     subject: Subject,
     find: Callable[[Policy, Subject], str | None],
     remarks: list[str],
 ) -> str | None:
     """The segment as it was named, or as a snapshot has it."""
-    if words.segments is not None and words.segment is not None:
+    if place.segments is not None and place.segment is not None:
         raise InvalidValueError("--segment names it, --segments looks it up; give one of them")
     if policy is None or not policy.by_segment:
-        return words.segment
-    if words.segments is not None:
+        return place.segment
+    if place.segments is not None:
         return find(policy, subject)
-    if words.segment is None:
+    if place.segment is None:
         remarks.append(
             f"policy {policy.name} differs by segment, and none was named: shown are the limits of subjects in no "
             "segment; see --segment, --segments and --campaign"
         )
-    return words.segment
+    return place.segment
 
 
 def _snapshot(address: str) -> Snapshot:
@@ -204,7 +179,9 @@ def _found(policy: Policy, subject: Subject, name: str | None, where: object, re
     return name
 
 
-def _of_campaign(path: Path, words: Words, subject: Subject, remarks: list[str]) -> tuple[Job, Attempt]:
+def _of_campaign(
+    path: Path, name: str, subject: Subject, cost: int | None, id: str | None, remarks: list[str]
+) -> tuple[Job, Attempt]:
     """A campaign, read as for a run, and its attempt for this subject."""
     from capline.campaign import (  # noqa: PLC0415 - imports roaring bitmaps and Arrow
         Ledger,
@@ -218,8 +195,8 @@ def _of_campaign(path: Path, words: Words, subject: Subject, remarks: list[str])
     begun = Ledger.begun_inputs(default_directory(path))
     job = prepare(load_campaign(path), begun_version(begun))
     file, policy = job.file, job.policy
-    if words.policy != policy.name:
-        raise InvalidValueError(f"{path}: this campaign is under policy {policy.name!r}, not {words.policy!r}")
+    if name != policy.name:
+        raise InvalidValueError(f"{path}: this campaign is under policy {policy.name!r}, not {name!r}")
     if not isinstance(subject, int):
         raise InvalidValueError(f"subject {subject_text(subject)} is text, and a campaign's are integers: write i:42")
     row = int(job.audience.ids.searchsorted(subject))
@@ -234,8 +211,8 @@ def _of_campaign(path: Path, words: Words, subject: Subject, remarks: list[str])
             segment = _look_up(open_segments(file, begun_version(job.inputs))[0], subject, file.segments)
     if policy.by_segment:
         segment = _found(policy, subject, segment, file.segments or path, remarks)
-    cost = file.cost if words.cost is None else words.cost
-    return job, Attempt(policy.name, subject, cost, words.id, segment, file.channel, zone)
+    cost = file.cost if cost is None else cost
+    return job, Attempt(policy.name, subject, cost, id, segment, file.channel, zone)
 
 
 def _with_messages(why: Explanation, file: CampaignFile, ids: Sequence[str], remarks: list[str]) -> Explanation:

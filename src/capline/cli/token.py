@@ -8,22 +8,20 @@ from typing import Annotated
 
 import typer
 
-from capline.cli.common import JsonOption, answer_json, examples, group, note, out
+from capline.cli.common import Commands, answer_json, note, out
+from capline.cli.options import JsonOption
 from capline.service.access.tokens import LONGEST_CHOSEN, TokenFile
 
 __all__ = ["app"]
 
-app = group("token", "Manage [bold]tokens[/]: who may call the decision service, and for what.")
+app = Commands("token", "Manage [bold]tokens[/]: who may call the decision service, and for what.")
 
 DEFAULT_FILE = Path("tokens.json")
 FileOption = Annotated[Path, typer.Option("--file", "-f", envvar="CAPLINE_TOKENS", help="The tokens file.")]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Its owner, as logs and histories show it.")]
 
 
-@app.command(
-    "create",
-    epilog=examples("capline token create billing --role decide", "capline token create ann --role admin --chosen"),
-)
+@app.verb("capline token create billing --role decide", "capline token create ann --role admin --chosen")
 def create(
     name: NameArgument,
     role: Annotated[
@@ -50,7 +48,7 @@ def create(
         out.print(shown, markup=False)
 
 
-@app.command("list", epilog=examples("capline token list", "capline token list --json"))
+@app.verb("capline token list", "capline token list --json")
 def list_(file: FileOption = DEFAULT_FILE, json: JsonOption = False) -> None:
     """Print the name, roles and creation time of each token. Secrets are not kept."""
     tokens = TokenFile(file).tokens.values()
@@ -61,7 +59,7 @@ def list_(file: FileOption = DEFAULT_FILE, json: JsonOption = False) -> None:
         out.print(f"{one.name}  {','.join(one.roles)}  {one.created}", markup=False)
 
 
-@app.command("revoke", epilog=examples("capline token revoke billing", "capline token revoke billing --json"))
+@app.verb("capline token revoke billing", "capline token revoke billing --json")
 def revoke(name: NameArgument, file: FileOption = DEFAULT_FILE, json: JsonOption = False) -> None:
     """Take a token away."""
     TokenFile(file).revoke(name)

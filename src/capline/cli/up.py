@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.cli.common import examples, note, out, plain, warn
+from capline.cli.common import Commands, note, out, plain, warn
 from capline.model.errors import CaplineError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer()
+app = Commands()
 
 LOOK_EVERY_S = 0.2
 _PACKAGES = (
@@ -31,7 +31,7 @@ _PACKAGES = (
 )
 
 
-@app.command(epilog=examples("capline up", "capline up --dir /tmp/capline --keep"))
+@app.verb("capline up", "capline up --dir /tmp/capline --keep")
 def up(
     folder: Annotated[Path, typer.Option("--dir", metavar="DIR", help="For logs, stores and settings.")] = Path(
         ".capline/up"

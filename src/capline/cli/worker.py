@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capline.cli.common import BAD_INPUT, FAILED, JsonOption, answer_json, examples, note, out, stop_lines, warn
+from capline.cli.common import BAD_INPUT, FAILED, Commands, answer_json, note, out, stop_lines, warn
+from capline.cli.options import JsonOption
 
 if TYPE_CHECKING:
     from capline.campaign.queue.worked import DeliveredBatch, Worked
 
 __all__ = ["app"]
 
-app = typer.Typer()
+app = Commands()
 
 QueueOption = Annotated[
     str,
@@ -46,11 +47,9 @@ TakeoverOption = Annotated[
 ]
 
 
-@app.command(
-    epilog=examples(
-        "capline worker --queue redis://127.0.0.1:6379/0 --metrics 127.0.0.1:9100",
-        "CAPLINE_QUEUE=redis://:secret@queue.example.org/0 capline worker --until-idle",
-    )
+@app.verb(
+    "capline worker --queue redis://127.0.0.1:6379/0 --metrics 127.0.0.1:9100",
+    "CAPLINE_QUEUE=redis://:secret@queue.example.org/0 capline worker --until-idle",
 )
 def worker(
     queue: QueueOption,

@@ -216,6 +216,7 @@ class LmdbBackend(LocalBackend):
         self.users = 0
         self._lock = threading.Lock()
         self._env: Any = None
+        self._lockless = False
         self._pid = 0
 
     def enter(self, *, create: bool) -> None:
@@ -226,8 +227,17 @@ class LmdbBackend(LocalBackend):
             raise NoStoreError(f"{self.path}: there is no configuration; capline config set makes one")
         try:
             make_private_directory(self.path)
-            self._env = lmdb.open(str(self.path), map_size=LARGEST_BYTES, mode=PRIVATE_FILE, max_readers=512)
-            self._env.reader_check()
+            self._lockless = bool(os.statvfs(self.path).f_flag & os.ST_RDONLY)
+            self._env = lmdb.open(
+                str(self.path),
+                map_size=LARGEST_BYTES,
+                mode=PRIVATE_FILE,
+                max_readers=512,
+                readonly=self._lockless,
+                lock=not self._lockless,
+            )
+            if not self._lockless:
+                self._env.reader_check()
         except OSError as error:
             raise StoreError(f"{self.path}: {error.strerror or error}; name a directory that can be written") from None
         except (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError) as error:
@@ -250,8 +260,12 @@ class LmdbBackend(LocalBackend):
         if self._env is None:
             raise StoreClosedError(f"{self.path}: this configuration was closed")
         try:
-            with self._env.begin(write=write) as txn:
-                return work(_LmdbTable(txn))
+            while True:
+                with self._env.begin(write=write) as txn:
+                    answer = work(_LmdbTable(txn))
+                    # Mounted read-only here, it may be written elsewhere: after the next state its pages are reused.
+                    if not self._lockless or self._env.info()["last_txnid"] == txn.id():
+                        return answer
         except (lmdb.MapFullError, lmdb.DiskError) as error:
             raise StoreFullError(f"{self.path}: {error}; nothing was changed") from None
         except (lmdb.CorruptedError, lmdb.PageNotFoundError) as error:

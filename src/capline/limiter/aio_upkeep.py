@@ -38,6 +38,10 @@ class AsyncUpkeep(LimiterBase[AsyncStore]):
         """The instant that the store would decide at."""
         return await self._store.now_us()
 
+    async def try_write(self) -> None:
+        """See `Limiter.try_write`."""
+        await self._store.try_write()
+
     async def servers(self) -> list[ServerState]:
         """See `Limiter.servers`."""
         return await self._store.servers()

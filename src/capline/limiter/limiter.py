@@ -78,7 +78,7 @@ class Limiter(Reservations):
     ) -> Decision:
         """May the subject have `cost` units now? Consumes them when allowed, nothing when refused.
 
-        The same `id` on the same log counts once: for as long as the widest window a retry gets the first answer back.
+        The same `id` on the same log counts once: for as long as the widest window a retry gets the same hit.
         The same id with another cost raises `IdConflictError`. Costs O(1) a limit, whatever the quota.
 
         `limits` decides by these instead of a policy made before: `policy` is then a name of your own, and each set of

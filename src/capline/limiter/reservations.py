@@ -35,7 +35,7 @@ class Reservations(Slots):
         `decision.hit` names the reservation. Until `ttl` (a microsecond to a day) is over, from the hit's stamp on and
         by the store's clock, it counts as any hit does, and a `retry_after` supposes that it stays. From then on it
         counts for nobody, as if it had been refunded: its id, if it had one, is free again. The same `id` is one
-        reservation: a retry gets the first answer back, and the first `ttl` holds; one that `decide` recorded is
+        reservation: a retry gets the same hit, and the first `ttl` holds; one that `decide` recorded is
         answered too, and is no reservation. A hit that leaves the widest window before that counts no more.
 
         The policy has `reservations=True`; else it raises `InvalidValueError`. In an outage the answer is the one that

@@ -159,7 +159,7 @@ class Slots(Upkeep):
         own cost, each on a log of its own, are recorded at the same instant, or nowhere. Bounds as in `schedule`. It
         comes after every slot that is taken on any of the logs, so whoever shares a log gets slots in the order in
         which they asked. An id names the slot in all logs: each attempt has one, or none has, and a retry gets the
-        first answer back. Raises `InvalidValueError` where a cluster keeps the logs in more than one slot, saying how
+        same hits. Raises `InvalidValueError` where a cluster keeps the logs in more than one slot, saying how
         to bring them together, and `IdConflictError` where the ids are known in some of the logs only. Give an unused
         slot back with `refund_all`. Costs as much as `decide_all`.
         """

@@ -36,6 +36,13 @@ class Upkeep(LimiterBase[Store]):
         """The instant that the store would decide at."""
         return self._store.now_us()
 
+    def try_write(self) -> None:
+        """Raise the `StoreError` that keeps new subjects from being recorded now, like a full disk; records nothing.
+
+        Of the servers of a cluster it asks one.
+        """
+        self._store.try_write()
+
     def servers(self) -> list[ServerState]:
         """How each server of the store that holds logs is doing: its circuit breaker here, memory, connections.
 

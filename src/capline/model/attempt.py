@@ -19,7 +19,7 @@ LONGEST_ID_BYTES = 512
 class Attempt(msgspec.Struct, frozen=True, gc=False):
     """One attempt: may this subject have `cost` units under this policy, now?
 
-    The same `id` counts once: a retry gets the first answer back and consumes nothing more. `zone` is the subject's
+    The same `id` counts once: a retry gets the same hit back and consumes nothing more. `zone` is the subject's
     time zone, for calendar limits and quiet hours. `limits` come with the attempt instead of a policy made before, as
     in `Limiter.decide`.
     """

@@ -82,7 +82,7 @@ class Metrics:
             multiprocess_mode="livemax",
         )
         self._store_up = Gauge(
-            "capline_store_up", "1 while the store answers this process", registry=own, multiprocess_mode="livemin"
+            "capline_store_up", "1 while the store records for this process", registry=own, multiprocess_mode="livemin"
         )
         self._known_version = Gauge(
             "capline_config_known_version",
@@ -125,13 +125,13 @@ class Metrics:
             (self._failures if refused else self._reloads).labels(what).inc()
 
     async def watch(self, limiter: AsyncLimiter) -> None:
-        """Ask the store for its time every two seconds, until this is cancelled."""
+        """Try every two seconds whether the store would record, until this is cancelled."""
         while True:
             if limiter.configuration is not None:
                 self._known_version.set(limiter.configuration.version)
             try:
                 async with asyncio.timeout(STORE_WITHIN_S):
-                    await limiter.now_us()
+                    await limiter.try_write()
                 self._store_up.set(1)
             except (StoreError, TimeoutError):
                 self._store_up.set(0)

@@ -1,7 +1,8 @@
 """Health checks: is the process alive, and can it decide?
 
-`/readyz` asks the store for its time at each call, so it says what a decision would meet: where an outage is answered
-with `allow`, the service is ready in one too, since a balancer that took all instances out would refuse everybody.
+`/readyz` tries whether the store would record a new log, so it says what a decision would meet: where an outage is
+answered with `allow`, the service is ready in one too, since a balancer that took all instances out would refuse
+everybody.
 """
 
 from __future__ import annotations
@@ -61,9 +62,7 @@ def probes(
 ) -> dict[str, Route]:
     """`/healthz` and `/readyz`; `allows` says that an outage of the store lets everything pass.
 
-    It is not ready once `draining` is set.
-
-    Old segments do not make it unready: the last good ones serve, and it says how old.
+    Once `draining` is set it is unready. Old segments do not make it so: the last good ones serve, and it says how old.
     """
 
     async def alive(_request: Request) -> Reply:
@@ -77,7 +76,7 @@ def probes(
         state: dict[str, object] = {}
         try:
             async with asyncio.timeout(READY_WITHIN_S):
-                await limiter.now_us()
+                await limiter.try_write()
         except (TimeoutError, StoreError) as error:
             why = str(error) or f"the store did not answer within {READY_WITHIN_S:g} s"
             if isinstance(error, StoreDamagedError) or not allows:

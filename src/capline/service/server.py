@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from capline.limiter.aio import AsyncLimiter
 from capline.model.errors import NoStoreError
 from capline.model.policy import Policy, check_no_replicas
+from capline.policy.watch import PolicyWatch
 from capline.service import configuration, segments
 from capline.service.access.guard import Guard
 from capline.service.access.log import AccessLog
@@ -38,7 +39,7 @@ from capline.service.http import App, Observer, Route
 from capline.service.metrics import Metrics
 from capline.service.openapi import described
 from capline.service.probes import probes
-from capline.service.run.last_good import LastGood
+from capline.service.run.last_good import LastGood, last_good_tls
 from capline.service.run.listen import Listener, grace_s
 from capline.service.run.reload import Followed, follow
 from capline.service.run.settings import Settings
@@ -97,9 +98,17 @@ async def open_parts(
             "segments": source,
             "create": create,
         }
-        last_good = LastGood(settings.policies or "", local=settings.is_local)
+        followed: list[Followed] = []
         if settings.policies is not None:
-            limiter = last_good.limiter(settings.store, config=settings.config, **options)
+            path = settings.policies
+
+            def made(kept: Path | None) -> tuple[AsyncLimiter, PolicyWatch]:
+                watch = PolicyWatch(path, start=kept and kept.read_bytes(), local=settings.is_local)
+                return AsyncLimiter.from_file(watch, settings.store, config=settings.config, **options), watch
+
+            good = LastGood("policies", made, lambda made: made[1].data)
+            limiter = good.used[0]
+            followed.append(Followed("policies", good.keeping(limiter.reload)))
         elif settings.config is not None:
             limiter = AsyncLimiter.from_config(settings.config, settings.store, **options)
         else:
@@ -115,11 +124,9 @@ async def open_parts(
             source
         )
         public |= check_route(limiter)
-        parts = Parts(limiter, public, source)
+        parts = Parts(limiter, public, source, followed)
         if answers:
             await _envoy(parts, settings, metrics, guard, stack)
-        if settings.policies is not None:
-            parts.followed.append(Followed("policies", partial(last_good.reload, limiter)))
         metrics.add(limiter, source)
         parts.stack = stack.pop_all()
     return parts
@@ -219,18 +226,19 @@ async def _serve(
 ) -> None:
     over_http = {name: one for name, one in sockets.items() if name != SPOE}
     metrics = Metrics("+".join(over_http))
-    tokens = None if settings.tokens is None else TokenFile(settings.tokens)
-    guard = None if tokens is None else Guard(tokens)
+    path, guard, followed = settings.tokens, None, list[Followed]()
+    if path is not None:
+        tokens = LastGood("tokens", lambda kept: TokenFile(path, start=kept), lambda tokens: tokens.data)
+        guard = Guard(tokens.used)
+        followed.append(Followed("tokens", tokens.keeping(tokens.used.reload)))
     parts = await open_parts(settings, metrics, answers=PUBLIC in sockets, guard=guard)
     async with parts.stack:
         if SPOE in sockets:
             await _haproxy(parts, sockets[SPOE])
         draining = asyncio.Event()
-        allows = settings.on_store_error == "allow"
-        known = probes(parts.limiter, parts.segments, allows=allows, draining=draining)
+        known = probes(parts.limiter, parts.segments, allows=settings.on_store_error == "allow", draining=draining)
         of = {PUBLIC: described(parts.public | known), ADMIN: known | metrics.routes()}
-        if tokens is not None:
-            parts.followed.append(Followed("tokens", tokens.reload))
+        parts.followed.extend(followed)
         observers: tuple[Observer, ...] = ()
         if settings.observers.access_log is not None:
             access_log = AccessLog(settings.observers)
@@ -241,10 +249,12 @@ async def _serve(
         tls = {PUBLIC: settings.http.tls, ADMIN: settings.admin.tls}
         listeners: dict[str, Listener] = {}
         for name in over_http:
-            named = tls[name]
-            context = None if named is None else tls_context(named)
-            if named is not None and context is not None:
-                parts.followed.append(Followed(f"{name}.tls", renewed(named, partial(load_tls, context, named))))
+            named, context = tls[name], None
+            if named is not None:
+                files = last_good_tls(f"{name}.tls", named)
+                context = tls_context(files.used)
+                reload = renewed(named, partial(load_tls, context, named), files.used)
+                parts.followed.append(Followed(f"{name}.tls", files.keeping(reload)))
             public = name == PUBLIC
             app = App(
                 of[name],

@@ -240,6 +240,11 @@ class Store(Protocol):
         ...
 
     @abstractmethod
+    def try_write(self) -> None:
+        """Raise what would keep a new log from being recorded now, such as a full disk; nothing is recorded."""
+        ...
+
+    @abstractmethod
     def now_us(self) -> int:
         """The instant that the store would decide at."""
         ...
@@ -381,6 +386,11 @@ class AsyncStore(Protocol):
     @abstractmethod
     async def servers(self) -> list[ServerState]:
         """How each server that holds logs is doing; empty for a store of this machine."""
+        ...
+
+    @abstractmethod
+    async def try_write(self) -> None:
+        """As `Store.try_write`."""
         ...
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The answer to an attempt: that of a new one, and the first answer again for an id that is known."""
+"""The answer to an attempt: that of a new one, and for an id that is known that its hit was allowed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def build_answer(
 def known_answer(
     logs: Sequence[BoundLog], fingerprint: int, time_us: int, now_us: int, *, slot: bool
 ) -> Decision | None:
-    """The first answer of this id, for a retry; None for a new id.
+    """That the hit of this id was allowed, for a retry; None for a new id.
 
     Hits as old as the horizon may have been trimmed, so they do not count in `remaining`. For an algorithm that keeps
     no hits `remaining` is as of now.

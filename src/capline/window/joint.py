@@ -120,7 +120,7 @@ def _known_slot(
 def _by_part(
     decision: Decision, parts: Sequence[Sequence[BoundLog]], known: Sequence[Decision | None], numbers: Sequence[int]
 ) -> Decision:
-    """The decision with the limit states of each part; for a known id, the states of its first answer.
+    """The decision with the limit states of each part; for a known id those that it is told.
 
     `numbers` are the states of the limits of all other parts, one part after the other.
     """

@@ -93,8 +93,8 @@ def reserve(
 ) -> Decision:
     """Decide one attempt; a hit that is recorded holds for `ttl_us` from its stamp on, unless it is committed.
 
-    `pending` is what `end_all` returned, and gets an entry more. An id that is known gets its first answer, and its hit
-    stays as it is, reserved or not. Raises `InvalidValueError`, and records nothing, where more is pending than the
+    `pending` is what `end_all` returned, and gets an entry more. An id that is known gets its hit, which stays
+    as it is, reserved or not. Raises `InvalidValueError`, and records nothing, where more is pending than the
     record can count: 100,000 hits that are reserved for a day.
     """
     if sum(entry.holds_us for entry in pending) + ttl_us > LARGEST_QUOTA:

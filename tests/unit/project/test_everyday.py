@@ -106,6 +106,9 @@ FAULTS = {
     "a torn snapshot": "unit/segment/test_snapshot::test_every_truncation_and_every_addition_is_found",
     "policies broken": "faults/test_policies_while_serving"
     "::test_a_broken_or_missing_policy_file_changes_nothing_while_decisions_go_on",
+    "a worker dies": "unit/service/test_reload"
+    "::test_what_was_in_force_is_kept_for_those_that_start_while_the_file_is_broken",
+    "SIGTERM behind a balancer": "e2e/test_serve::test_told_to_end_it_is_not_ready_and_ends_connections_as_it_answers",
     "poison": "faults/test_poison::test_in_a_batch_poison_fails_alone",
     "a user without rights": "faults/test_redis_rights"
     "::test_a_wrong_password_is_reported_at_once_and_nobody_s_password_is_shown",
@@ -123,6 +126,7 @@ VERBS = {
     "segment_of": "unit/limiter/test_segments.py",
     "servers": "unit/observe/test_servers.py",
     "stats": "unit/observe/test_store.py",
+    "try_write": "faults/test_full_store.py",
 }
 """Verbs that the conformance suite does not call, as they are about the limiter and not its store."""
 

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capline.model.errors import PolicyError
+import pytest
+import trustme
+from cryptography import x509
+
+from capline import AsyncLimiter
+from capline.model.errors import CaplineError, PolicyError
+from capline.policy.watch import PolicyWatch
+from capline.service.access.tokens import TokenFile
+from capline.service.envoy.files import Files
 from capline.service.metrics import Metrics
 from capline.service.run import reload
-from capline.service.run.last_good import LastGood
+from capline.service.run.last_good import LastGood, last_good_tls
 from capline.service.run.reload import Followed, follow
+from capline.service.run.settings import Tls
+from capline.service.run.tls import renewed, tls_context
+from capline.service.run.workers import KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
-
-    import pytest
-
-    from capline import AsyncLimiter
 
 
 def test_a_broken_change_leaves_the_last_good_one_and_is_counted_once(
@@ -49,11 +55,9 @@ def test_a_broken_change_leaves_the_last_good_one_and_is_counted_once(
 
     async def run() -> None:
         put("policies: {promo: {limits: [3/day]}}")
-        last_good = LastGood(str(file), local=True)
-        async with last_good.limiter("memory://") as limiter:
+        async with AsyncLimiter.from_file(PolicyWatch(file, local=True), "memory://") as limiter:
             now = asyncio.Event()
-            followed = Followed("policies", partial(last_good.reload, limiter))
-            following = asyncio.create_task(follow([followed], metrics, now))
+            following = asyncio.create_task(follow([Followed("policies", limiter.reload)], metrics, now))
             await until(lambda: value("capline_reload_refused") == 0)
             put("policies: {promo: {limits: [5/day, x]}}")
             now.set()
@@ -98,3 +102,52 @@ def test_what_is_not_followed_any_more_raises_nothing() -> None:
         assert isinstance((await asyncio.gather(following, return_exceptions=True))[0], asyncio.CancelledError)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", ["tokens.json", "edge.yaml", "cert.pem", "key.pem", "ca.pem"])
+def test_what_was_in_force_is_kept_for_those_that_start_while_the_file_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    monkeypatch.setenv(KEPT, str(kept))
+    file, authority = tmp_path / name, trustme.CA()
+    tls = Tls(*(str(tmp_path / each) for each in ("cert.pem", "key.pem", "ca.pem")))
+
+    def write(common_name: str) -> None:
+        issued = authority.issue_cert("127.0.0.1", common_name=common_name)
+        issued.cert_chain_pems[0].write_to_path(tls.certificate)
+        issued.private_key_pem.write_to_path(tls.key)
+        authority.cert_pem.write_to_path(str(tls.client_ca))
+        (tmp_path / "edge.yaml").write_text(f"domain: {common_name}\ndescriptors: []\n", encoding="utf-8")
+        TokenFile(tmp_path / "tokens.json", create=True).create(common_name, ["read"])
+
+    def opened() -> tuple[Callable[[], bool], Callable[[], object]]:
+        """The reload, and what is in force."""
+        if name == "tokens.json":
+            tokens = LastGood("it", lambda start: TokenFile(file, start=start), lambda used: used.data)
+            return tokens.keeping(tokens.used.reload), lambda: sorted(tokens.used.tokens)
+        if name == "edge.yaml":
+            envoy = LastGood(
+                "it", lambda start: Files(file, start=start and start.read_bytes()), lambda used: used.data
+            )
+            return envoy.keeping(envoy.used.poll), lambda: sorted(envoy.used.current.domains)
+        good = last_good_tls("it", tls)
+        tls_context(good.used)
+        subject = x509.load_pem_x509_certificate(Path(good.used.certificate).read_bytes()).subject
+        return good.keeping(renewed(tls, lambda: None, good.used)), subject.rfc4514_string
+
+    write("first")
+    reload_it, _ = opened()
+    write("second")
+    assert reload_it()
+    expected = opened()[1]()
+    assert "second" in str(expected)
+    file.unlink()
+    for _ in range(2):
+        _, in_force = opened()
+        assert in_force() == expected
+        assert {path.stat().st_mode & 0o777 for path in kept.iterdir()} == {0o600}
+    monkeypatch.delenv(KEPT)
+    with pytest.raises(CaplineError, match=name):
+        opened()

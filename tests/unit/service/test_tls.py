@@ -72,7 +72,7 @@ def test_a_file_that_breaks_after_it_was_checked(
     tmp_path: Path, tls: Tls, way: Callable[[Path], None], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = tls_context(tls)
-    reload = renewed(tls, lambda: load(context, tls))
+    reload = renewed(tls, lambda: load(context, tls), tls)
     check = module.tls_context
 
     def checked(of: Tls) -> None:

@@ -58,14 +58,17 @@ class _Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TokenFile:
-    """The tokens of a file, by name, as they were read last."""
+    """The tokens of a file, by name, as they were read last; `data` is what was read, `start` what is read first."""
 
-    def __init__(self, path: str | Path, *, create: bool = False) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, *, create: bool = False, start: Path | None = None) -> None:
+        self.path = Path(path) if start is None else start
+        self.data = b""
         self.tokens: dict[str, Token] = {}
         self._seen: tuple[int, ...] = ()
         if not (create and not self.path.exists()):
             self.reload()
+        if start is not None:
+            self.path, self._seen = Path(path), ()
 
     def reload(self) -> bool:
         """Read it again if it changed, and return whether it did; if it is not good, raises and changes nothing."""
@@ -116,7 +119,8 @@ class TokenFile:
         if state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise InvalidValueError(f"{self.path}: others may write it, and let themselves in; chmod 600 {self.path}")
         try:
-            form = msgspec.json.decode(read(self.path, _LARGEST_FILE_BYTES), type=_Form)
+            data = read(self.path, _LARGEST_FILE_BYTES)
+            form = msgspec.json.decode(data, type=_Form)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidValueError(
                 f"{self.path}: no tokens file: {' '.join(str(error).split())}; `capline token create` writes them"
@@ -131,6 +135,7 @@ class TokenFile:
                     f"{self.path}: token {quoted(token.name)}: a bad name, role or hash, or there twice"
                 )
             named[token.name] = token
+        self.data = data
         return named
 
     @contextmanager

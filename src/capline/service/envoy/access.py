@@ -8,6 +8,7 @@ The rule: without a good token no message is read. A connection that is open kee
 
 from __future__ import annotations
 
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from capline.model.errors import InvalidValueError
 from capline.service.envoy.messages import SERVICE, part
 from capline.service.problems import Problem
-from capline.service.run.tls import renewed, tls_context
+from capline.service.run.last_good import last_good_tls
+from capline.service.run.tls import renewed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,16 +41,16 @@ class Certificate:
     """
 
     def __init__(self, tls: Tls) -> None:
-        tls_context(tls)
+        good = last_good_tls("grpc.tls", tls)
         self._tls = tls
         self._now: Any = None
-        self._use()
-        self.reload = renewed(tls, self._use)
+        self._use(good.used)
+        self.reload = good.keeping(renewed(tls, partial(self._use, tls), good.used))
 
-    def _use(self) -> None:
+    def _use(self, tls: Tls) -> None:
         try:
-            pair = Path(self._tls.key).read_bytes(), Path(self._tls.certificate).read_bytes()
-            client_ca = None if self._tls.client_ca is None else Path(self._tls.client_ca).read_bytes()
+            pair = Path(tls.key).read_bytes(), Path(tls.certificate).read_bytes()
+            client_ca = None if tls.client_ca is None else Path(tls.client_ca).read_bytes()
         except OSError as error:
             raise InvalidValueError(f"{error.filename}: cannot be read; tls names PEM files") from None
         self._now = part("grpc").ssl_server_certificate_configuration([pair], client_ca)

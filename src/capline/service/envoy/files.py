@@ -11,7 +11,9 @@ of file systems are coarse.
 from __future__ import annotations
 
 import hashlib
+import json
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capline.model.errors import CaplineError, InvalidValueError
@@ -21,7 +23,6 @@ from capline.service.envoy.rules import Configuration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 __all__ = ["Files", "load"]
 
@@ -41,16 +42,26 @@ def load(*paths: Path, merge_domains: bool = False) -> Configuration:
 
 
 class Files:
-    """Follows files and folders: call `poll` now and then. Raises when made on what is not good."""
+    """Follows files and folders: call `poll` now and then. Raises when made on what is not good.
 
-    def __init__(self, *paths: Path, merge_domains: bool = False) -> None:
+    It begins with `start`, the `data` of another, whatever the files say by now.
+    """
+
+    def __init__(self, *paths: Path, merge_domains: bool = False, start: bytes | None = None) -> None:
         self._paths = tuple([path.absolute() for path in paths])  # so that a chdir does not change which are meant
         self._merge_domains = merge_domains
         self._seen: object = None
-        read = _read(self._paths)
+        read = (
+            _read(self._paths) if start is None else [(Path(name), text.encode()) for name, text in json.loads(start)]
+        )
         self._digest = _digest(read)
-        self.current = _parsed(read, merge_domains=merge_domains)
+        self.current, self._taken = _parsed(read, merge_domains=merge_domains), read
         self.error: CaplineError | None = None
+
+    @property
+    def data(self) -> bytes:
+        """The files in force."""
+        return json.dumps([(str(path), text.decode()) for path, text in self._taken]).encode()
 
     def poll(self) -> bool:
         """Look whether anything changed; True when `current` was replaced, or when `error` is a new one.
@@ -67,7 +78,7 @@ class Files:
             if digest == self._digest and self.error is None:
                 return False
             self._digest = digest
-            self.current = _parsed(read, merge_domains=self._merge_domains)
+            self.current, self._taken = _parsed(read, merge_domains=self._merge_domains), read
             self.error = None
         except CaplineError as error:
             told = self.error is not None and str(self.error) == str(error)

@@ -22,9 +22,11 @@ from capline.service.envoy.messages import SERVICE, part
 from capline.service.envoy.metrics import EnvoyMetrics
 from capline.service.envoy.ratelimit import RateLimit
 from capline.service.envoy.service import Service
+from capline.service.run.last_good import LastGood
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
+    from pathlib import Path
 
     from capline.limiter.aio import AsyncLimiter
     from capline.service.access.guard import Guard
@@ -68,22 +70,21 @@ async def envoy_server(
 
     Raises `CaplineError` where it cannot start: files with a fault, an address in use, an extra that is missing.
     """
-    files = Files(*settings.files, merge_domains=settings.merge_domains)
+
+    def made(kept: Path | None) -> Files:
+        return Files(*settings.files, merge_domains=settings.merge_domains, start=kept and kept.read_bytes())
+
+    good = LastGood("grpc.envoy", made, lambda files: files.data)
+    files = good.used
     metrics = EnvoyMetrics(figures)
     ratelimit = RateLimit(limiter, files.current, metrics, settings.modes)
     certificate = None if settings.tls is None else Certificate(settings.tls)
     server, health, port = await _started(
         ratelimit, settings, certificate, [] if guard is None else [checked_by(guard, metrics)]
     )
+    reload = good.keeping(_reload_of(files, ratelimit, metrics))
     try:
-        yield EnvoyServer(
-            port,
-            ratelimit,
-            _reload_of(files, ratelimit, metrics),
-            health.enter_graceful_shutdown,
-            server.stop,
-            certificate,
-        )
+        yield EnvoyServer(port, ratelimit, reload, health.enter_graceful_shutdown, server.stop, certificate)
     finally:
         await server.stop(STOP_WITHIN_S)
 

@@ -1,62 +1,85 @@
-"""The last good policy file, for processes that take the place of others while the file is broken.
+"""The last good version of each file that is followed, for processes that take the place of others while it is broken.
 
-Workers keep it in the folder that their parent makes for them; without workers nobody takes a place.
+Workers keep them in the folder that their parent makes for them; without workers nobody takes a place. A certificate's
+key is among them: only the service's own user gets into the folder (0700), which ends with the service, and that user
+reads the key as it is. To hand it on in memory, the parent would have to read and to check it, too.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from capline.limiter.aio import AsyncLimiter
 from capline.model.errors import CaplineError
-from capline.policy.watch import PolicyWatch
-from capline.service.run.workers import FOLDER
+from capline.service.run.settings import Tls
+from capline.service.run.tls import tls_context
+from capline.service.run.workers import KEPT
 
-__all__ = ["LastGood"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["LastGood", "last_good_tls"]
 
 log = logging.getLogger("capline.service")
 
+_T = TypeVar("_T")
 
-class LastGood:
-    """Makes a limiter of a policy file, or of the version that was in force last, and keeps what is in force.
 
-    `local` as of a `PolicyWatch`.
+class LastGood(Generic[_T]):
+    """`used` is what `make` made of its files or, given the path of what was kept, of that.
+
+    `data` says what is in force, which is kept. Raises what is wrong with the files where nothing was kept.
     """
 
-    def __init__(self, path: str, *, local: bool = False) -> None:
-        folder = os.environ.get(FOLDER)
-        self._local = local
-        self._path, self._kept = path, None if folder is None else Path(folder) / "policies.yaml"
-        self._watch: PolicyWatch | None = None
-
-    def limiter(self, store: str, **options: Any) -> AsyncLimiter:
-        """The limiter; raises what is wrong with the file where no version was kept."""
+    def __init__(self, name: str, make: Callable[[Path | None], _T], data: Callable[[_T], bytes]) -> None:
+        kept = _path(name)
+        self._keep = partial(_write, kept, lambda: data(self.used))
         try:
-            return self._limiter(None, store, options)
+            self.used = make(None)
         except CaplineError as error:
-            if self._kept is None or not self._kept.exists():
+            if kept is None or not kept.exists():
                 raise
-            log.warning("the policies in force go on: %s", error)
-            return self._limiter(self._kept.read_bytes(), store, options)
-
-    def reload(self, limiter: AsyncLimiter) -> bool:
-        """As the limiter's own."""
-        changed = limiter.reload()
-        if changed:
+            log.warning("%s: the last good one goes on: %s", name, error)
+            self.used = make(kept)
+        else:
             self._keep()
-        return changed
 
-    def _limiter(self, start: bytes | None, store: str, options: dict[str, Any]) -> AsyncLimiter:
-        self._watch = PolicyWatch(self._path, start=start, local=self._local)
-        limiter = AsyncLimiter.from_file(self._watch, store, **options)
-        self._keep()
-        return limiter
+    def keeping(self, reload: Callable[[], bool]) -> Callable[[], bool]:
+        """This reload, but what it takes over is kept."""
+        return lambda: reload() and self._keep()
 
-    def _keep(self) -> None:
-        if self._kept is not None and self._watch is not None:
-            written = self._kept.with_suffix(f".{os.getpid()}")
-            written.write_bytes(self._watch.data)
-            written.replace(self._kept)
+
+def last_good_tls(name: str, tls: Tls) -> LastGood[Tls]:
+    """The files of a certificate; what was kept of them is one file with the key, and one of the client_ca."""
+    kept_ca = _path(f"{name}.client_ca") if tls.client_ca else None
+
+    def made(kept: Path | None) -> Tls:
+        if kept is not None:
+            return Tls(str(kept), str(kept), kept_ca and str(kept_ca))
+        tls_context(tls)
+        return tls
+
+    def data(_: Tls) -> bytes:
+        _write(kept_ca, lambda: Path(tls.client_ca or "").read_bytes())
+        return b"\n".join(Path(path).read_bytes() for path in (tls.certificate, tls.key))
+
+    return LastGood(name, made, data)
+
+
+def _path(name: str) -> Path | None:
+    folder = os.environ.get(KEPT)
+    return None if folder is None else Path(folder) / f"{name}.good"
+
+
+def _write(path: Path | None, data: Callable[[], bytes]) -> bool:
+    if path is not None:
+        written = path.with_suffix(f".{os.getpid()}")
+        with suppress(OSError):  # then an older one stays
+            written.touch(0o600)
+            written.write_bytes(data())
+            written.replace(path)
+    return True

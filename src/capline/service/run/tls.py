@@ -51,9 +51,9 @@ def load(context: ssl.SSLContext, tls: Tls) -> None:
             raise InvalidValueError(f"{tls.client_ca}: no PEM certificates ({error})") from None
 
 
-def renewed(tls: Tls, use: Callable[[], None]) -> Callable[[], bool]:
-    """A function that calls `use` if the files changed and are good, and returns whether they changed."""
-    seen = _states(tls)
+def renewed(tls: Tls, use: Callable[[], None], used: Tls) -> Callable[[], bool]:
+    """A function that calls `use` if the files are good and not those `used`, and returns whether they changed."""
+    seen = _states(used)
 
     def reload() -> bool:
         nonlocal seen

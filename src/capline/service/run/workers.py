@@ -29,11 +29,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import FrameType
 
-__all__ = ["AT_ONCE", "FOLDER", "READY", "Job", "serve_by_workers"]
+__all__ = ["AT_ONCE", "FOLDER", "KEPT", "READY", "Job", "serve_by_workers"]
 
 READY = b"ready\n"
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""Of the workers of one service: what they count, and the last good policies."""
+"""Of the workers of one service: what they count."""
+KEPT = "CAPLINE_LAST_GOOD"
+"""The same folder, where workers keep the last good files: FOLDER alone may be somebody else's."""
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
 _ENDING = {signal.SIGTERM, signal.SIGINT}
 AT_ONCE = signal.SIGUSR1
@@ -109,7 +111,7 @@ class _Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=tuple(self._job.sockets.values()),
-                env={**os.environ, FOLDER: self._folder},
+                env={**os.environ, FOLDER: self._folder, KEPT: self._folder},
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

@@ -176,6 +176,10 @@ class AsyncLocalStore(AsyncStore):
         return self._store.servers()
 
     @override
+    async def try_write(self) -> None:
+        await self._single(self._store.try_write)
+
+    @override
     async def now_us(self) -> int:
         return self._store.now_us()
 

@@ -99,6 +99,10 @@ class LocalStore(Store, ABC):
     def servers(self) -> list[ServerState]:
         return []
 
+    @override
+    def try_write(self) -> None:
+        """There is always room."""
+
     def now_us(self) -> int:
         """The clock's now."""
         return self._clock.now_us()

@@ -182,7 +182,7 @@ class ColumnLog:
     def find(self, fingerprint: int, cutoff_us: int) -> int:
         """The stamp recorded under this id, if later than the cutoff; else `NEVER`."""
         stamp_us = self.ids.get(fingerprint, NEVER) if self.ids else NEVER
-        return stamp_us if stamp_us > cutoff_us else NEVER
+        return stamp_us if stamp_us > cutoff_us and self._holds(stamp_us) else NEVER
 
     def trim(self, cutoff_us: int) -> None:
         """Forget the hits that are as old as the cutoff or older."""
@@ -223,7 +223,11 @@ class ColumnLog:
     def find_all(self, fingerprints: set[int], cutoff_us: int) -> dict[int, int]:
         """The stamps, later than the cutoff, recorded under those of these ids that are in the log."""
         found = {one: self.ids[one] for one in fingerprints if one in self.ids} if self.ids else {}
-        return {one: stamp_us for one, stamp_us in found.items() if stamp_us > cutoff_us}
+        return {one: stamp_us for one, stamp_us in found.items() if stamp_us > cutoff_us and self._holds(stamp_us)}
+
+    def _holds(self, stamp_us: int) -> bool:
+        """Whether the hit of this id was not trimmed: its id may be there still."""
+        return self.start < len(self.stamps) and stamp_us >= self.stamps[self.start]
 
     def insert(self, rows: Sequence[Row], high_water_us: int) -> None:
         """Add hits, by stamp, with stamps that no other has; O(1) each at the end, else O(n) for all of them."""

@@ -243,6 +243,10 @@ class AsyncRedisStore(AsyncStore):
         return await self._drive(ask_servers(self._session))
 
     @override
+    async def try_write(self) -> None:
+        await self._drive(self._maintenance.try_write())
+
+    @override
     async def now_us(self) -> int:
         return await self._drive(self._maintenance.now_us())
 

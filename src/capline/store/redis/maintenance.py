@@ -10,7 +10,16 @@ from capline.model.policy import RESERVED
 from capline.store.protocol import Page, ScannedLog
 from capline.store.redis.cluster.router import UnderReplicated
 from capline.store.redis.io.wire import Exchange, NoReply, Request, ServerError, pack
-from capline.store.redis.scripting.keys import field_of, log_of_key, slot_of, subject_of, tag_of, tag_of_key
+from capline.store.redis.scripting.keys import (
+    bucket_count,
+    field_of,
+    is_bucket,
+    log_of_key,
+    slot_of,
+    subject_of,
+    tag_of,
+    tag_of_key,
+)
 from capline.store.redis.scripting.replies import NO_ROOM, damaged
 from capline.store.redis.scripting.requests import keys_of
 from capline.store.redis.scripting.scripts import MERGE, SWEEP, Call
@@ -118,12 +127,13 @@ class Maintenance:
             for key in keys
             if log_of_key(key) in of_log and (tag := tag_of_key(key)) is not None
         ]
-        own = [one for one in kept if not one[1].family.buckets]
+        # By the key, not by the rule: a log of a layout that the policy had before is kept until it ages.
+        own = [one for one in kept if not is_bucket(one[2])]
         calls = [Call(slot_of(tag), pack(b"GET", key), repeatable=True) for key, _, tag in own]
         outcomes = (yield from self._router.run(calls, self._session.bulk_until())) if calls else []
         for (key, compiled, tag), value in zip(own, outcomes, strict=True):
             found += _found(log_of_key(key), compiled, tag, [(None, value)], now_us)
-        buckets = [(*one, b"0") for one in kept if one[1].family.buckets]
+        buckets = [(*one, b"0") for one in kept if is_bucket(one[2])]
         while buckets:
             calls = [
                 Call(slot_of(tag), pack(b"HSCAN", key, at, b"COUNT", b"%d" % KEYS_A_PAGE), repeatable=True)
@@ -144,11 +154,12 @@ class Maintenance:
         return Page(found, (nodes, cursor) if nodes else None)
 
     def erase(self, all_terms: Sequence[RedisRule], subject: Subject) -> Steps[int]:
-        """Forget the subject in all of these logs; where a policy waits for replicas, in theirs too."""
+        """Forget the subject in these logs, in both layouts; where a policy waits for replicas, in theirs too."""
         replicas = max([one.family.replicas for one in all_terms], default=0)
         calls: list[Call] = []
-        logs = dict.fromkeys((log, one.family.buckets) for one in all_terms for log in one.refund_logs)
-        records = dict.fromkeys((log, one.family.buckets) for one in all_terms for log in one.family.records)
+        kept = [(one, buckets) for one in all_terms for buckets in (0, bucket_count(one.rule.population))]
+        logs = dict.fromkeys((log, buckets) for one, buckets in kept for log in one.refund_logs)
+        records = dict.fromkeys((log, buckets) for one, buckets in kept for log in one.family.records)
         for log, buckets in (*logs, *records):
             tag = tag_of(subject, buckets)
             [key] = keys_of([log], tag)
@@ -189,9 +200,15 @@ class Maintenance:
             return None
         family = compiled.family
         tag = key.partition(b":{")[2].removesuffix(b"}")
-        hashed = b"1" if family.buckets else b"0"
+        hashed = b"1" if is_bucket(tag) else b"0"
         payload = pack(b"EVALSHA", SWEEP.sha, b"1", key, hashed, self._session.now(), b"%d" % family.retention_us)
         return Call(slot_of(tag), payload, SWEEP, repeatable=True)
+
+    def try_write(self) -> Steps[None]:
+        """Ask one server: it refuses the script whole where it takes no writes; without a key that does nothing."""
+        call = Call(0, pack(b"EVALSHA", SWEEP.sha, b"0", b"0", b"", b"0"), SWEEP, repeatable=True)
+        [outcome] = yield from self._router.run([call], self._session.until())
+        sound(outcome)
 
     def now_us(self) -> Steps[int]:
         """The server's clock, or the caller's."""

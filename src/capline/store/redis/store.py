@@ -241,6 +241,10 @@ class RedisStore(Store):
         return self._drive(ask_servers(self._session))
 
     @override
+    def try_write(self) -> None:
+        self._drive(self._maintenance.try_write())
+
+    @override
     def now_us(self) -> int:
         return self._drive(self._maintenance.now_us())
 

@@ -128,6 +128,35 @@ class AlgorithmLaw(StoreSetting):
         assert not limiter.decide("p", "s")
 
     @each_algorithm
+    def test_what_a_retry_gets_back_under_every_algorithm(self, algorithm: str) -> None:
+        """The same hit, allowed. What is left: as at the first answer where hits are kept, else as of now."""
+        limiter = self.one("20/10s", algorithm=algorithm)
+        keeps_hits = algorithm in {"sliding_log", "bucketed"}
+        early = limiter.decide("p", "s", 3, id="early")
+        self.at(1)
+        first = limiter.decide("p", "s", 2, id="x")
+
+        def retried(more: int) -> None:
+            """`more` units are free that were not when the first answer was given."""
+            again, now = limiter.decide("p", "s", 2, id="x"), limiter.peek("p", "s", 0)
+            left = first.remaining + more if keeps_hits else now.remaining
+            assert (again.allowed, again.hit, again.retry_after_us, again.remaining) == (True, first.hit, 0, left)
+            assert again.limits[0].remaining == left
+
+        retried(0)
+        self.at(2)
+        assert limiter.decide("p", "s", 4)
+        retried(0)
+        assert limiter.settle("p", "s", early.hit, 1)
+        retried(2)
+        assert limiter.refund("p", "s", early.hit)
+        retried(3)
+        assert limiter.settle("p", "s", first.hit, 5)
+        with pytest.raises(IdConflictError):
+            limiter.decide("p", "s", 2, id="x")
+        assert limiter.decide("p", "s", 5, id="x").hit == first.hit
+
+    @each_algorithm
     def test_a_refunded_id_takes_no_later_units(self, algorithm: str) -> None:
         limiter = self.one("5/10s", algorithm=algorithm)
         first = limiter.decide("p", "s", 2, id="x")

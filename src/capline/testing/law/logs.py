@@ -10,7 +10,8 @@ import pytest
 from capline.limiter.records import LogRecord, PastHit
 from capline.model.errors import CaplineError, InvalidValueError
 from capline.model.limit import LARGEST_QUOTA
-from capline.testing.setting import SECOND, START_US, StoreSetting
+from capline.model.policy import Policy
+from capline.testing.setting import POPULATION, SECOND, START_US, StoreSetting
 
 __all__ = ["LogLaw"]
 
@@ -208,6 +209,33 @@ class LogLaw(StoreSetting):
         assert [one.log for one in limiter.export(["q"])] == ["q"]
         self.at(3600)
         assert list(limiter.export()) == []
+
+    def test_after_a_change_of_layout_and_back_nothing_is_left_behind(self) -> None:
+        """Another layout may be another log, until it ages: export, erase and sweep look at both."""
+        options: dict[str, Any] = {"channels": {"push": ["9/day"]}, "population": POPULATION}
+        kinds = [Policy("p", ["9/day"], layout=layout, **options) for layout in ("subject", "bucket")]
+        limiter = self.limiter(*kinds[:1])
+        subjects = [7, 64, "ann", "#1", "~1", "{x}y"]
+        for second, kind in enumerate(kinds):
+            self.at(second)
+            limiter.use([kind])
+            for subject in subjects:
+                assert limiter.decide("p", subject, 2, channel="push")
+        units: dict[tuple[str, Any], int] = {}
+        for record in limiter.export():
+            key = record.log, record.subject
+            units[key] = units.get(key, 0) + sum(hit[1] for hit in record.hits)
+        assert units == {(log, subject): 4 for log in ("p", "p/push") for subject in subjects}
+        for subject in subjects[:3]:
+            assert limiter.erase(subject) in (2, 4)
+            assert limiter.erase(subject) == 0
+        assert {record.subject for record in limiter.export()} == set(subjects[3:])
+        for kind in kinds:
+            limiter.use([kind])
+            assert [limiter.peek("p", subject, channel="push").remaining for subject in subjects[:3]] == [8, 8, 8]
+        self.at(2 * 86_400)
+        assert limiter.sweep() in (6, 12)
+        assert limiter.sweep() == 0
 
     def test_a_record_that_is_wrong_says_which_and_why(self) -> None:
         limiter = self.one("5/h", channels={"push": ["1/h"]})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from capline.testing.setting import DAY, START_US, StoreSetting
+from capline.limiter.records import PastHit
+from capline.testing.setting import DAY, SECOND, START_US, StoreSetting
 
 __all__ = ["RuleLaw"]
 
@@ -215,6 +216,16 @@ class RuleLaw(StoreSetting):
         assert limiter.decide("p", "s").remaining == 0
         limiter.use([self.policy("p", ["6/week"])])
         assert limiter.decide("p", "s").remaining == 1
+
+    def test_an_id_that_has_aged_stays_new_when_the_window_is_widened(self) -> None:
+        limiter = self.limiter(self.policy("p", ["5/10s"]))
+        assert limiter.decide("p", "s", id="y")
+        assert limiter.decide("p", "s", id="z")
+        self.at(10.5)
+        assert limiter.decide("p", "s")
+        limiter.use([self.policy("p", ["5/300s"])])
+        assert limiter.decide("p", "s", id="y").remaining == 3
+        assert limiter.load([PastHit("p", "s", START_US + 9 * SECOND, id="z")]).added == 1
 
     def test_erase_reaches_a_channel_that_the_policy_has_no_more(self) -> None:
         with_push, without = (

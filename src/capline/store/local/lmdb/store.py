@@ -19,6 +19,7 @@ A decision is one write transaction, so exact among processes; LMDB's lock is ro
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from bisect import bisect_right
 from itertools import takewhile
@@ -78,8 +79,14 @@ MOST_NUMBERS = 4096
 """Logs whose numbers a process remembers: names that come with the call have no end."""
 NO_LOG = LOG_NUMBER.pack(2**32 - 1)
 """The number of a log that a reader does not find; logs are numbered from 0."""
+ROOM_PAGES = 32
+"""What must be free for a store to be ready: a log takes a few, and so does removing old ones, which needs them too."""
 MOST_LONG_LOGS = 64
 """Long logs whose pages a process caches: at most 64 pages of half a kilobyte each."""
+
+
+class _RoomError(Exception):
+    """There was room; drops the transaction."""
 
 
 class LmdbStore(LocalStore):
@@ -342,6 +349,18 @@ class LmdbStore(LocalStore):
             removed += gone
         self._run(lambda txn: self._logs_in(txn).sweep_receipts())
         return removed
+
+    @override
+    def try_write(self) -> None:
+        """Take some pages more than a new log needs, let the file grow for them if it has to, and give them back."""
+
+        def work(txn: Transaction) -> None:
+            for number in range(ROOM_PAGES):
+                txn.put(b"%d" % number, bytes(4000), db=self._table(b"logs"))
+            raise _RoomError
+
+        with contextlib.suppress(_RoomError):
+            self._run(work)
 
     @override
     def stats(self) -> dict[str, int]:

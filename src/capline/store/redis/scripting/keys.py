@@ -28,7 +28,18 @@ from binascii import crc_hqx
 from capline.model.errors import InvalidTypeError, InvalidValueError, StoreDamagedError
 from capline.model.subject import Subject, check_subject
 
-__all__ = ["BUCKET", "SLOTS", "bucket_count", "field_of", "log_of_key", "slot_of", "subject_of", "tag_of", "tag_of_key"]
+__all__ = [
+    "BUCKET",
+    "SLOTS",
+    "bucket_count",
+    "field_of",
+    "is_bucket",
+    "log_of_key",
+    "slot_of",
+    "subject_of",
+    "tag_of",
+    "tag_of_key",
+]
 
 BUCKET = 64
 SLOTS = 16384
@@ -79,13 +90,18 @@ def tag_of_key(key: bytes) -> bytes | None:
     return rest[:-1] if braced and rest.endswith(b"}") else None
 
 
+def is_bucket(tag: bytes) -> bool:
+    """Whether a key with this tag is a bucket: then no subject has a key of its own there."""
+    return tag[:1] in (b"#", b"~") and b"}" not in tag
+
+
 def subject_of(tag: bytes, field: bytes | None) -> Subject | None:
     """The subject of a log's key and field (None: a key of its own): the inverse of `tag_of` and `field_of`.
 
     None if the key is of another layout. Raises `StoreDamagedError` if no subject has such a key.
     """
     kind, named = tag[:1], b"}" in tag
-    if (field is not None) != (kind in (b"#", b"~") and not named):
+    if (field is not None) != is_bucket(tag):
         return None
     try:
         if field is None:

@@ -333,7 +333,7 @@ local function charge(logs, id, now)
   return {ALLOWED, after[2], after[3], stamp, after[5]}
 end
 
--- One attempt: the answer, and whether it is the first answer of a known id. Sets `changed` on each bound log that it
+-- One attempt: the answer, and whether it is that of a known id. Sets `changed` on each bound log that it
 -- recorded in. mode: 0 decide, 1 peek, 2 place, 3 charge.
 local function attempt(logs, mode, id, now, max_wait, not_before)
   local time = time_and_newest(logs, now)

@@ -21,6 +21,7 @@ from capline.config.commits import Committer
 from capline.config.document import document_of
 from capline.config.open import open_backend
 from capline.config.records import (
+    KEYED,
     OVERRIDES,
     PAST_OVERRIDES,
     PAST_POLICIES,
@@ -37,11 +38,12 @@ from capline.model.clock import check_clock
 from capline.model.errors import (
     CaplineError,
     InvalidValueError,
+    PolicyError,
     UnknownNameError,
     quoted,
 )
 from capline.model.policy import check_name
-from capline.model.subject import check_subject
+from capline.model.subject import check_subject, is_keyed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -221,7 +223,8 @@ class Configuration:
     ) -> int:
         """`override` for many subjects of a policy, up to a thousand in one commit; `granularity` by subject.
 
-        All are checked before the first is set; in an outage on the way those of the first commits stay.
+        Raises `PolicyError` for a subject in the clear where limiters have a `subject_key`: none would find it. All are
+        checked before the first is set; in an outage on the way those of the first commits stay.
         """
         known = self.view.entries
         held = known.get(check_name(policy, "policy"))
@@ -234,13 +237,30 @@ class Configuration:
             )
             for subject, own in limits.items()
         }
+        self._check_keyed([subject for subject, own in limits.items() if own is not None])
         return self._committer.change(OVERRIDES, changes, who, effective_at, "override")
 
     def roll_back_override(self, policy: str, subject: Subject, version: int, *, who: str | None = None) -> int:
         """Set an override back to an earlier version, at once. Returns the configuration's version."""
         about = f"the override of {quoted(subject)} under policy {quoted(policy)}"
         own = _found(self.override_versions(policy, subject), version, about).value
+        self._check_keyed([] if own is None else [subject])
         return self._committer.change(OVERRIDES, {name_of(policy, subject): Change(own, None)}, who, None, "rollback")
+
+    def mark_keyed(self) -> None:
+        """Remember for good that limiters of this namespace have a `subject_key`: subjects in the clear are refused."""
+        table, name, _ = KEYED
+        if self._backend.get(table, [name])[0] is None:
+            self._backend.put([KEYED])
+
+    def _check_keyed(self, subjects: Sequence[Subject]) -> None:
+        plain = next((one for one in subjects if not is_keyed(one)), None)
+        table, name, _ = KEYED
+        if plain is not None and self._backend.get(table, [name])[0] is not None:
+            raise PolicyError(
+                f"the limiters of namespace {self.namespace!r} have a subject_key, so none finds an override of "
+                f"{quoted(plain)}: set it by the override() of a limiter that has the key"
+            )
 
     # --- following --------------------------------------------------------------------------------------------
 

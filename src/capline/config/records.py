@@ -25,6 +25,7 @@ from capline.model.errors import StoreDamagedError
 from capline.model.subject import Subject, parse_subject, subject_text
 
 __all__ = [
+    "KEYED",
     "OVERRIDES",
     "PAST_OVERRIDES",
     "PAST_POLICIES",
@@ -51,12 +52,14 @@ __all__ = [
 
 VERSION_BYTES = 5
 POLICIES, PAST_POLICIES, OVERRIDES, PAST_OVERRIDES = "p", "pp", "o", "op"
+Row = tuple[str, bytes, bytes]
+"""A table, a name in it, the bytes of the row."""
+
+KEYED: Row = ("k", b"keyed", (1).to_bytes(VERSION_BYTES))
+"""Is there once a limiter with a `subject_key` follows the configuration. The previous release does not look for it."""
 
 _pack = msgspec.msgpack.encode
 _SPLIT = "\0"
-
-Row = tuple[str, bytes, bytes]
-"""A table, a name in it, the bytes of the row."""
 
 
 class Entry(msgspec.Struct, frozen=True):

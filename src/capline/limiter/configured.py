@@ -5,13 +5,14 @@ The rule: a change is in force whole or not at all, and a broken one leaves the 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from capline.limiter.compiled_rules import CompiledRules, S
 from capline.limiter.rules import Rules
-from capline.model.errors import CaplineError, InvalidTypeError, PolicyError, quoted
+from capline.model.errors import CaplineError, InvalidTypeError, PolicyError, StoreError, quoted
 
 if TYPE_CHECKING:
     import threading
@@ -127,6 +128,9 @@ class Configured(CompiledRules[S]):
         self._config, self._owns_config, self._follows_policies = config, own, with_policies
         config.view.changed.append(self._configured)
         self._configured()
+        if self._keyed is not None:
+            with suppress(StoreError):  # an account that may only read
+                config.mark_keyed()
         config.follow()
 
     def _configured(self) -> None:

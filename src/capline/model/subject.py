@@ -8,6 +8,7 @@ is meant: `i:42` is the integer, `s:42` the text.
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2b
 from operator import index
 
@@ -19,6 +20,7 @@ __all__ = [
     "Subject",
     "check_subject",
     "hashed_text",
+    "is_keyed",
     "parse_subject",
     "short_subject",
     "subject_text",
@@ -31,6 +33,7 @@ LARGEST_ID = (1 << 64) - 1
 
 _MOST_DIGITS = len(str(LARGEST_ID))
 _INTEGER, _TEXT = "i:", "s:"
+_KEYED = re.compile("h[0-9a-f]{32}")
 
 
 def check_subject(subject: Subject) -> Subject:
@@ -54,6 +57,11 @@ def check_subject(subject: Subject) -> Subject:
     if 0 <= number <= LARGEST_ID:
         return number
     raise InvalidValueError(f"an integer subject is 0 to 2^64-1, not {quoted(number)}")
+
+
+def is_keyed(subject: Subject) -> bool:
+    """Whether it may be the hash that a limiter with a `subject_key` makes of a subject."""
+    return isinstance(subject, str) and _KEYED.fullmatch(subject) is not None
 
 
 def short_subject(subject: Subject) -> Subject:

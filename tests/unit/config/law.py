@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import msgspec
 import pytest
 
-from capline import ManualClock, Policy
+from capline import Limiter, ManualClock, Policy
 from capline.config import local, servers
 from capline.config.backend import MOST_FEED
 from capline.config.configuration import Configuration
@@ -61,6 +61,23 @@ class Law:
         assert one.policies == {}
         commits = [(c.version, c.who, c.verb, c.changes[0].policy) for c in one.commits()]
         assert commits == [(3, "cem", "delete", "promo"), (2, "bob", "set", "promo"), (1, "ann", "set", "promo")]
+
+    def test_a_subject_in_the_clear_is_refused_where_limiters_have_a_key(self, one: Configuration, url: str) -> None:
+        """No limiter would find its override; what was set before can be removed."""
+        one.set_policies([PROMO])
+        one.override("promo", "before", ["9/day"])
+        key: dict[str, Any] = {"subject_key": b"k" * 16, "clock": ManualClock(NOW_US)}
+        with Limiter.from_config(one, "memory://", namespace=self.namespace, **key) as limiter:
+            with pytest.raises(PolicyError, match="have a subject_key, so none finds an override of 'u'"):
+                one.override("promo", "u", ["9/day"])
+            limiter.override("promo", "u", ["9/day"])
+            assert limiter.peek("promo", "u").remaining == 8
+        with Configuration(url, namespace=self.namespace) if one._backend.shared else nullcontext(one) as another:
+            with pytest.raises(PolicyError, match="subject_key"):
+                another.override_many("promo", {7: ["9/day"]})
+            another.override("promo", "before", None)
+            with pytest.raises(PolicyError, match="subject_key"):
+                another.roll_back_override("promo", "before", 2)
 
     def test_a_policy_is_rolled_back(self, one: Configuration) -> None:
         one.set_policies([PROMO], who="ann")

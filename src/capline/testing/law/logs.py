@@ -237,6 +237,22 @@ class LogLaw(StoreSetting):
         assert limiter.sweep() in (6, 12)
         assert limiter.sweep() == 0
 
+    def test_a_window_is_lengthened_in_two_steps_while_processes_of_both_policies_decide(self) -> None:
+        """A process keeps hits for its own widest window: first all learn of the longer one, then it binds."""
+        before, between, after = (
+            self.policy("p", limits) for limits in (["5/10s"], ["5/10s", "1000000/hour"], ["5/hour"])
+        )
+        limiter = self.limiter(before)
+        limiter.use([between])
+        for second in range(0, 100, 20):
+            self.at(second)
+            for policy in (after, between):
+                limiter.use([policy])
+                assert limiter.decide("p", "s").allowed == (second < 60 or policy is between)
+        self.at(200)
+        limiter.use([after])
+        assert not limiter.decide("p", "s")
+
     def test_a_record_that_is_wrong_says_which_and_why(self) -> None:
         limiter = self.one("5/h", channels={"push": ["1/h"]})
         good = PastHit("p", "s", START_US)
